@@ -1,0 +1,117 @@
+"""What every command does alike on the terminal: errors, progress, tables, JSON.
+
+Standard output carries results only; progress and messages go to standard error.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from hpcgnn.errors import InputError
+
+__all__ = ["USAGE_ERROR", "print_json", "print_table", "progress", "report", "run_command"]
+
+USAGE_ERROR = 2
+"""Exit status for a fault of the user's input."""
+
+
+def run_command(name: str, main: Callable[[], None]) -> None:
+    """Run a serial command; turn a fault of the user's input into one line and exit status 2.
+
+    A failed command exits with `SystemExit`; any other exception passes through with its traceback.
+    """
+    try:
+        main()
+    except InputError as error:
+        sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+        raise SystemExit(USAGE_ERROR) from None
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`); its end is not our failure.
+        sys.stderr.close()
+        raise SystemExit(0) from None
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of `error` without line breaks."""
+    return " ".join(str(error).split())
+
+
+def report(text: str, stream: TextIO | None = None) -> None:
+    """Write one plain line to standard error, or to `stream`."""
+    target = stream or sys.stderr
+    target.write(text + "\n")
+    target.flush()
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Write `value` as one line of JSON to standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table to standard output; the first column is aligned left, the others right."""
+    table = Table(title=title, title_justify="left")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    # A pipe or a log has no width of its own: never wrap a table there.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table)
+
+
+class progress:  # noqa: N801
+    """Show how far a long loop is, as a bar on a terminal and as a few plain lines elsewhere.
+
+    Use as a context manager; call `advance(count)` in the loop. `total` is in `unit`.
+    """
+
+    def __init__(self, text: str, total: int, unit: str = "", *, quiet: bool = False) -> None:
+        self._text, self._total, self._unit = text, max(int(total), 1), unit
+        self._quiet = quiet
+        self._done = 0
+        self._next_report = 0.25
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "progress":
+        if not self._quiet and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn(self._unit),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._text, total=self._total)
+        return self
+
+    def advance(self, count: int = 1) -> None:
+        """Count `count` more units as done."""
+        self._done += count
+        if self._bar is not None:
+            self._bar.advance(self._task, count)
+        elif not self._quiet and self._done >= self._next_report * self._total:
+            # Quarters only: a log file wants signs of life, not a film.
+            share = min(self._done / self._total, 1.0)
+            report(f"{self._text}: {100 * share:.0f} % ({self._done} {self._unit})".rstrip())
+            self._next_report = (int(share * 4) + 1) / 4
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,17 @@
+"""Index and array types, named by role.
+
+Local indices are int32 (they address rows of one rank), global indices and offsets int64.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Array", "FloatArray", "GlobalIndices", "LocalIndices", "Offsets"]
+
+LocalIndices: TypeAlias = NDArray[np.int32]
+GlobalIndices: TypeAlias = NDArray[np.int64]
+Offsets: TypeAlias = NDArray[np.int64]
+FloatArray: TypeAlias = NDArray[np.floating[Any]]
+Array: TypeAlias = NDArray[Any]
