@@ -8,20 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from hpcgnn.errors import InputError
 
-__all__ = ["USAGE_ERROR", "print_json", "print_table", "progress", "report", "run_command"]
+__all__ = ["USAGE_ERROR", "Progress", "print_json", "print_table", "report", "run_command"]
 
 USAGE_ERROR = 2
 """Exit status for a fault of the user's input."""
@@ -73,7 +66,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print(table)
 
 
-class progress:  # noqa: N801
+class Progress:
     """Show how far a long loop is, as a bar on a terminal and as a few plain lines elsewhere.
 
     Use as a context manager; call `advance(count)` in the loop. `total` is in `unit`.
@@ -84,17 +77,17 @@ class progress:  # noqa: N801
         self._quiet = quiet
         self._done = 0
         self._next_report = 0.25
-        self._bar: Progress | None = None
+        self._bar: progress.Progress | None = None
 
-    def __enter__(self) -> "progress":
+    def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn(self._unit),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn(self._unit),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
                 console=Console(stderr=True),
             )
             self._bar.start()
