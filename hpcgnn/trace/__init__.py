@@ -1,0 +1,12 @@
+"""What each rank did and when: named spans of time with the rows and bytes they moved.
+
+`TraceRecorder` keeps totals in memory and writes one JSONL file a rank, which the scripts in
+``analysis/`` read. The format is described in ``docs/trace.md``. This package imports only the
+standard library and `hpcgnn.errors`.
+"""
+
+from hpcgnn.trace.recorder import TraceRecorder
+from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, trace_file
+from hpcgnn.trace.span import Span
+
+__all__ = ["PHASES", "SCHEMA_VERSION", "Span", "TraceRecorder", "trace_file"]

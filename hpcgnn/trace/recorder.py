@@ -1,0 +1,253 @@
+"""Spans of time on one rank, summed in memory and written to a file between epochs.
+
+Time is attributed once: a span's *self time* is its duration less the duration of the spans
+opened inside it. Self times of all spans therefore add up to the time covered by the outermost
+ones, however deep they nest.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter_ns, time_ns
+from typing import Any, Self
+
+from hpcgnn.errors import InputError
+from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, check_name, phase_of
+from hpcgnn.trace.sink import TraceSink
+from hpcgnn.trace.span import NO_SPAN, Peers, Span
+
+__all__ = ["TraceRecorder"]
+
+_NANO = 1e-9
+
+
+class _RecordedSpan(Span):
+    __slots__ = (
+        "_attributes",
+        "_context",
+        "_nested_ns",
+        "_recorder",
+        "_start_ns",
+        "bytes",
+        "name",
+        "peers",
+        "rows",
+    )
+
+    def __init__(
+        self,
+        recorder: "TraceRecorder",
+        name: str,
+        rows: int,
+        bytes: int,  # noqa: A002
+        peers: Peers | None,
+        attributes: dict[str, Any],
+    ) -> None:
+        self._recorder = recorder
+        self._attributes = attributes
+        self._nested_ns = 0
+        self.name, self.rows, self.bytes, self.peers = name, rows, bytes, peers
+
+    def __enter__(self) -> Self:
+        self._context = self._recorder._position
+        self._recorder._open_spans.append(self)
+        self._start_ns = perf_counter_ns()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        duration_ns = perf_counter_ns() - self._start_ns
+        open_spans = self._recorder._open_spans
+        closed = open_spans.pop()
+        assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
+        if open_spans:
+            open_spans[-1]._nested_ns += duration_ns
+        self._recorder._finish(self, duration_ns)
+
+    def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
+        self.rows += rows
+        self.bytes += bytes
+
+    def record(self, origin_ns: int, duration_ns: int, self_ns: int) -> dict[str, Any]:
+        seed, epoch, step = self._context
+        record = {
+            "t_ns": self._start_ns - origin_ns,
+            "dur_ns": duration_ns,
+            "self_ns": self_ns,
+            "seed": seed,
+            "epoch": epoch,
+            "step": step,
+            "name": self.name,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            **self._attributes,
+        }
+        if self.peers is not None:
+            record["peers"] = self.peers
+        return record
+
+
+class TraceRecorder:
+    """The trace of one rank; make it with `open` or `off`, not for use by several threads.
+
+    Examples
+    --------
+    >>> trace = TraceRecorder.open(None, rank=0, header={"ranks": 1})
+    >>> trace.set_epoch(0)
+    >>> with trace.span("dense"), trace.span("exchange.forward", rows=3) as span:
+    ...     span.add(bytes=96)
+    >>> trace.totals()["exchange.forward"]["rows"]
+    3
+    """
+
+    def __init__(self, sink: TraceSink | None, *, enabled: bool = True) -> None:
+        self._sink = sink
+        self._enabled = enabled
+        self._origin_ns = perf_counter_ns()
+        self._position: tuple[int | None, int | None, int] = (None, None, 0)
+        self._open_spans: list[_RecordedSpan] = []
+        self._buffer: list[dict[str, Any]] = []
+        self._known_names: set[str] = set()
+        self._totals: dict[str, list[int]] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path | None,
+        rank: int,
+        header: Mapping[str, Any],
+        *,
+        append: bool = False,
+    ) -> "TraceRecorder":
+        """Start a trace.
+
+        Parameters
+        ----------
+        path
+            The rank's file (see `trace_file`); None keeps totals in memory only.
+        rank
+            Rank number, written to the header.
+        header
+            More entries for the header record, at least ``ranks``; ``host``, ``pid`` and the start
+            time are added.
+        append
+            Continue an existing file, as a resumed run does: a new header record follows.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        if path is None:
+            return cls(None)
+        recorder = cls(TraceSink(path, append=append))
+        own = {"schema": SCHEMA_VERSION, "rank": rank, "start_unix_ns": time_ns()}
+        recorder._buffer.append({"host": socket.gethostname(), "pid": os.getpid(), **header, **own})
+        recorder.flush()
+        return recorder
+
+    @classmethod
+    def off(cls) -> "TraceRecorder":
+        """Return a recorder that records nothing and costs nothing measurable."""
+        return cls(None, enabled=False)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether spans are recorded at all."""
+        return self._enabled
+
+    def span(
+        self,
+        name: str,
+        *,
+        rows: int = 0,
+        bytes: int = 0,  # noqa: A002
+        peers: Peers | None = None,
+        **attributes: Any,
+    ) -> Span:
+        """Return a context manager that records the time inside it.
+
+        Parameters
+        ----------
+        name
+            ``phase`` or ``phase.detail``, for instance ``exchange.forward``.
+        rows, bytes
+            What is moved; for an exchange what this rank sends.
+        peers
+            For exchanges ``(peer, rows, bytes)`` for each receiving rank. Kept until `flush`, so
+            the caller must not change it.
+        attributes
+            Further JSON values for the record.
+
+        Raises
+        ------
+        ValueError
+            If the phase is unknown or an attribute is named like a field of the record.
+        """
+        if not self._enabled:
+            return NO_SPAN
+        if name not in self._known_names:
+            check_name(name)
+            self._known_names.add(name)
+        if attributes and not RESERVED_KEYS.isdisjoint(attributes):
+            raise ValueError(f"span {name!r}: attributes {sorted(attributes)} hide its own fields")
+        return _RecordedSpan(self, name, int(rows), int(bytes), peers, attributes)
+
+    def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
+        """Set where the following spans belong; None stands for outside all epochs."""
+        self._position = (seed, epoch, step)
+
+    def totals(self) -> dict[str, dict[str, float]]:
+        """Return count, self seconds, rows and bytes by span name, since the start."""
+        return {
+            name: {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
+            for name, (count, self_ns, rows, size) in sorted(self._totals.items())
+        }
+
+    def seconds_by_phase(self) -> dict[str, float]:
+        """Return self seconds by phase; their sum is the time covered by outermost spans."""
+        sums_ns: dict[str, int] = {}
+        for name, (_, self_ns, _, _) in sorted(self._totals.items()):
+            sums_ns[phase_of(name)] = sums_ns.get(phase_of(name), 0) + self_ns
+        return {phase: value * _NANO for phase, value in sums_ns.items()}
+
+    def flush(self) -> None:
+        """Write the finished spans; call it between epochs, on every rank.
+
+        Nothing is written at any other time, so that no span ever contains the writing.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written; the trace then goes on in memory only. It can happen on
+            one rank alone: the caller has to agree on it before the next collective.
+        """
+        records, self._buffer = self._buffer, []
+        if self._sink is None:
+            return
+        try:
+            self._sink.write(records)
+        except InputError:
+            self._sink = None
+            raise
+
+    def close(self) -> None:
+        """Write the finished spans and close the file; totals stay readable."""
+        self.flush()
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _finish(self, span: _RecordedSpan, duration_ns: int) -> None:
+        self_ns = duration_ns - span._nested_ns
+        total = self._totals.setdefault(span.name, [0, 0, 0, 0])
+        for position, value in enumerate((1, self_ns, span.rows, span.bytes)):
+            total[position] += value
+        if self._sink is not None:
+            self._buffer.append(span.record(self._origin_ns, duration_ns, self_ns))
