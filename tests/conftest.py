@@ -1,0 +1,223 @@
+"""Pytest for a program of many processes: one suite, run serially and under mpiexec.
+
+Every rank runs the same tests in the same order and only rank 0 reports. After the setup or call of
+a test, and again after its teardown, the ranks agree on the outcome over a communicator of their
+own, so that a failure anywhere fails the test everywhere. Nothing waits for ever:
+
+* a rank that fails while the others sit in a collective prints its traceback after ``mpi_grace``
+  seconds and aborts the job;
+* a test that passes its time-out (pytest-timeout's, by setting or marker) ends the job with the
+  stacks of every rank.
+
+A serial run covers the tests with ``comm`` at one rank and all tests without it; a run under
+mpiexec covers ``comm`` at 2, 3 and 4 ranks (and 8 in a world of 8) and the tests marked ``mpi``.
+"""
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from mpi4py import MPI
+
+import hypothesis
+import numpy as np
+import pytest
+
+WORLD = MPI.COMM_WORLD
+ROOT = Path(__file__).resolve().parents[1]
+ABORT_STATUS = 70
+POLL_S = 0.0005
+
+hypothesis.settings.register_profile(
+    "hpcgnn",
+    # The ranks must draw the same examples; the machine is shared, so no example has a deadline.
+    deadline=None,
+    derandomize=WORLD.size > 1,
+    database=None,
+)
+hypothesis.settings.load_profile("hpcgnn")
+
+
+class Ranks:
+    """The pytest plugin that keeps the ranks of one world together."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._control = WORLD.Dup()
+        # Captured output goes elsewhere while a test runs; this copy still reaches the terminal.
+        self._stderr: TextIO = os.fdopen(os.dup(2), "w")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        reporter = session.config.pluginmanager.getplugin("terminalreporter")
+        if WORLD.rank > 0 and reporter is not None:
+            reporter._tw._file = Path(os.devnull).open("w")  # noqa: SIM115
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        names = [item.nodeid for item in session.items]
+        everywhere: list[list[str]] = self._control.allgather(names)
+        if any(other != everywhere[0] for other in everywhere):
+            differing = {name for other in everywhere for name in set(other) ^ set(names)}
+            self._end_job(f"the ranks collected different tests: {sorted(differing)[:5]}")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        # A rank outside a sub-communicator skips in its setup while others run the call: each rank
+        # agrees once before the teardown, whichever of its reports is the last one there.
+        if not (call.when == "setup" and report.passed):
+            self._agree(item, report)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_set_timer(self, settings: object) -> bool:
+        limit_s: float = getattr(settings, "timeout")  # noqa: B009
+        # Written in C, it fires even when a rank is stuck inside MPI without releasing the GIL.
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=self._stderr)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_cancel_timer(self) -> bool:
+        faulthandler.cancel_dump_traceback_later()
+        return True
+
+    def pytest_unconfigure(self) -> None:
+        self._stderr.close()
+
+    def _agree(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Fail `report` if any rank's report of this part of the test has failed. Collective."""
+        text = report.longreprtext if report.failed else ""
+        timer = threading.Timer(
+            self._grace_s, self._end_job, (f"{item.nodeid} failed here, others wait\n{text}",)
+        )
+        if report.failed:
+            timer.start()
+        any_failed = self._any(report.failed)
+        timer.cancel()
+        if any_failed:
+            texts: list[str] = self._control.allgather(text)
+            report.outcome = "failed"
+            report.longrepr = "\n".join(
+                f"[rank {rank}]\n{failure}" for rank, failure in enumerate(texts) if failure
+            )
+
+    def _any(self, flag: bool) -> bool:
+        """Return whether `flag` is true on any rank; waits without using the processor."""
+        mine, result = np.array([flag]), np.array([False])
+        request = self._control.Iallreduce(mine, result, op=MPI.LOR)
+        while not request.Test():
+            time.sleep(POLL_S)
+        return bool(result[0])
+
+    def _end_job(self, reason: str) -> NoReturn:
+        self._stderr.write(f"\n[rank {WORLD.rank}] {reason}\n")
+        self._stderr.flush()
+        # The launcher kills at once: give it a moment to pass the text on.
+        time.sleep(0.3)
+        WORLD.Abort(ABORT_STATUS)
+        sys.exit(ABORT_STATUS)
+
+
+COMMUNICATORS = pytest.StashKey[dict[int, MPI.Comm]]()
+
+
+def tested_sizes() -> tuple[int, ...]:
+    """Return the communicator sizes that this run covers."""
+    if WORLD.size == 1:
+        return (1,)
+    return tuple(size for size in (2, 3, 4) if size <= WORLD.size) + (8,) * (WORLD.size == 8)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("mpi_grace", "seconds a failed rank waits for the others", default="5")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[COMMUNICATORS] = {
+        size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED, key=WORLD.rank)
+        for size in tested_sizes()
+    }
+    if WORLD.size > 1:
+        config.option.with_mpi = True
+        config.pluginmanager.register(Ranks(float(config.getini("mpi_grace"))), "ranks")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "comm" in metafunc.fixturenames:
+        metafunc.parametrize("comm", tested_sizes(), indirect=True, ids=lambda size: f"np{size}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if WORLD.size == 1:
+        return
+    serial = [item for item in items if not needs_ranks(item)]
+    items[:] = [item for item in items if needs_ranks(item)]
+    config.hook.pytest_deselected(items=serial)
+
+
+def needs_ranks(item: pytest.Item) -> bool:
+    """Return whether a run under mpiexec adds anything to the serial run of `item`."""
+    uses_comm = "comm" in getattr(item, "fixturenames", ())
+    return uses_comm or item.get_closest_marker("mpi") is not None
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> MPI.Comm:
+    """Return the communicator of the first ranks; on the other ranks the test is skipped."""
+    communicator = request.config.stash[COMMUNICATORS][request.param]
+    if communicator == MPI.COMM_NULL:
+        pytest.skip(f"rank {WORLD.rank} is outside this communicator")
+    return communicator
+
+
+@pytest.fixture
+def comm_tmp_path(comm: MPI.Intracomm, tmp_path: Path) -> Path:
+    """Return one temporary directory, the same on every rank of `comm`."""
+    return Path(comm.bcast(str(tmp_path), root=0))
+
+
+MpiRun = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def mpi_run() -> MpiRun:
+    """Return a function `run(ranks, *arguments, timeout=60, cwd=ROOT)` that starts Python on ranks.
+
+    It goes through jobs/env.sh like every other launch, and returns the finished process with its
+    output as text. For serial tests of commands; a test inside the suite's world uses `comm`.
+    """
+    script = f'. "{ROOT}/jobs/env.sh" && mpi_run "$@"'
+
+    def run(
+        ranks: int, *arguments: object, timeout: float = 60, cwd: Path = ROOT
+    ) -> subprocess.CompletedProcess[str]:
+        words = ["bash", "-c", script, "bash", ranks, sys.executable, *arguments]
+        command = [str(word) for word in words]
+        # A group of its own: ending only the shell would leave the launcher and its ranks behind.
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGTERM)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    return run
