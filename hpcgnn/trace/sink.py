@@ -78,4 +78,4 @@ def _plain(value: Any) -> Any:
     """Turn NumPy scalars and arrays into what JSON knows, without importing NumPy."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a trace cannot hold a {type(value).__name__}: {value!r}")
+    raise TypeError(f"a trace cannot hold {value!r}")

@@ -1,0 +1,266 @@
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcgnn.errors import InputError
+from hpcgnn.trace import PHASES, TraceRecorder, trace_file
+
+NAMES = st.sampled_from(["dense", "exchange.forward", "exchange.reverse", "wait", "interior"])
+TREES = st.recursive(
+    st.tuples(NAMES, st.integers(0, 1000), st.just([])),
+    lambda inner: st.tuples(NAMES, st.integers(0, 1000), st.lists(inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+class Clock:
+    """Stands for `perf_counter_ns`: time passes only when a test says so."""
+
+    def __init__(self):
+        self.now = 7
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("hpcgnn.trace.recorder.perf_counter_ns", clock)
+    return clock
+
+
+def play(trace, clock, tree):
+    """Walk a tree of (name, own nanoseconds, children); return its total duration."""
+    name, own_ns, children = tree
+    begin = clock.now
+    with trace.span(name, rows=1, bytes=8):
+        clock.now += own_ns
+        for child in children:
+            play(trace, clock, child)
+    return clock.now - begin
+
+
+def own_times(tree, sums):
+    name, own_ns, children = tree
+    sums[name] = sums.get(name, 0) + own_ns
+    for child in children:
+        own_times(child, sums)
+    return sums
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@given(trees=st.lists(TREES, max_size=5))
+def test_self_times_add_up_to_the_covered_time(trees):
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hpcgnn.trace.recorder.perf_counter_ns", clock)
+        trace = TraceRecorder.open(None, 0, {})
+        covered_ns = sum(play(trace, clock, tree) for tree in trees)
+    expected = {}
+    for tree in trees:
+        own_times(tree, expected)
+    totals = trace.totals()
+    assert {name: round(total["seconds"] * 1e9) for name, total in totals.items()} == expected
+    assert round(sum(trace.seconds_by_phase().values()) * 1e9) == covered_ns
+    assert all(total["rows"] * 8 == total["bytes"] for total in totals.values())
+    assert all(total["rows"] == total["count"] for total in totals.values())
+
+
+def test_file_holds_a_header_and_one_line_a_span(tmp_path, clock):
+    path = trace_file(tmp_path, 3)
+    assert path == tmp_path / "trace" / "rank00003.jsonl"
+    with TraceRecorder.open(path, 3, {"ranks": 4, "exchange": "aware"}) as trace:
+        with trace.span("read"):
+            clock.now += 5
+        trace.set_epoch(2, 1, seed=11)
+        peers = np.array([[0, 2, 16], [1, 1, 8]])
+        with trace.span("exchange.forward", rows=np.int64(3), peers=peers, layer=1) as span:
+            clock.now += 10
+            with trace.span("interior"):
+                clock.now += 30
+            span.add(rows=1, bytes=24)
+        trace.flush()
+    header, read, interior, exchange = read_lines(path)
+    assert (header["schema"], header["rank"], header["ranks"]) == (1, 3, 4)
+    assert {"host", "pid", "start_unix_ns", "exchange"} <= header.keys()
+    assert (read["epoch"], read["seed"], read["dur_ns"]) == (None, None, 5)
+    assert interior["name"] == "interior"
+    assert exchange == {
+        "t_ns": 5,
+        "dur_ns": 40,
+        "self_ns": 10,
+        "seed": 11,
+        "epoch": 2,
+        "step": 1,
+        "name": "exchange.forward",
+        "rows": 4,
+        "bytes": 24,
+        "layer": 1,
+        "peers": [[0, 2, 16], [1, 1, 8]],
+    }
+
+
+def test_a_span_belongs_to_the_epoch_in_which_it_began(tmp_path):
+    path = tmp_path / "t.jsonl"
+    with TraceRecorder.open(path, 0, {"ranks": 1}) as trace:
+        trace.set_epoch(0)
+        with trace.span("checkpoint"):
+            trace.set_epoch(1)
+    assert read_lines(path)[1]["epoch"] == 0
+
+
+def test_nothing_is_written_between_flushes(tmp_path):
+    path = tmp_path / "t.jsonl"
+    trace = TraceRecorder.open(path, 0, {"ranks": 1})
+    for _ in range(100):
+        with trace.span("dense"):
+            pass
+    assert len(read_lines(path)) == 1
+    trace.flush()
+    assert len(read_lines(path)) == 101
+    trace.close()
+    trace.close()
+    assert trace.totals()["dense"]["count"] == 100
+
+
+def test_a_span_left_by_an_exception_is_recorded():
+    trace = TraceRecorder.open(None, 0, {})
+    with pytest.raises(ZeroDivisionError), trace.span("dense"):
+        raise ZeroDivisionError
+    with trace.span("wait"):
+        pass
+    assert {name: total["count"] for name, total in trace.totals().items()} == {
+        "dense": 1,
+        "wait": 1,
+    }
+
+
+def test_append_starts_a_new_header_after_a_torn_line(tmp_path):
+    path = tmp_path / "t.jsonl"
+    TraceRecorder.open(path, 0, {"ranks": 2}).close()
+    with path.open("a") as file:
+        file.write('{"t_ns":1,"dur')
+    TraceRecorder.open(path, 0, {"ranks": 3}, append=True).close()
+    first, torn, second = path.read_text().splitlines()
+    assert (json.loads(first)["ranks"], torn, json.loads(second)["ranks"]) == (
+        2,
+        '{"t_ns":1,"dur',
+        3,
+    )
+    TraceRecorder.open(path, 0, {"ranks": 4}).close()
+    assert [record["ranks"] for record in read_lines(path)] == [4]
+
+
+def test_append_to_a_missing_or_empty_file(tmp_path):
+    path = tmp_path / "t.jsonl"
+    TraceRecorder.open(path, 0, {"ranks": 1}, append=True).close()
+    TraceRecorder.open(path, 0, {"ranks": 1}, append=True).close()
+    assert len(read_lines(path)) == 2
+
+
+@pytest.mark.parametrize("name", ["", "sleep", "exchanges", ".forward", "Exchange.forward"])
+def test_unknown_phases_are_refused(name):
+    with pytest.raises(ValueError, match="unknown phase"):
+        TraceRecorder.open(None, 0, {}).span(name)
+
+
+@pytest.mark.parametrize("name", ["exchange.", "wait..a", "wait.a b", "wait.a.", "wait.a\n"])
+def test_malformed_details_are_refused(name):
+    with pytest.raises(ValueError, match="a detail consists of"):
+        TraceRecorder.open(None, 0, {}).span(name)
+
+
+def test_all_phases_and_details_are_accepted():
+    trace = TraceRecorder.open(None, 0, {})
+    for phase in PHASES:
+        for name in (phase, f"{phase}.forward", f"{phase}.pre-depends.layer_1"):
+            with trace.span(name):
+                pass
+    assert set(trace.seconds_by_phase()) == PHASES
+
+
+def test_attributes_cannot_hide_fields():
+    with pytest.raises(ValueError, match="hide"):
+        TraceRecorder.open(None, 0, {}).span("dense", epoch=3)
+
+
+def test_off_shares_one_object_and_allocates_nothing():
+    trace = TraceRecorder.off()
+    first = trace.span("exchange.forward", rows=3, bytes=12)
+    assert trace.span("dense") is first
+    assert not trace.enabled
+
+    def spans(count):
+        for _ in range(count):
+            with trace.span("dense"):
+                pass
+
+    spans(100)
+    before = sys.getallocatedblocks()
+    spans(20_000)
+    assert sys.getallocatedblocks() - before < 50
+    first.add(rows=1)
+    trace.flush()
+    trace.close()
+    assert trace.totals() == {}
+    assert trace.seconds_by_phase() == {}
+
+
+@pytest.mark.parametrize("blocked", ["file above", "directory"])
+def test_an_unwritable_path_is_an_input_error(tmp_path, blocked):
+    path = tmp_path / "trace" / "rank00000.jsonl"
+    if blocked == "file above":
+        path.parent.write_text("")
+    else:
+        path.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot write the trace .*rank00000.jsonl: .*directory"):
+        TraceRecorder.open(path, 0, {"ranks": 1})
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_reported_once(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(InputError, match="No space left"):
+        TraceRecorder.open(path, 0, {"ranks": 1})
+
+
+def test_recording_goes_on_in_memory_after_a_failed_flush(tmp_path, monkeypatch):
+    trace = TraceRecorder.open(tmp_path / "t.jsonl", 0, {"ranks": 1})
+
+    class Full:
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    trace._sink._file.close()
+    monkeypatch.setattr(trace._sink, "_file", Full())
+    with trace.span("dense"):
+        pass
+    with pytest.raises(InputError, match="No space left on device"):
+        trace.flush()
+    with trace, trace.span("dense"):
+        pass
+    assert trace.totals()["dense"]["count"] == 2
+
+
+def test_values_that_json_does_not_know_are_refused(tmp_path):
+    with ExitStack() as stack:
+        trace = TraceRecorder.open(tmp_path / "t.jsonl", 0, {"ranks": 1})
+        stack.callback(trace._sink.close)
+        with trace.span("dense", what=object()):
+            pass
+        with pytest.raises(TypeError, match="a trace cannot hold <object"):
+            trace.flush()
