@@ -1,0 +1,146 @@
+"""Seconds by phase on one rank, and how much communication hides behind computation.
+
+Every instant counts once, for the innermost span around it (self time). Time inside an epoch but
+in no span is `OTHER`.
+
+An exchange is in flight from the start of its span to the end of the span that completes it: the
+next ``wait`` with the same detail, the next ``wait`` without one, or the exchange's own span if
+neither follows in its epoch. Computation during that time is *overlapped* communication; self
+time of `COMMUNICATION` phases is *exposed*.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+
+from analysis.load import PHASES, SpanRecord
+
+__all__ = ["COMMUNICATION", "OTHER", "PHASE_ORDER", "RankTimes", "SpanTotal", "measure_rank"]
+
+OTHER = "other"
+COMMUNICATION = ("exchange", "wait", "reduce")
+PHASE_ORDER = (*PHASES, OTHER)
+
+_NANO = 1e-9
+
+Interval = tuple[int, int]
+
+
+@dataclass
+class SpanTotal:
+    """Sums over the spans of one name."""
+
+    count: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+    bytes: int = 0
+
+    def include(self, other: "SpanTotal") -> None:
+        """Add another sum to this one."""
+        self.count += other.count
+        self.seconds += other.seconds
+        self.rows += other.rows
+        self.bytes += other.bytes
+
+
+@dataclass
+class RankTimes:
+    """What one rank did inside its epochs and outside them; seconds are sums over all epochs."""
+
+    rank: int
+    epochs: int = 0
+    phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    outside: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    names: dict[str, SpanTotal] = field(default_factory=lambda: defaultdict(SpanTotal))
+    exposed: float = 0.0
+    overlapped: float = 0.0
+
+    @property
+    def wall(self) -> float:
+        """Seconds from the first to the last span of each epoch, summed."""
+        return sum(self.phases.values())
+
+
+def measure_rank(rank: int, spans: Iterable[SpanRecord]) -> RankTimes:
+    """Sum up the spans of one rank."""
+    times = RankTimes(rank)
+    epochs: dict[tuple[int | None, int], list[SpanRecord]] = defaultdict(list)
+    for span in spans:
+        if span.epoch is None:
+            times.outside[span.phase] += span.self_ns * _NANO
+        else:
+            epochs[span.seed, span.epoch].append(span)
+            total = SpanTotal(1, span.self_ns * _NANO, span.rows, span.bytes)
+            times.names[span.name].include(total)
+    times.epochs = len(epochs)
+    for epoch in epochs.values():
+        _add_epoch(times, epoch)
+    return times
+
+
+def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
+    wall_ns = max(span.stop_ns for span in spans) - min(span.start_ns for span in spans)
+    for span in spans:
+        seconds = span.self_ns * _NANO
+        times.phases[span.phase] += seconds
+        if span.phase in COMMUNICATION:
+            times.exposed += seconds
+    times.phases[OTHER] += (wall_ns - sum(span.self_ns for span in spans)) * _NANO
+    times.overlapped += _overlapped_ns(spans) * _NANO
+
+
+def _overlapped_ns(spans: Sequence[SpanRecord]) -> float:
+    in_flight = _CoveredTime(_flights(spans))
+    computing = [span for span in spans if span.phase not in COMMUNICATION and span.duration_ns]
+    # A span that contains others is spread evenly: its self time has no position of its own.
+    return sum(
+        (in_flight.before(span.stop_ns) - in_flight.before(span.start_ns))
+        * (span.self_ns / span.duration_ns)
+        for span in computing
+    )
+
+
+def _flights(spans: Sequence[SpanRecord]) -> list[Interval]:
+    """Return when exchanges were in flight, one interval for each."""
+    waiting: dict[str, deque[SpanRecord]] = defaultdict(deque)
+    intervals: list[Interval] = []
+    for span in sorted(spans, key=lambda span: span.start_ns):
+        if span.phase == "exchange":
+            waiting[span.detail].append(span)
+        elif span.phase == "wait":
+            completed = _take_completed(waiting, span.detail)
+            intervals += [(exchange.start_ns, span.stop_ns) for exchange in completed]
+    never_waited = chain.from_iterable(waiting.values())
+    return intervals + [(exchange.start_ns, exchange.stop_ns) for exchange in never_waited]
+
+
+def _take_completed(waiting: dict[str, deque[SpanRecord]], detail: str) -> list[SpanRecord]:
+    if detail:
+        return [waiting[detail].popleft()] if waiting[detail] else []
+    completed = list(chain.from_iterable(waiting.values()))
+    waiting.clear()
+    return completed
+
+
+class _CoveredTime:
+    """How much of the time before an instant lies inside a set of intervals."""
+
+    def __init__(self, intervals: Iterable[Interval]) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        for start, stop in sorted(intervals):
+            if self._stops and start <= self._stops[-1]:
+                self._stops[-1] = max(self._stops[-1], stop)
+            else:
+                self._starts.append(start)
+                self._stops.append(stop)
+        lengths = (stop - start for start, stop in zip(self._starts, self._stops, strict=True))
+        self._sums = list(accumulate(lengths, initial=0))
+
+    def before(self, instant: int) -> int:
+        last = bisect_right(self._starts, instant) - 1
+        if last < 0:
+            return 0
+        return self._sums[last] + min(instant, self._stops[last]) - self._starts[last]

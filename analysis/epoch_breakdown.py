@@ -1,0 +1,209 @@
+"""Where the time of an epoch goes: seconds by phase over ranks, exposed and hidden communication.
+
+``python -m analysis.epoch_breakdown RUN``; `analysis.breakdown` defines the quantities.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.breakdown import PHASE_ORDER, RankTimes, SpanTotal, measure_rank
+from analysis.load import open_run
+from analysis.report import (
+    argument_parser,
+    new_figure,
+    rank_ticks,
+    save_figure,
+    scaled,
+    show_paths,
+    spread,
+)
+from analysis.sessions import Trace
+from hpcgnn.console import print_json, print_table, run_command
+
+NAME = "epoch_breakdown"
+
+Part = tuple[list[float], str, str]
+"""Heights, colour and hatch of one part of the bars."""
+
+# Blues communicate, warm colours compute, greys do the rest; hatches serve readers without colour.
+_LOOKS = {
+    "exchange": ("#0b4f8a", ""),
+    "wait": ("#56a8dc", "///"),
+    "reduce": ("#bfe0f3", "..."),
+    "interior": ("#e69f00", ""),
+    "boundary": ("#f5d06f", "\\\\\\"),
+    "dense": ("#b5480c", ""),
+    "optimiser": ("#7a5195", ""),
+    "evaluate": ("#4d4d4d", ""),
+    "checkpoint": ("#8c8c8c", "xxx"),
+    "read": ("#a6761d", "---"),
+    "plan": ("#c9c9c9", "|||"),
+    "other": ("#eeeeee", ""),
+}
+
+
+def summarise(trace: Trace) -> dict[str, Any]:
+    """Return the breakdown of all ranks; seconds are per epoch, or in all outside epochs."""
+    ranks = [measure_rank(rank, trace.spans(rank)) for rank in trace.ranks]
+    wall = sum(_per_epoch(times, times.wall) for times in ranks)
+    return {
+        "ranks": trace.num_ranks,
+        "missing_ranks": trace.missing,
+        "sessions": trace.num_sessions,
+        "epochs": max(times.epochs for times in ranks),
+        "phases": _by_phase(ranks, lambda times: _epoch_means(times, times.phases), wall),
+        "outside_epochs": _by_phase(ranks, lambda times: times.outside, None),
+        "communication": _communication(ranks, wall),
+        "spans": _by_name(ranks),
+        "per_rank": [_rank_entry(times) for times in ranks],
+    }
+
+
+def _per_epoch(times: RankTimes, seconds: float) -> float:
+    return seconds / max(times.epochs, 1)
+
+
+def _epoch_means(times: RankTimes, sums: dict[str, float]) -> dict[str, float]:
+    return {phase: _per_epoch(times, seconds) for phase, seconds in sums.items()}
+
+
+def _by_phase(
+    ranks: Sequence[RankTimes],
+    seconds_of: Callable[[RankTimes], dict[str, float]],
+    wall: float | None,
+) -> dict[str, Any]:
+    rows = [seconds_of(times) for times in ranks]
+    result: dict[str, Any] = {}
+    for phase in PHASE_ORDER:
+        values = [row.get(phase, 0.0) for row in rows]
+        if any(values):
+            result[phase] = spread(values, "_s")
+            if wall is not None:
+                result[phase]["share"] = sum(values) / wall if wall else 0.0
+    return result
+
+
+def _communication(ranks: Sequence[RankTimes], wall: float) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for kind in ("exposed", "overlapped"):
+        values = [_per_epoch(times, getattr(times, kind)) for times in ranks]
+        result[kind] = {**spread(values, "_s"), "share": sum(values) / wall if wall else 0.0}
+    return result
+
+
+def _by_name(ranks: Sequence[RankTimes]) -> dict[str, Any]:
+    sums: dict[str, SpanTotal] = defaultdict(SpanTotal)
+    for times in ranks:
+        for name, total in times.names.items():
+            sums[name].include(total)
+    return {name: asdict(sums[name]) for name in sorted(sums)}
+
+
+def _rank_entry(times: RankTimes) -> dict[str, Any]:
+    return {
+        "rank": times.rank,
+        "epochs": times.epochs,
+        "phases_s": _epoch_means(times, times.phases),
+        "outside_epochs_s": dict(times.outside),
+        "exposed_s": _per_epoch(times, times.exposed),
+        "overlapped_s": _per_epoch(times, times.overlapped),
+    }
+
+
+def show(name: str, summary: dict[str, Any]) -> None:
+    size = f"{summary['ranks']} ranks, {summary['epochs']} epochs"
+    if summary["missing_ranks"]:
+        print(f"note: no trace of ranks {summary['missing_ranks']}; they are left out")
+    if summary["phases"]:
+        _show_times(f"{name}: time per epoch over ranks ({size})", summary["phases"])
+        _show_times("Communication per epoch", summary["communication"])
+    if summary["outside_epochs"]:
+        _show_times(f"{name}: time outside epochs", summary["outside_epochs"])
+
+
+def _show_times(title: str, entries: dict[str, dict[str, float]]) -> None:
+    factor, unit = scaled(max(entry["max_s"] for entry in entries.values()), "s")
+    columns = ["", *(f"{key} [{unit}]" for key in ("min", "median", "max")), "imbalance", "share"]
+    rows = [
+        [
+            label,
+            *(f"{factor * entry[key]:.3f}" for key in ("min_s", "median_s", "max_s")),
+            f"{100 * entry['imbalance']:.1f} %",
+            f"{100 * entry['share']:.1f} %" if "share" in entry else "",
+        ]
+        for label, entry in entries.items()
+    ]
+    print_table(title, columns, rows)
+
+
+def draw(name: str, summary: dict[str, Any]) -> Figure:
+    """Draw a stacked bar a rank; without epochs, of the time before the first one."""
+    inside = summary["epochs"] > 0
+    per_rank, key = summary["per_rank"], "phases_s" if inside else "outside_epochs_s"
+    figure = new_figure(7.5 if len(per_rank) <= 32 else 11.0, 5.6 if inside else 3.6)
+    axes = figure.subplots(2 if inside else 1, 1, squeeze=False, height_ratios=[3, 1][: 1 + inside])
+    factor, unit = scaled(max(sum(entry[key].values()) for entry in per_rank), "s")
+    phases = [phase for phase in PHASE_ORDER if any(phase in entry[key] for entry in per_rank)]
+    parts = {phase: [factor * entry[key].get(phase, 0.0) for entry in per_rank] for phase in phases}
+    ranks = [entry["rank"] for entry in per_rank]
+    label = "time per epoch" if inside else "time outside epochs"
+    _stack(axes[0, 0], ranks, {phase: (parts[phase], *_LOOKS[phase]) for phase in phases})
+    axes[0, 0].set(title=f"{name}: {label} by phase", ylabel=f"{label} [{unit}]")
+    if inside:
+        kinds = {
+            kind: ([factor * entry[f"{kind}_s"] for entry in per_rank], *look)
+            for kind, look in (("exposed", ("#0b4f8a", "")), ("overlapped", ("#bfe0f3", "///")))
+        }
+        _stack(axes[1, 0], ranks, kinds)
+        axes[1, 0].set(title="Communication", ylabel=f"per epoch [{unit}]")
+    axes[-1, 0].set(xlabel="rank")
+    for axis in axes[:, 0]:
+        axis.set_xticks(rank_ticks(max(ranks) + 1))
+    return figure
+
+
+def _stack(
+    axis: Axes, ranks: Sequence[int], parts: dict[str, tuple[list[float], str, str]]
+) -> None:
+    bottom = [0.0] * len(ranks)
+    edge = 0.4 if len(ranks) <= 64 else 0.0
+    for label, (values, colour, hatch) in parts.items():
+        axis.bar(
+            ranks,
+            values,
+            bottom=bottom,
+            label=label,
+            color=colour,
+            hatch=hatch,
+            width=0.75,
+            edgecolor="white" if not hatch else "0.25",
+            linewidth=edge,
+        )
+        bottom = [low + value for low, value in zip(bottom, values, strict=True)]
+    axis.grid(axis="y")
+    # Reversed, the legend reads like the stack.
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argument_parser(NAME, "Seconds by phase of an epoch, over ranks.").parse_args(
+        arguments
+    )
+    run = open_run(options.run)
+    summary = summarise(Trace(run))
+    directory = options.out or run.path / "analysis"
+    paths = save_figure(lambda: draw(run.name, summary), directory, NAME)
+    if options.json:
+        print_json({"run": str(run.path), **summary, "figures": list(map(str, paths))})
+    else:
+        show(run.name, summary)
+        show_paths(paths)
+
+
+if __name__ == "__main__":
+    run_command(f"analysis.{NAME}", main)

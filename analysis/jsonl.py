@@ -1,0 +1,50 @@
+"""Files of one JSON object a line, written by processes that may have been killed."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import InputError
+
+__all__ = ["Json", "integer", "json_lines"]
+
+Json = dict[str, Any]
+
+
+def json_lines(path: Path, starts_anew: Callable[[Json], bool]) -> Iterator[tuple[str, Json]]:
+    """Yield ``(file:line, object)``; half a line may stand only before a new start or the end.
+
+    `starts_anew` tells whether an object is the first one of a resumed run.
+    """
+    torn = ""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                record = _object(line)
+                where = f"{path}:{number}"
+                if torn and not (record is not None and starts_anew(record)):
+                    raise InputError(f"{torn}: is not a JSON object; restore the file")
+                if record is None:
+                    torn = where
+                else:
+                    torn = ""
+                    yield where, record
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _object(line: bytes) -> Json | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def integer(record: Json, key: str, where: str) -> int:
+    """Return the integer `key` of a record, or raise an `InputError` that names it."""
+    value = record.get(key)
+    if not isinstance(value, int):
+        raise InputError(f"{where}: field {key!r} is missing or no integer; restore the file")
+    return value

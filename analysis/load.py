@@ -1,0 +1,224 @@
+"""Read what a training run leaves behind: metrics, summary and traces.
+
+A killed run may leave half a line at the end of a file; that line is left out. Any other damage is
+an error, because a figure made from the rest would look complete. A resumed run goes back to its
+checkpoint, so what earlier sessions recorded from there on is left out as well.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.jsonl import Json, integer, json_lines
+from hpcgnn.errors import InputError
+
+__all__ = ["PHASES", "RankTrace", "Run", "SpanRecord", "open_run"]
+
+TRACE_SCHEMA = 1
+
+PHASES = (
+    "exchange",
+    "wait",
+    "reduce",
+    "interior",
+    "boundary",
+    "dense",
+    "optimiser",
+    "evaluate",
+    "checkpoint",
+    "read",
+    "plan",
+)
+"""All phases of the schema, in the order in which tables and figures show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """One span of one rank; times in nanoseconds since that session's start."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+    self_ns: int
+    seed: int | None
+    epoch: int | None
+    rows: int
+    bytes: int
+    peers: list[list[int]] | None
+    session: int
+
+    @property
+    def phase(self) -> str:
+        """The part of the name before the first dot."""
+        return self.name.partition(".")[0]
+
+    @property
+    def detail(self) -> str:
+        """The part of the name after the first dot, or nothing."""
+        return self.name.partition(".")[2]
+
+    @property
+    def stop_ns(self) -> int:
+        """When the span ended."""
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory."""
+
+    path: Path
+    summary: Json = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The run's own name, or that of its directory."""
+        return str(self.summary.get("name") or self.path.name)
+
+    def metrics(self) -> list[Json]:
+        """Return one object an epoch, by seed in order of appearance, then by epoch.
+
+        Raises
+        ------
+        InputError
+            If there is no readable ``metrics.jsonl``, or a line of it is damaged.
+        """
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            raise InputError(f"{self.path}: holds no metrics.jsonl; is it a run directory?")
+        seeds: dict[object, dict[int, Json]] = {}
+        for where, record in json_lines(path, starts_anew=lambda _: False):
+            epoch = integer(record, "epoch", where)
+            epochs = seeds.setdefault(record.get("seed"), {})
+            for repeated in [known for known in epochs if known >= epoch]:
+                del epochs[repeated]
+            epochs[epoch] = record
+        return [record for epochs in seeds.values() for record in epochs.values()]
+
+    def traces(self) -> list["RankTrace"]:
+        """Return the traces that exist, by rank; files without a whole header are left out.
+
+        Raises
+        ------
+        InputError
+            If there are none, or one is damaged or of another schema.
+        """
+        paths = (self.path / "trace").glob("rank*.jsonl")
+        numbered = [(path.stem.removeprefix("rank"), path) for path in paths]
+        traces = [RankTrace(path, int(digits)) for digits, path in numbered if digits.isdecimal()]
+        if not any(trace.headers for trace in traces):
+            raise InputError(
+                f"{self.path}: holds no trace/rank*.jsonl; is it a run directory with its trace on?"
+            )
+        return sorted((trace for trace in traces if trace.headers), key=lambda trace: trace.rank)
+
+
+class RankTrace:
+    """The records of one rank's trace file."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._path = path
+        self.rank = rank
+        self.headers = self._read_headers()
+
+    def spans(self) -> Iterator[SpanRecord]:
+        """Yield every span in the order in which they ended, session by session."""
+        session = -1
+        for where, record in json_lines(self._path, starts_anew=_is_header):
+            if _is_header(record):
+                session += 1
+            else:
+                yield _span(record, session, where)
+
+    def _read_headers(self) -> list[Json]:
+        headers: list[Json] = []
+        for where, record in json_lines(self._path, starts_anew=_is_header):
+            if _is_header(record):
+                headers.append(_checked_header(record, self.rank, where))
+            elif not headers:
+                raise InputError(f"{where}: a trace begins with a header; restore the file")
+        return headers
+
+
+def open_run(directory: str | Path) -> Run:
+    """Open a run directory.
+
+    Raises
+    ------
+    InputError
+        If `directory` is missing, is no run directory, or holds a damaged ``summary.json``.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        raise InputError(f"{path}: is not a directory; name the run.dir of a training run")
+    known = ("metrics.jsonl", "summary.json", "trace")
+    if not any((path / name).exists() for name in known):
+        raise InputError(f"{path}: is no run directory (none of {', '.join(known)} is in it)")
+    return Run(path.resolve(), _read_summary(path / "summary.json"))
+
+
+def _read_summary(path: Path) -> Json:
+    if not path.exists():
+        return {}
+    try:
+        summary = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not valid JSON ({error}); restore or remove it") from error
+    if not isinstance(summary, dict):
+        raise InputError(f"{path}: is not a JSON object; restore or remove it")
+    return summary
+
+
+def _is_header(record: Json) -> bool:
+    return "schema" in record
+
+
+def _checked_header(record: Json, rank: int, where: str) -> Json:
+    if record["schema"] != TRACE_SCHEMA:
+        raise InputError(
+            f"{where}: trace schema {record['schema']!r}, this program reads {TRACE_SCHEMA}; "
+            "use the version of hpcgnn that wrote it"
+        )
+    if integer(record, "rank", where) != rank:
+        raise InputError(f"{where}: is of rank {record['rank']}; restore the file's name")
+    for key in ("ranks", "start_unix_ns"):
+        integer(record, key, where)
+    return record
+
+
+def _span(record: Json, session: int, where: str) -> SpanRecord:
+    name, peers = record.get("name"), record.get("peers")
+    if not isinstance(name, str):
+        raise InputError(f"{where}: field 'name' is missing or no string; restore the file")
+    if name.partition(".")[0] not in PHASES:
+        raise InputError(f"{where}: unknown phase in {name!r}; use the hpcgnn that wrote it")
+    if peers is not None and not _is_integer_table(peers):
+        raise InputError(f"{where}: field 'peers' is no list of [peer, rows, bytes]")
+    numbers = (
+        integer(record, key, where) for key in ("t_ns", "dur_ns", "self_ns", "rows", "bytes")
+    )
+    start_ns, duration_ns, self_ns, rows, size = numbers
+    return SpanRecord(
+        name=name,
+        start_ns=start_ns,
+        duration_ns=duration_ns,
+        self_ns=self_ns,
+        seed=record.get("seed"),
+        epoch=None if record.get("epoch") is None else integer(record, "epoch", where),
+        rows=rows,
+        bytes=size,
+        peers=peers,
+        session=session,
+    )
+
+
+def _is_integer_table(peers: object) -> bool:
+    return isinstance(peers, list) and all(
+        isinstance(entry, list)
+        and len(entry) == len(("peer", "rows", "bytes"))
+        and all(isinstance(value, int) and value >= 0 for value in entry)
+        for entry in peers
+    )

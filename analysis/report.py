@@ -1,0 +1,119 @@
+"""What the scripts share: arguments, units, spreads over ranks, and where figures go."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from hpcgnn.errors import InputError
+
+__all__ = [
+    "argument_parser",
+    "new_figure",
+    "rank_ticks",
+    "save_figure",
+    "scaled",
+    "show_paths",
+    "spread",
+]
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "0.88",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    # The same figure gives the same file.
+    "svg.hashsalt": "hpcgnn",
+}
+
+_DOTS_PER_INCH = 150
+_MAX_TICKS = 16
+
+
+def argument_parser(
+    name: str, description: str, *, runs: str | None = None
+) -> argparse.ArgumentParser:
+    """Return a parser with ``RUN``, ``--json`` and ``--out``; `runs` is the nargs of ``RUN``."""
+    parser = argparse.ArgumentParser(prog=f"python -m analysis.{name}", description=description)
+    parser.add_argument("run", metavar="RUN", nargs=runs, help="run directory of a training run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the figure goes (default: RUN/analysis)"
+    )
+    return parser
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure; `width` and `height` in inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(draw: Callable[[], Figure], directory: Path, stem: str) -> list[Path]:
+    """Draw in this project's style, write ``stem.svg`` and ``stem.png``, return their paths.
+
+    Raises
+    ------
+    InputError
+        If the directory or the files cannot be written.
+    """
+    paths = [directory / f"{stem}.svg", directory / f"{stem}.png"]
+    with mpl.rc_context(_STYLE):
+        figure = draw()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            figure.savefig(paths[0], metadata={"Date": None})
+            figure.savefig(paths[1], dpi=_DOTS_PER_INCH)
+        except OSError as error:
+            raise InputError(
+                f"cannot write the figure {directory / stem}: {error.strerror or error}; "
+                "name a writable directory with --out"
+            ) from error
+    return paths
+
+
+def show_paths(paths: Sequence[Path]) -> None:
+    """Print the paths of the figures."""
+    print("figure: " + "  ".join(map(str, paths)))
+
+
+def spread(values: Sequence[float], suffix: str = "") -> dict[str, float]:
+    """Return minimum, median, maximum and imbalance (maximum over mean, less 1) over ranks.
+
+    `suffix` is the unit in the keys, for instance ``_s``.
+    """
+    mean, largest = float(np.mean(values)), float(np.max(values))
+    return {
+        f"min{suffix}": float(np.min(values)),
+        f"median{suffix}": float(np.median(values)),
+        f"max{suffix}": largest,
+        "imbalance": largest / mean - 1 if mean > 0 else 0.0,
+    }
+
+
+def scaled(largest: float, unit: str) -> tuple[float, str]:
+    """Return the factor and the prefixed unit in which `largest` reads well.
+
+    >>> scaled(0.02, "s"), scaled(5e6, "B")
+    ((1000.0, 'ms'), (1e-06, 'MB'))
+    """
+    for factor, prefix in ((1e-12, "T"), (1e-9, "G"), (1e-6, "M"), (1e-3, "k")):
+        if unit != "s" and largest * factor >= 1:
+            return factor, prefix + unit
+    if unit == "s" and 0 < largest < 1:
+        return (1e3, "ms") if largest >= 1e-3 else (1e6, "µs")
+    return 1.0, unit
+
+
+def rank_ticks(num_ranks: int) -> range:
+    """Return the ranks to label on an axis, few enough not to overlap."""
+    return range(0, num_ranks, -(-num_ranks // _MAX_TICKS))

@@ -1,0 +1,79 @@
+"""Join the ranks' traces and leave out what a resumed run did again.
+
+Each header record starts a session. A session that begins at epoch e of a seed replaces what
+earlier sessions recorded of that seed from e on, on every rank.
+"""
+
+from collections.abc import Sequence
+
+from analysis.load import RankTrace, Run, SpanRecord
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """The spans of every rank that left a file.
+
+    Attributes
+    ----------
+    ranks
+        Rank numbers with a file, ascending.
+    num_ranks
+        The largest number of ranks that any session ran on.
+    num_sessions
+        1 plus the number of times the run was resumed.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._traces = {trace.rank: trace for trace in run.traces()}
+        self.ranks = list(self._traces)
+        headers = [header for trace in self._traces.values() for header in trace.headers]
+        self.num_ranks = max(*(header["ranks"] for header in headers), self.ranks[-1] + 1)
+        # The rank with most headers took part in every session, whatever the rank counts were.
+        longest = max(self._traces.values(), key=lambda trace: len(trace.headers))
+        self._starts = [header["start_unix_ns"] for header in longest.headers]
+        self.num_sessions = len(self._starts)
+        self._sessions = {rank: self._run_sessions(trace) for rank, trace in self._traces.items()}
+        self._first_epochs = self._find_first_epochs()
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that ran but left no file here."""
+        return sorted(set(range(self.num_ranks)) - set(self.ranks))
+
+    def spans(self, rank: int) -> list[SpanRecord]:
+        """Return the spans of `rank` that count, in the order in which they ended."""
+        sessions = self._sessions[rank]
+        return [
+            span
+            for span in self._traces[rank].spans()
+            if not self._is_replaced(span, sessions[span.session])
+        ]
+
+    def _run_sessions(self, trace: RankTrace) -> list[int]:
+        """Return the run's session number of each header in one file."""
+        # Clocks of hosts differ by far less than the time between two sessions.
+        return [_nearest(self._starts, header["start_unix_ns"]) for header in trace.headers]
+
+    def _find_first_epochs(self) -> dict[int | None, dict[int, int]]:
+        """Return the first epoch of each session, by seed."""
+        first: dict[int | None, dict[int, int]] = {}
+        if self.num_sessions == 1:
+            return first
+        for rank, trace in self._traces.items():
+            for span in trace.spans():
+                if span.epoch is not None:
+                    sessions = first.setdefault(span.seed, {})
+                    session = self._sessions[rank][span.session]
+                    sessions[session] = min(sessions.get(session, span.epoch), span.epoch)
+        return first
+
+    def _is_replaced(self, span: SpanRecord, session: int) -> bool:
+        if span.epoch is None:
+            return False
+        firsts = self._first_epochs.get(span.seed, {})
+        return any(later > session and first <= span.epoch for later, first in firsts.items())
+
+
+def _nearest(values: Sequence[int], value: int) -> int:
+    return min(range(len(values)), key=lambda position: abs(values[position] - value))
