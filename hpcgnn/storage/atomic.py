@@ -1,0 +1,136 @@
+"""Files that appear whole or not at all.
+
+HDF5 cannot survive a failed write: it keeps the block for another try, and crashes the process when
+the file is closed. So HDF5 never sees one. It writes through `OutputFile`, which remembers the
+first error and drops what follows; the writer asks for that error after each step.
+"""
+
+import io
+import os
+import secrets
+from pathlib import Path
+
+from hpcgnn.errors import InputError
+
+__all__ = ["OutputFile", "check_output"]
+
+
+def check_output(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` unless a file could be written at `path`; leaves nothing behind.
+
+    Commands call this before hours of work, not after.
+    """
+    OutputFile(Path(path)).abandon()
+
+
+def write_fault(path: Path, error: OSError) -> InputError:
+    """Return the one-line error for a failed write to `path`."""
+    reason = error.strerror or str(error)
+    return InputError(
+        f"{path}: cannot be written ({reason}); choose a directory that is writable and has room"
+    )
+
+
+class OutputFile(io.RawIOBase):
+    """A random-access file under a temporary name beside `path`, published by `publish()`.
+
+    Creating it raises `InputError` when the directory cannot be written to. An `OSError` in a write
+    is kept in `error` instead of being raised.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.error: OSError | None = None
+        # A link is followed, so that the file it names is replaced and the link stays.
+        self._target = path.resolve()
+        if self._target.is_dir():
+            raise InputError(f"{path}: is a directory; name a file")
+        self._temporary = self._target.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
+        self._position = 0
+        try:
+            self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except OSError as error:
+            raise write_fault(path, error) from None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to `offset` from the start or from the end of the file."""
+        base = 0 if whence == os.SEEK_SET else os.fstat(self._descriptor).st_size
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+    def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
+        """Fill `buffer` from the current position; return the number of bytes read."""
+        count = os.preadv(self._descriptor, [buffer], self._position)
+        self._position += count
+        return count
+
+    def write(self, data: "memoryview[int]") -> int:  # type: ignore[override]
+        """Write all of `data`, or remember why it could not be written."""
+        view = memoryview(data)
+        done = 0
+        try:
+            while self.error is None and done < len(view):
+                done += os.pwrite(self._descriptor, view[done:], self._position + done)
+        except OSError as error:
+            self.error = error
+        self._position += len(view)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cut or extend the file to `size` bytes."""
+        size = self._position if size is None else size
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            self.error = self.error or error
+        return size
+
+    def raise_on_error(self) -> None:
+        """Raise `InputError` if a write has failed."""
+        if self.error is not None:
+            raise write_fault(self.path, self.error) from None
+
+    def publish(self) -> None:
+        """Give the file its final name, on disk as well as in memory; raises `InputError`."""
+        self.raise_on_error()
+        try:
+            os.fsync(self._descriptor)
+            self._temporary.replace(self._target)
+            self._sync_directory()
+        except OSError as error:
+            raise write_fault(self.path, error) from None
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self._target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def abandon(self) -> None:
+        """Close, and remove the temporary file unless it was published."""
+        self._temporary.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; may be called twice."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

@@ -1,0 +1,59 @@
+"""Block rows in memory: what the reader returns and the training side consumes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+
+__all__ = ["CSRBlock", "NodeBlock"]
+
+
+@dataclass(frozen=True)
+class CSRBlock:
+    """Consecutive rows of one relation's adjacency.
+
+    `indptr` is (num_rows + 1,) and starts at 0; `indices` (nnz,) are global columns, sorted and
+    unique inside a row; `weights` is (nnz,) float32, or None where all weights are one.
+    """
+
+    indptr: Offsets
+    indices: GlobalIndices
+    weights: FloatArray | None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the block."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of non-zeros of the block."""
+        return len(self.indices)
+
+    def to_scipy(self, num_columns: int) -> scipy.sparse.csr_matrix:
+        """Return the block as a (num_rows, num_columns) float32 SciPy matrix."""
+        weights = self.weights
+        if weights is None:
+            weights = np.ones(self.num_edges, dtype=np.float32)
+        return scipy.sparse.csr_matrix(
+            (weights, self.indices, self.indptr), shape=(self.num_rows, num_columns)
+        )
+
+
+@dataclass(frozen=True)
+class NodeBlock:
+    """The data of nodes `start` to `stop` - 1; a kind that the store lacks is None.
+
+    `features` (m, num_features) float16, float32 or float64; `labels` (m,) int32 with -1 for none,
+    or (m, num_classes) uint8 when multi-label; `split` (m,) uint8 of `Split`; `original_id` (m,)
+    int64.
+    """
+
+    start: int
+    stop: int
+    features: FloatArray | None
+    labels: Array | None
+    split: Array | None
+    original_id: GlobalIndices

@@ -1,0 +1,106 @@
+"""Checks of values, the same for what is written and for what is read.
+
+Each function returns None for good data, and otherwise half a sentence that says which element is
+wrong; the caller adds file, dataset and remedy.
+"""
+
+import numpy as np
+
+from hpcgnn.storage.schema import Split
+from hpcgnn.typing import Array
+
+__all__ = [
+    "fault_in_columns",
+    "fault_in_features",
+    "fault_in_labels",
+    "fault_in_offsets",
+    "fault_in_order",
+    "fault_in_row_starts",
+    "fault_in_split",
+    "fault_in_weights",
+]
+
+
+def first_true(mask: Array) -> int | None:
+    """Return the position of the first True of a 1-D mask, or None."""
+    if not mask.size:
+        return None
+    position = int(mask.argmax())
+    return position if mask[position] else None
+
+
+def fault_in_offsets(indptr: Array, first_row: int = 0) -> str | None:
+    """Check that offsets (m + 1,) never decrease."""
+    row = first_true(indptr[1:] < indptr[:-1])
+    if row is None:
+        return None
+    return f"row {first_row + row} ends at {indptr[row + 1]} before it starts at {indptr[row]}"
+
+
+def fault_in_columns(indices: Array, num_nodes: int) -> str | None:
+    """Check that column indices lie in 0..num_nodes - 1."""
+    if not indices.size or (indices.min() >= 0 and indices.max() < num_nodes):
+        return None
+    position = first_true((indices < 0) | (indices >= num_nodes))
+    return f"column {indices[position]} is outside 0..{num_nodes - 1}"
+
+
+def fault_in_order(indptr: Array, indices: Array, first_row: int = 0) -> str | None:
+    """Check that columns increase strictly inside every row; `indptr` (m + 1,) starts at 0."""
+    if len(indices) < 2:
+        return None
+    unordered = indices[1:] <= indices[:-1]
+    # A row may start with a smaller column than the row before it ended with.
+    starts = indptr[1:-1]
+    starts = starts[(starts > 0) & (starts < len(indices))]
+    unordered[starts - 1] = False
+    position = first_true(unordered)
+    if position is None:
+        return None
+    row = int(np.searchsorted(indptr, position, side="right")) - 1
+    return f"the columns of row {first_row + row} are not sorted and unique"
+
+
+def fault_in_weights(weights: Array) -> str | None:
+    """Check that weights are finite."""
+    position = first_true(~np.isfinite(weights))
+    return None if position is None else f"weight {weights[position]} is not a finite number"
+
+
+def fault_in_features(features: Array, start: int = 0) -> str | None:
+    """Check that features (m, f) are finite; `start` is the first node's number."""
+    finite = np.isfinite(features)
+    if finite.all():
+        return None
+    row = first_true(~np.all(finite, axis=1))
+    assert row is not None
+    column = int(finite[row].argmin())
+    return f"node {start + row} has the value {features[row, column]} in column {column}"
+
+
+def fault_in_labels(labels: Array, num_classes: int, start: int = 0) -> str | None:
+    """Check labels (m,) in -1..num_classes - 1, or multi-label (m, num_classes) in 0..1."""
+    if labels.ndim == 2:
+        row = first_true(np.any(labels > 1, axis=1))
+        return None if row is None else f"node {start + row} has a value other than 0 and 1"
+    row = first_true((labels < -1) | (labels >= num_classes))
+    if row is None:
+        return None
+    classes = f"0..{num_classes - 1} (-1 means unlabelled)"
+    return f"node {start + row} has label {labels[row]}, outside {classes}"
+
+
+def fault_in_split(split: Array, start: int = 0) -> str | None:
+    """Check that split values (m,) are members of `Split`."""
+    row = first_true(split > max(Split))
+    if row is None:
+        return None
+    return f"node {start + row} has the split value {split[row]}, outside 0..{int(max(Split))}"
+
+
+def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:
+    """Check that part boundaries (K + 1,), K >= 1, run from 0 to num_nodes and never decrease."""
+    if len(row_starts) < 2 or row_starts[0] != 0 or row_starts[-1] != num_nodes:
+        return f"row_starts must run from 0 to {num_nodes}"
+    part = first_true(row_starts[1:] < row_starts[:-1])
+    return None if part is None else f"part {part} ends before it starts"

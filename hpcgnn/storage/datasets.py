@@ -1,0 +1,147 @@
+"""One dataset at a time: appending rows to it, reading slabs of it, its checksum."""
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.errors import InputError, StorageFormatError
+from hpcgnn.storage.schema import REMEDY, chunk_shape
+from hpcgnn.typing import Array
+
+__all__ = [
+    "Column",
+    "array_crc",
+    "damaged",
+    "format_errors",
+    "read_slab",
+    "slab_pieces",
+    "text_type",
+]
+
+PIECE_BYTES = 8 << 20
+"""How much is read at a time: a slab costs its own size and this much more."""
+
+GROWING_ROWS = 1 << 62
+
+
+def text_type(text: str) -> np.dtype[Any]:
+    """Return the fixed-length type for `text`: variable-length text has no checksum in HDF5."""
+    dtype: np.dtype[Any] = h5py.string_dtype("utf-8", max(1, len(text.encode())))
+    return dtype
+
+
+def array_crc(array: Array, crc: int = 0) -> int:
+    """Return the crc32 of an array's bytes, continuing from `crc`."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return zlib.crc32(flat.view(np.uint8).data, crc) if flat.size else crc
+
+
+def damaged(path: Path, item: str, fault: str) -> StorageFormatError:
+    """Return the one-line error for something wrong with `item` (a dataset, an attribute)."""
+    return StorageFormatError(f"{path}: {item}: {fault}; {REMEDY}")
+
+
+@contextlib.contextmanager
+def format_errors(path: Path, item: str) -> Iterator[None]:
+    """Turn whatever HDF5 and h5py raise on damaged bytes into `StorageFormatError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise damaged(path, item, f"cannot be read ({reason})") from None
+
+
+class Column:
+    """A dataset that grows by rows; it writes whole chunks and keeps the rest until `finish`.
+
+    `row_shape` is the shape of one row. Small data become one chunk of just their size.
+    """
+
+    def __init__(
+        self, file: h5py.File, path: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()
+    ) -> None:
+        self.path, self.dtype, self.row_shape = path, dtype, row_shape
+        self.rows = 0
+        self.crc = 0
+        self._file = file
+        self._dataset: h5py.Dataset | None = None
+        self._chunk = chunk_shape((GROWING_ROWS, *row_shape), dtype.itemsize)
+        self._pending: list[Array] = []
+        self._pending_rows = 0
+
+    def append(self, rows: Array) -> None:
+        """Append `rows` (m, *row_shape), which must already have the column's type."""
+        assert rows.dtype == self.dtype
+        assert rows.shape[1:] == self.row_shape
+        self.crc = array_crc(rows, self.crc)
+        self.rows += len(rows)
+        if self._pending_rows + len(rows) < self._chunk[0]:
+            # The caller may reuse its array.
+            self._pending.append(rows.copy())
+            self._pending_rows += len(rows)
+            return
+        missing = self._chunk[0] - self._pending_rows
+        self._write(np.concatenate([*self._pending, rows[:missing]]))
+        whole = missing + (len(rows) - missing) // self._chunk[0] * self._chunk[0]
+        if whole > missing:
+            self._write(rows[missing:whole])
+        self._pending = [rows[whole:].copy()]
+        self._pending_rows = len(rows) - whole
+
+    def _write(self, rows: Array) -> None:
+        if self._dataset is None:
+            self._dataset = self._create((0, *self.row_shape), (None, *self.row_shape), self._chunk)
+        old = self._dataset.shape[0]
+        self._dataset.resize(old + len(rows), axis=0)
+        self._dataset[old:] = rows
+
+    def _create(
+        self, shape: tuple[int, ...], limit: tuple[int | None, ...], chunk: tuple[int, ...]
+    ) -> h5py.Dataset:
+        return self._file.create_dataset(
+            self.path, shape=shape, maxshape=limit, chunks=chunk, dtype=self.dtype, fletcher32=True
+        )
+
+    def finish(self) -> None:
+        """Write what is left and record the checksum."""
+        if self._dataset is None:
+            shape = (self.rows, *self.row_shape)
+            # HDF5 has chunks in an empty dataset only when it may grow.
+            limit = shape if self.rows else (None, *self.row_shape)
+            self._dataset = self._create(shape, limit, chunk_shape(shape, self.dtype.itemsize))
+            if self.rows:
+                self._dataset[...] = np.concatenate(self._pending)
+        elif self._pending_rows:
+            self._write(np.concatenate(self._pending))
+        self._pending = []
+        self._dataset.attrs["crc32"] = np.uint32(self.crc)
+
+
+def slab_pieces(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the row ranges in which rows `start` to `stop` are read, ending at chunk borders."""
+    chunk = dataset.chunks[0]
+    row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64)))
+    step = max(1, PIECE_BYTES // (row_bytes * chunk)) * chunk
+    while start < stop:
+        end = min(stop, (start // step + 1) * step)
+        yield start, end
+        start = end
+
+
+def read_slab(path: Path, dataset: h5py.Dataset, start: int, stop: int, dtype: Any = None) -> Array:
+    """Return rows `start` to `stop` - 1 of a dataset, converted to `dtype` piece by piece.
+
+    Raises `StorageFormatError` where the bytes do not match their checksum.
+    """
+    out = np.empty((stop - start, *dataset.shape[1:]), dtype or dataset.dtype)
+    with format_errors(path, dataset.name):
+        for low, high in slab_pieces(dataset, start, stop):
+            out[low - start : high - start] = dataset[low:high]
+    return out

@@ -1,0 +1,147 @@
+"""The layout of a store: names, types, version, chunk sizes, fingerprint.
+
+    /adjacency[/RELATION]/{indptr, indices, weights}
+    /nodes/{features, labels, split, original_id}
+    /classes
+    /partition/row_starts
+
+What a reader relies on is written down here once; `layout` checks it, `writer` follows it.
+"""
+
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+
+FORMAT = "hpcgnn"
+FORMAT_VERSION = 1
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of one chunk: what is read at least when a rank reads a few rows."""
+
+ATTRIBUTE_BYTES = 60_000
+"""The longest text attribute: HDF5 keeps longer ones where it has no checksum for them."""
+
+MAX_NODES = 1 << 62
+
+INDPTR_DTYPE = np.dtype("<i8")
+WEIGHTS_DTYPE = np.dtype("<f4")
+FEATURE_DTYPES = (np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"))
+LABEL_DTYPE = np.dtype("<i4")
+MULTI_LABEL_DTYPE = np.dtype("u1")
+SPLIT_DTYPE = np.dtype("u1")
+ID_DTYPE = np.dtype("<i8")
+
+RESERVED_RELATIONS = frozenset({"indptr", "indices", "weights", ".", ".."})
+RELATION_BYTES = 200
+
+REMEDY = "restore the file from a copy or make it again (hpcgnn.convert, hpcgnn.partition)"
+
+
+class Split(enum.IntEnum):
+    """The role of a node in training."""
+
+    NONE = 0
+    TRAIN = 1
+    VALID = 2
+    TEST = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreHeader:
+    """What a store says about its graph as a whole.
+
+    `num_classes` is 0 for a graph without labels. `undirected` promises that every relation equals
+    its transpose. `provenance` must be JSON: command, names of source files, options.
+    """
+
+    name: str
+    num_nodes: int
+    num_classes: int = 0
+    multi_label: bool = False
+    undirected: bool = False
+    class_names: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_nodes < MAX_NODES:
+            raise InputError(
+                f"graph {self.name!r} has {self.num_nodes} nodes; a store needs at least one node"
+            )
+        if self.num_classes < 0:
+            raise InputError(f"graph {self.name!r}: num_classes is {self.num_classes}, not >= 0")
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise InputError(
+                f"graph {self.name!r}: {len(self.class_names)} class names for "
+                f"{self.num_classes} classes; give one name for each class"
+            )
+        check_text("graph name", self.name)
+        for name in self.class_names:
+            check_text("class name", name)
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise `InputError` where `text` is empty or could not be shown on one line."""
+    if not text or not text.isprintable():
+        raise InputError(f"{what} {text!r} is empty or has unprintable characters; choose another")
+
+
+def check_relation(name: str) -> None:
+    """Raise `InputError` where `name` cannot name a relation; the empty name is the untyped one."""
+    if not name:
+        return
+    check_text("relation", name)
+    if "/" in name or name in RESERVED_RELATIONS or len(name.encode()) > RELATION_BYTES:
+        raise InputError(
+            f"relation {name!r} cannot be stored: a name has no '/', at most {RELATION_BYTES} "
+            f"bytes, and is none of {', '.join(sorted(RESERVED_RELATIONS))}"
+        )
+
+
+def index_dtype(num_nodes: int) -> np.dtype[Any]:
+    """Return the smallest of int32 and int64 that addresses `num_nodes` nodes."""
+    return np.dtype("<i4") if num_nodes <= np.iinfo(np.int32).max else np.dtype("<i8")
+
+
+def relation_path(relation: str) -> str:
+    """Return the group that holds the datasets of `relation`."""
+    return f"/adjacency/{relation}" if relation else "/adjacency"
+
+
+def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the chunk of a dataset: whole rows, about `CHUNK_BYTES`, no larger than the data."""
+    row_bytes = max(1, math.prod(shape[1:]) * itemsize)
+    rows = max(1, min(shape[0], CHUNK_BYTES // row_bytes))
+    return (rows, *shape[1:])
+
+
+def encode_json(what: str, value: Mapping[str, Any]) -> str:
+    """Return `value` as JSON text short enough for an attribute, else raise `InputError`."""
+    text = json.dumps(dict(value), sort_keys=True)
+    if len(text.encode()) > ATTRIBUTE_BYTES:
+        raise InputError(f"{what} takes {len(text)} bytes as JSON; {ATTRIBUTE_BYTES} are allowed")
+    return text
+
+
+def fingerprint(
+    scalars: Mapping[str, object], datasets: Iterable[tuple[str, str, Any, int]]
+) -> str:
+    """Return the hex fingerprint of a graph's content.
+
+    `scalars` are the root attributes that give the datasets their meaning; `datasets` are tuples of
+    path, dtype text, shape and crc32. Neither the graph's name nor its provenance takes part.
+    """
+    lines = [f"{key}={value}" for key, value in sorted(scalars.items())]
+    for path, dtype, shape, crc in sorted(datasets):
+        lines.append(f"{path} {dtype} {tuple(shape)} {crc:08x}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+FINGERPRINT_SCALARS = ("num_nodes", "num_classes", "multi_label", "undirected")
