@@ -1,0 +1,91 @@
+"""Packing and unpacking of rows for exchanges."""
+
+from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import DENSE, Half, half_name, require_array
+from hpcgnn.typing import Array, LocalIndices
+
+__all__ = ["gather_rows", "scatter_add_rows"]
+
+
+def gather_rows(
+    x: Array,
+    rows: LocalIndices | None,
+    out: Array,
+    *,
+    threads: int = 0,
+    half: Half | None = None,
+    isa: str = "auto",
+) -> None:
+    """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
+
+    Parameters
+    ----------
+    x
+        ``(k, w)`` float32, float64, or 16-bit floats as uint16.
+    rows
+        ``(m,)`` int32 in ``[0, k)``; may repeat. None = all rows in order.
+    out
+        ``(m, w)``; the dtype of `x`, or uint16 beside float32 (rounds to nearest even) or the
+        reverse (widens). Must not overlap `x`.
+    threads
+        OpenMP threads, 0 = default.
+    half
+        What uint16 operands hold; not needed when both are uint16.
+    isa
+        Instruction set of the conversion, one of `available_isas`, or "auto".
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match, or `rows` out of range.
+    """
+    require_array("x", x, 2, DENSE)
+    require_array("out", out, 2, DENSE, writable=True)
+    if rows is not None:
+        require_array("rows", rows, 1, ("int32",))
+    kind = half or "bfloat16" if x.dtype == out.dtype else half_name(half, x, out)
+    _kernels.convert_rows(x, rows, out, threads, kind, isa)
+
+
+def scatter_add_rows(
+    src: Array,
+    rows: LocalIndices,
+    out: Array,
+    *,
+    threads: int = 0,
+    half: Half | None = None,
+    isa: str = "auto",
+) -> None:
+    """Add rows: ``out[rows[i]] += src[i]``, in ascending i for each row of `out`.
+
+    The result is the same for any number of threads, repeated rows included.
+
+    Parameters
+    ----------
+    src
+        ``(m, w)`` float32, float64, or 16-bit floats as uint16.
+    rows
+        ``(m,)`` int32 in ``[0, k)``; may repeat.
+    out
+        ``(k, w)``; the dtype of `src`, or float32 beside a 16-bit type. A 16-bit `out` is rounded
+        after each addition, so prefer float32 where rows repeat. Must not overlap `src`.
+    threads
+        OpenMP threads, 0 = default.
+    half
+        What uint16 operands hold.
+    isa
+        Instruction set, one of `available_isas`, or "auto".
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match, or `rows` out of range.
+    """
+    require_array("src", src, 2, DENSE)
+    require_array("rows", rows, 1, ("int32",))
+    require_array("out", out, 2, DENSE, writable=True)
+    _kernels.scatter_add_rows(src, rows, out, threads, half_name(half, src, out), isa)

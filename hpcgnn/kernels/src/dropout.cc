@@ -1,0 +1,63 @@
+#include "dropout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
+constexpr std::int64_t kSerialElements = 1 << 15;
+constexpr std::int64_t kChunkElements = 1 << 16;
+
+inline std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+template <class T>
+void dropout_row(const T* x, std::uint64_t stream, std::int64_t width, std::uint64_t threshold,
+                 T scale, T* out) {
+  const auto keep = [&](T value, std::uint64_t bits) {
+    return (bits & 0xffffffffu) >= threshold ? value * scale : T(0);
+  };
+  const std::int64_t pairs = width / 2;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    const std::uint64_t bits = mix(stream + static_cast<std::uint64_t>(pair) * kGolden);
+    out[2 * pair] = keep(x[2 * pair], bits);
+    out[2 * pair + 1] = keep(x[2 * pair + 1], bits >> 32);
+  }
+  if (width % 2 != 0)
+    out[width - 1] = keep(x[width - 1], mix(stream + static_cast<std::uint64_t>(pairs) * kGolden));
+}
+
+}  // namespace
+
+template <class T>
+void dropout_rows(const T* x, const std::int64_t* row_ids, std::int64_t num_rows,
+                  std::int64_t width, std::uint64_t key, double p, T* out, int num_threads) {
+  const std::uint64_t threshold = static_cast<std::uint64_t>(std::ldexp(p, 32) + 0.5);
+  const T scale = p < 1.0 ? static_cast<T>(1.0 / (1.0 - p)) : T(0);
+  const int threads = num_rows * width < kSerialElements ? 1 : resolve_threads(num_threads);
+  const std::int64_t chunk =
+      std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
+  parallel_tasks(threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    const std::int64_t last = std::min(num_rows, (task + 1) * chunk);
+    for (std::int64_t i = task * chunk; i < last; ++i) {
+      // Mixing key and row in turn keeps the streams of neighbouring rows and keys apart.
+      const std::uint64_t row = static_cast<std::uint64_t>(row_ids[i]);
+      const std::uint64_t stream = mix(mix(key + kGolden) + row * kGolden);
+      dropout_row(x + i * width, mix(stream), width, threshold, scale, out + i * width);
+    }
+  });
+}
+
+template void dropout_rows(const float*, const std::int64_t*, std::int64_t, std::int64_t,
+                           std::uint64_t, double, float*, int);
+template void dropout_rows(const double*, const std::int64_t*, std::int64_t, std::int64_t,
+                           std::uint64_t, double, double*, int);
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,39 @@
+/// Packing and unpacking of rows for exchanges.
+#pragma once
+
+#include <cstdint>
+
+#include "types.h"
+
+namespace hpcgnn::kernels {
+
+/// Copy rows without looking at them: out row i = x row rows[i]; each row is `row_bytes` long.
+/// @pre every rows[i] is a row of x, and out does not overlap x.
+void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
+                 std::int64_t row_bytes, void* out, int num_threads);
+
+/// Operands of a gather that converts, or of a scatter that adds.
+struct RowsArguments {
+  const void* source;
+  const std::int32_t* rows;  ///< null = identity (gather only)
+  void* out;
+  std::int64_t num_rows;  ///< length of `rows`
+  std::int64_t num_out_rows;
+  std::int64_t width;  ///< elements a row, of source and of out
+  Storage source_storage;
+  Storage out_storage;
+  int num_threads;  ///< 0 = OpenMP default
+  Isa isa;
+};
+
+/// True when rows of `source` can be converted to or added into `out`: the pairs of spmm_supports.
+bool rows_supports(Storage source, Storage out);
+
+/// out row i = source row rows[i], rounded or widened to the storage type of out.
+void convert_rows(const RowsArguments& arguments);
+
+/// out row rows[i] += source row i, for i in ascending order within each row of out: the result
+/// does not depend on the number of threads. The sum is rounded at each addition.
+void scatter_add_rows(const RowsArguments& arguments);
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,84 @@
+/// 64-byte vectors with AVX-512 F, BW, VL and DQ; see simd_portable.h for what the names mean.
+#pragma once
+
+#include <immintrin.h>
+
+#include "types.h"
+
+namespace hpcgnn::kernels::avx512 {
+
+struct F32 {
+  using Scalar = float;
+  static constexpr int kLanes = 16;
+  using Reg = __m512;
+  using Mask = __mmask16;
+
+  HPCGNN_INLINE static Mask mask(int lanes) { return static_cast<Mask>((1u << lanes) - 1u); }
+  HPCGNN_INLINE static Reg zero() { return _mm512_setzero_ps(); }
+  HPCGNN_INLINE static Reg broadcast(float value) { return _mm512_set1_ps(value); }
+  HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
+  HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+
+  HPCGNN_INLINE static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  HPCGNN_INLINE static Reg load(const float* p, Mask m) { return _mm512_maskz_loadu_ps(m, p); }
+  HPCGNN_INLINE static void store(float* p, Reg r) { _mm512_storeu_ps(p, r); }
+  HPCGNN_INLINE static void store(float* p, Reg r, Mask m) { _mm512_mask_storeu_ps(p, m, r); }
+
+  template <class S>
+  HPCGNN_INLINE static Reg load(const S* p) {
+    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), *p);
+  }
+  template <class S>
+  HPCGNN_INLINE static Reg load(const S* p, Mask m) {
+    return widen(_mm256_maskz_loadu_epi16(m, p), *p);
+  }
+  template <class S>
+  HPCGNN_INLINE static void store(S* p, Reg r) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(r, *p));
+  }
+  template <class S>
+  HPCGNN_INLINE static void store(S* p, Reg r, Mask m) {
+    _mm256_mask_storeu_epi16(p, m, narrow(r, *p));
+  }
+
+ private:
+  HPCGNN_INLINE static Reg widen(__m256i bits, const Float16&) { return _mm512_cvtph_ps(bits); }
+  HPCGNN_INLINE static Reg widen(__m256i bits, const BFloat16&) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  HPCGNN_INLINE static __m256i narrow(Reg r, const Float16&) {
+    return _mm512_cvtps_ph(r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  HPCGNN_INLINE static __m256i narrow(Reg r, const BFloat16&) {
+    const __m512i bits = _mm512_castps_si512(r);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(r, r, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(
+        _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x0040)));
+  }
+};
+
+struct F64 {
+  using Scalar = double;
+  static constexpr int kLanes = 8;
+  using Reg = __m512d;
+  using Mask = __mmask8;
+
+  HPCGNN_INLINE static Mask mask(int lanes) { return static_cast<Mask>((1u << lanes) - 1u); }
+  HPCGNN_INLINE static Reg zero() { return _mm512_setzero_pd(); }
+  HPCGNN_INLINE static Reg broadcast(double value) { return _mm512_set1_pd(value); }
+  HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm512_add_pd(a, b); }
+  HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return _mm512_mul_pd(a, b); }
+  HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
+
+  HPCGNN_INLINE static Reg load(const double* p) { return _mm512_loadu_pd(p); }
+  HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm512_maskz_loadu_pd(m, p); }
+  HPCGNN_INLINE static void store(double* p, Reg r) { _mm512_storeu_pd(p, r); }
+  HPCGNN_INLINE static void store(double* p, Reg r, Mask m) { _mm512_mask_storeu_pd(p, m, r); }
+};
+
+}  // namespace hpcgnn::kernels::avx512

@@ -1,0 +1,63 @@
+/// 16-byte vectors in plain C++: compilers lower them to SSE2, NEON or scalar code.
+///
+/// Every SIMD type offers the same names: `Scalar` (the accumulator type), `kLanes`, `Reg`, `Mask`,
+/// and static functions; kernels are templates over it. A masked load reads only the first lanes
+/// and sets the others to zero; a masked store leaves the others alone.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "half.h"
+#include "types.h"
+
+namespace hpcgnn::kernels::portable {
+
+template <class T>
+struct Vector {
+  using Scalar = T;
+  static constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
+  typedef T Reg __attribute__((vector_size(16)));
+  using Mask = int;
+
+  HPCGNN_INLINE static Mask mask(int lanes) { return lanes; }
+  HPCGNN_INLINE static Reg zero() { return Reg{}; }
+  HPCGNN_INLINE static Reg broadcast(T value) { return Reg{} + value; }
+  HPCGNN_INLINE static Reg add(Reg a, Reg b) { return a + b; }
+  HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return a * b; }
+  HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+
+  template <class S>
+  HPCGNN_INLINE static Reg load(const S* p) {
+    Reg r;
+    if constexpr (std::is_same_v<S, T>) {
+      std::memcpy(&r, p, sizeof r);
+    } else {
+      for (int i = 0; i < kLanes; ++i) r[i] = half::widen<T>(p[i]);
+    }
+    return r;
+  }
+  template <class S>
+  HPCGNN_INLINE static Reg load(const S* p, Mask lanes) {
+    Reg r{};
+    for (int i = 0; i < lanes; ++i) r[i] = half::widen<T>(p[i]);
+    return r;
+  }
+  template <class S>
+  HPCGNN_INLINE static void store(S* p, Reg r) {
+    if constexpr (std::is_same_v<S, T>) {
+      std::memcpy(p, &r, sizeof r);
+    } else {
+      store(p, r, kLanes);
+    }
+  }
+  template <class S>
+  HPCGNN_INLINE static void store(S* p, Reg r, Mask lanes) {
+    for (int i = 0; i < lanes; ++i) half::narrow(r[i], p[i]);
+  }
+};
+
+using F32 = Vector<float>;
+using F64 = Vector<double>;
+
+}  // namespace hpcgnn::kernels::portable

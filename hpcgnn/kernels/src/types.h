@@ -1,0 +1,39 @@
+/// Element types and dispatch names shared by every kernel.
+#pragma once
+
+#include <cstdint>
+
+/// Code of the ISA-specific files must not leave out-of-line copies behind: the linker could pick a
+/// copy compiled for a wider instruction set and run it on a machine without it.
+#define HPCGNN_INLINE [[gnu::always_inline]] inline
+
+namespace hpcgnn::kernels {
+
+/// Upper 16 bits of an IEEE float32; stored as raw bits, never used in arithmetic.
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+/// IEEE binary16; stored as raw bits, never used in arithmetic.
+struct Float16 {
+  std::uint16_t bits;
+};
+
+/// Storage type of a dense operand.
+enum class Storage : std::uint8_t { kFloat32, kFloat64, kBFloat16, kFloat16 };
+inline constexpr int kNumStorages = 4;
+
+/// Bytes of one element of `storage`.
+constexpr std::int64_t storage_bytes(Storage storage) {
+  return storage == Storage::kFloat64 ? 8 : storage == Storage::kFloat32 ? 4 : 2;
+}
+
+/// The type sums are kept in: float64 for float64, float32 for everything else.
+constexpr Storage accumulator_of(Storage storage) {
+  return storage == Storage::kFloat64 ? Storage::kFloat64 : Storage::kFloat32;
+}
+
+/// Instruction sets with kernels of their own, narrowest first.
+enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from hpcgnn import kernels
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint16"])
+@pytest.mark.parametrize("width", [0, 1, 7, 64, 129])
+def test_gather_rows(dtype, width, isa):
+    rng = np.random.default_rng(41)
+    x = rng.integers(0, 60000, (97, width)).astype(dtype)
+    for count in (0, 1, 1000):
+        rows = rng.integers(0, 97, count).astype(np.int32)
+        out = np.zeros((count, width), dtype)
+        kernels.gather_rows(x, rows, out, threads=2, isa=isa)
+        np.testing.assert_array_equal(out, x[rows])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [1, 7, 64, 129])
+def test_scatter_add_rows_is_ordered(dtype, width, isa):
+    rng = np.random.default_rng(43)
+    src = rng.standard_normal((1001, width)).astype(dtype)
+    rows = np.minimum(rng.zipf(1.5, 1001) - 1, 96).astype(np.int32)
+    start = rng.standard_normal((97, width)).astype(dtype)
+    expected = start.copy()
+    np.add.at(expected, rows, src)
+    for threads in (1, 2, 3):
+        out = start.copy()
+        kernels.scatter_add_rows(src, rows, out, threads=threads, isa=isa)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_scatter_is_the_adjoint_of_gather():
+    rng = np.random.default_rng(47)
+    rows = rng.integers(0, 50, 333).astype(np.int32)
+    x, y = rng.standard_normal((50, 13)), rng.standard_normal((333, 13))
+    gathered, scattered = np.empty((333, 13)), np.zeros((50, 13))
+    kernels.gather_rows(x, rows, gathered)
+    kernels.scatter_add_rows(y, rows, scattered)
+    assert np.vdot(gathered, y) == pytest.approx(np.vdot(x, scattered), rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [50, -1])
+def test_rows_out_of_range(bad):
+    rows = np.array([0, bad], np.int32)
+    x, y = np.zeros((50, 4), np.float32), np.zeros((2, 4), np.float32)
+    with pytest.raises(ValueError, match=f"rows holds {bad}"):
+        kernels.gather_rows(x, rows, y)
+    with pytest.raises(ValueError, match=f"rows holds {bad}"):
+        kernels.scatter_add_rows(y, rows, x)
+
+
+def test_shapes_and_dtypes():
+    rows = np.zeros(2, np.int32)
+    x = np.zeros((5, 4), np.float32)
+    with pytest.raises(ValueError, match="same number of columns"):
+        kernels.gather_rows(x, rows, np.zeros((2, 3), np.float32))
+    with pytest.raises(ValueError, match="one row for each gathered row"):
+        kernels.gather_rows(x, rows, np.zeros((3, 4), np.float32))
+    with pytest.raises(ValueError, match="src must have one row"):
+        kernels.scatter_add_rows(np.zeros((3, 4), np.float32), rows, x)
+    with pytest.raises(TypeError, match="dtype"):
+        kernels.gather_rows(x, rows, np.zeros((2, 4)))
+    with pytest.raises(TypeError, match="half="):
+        kernels.gather_rows(x, rows, np.zeros((2, 4), np.uint16))

@@ -1,0 +1,153 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcgnn import kernels
+
+WIDTHS = [1, 3, 7, 16, 33, 100, 256, 300]
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def dense(rows: int, width: int, dtype: str = "float64", seed: int = 23) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal((rows, width)).astype(dtype)
+
+
+def assert_close(found, expected, dtype):
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    assert np.abs(found - expected).max(initial=0) <= TOLERANCE[dtype] * scale
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_spmm_equals_scipy(graph, oracle, isa, dtype, weighted, width):
+    (indptr, indices, values), num_columns = graph
+    x = dense(num_columns, width, dtype)
+    out = np.full((indptr.size - 1, width), np.nan, dtype)
+    kernels.spmm(indptr, indices, values.astype(dtype) if weighted else None, x, out, isa=isa)
+    csr = indptr, indices, values.astype(dtype).astype(np.float64)
+    assert_close(out, oracle(csr, num_columns, x, weighted=weighted), dtype)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("mean", [False, True])
+def test_forms(graph, oracle, isa, accumulate, mean):
+    (indptr, indices, values), num_columns = graph
+    x = dense(num_columns, 19)
+    before = dense(indptr.size - 1, 19, seed=29)
+    out = before.copy() if accumulate else np.full_like(before, np.nan)
+    kernels.spmm(indptr, indices, values, x, out, accumulate=accumulate, mean=mean, isa=isa)
+    expected = oracle((indptr, indices, values), num_columns, x)
+    if mean:
+        expected /= np.maximum(np.diff(indptr), 1)[:, None]
+    assert_close(out, expected + before * accumulate, "float64")
+
+
+def test_row_subset_leaves_other_rows(graph, oracle, isa):
+    (indptr, indices, values), num_columns = graph
+    num_rows = indptr.size - 1
+    rows = np.random.default_rng(31).permutation(2 * num_rows + 1)[:num_rows].astype(np.int32)
+    x = dense(num_columns, 5)
+    out = dense(2 * num_rows + 1, 5, seed=37)
+    expected = out.copy()
+    expected[rows] = oracle((indptr, indices, values), num_columns, x)
+    kernels.spmm(indptr, indices, values, x, out, rows=rows, isa=isa)
+    assert_close(out, expected, "float64")
+
+
+@pytest.mark.parametrize("width", [16, 33])
+@pytest.mark.parametrize("mean", [False, True])
+def test_threads_give_equal_bits(graph, isa, width, mean):
+    (indptr, indices, values), num_columns = graph
+    x = dense(num_columns, width, "float32")
+    results = []
+    for threads in (1, 2, 3):
+        out = np.zeros((indptr.size - 1, width), np.float32)
+        weights = values.astype(np.float32)
+        kernels.spmm(indptr, indices, weights, x, out, mean=mean, threads=threads, isa=isa)
+        results.append(out.tobytes())
+    assert len(set(results)) == 1
+
+
+def test_unaligned_operands(isa):
+    indptr, indices = np.array([0, 2, 3], np.int64), np.array([0, 2, 1], np.int32)
+    for offset in (1, 3, 7):
+        x = np.frombuffer(bytearray(4 * (offset + 3 * 33)), np.float32)[offset:].reshape(3, 33)
+        x[:] = dense(3, 33, "float32")
+        out = np.frombuffer(bytearray(4 * (offset + 2 * 33)), np.float32)[offset:].reshape(2, 33)
+        kernels.spmm(indptr, indices, None, x, out, isa=isa)
+        np.testing.assert_array_equal(out, np.stack([x[0] + x[2], x[1]]))
+
+
+def test_width_zero():
+    out = np.empty((1, 0), np.float32)
+    csr = np.array([0, 1], np.int64), np.array([0], np.int32)
+    kernels.spmm(*csr, None, np.empty((1, 0), np.float32), out)
+
+
+BAD = [
+    ({"x": np.zeros((3, 8), np.float32)[:, ::2]}, TypeError, "x must be C-contiguous"),
+    ({"x": np.zeros((3, 4), np.int32)}, TypeError, "x must be float32 or float64 or uint16"),
+    ({"x": [[0.0]]}, TypeError, "x must be a NumPy array, not list"),
+    ({"x": np.zeros(3, np.float32)}, ValueError, "x must have 2 dimensions, not 1"),
+    ({"x": np.zeros((3, 5), np.float32)}, ValueError, "same number of columns"),
+    ({"x": np.zeros((0, 4), np.float32)}, ValueError, "x must have rows"),
+    ({"x": np.zeros((3, 4), np.uint16)}, TypeError, "half="),
+    ({"values": np.zeros(3, np.float64)}, TypeError, "values must be float32, not float64"),
+    ({"values": np.zeros(2, np.float32)}, ValueError, "values and indices"),
+    ({"indptr": np.array([0, 2, 4])}, ValueError, "indptr ends at 4 but there are 3 indices"),
+    ({"indptr": np.array([0, 5, 3])}, ValueError, "indptr must not decrease"),
+    ({"indptr": np.array([1, 2, 3])}, ValueError, "indptr must start at 0"),
+    ({"indptr": np.empty(0, np.int64)}, ValueError, "indptr must not be empty"),
+    ({"indices": np.zeros(3, np.int64)}, TypeError, "indices must be int32, not int64"),
+    ({"out": np.zeros((3, 4), np.float32)}, ValueError, "out must have one row"),
+    ({"out": np.zeros((2, 4))}, TypeError, "out must have the dtype of x"),
+    ({"rows": np.array([0, 2], np.int32)}, ValueError, r"rows holds 2, outside \[0, 2\)"),
+    ({"rows": np.array([-1, 0], np.int32)}, ValueError, "rows holds -1"),
+    ({"rows": np.array([0], np.int32)}, ValueError, "rows must have one entry"),
+    ({"isa": "mmx"}, ValueError, "isa 'mmx'"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD)
+def test_bad_arguments_are_one_clear_line(change, error, message):
+    good = {
+        "indptr": np.array([0, 2, 3]),
+        "indices": np.array([0, 2, 1], np.int32),
+        "values": np.ones(3, np.float32),
+        "x": np.zeros((3, 4), np.float32),
+        "out": np.zeros((2, 4), np.float32),
+    }
+    with pytest.raises(error, match=message) as caught:
+        kernels.spmm(**(good | change))
+    assert "\n" not in str(caught.value)
+
+
+def test_read_only_output():
+    out = np.zeros((1, 1), np.float32)
+    out.flags.writeable = False
+    csr = np.array([0, 1]), np.array([0], np.int32)
+    with pytest.raises(TypeError, match="read-only"):
+        kernels.spmm(*csr, None, np.ones((1, 1), np.float32), out)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([0, 1, 2], [0, 3], r"indices holds 3, outside \[0, 3\)"),
+        ([0, 1, 2], [-1, 2], "indices holds -1"),
+        ([0, 2, 2], [1, 0], "row 0 has columns"),
+        ([0, 0, 2], [1, 1], "row 1 has columns"),
+        ([0, 3, 2], [1, 1], "must not decrease"),
+    ],
+)
+def test_validate_csr_names_the_fault(indptr, indices, message):
+    with pytest.raises(ValueError, match=message):
+        kernels.validate_csr(np.array(indptr), np.array(indices, np.int32), 3)
+
+
+def test_validate_csr_accepts(graph):
+    (indptr, indices, _), num_columns = graph
+    kernels.validate_csr(indptr, indices, num_columns)
+    kernels.validate_csr(np.array([0, 2]), np.array([1, 0], np.int32), 2, sorted_columns=False)
