@@ -181,7 +181,7 @@ class EdgeBuilder:
             return
         position = int(((ids < 0) | (ids > limit)).argmax())
         raise InputError(
-            f"edge {self._num_added + position}: {role} node {ids[position]} is outside 0..{limit}; "
+            f"edge {self._num_added + position}: {role} {ids[position]} is outside 0..{limit}; "
             "number the nodes from 0 and below their number"
         )
 
