@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.breakdown import PHASE_ORDER, RankTimes, SpanTotal, measure_rank
+from analysis.breakdown import OTHER, PHASE_ORDER, RankTimes, SpanTotal, measure_rank
 from analysis.load import open_run
 from analysis.report import (
     argument_parser,
@@ -43,7 +43,7 @@ _LOOKS = {
     "checkpoint": ("#8c8c8c", "xxx"),
     "read": ("#a6761d", "---"),
     "plan": ("#c9c9c9", "|||"),
-    "other": ("#eeeeee", ""),
+    OTHER: ("#eeeeee", ""),
 }
 
 
@@ -116,7 +116,7 @@ def _rank_entry(times: RankTimes) -> dict[str, Any]:
 
 
 def show(name: str, summary: dict[str, Any]) -> None:
-    size = f"{summary['ranks']} ranks, {summary['epochs']} epochs"
+    size = f"ranks: {summary['ranks']}, epochs: {summary['epochs']}"
     if summary["missing_ranks"]:
         print(f"note: no trace of ranks {summary['missing_ranks']}; they are left out")
     if summary["phases"]:
@@ -128,7 +128,7 @@ def show(name: str, summary: dict[str, Any]) -> None:
 
 def _show_times(title: str, entries: dict[str, dict[str, float]]) -> None:
     factor, unit = scaled(max(entry["max_s"] for entry in entries.values()), "s")
-    columns = ["", *(f"{key} [{unit}]" for key in ("min", "median", "max")), "imbalance", "share"]
+    columns = ["", *(f"{key} ({unit})" for key in ("min", "median", "max")), "imbalance", "share"]
     rows = [
         [
             label,
@@ -153,17 +153,15 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     ranks = [entry["rank"] for entry in per_rank]
     label = "time per epoch" if inside else "time outside epochs"
     _stack(axes[0, 0], ranks, {phase: (parts[phase], *_LOOKS[phase]) for phase in phases})
-    axes[0, 0].set(title=f"{name}: {label} by phase", ylabel=f"{label} [{unit}]")
+    axes[0, 0].set(title=f"{name}: {label} by phase", ylabel=f"{label} ({unit})")
     if inside:
         kinds = {
             kind: ([factor * entry[f"{kind}_s"] for entry in per_rank], *look)
             for kind, look in (("exposed", ("#0b4f8a", "")), ("overlapped", ("#bfe0f3", "///")))
         }
         _stack(axes[1, 0], ranks, kinds)
-        axes[1, 0].set(title="Communication", ylabel=f"per epoch [{unit}]")
+        axes[1, 0].set(title="Communication", ylabel=f"per epoch ({unit})")
     axes[-1, 0].set(xlabel="rank")
-    for axis in axes[:, 0]:
-        axis.set_xticks(rank_ticks(max(ranks) + 1))
     return figure
 
 
@@ -171,7 +169,6 @@ def _stack(
     axis: Axes, ranks: Sequence[int], parts: dict[str, tuple[list[float], str, str]]
 ) -> None:
     bottom = [0.0] * len(ranks)
-    edge = 0.4 if len(ranks) <= 64 else 0.0
     for label, (values, colour, hatch) in parts.items():
         axis.bar(
             ranks,
@@ -181,10 +178,12 @@ def _stack(
             color=colour,
             hatch=hatch,
             width=0.75,
-            edgecolor="white" if not hatch else "0.25",
-            linewidth=edge,
+            edgecolor="0.35" if hatch or label == OTHER else "white",
+            linewidth=0.4 if len(ranks) <= 32 else 0.0,
         )
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
+    middle, half = (ranks[0] + ranks[-1]) / 2, max(ranks[-1] - ranks[0] + 1, 4) / 2
+    axis.set(xlim=(middle - half, middle + half), xticks=rank_ticks(ranks))
     axis.grid(axis="y")
     # Reversed, the legend reads like the stack.
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)

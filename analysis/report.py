@@ -96,7 +96,7 @@ def spread(values: Sequence[float], suffix: str = "") -> dict[str, float]:
         f"min{suffix}": float(np.min(values)),
         f"median{suffix}": float(np.median(values)),
         f"max{suffix}": largest,
-        "imbalance": largest / mean - 1 if mean > 0 else 0.0,
+        "imbalance": max(largest / mean - 1, 0.0) if mean > 0 else 0.0,
     }
 
 
@@ -114,6 +114,9 @@ def scaled(largest: float, unit: str) -> tuple[float, str]:
     return 1.0, unit
 
 
-def rank_ticks(num_ranks: int) -> range:
+def rank_ticks(ranks: Sequence[int]) -> list[int]:
     """Return the ranks to label on an axis, few enough not to overlap."""
-    return range(0, num_ranks, -(-num_ranks // _MAX_TICKS))
+    step = 1
+    while len(ranks) > step * _MAX_TICKS:
+        step *= 2
+    return [rank for rank in ranks if rank % step == 0]

@@ -1,0 +1,210 @@
+"""Who sends how much to whom: rows and bytes from rank to rank over all exchanges of a run.
+
+``python -m analysis.comm_matrix RUN``. The figures come from the ``peers`` of exchange spans, in
+which every rank records what it sends; nothing is estimated.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from analysis.load import SpanRecord, open_run
+from analysis.report import (
+    argument_parser,
+    new_figure,
+    rank_ticks,
+    save_figure,
+    scaled,
+    show_paths,
+    spread,
+)
+from analysis.sessions import Trace
+from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.errors import InputError
+
+NAME = "comm_matrix"
+
+_MAX_PRINTED = 12
+_MAX_ANNOTATED = 8
+_MAX_BARS = 40
+_SEND, _RECEIVE = "#0b4f8a", "#e69f00"
+
+Matrix = NDArray[np.int64]
+
+
+@dataclass
+class Traffic:
+    """Sums over exchanges; matrices are indexed by sender, then receiver.
+
+    `unassigned_rows` were sent by spans that do not say to whom.
+    """
+
+    rows: Matrix
+    bytes: Matrix
+    exchanges: int = 0
+    unassigned_rows: int = 0
+
+    def include(self, rank: int, spans: Iterable[SpanRecord]) -> None:
+        """Add the exchanges of one sender."""
+        for span in spans:
+            self.exchanges += 1
+            if span.peers is None:
+                self.unassigned_rows += span.rows
+                continue
+            for peer, rows, size in span.peers:
+                self.rows[rank, peer] += rows
+                self.bytes[rank, peer] += size
+
+
+def collect(trace: Trace, name: str | None) -> tuple[Traffic, list[str]]:
+    """Sum up the exchanges called `name`, or all; return them with the names that were found.
+
+    Raises
+    ------
+    InputError
+        If no exchange is called `name`, or one names a rank that does not exist.
+    """
+    shape = (trace.num_ranks, trace.num_ranks)
+    traffic = Traffic(rows=np.zeros(shape, np.int64), bytes=np.zeros(shape, np.int64))
+    names: set[str] = set()
+    for rank in trace.ranks:
+        exchanges = [span for span in trace.spans(rank) if span.phase == "exchange"]
+        names.update(span.name for span in exchanges)
+        peers = [entry[0] for span in exchanges for entry in span.peers or ()]
+        if max(peers, default=0) >= trace.num_ranks:
+            raise InputError(
+                f"rank {rank} sends to rank {max(peers)}, but the run has {trace.num_ranks} ranks; "
+                "the trace files belong to different runs"
+            )
+        traffic.include(rank, (span for span in exchanges if name in (None, span.name)))
+    if name is not None and name not in names:
+        raise InputError(f"no exchange is called {name!r}; found: {', '.join(sorted(names))}")
+    return traffic, sorted(names)
+
+
+def summarise(trace: Trace, name: str | None = None) -> dict[str, Any]:
+    """Return matrices, totals by rank and their spread."""
+    traffic, names = collect(trace, name)
+    summary: dict[str, Any] = {
+        "ranks": trace.num_ranks,
+        "missing_ranks": trace.missing,
+        "names": names,
+        "selected": name,
+        "exchanges": traffic.exchanges,
+        "unassigned_rows": traffic.unassigned_rows,
+    }
+    for unit, matrix in (("rows", traffic.rows), ("bytes", traffic.bytes)):
+        sent, received = matrix.sum(axis=1), matrix.sum(axis=0)
+        summary[unit] = {
+            "matrix": matrix.tolist(),
+            "total": int(matrix.sum()),
+            "largest_pair": int(matrix.max()),
+            "sent": sent.tolist(),
+            "received": received.tolist(),
+            "send": spread(sent),
+            "receive": spread(received),
+        }
+    return summary
+
+
+def show(name: str, summary: dict[str, Any]) -> None:
+    if summary["missing_ranks"]:
+        print(f"note: no trace of ranks {summary['missing_ranks']}; what they sent is left out")
+    if summary["unassigned_rows"]:
+        print(f"note: {summary['unassigned_rows']} rows name no receiver and are left out")
+    rows, size = summary["rows"], summary["bytes"]
+    count = summary["ranks"]
+    if count <= _MAX_PRINTED:
+        columns = ["rows from \\ to", *map(str, range(count))]
+        cells = [[str(rank), *entries] for rank, entries in enumerate(rows["matrix"])]
+        print_table(f"{name}: rows sent (exchanges: {summary['exchanges']})", columns, cells)
+    factor, unit = scaled(max(size["sent"] + size["received"]), "B")
+    columns = ["", "total", "min", "median", "max", "imbalance"]
+    cells = [
+        [
+            f"{direction} {label}",
+            *(f"{scale * value:{form}}" for value in (table["total"], *_levels(table[key]))),
+            f"{100 * table[key]['imbalance']:.1f} %",
+        ]
+        for table, label, scale, form in ((rows, "rows", 1, ".15g"), (size, unit, factor, ".3f"))
+        for direction, key in (("sent", "send"), ("received", "receive"))
+    ]
+    print_table(f"{name}: totals over ranks (ranks: {count})", columns, cells)
+
+
+def _levels(entry: dict[str, float]) -> list[float]:
+    return [entry["min"], entry["median"], entry["max"]]
+
+
+def draw(name: str, summary: dict[str, Any]) -> Figure:
+    """Draw the byte matrix as a heat map, next to each rank's totals."""
+    matrix = np.array(summary["bytes"]["matrix"], dtype=float)
+    figure = new_figure(10.0, 4.6)
+    # The narrow column in the middle keeps the colour bar's label away from the right axis.
+    left, gap, right = figure.subplots(1, 3, width_ratios=[1.1, 0.01, 1])
+    gap.set_axis_off()
+    _heat_map(figure, left, matrix)
+    left.set(title=f"{name}: bytes sent", xlabel="receiving rank", ylabel="sending rank")
+    _totals(right, summary["bytes"]["sent"], summary["bytes"]["received"])
+    return figure
+
+
+def _totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> None:
+    factor, unit = scaled(max(*sent, *received), "B")
+    ranks = np.arange(len(sent))
+    for values, label, colour, shift, marker in (
+        (sent, "sent", _SEND, -0.2, "o"),
+        (received, "received", _RECEIVE, 0.2, "s"),
+    ):
+        heights = factor * np.array(values)
+        if len(ranks) <= _MAX_BARS:
+            axis.bar(ranks + shift, heights, 0.4, color=colour, label=label)
+        else:
+            axis.plot(ranks, heights, marker, markersize=3, color=colour, label=label)
+    middle, half = (len(ranks) - 1) / 2, max(len(ranks), 4) / 2
+    axis.set(xlim=(middle - half, middle + half), xticks=rank_ticks(ranks.tolist()))
+    axis.set_ylim(0, None if any(sent) else 1)
+    axis.set(title="Totals by rank", xlabel="rank", ylabel=f"volume ({unit})")
+    axis.grid(axis="y")
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
+
+
+def _heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
+    factor, unit = scaled(matrix.max(), "B")
+    values = factor * matrix
+    image = axis.imshow(values, cmap="cividis", vmin=0, vmax=values.max() or 1)
+    figure.colorbar(image, ax=axis, label=f"volume ({unit})")
+    ticks = rank_ticks(range(len(matrix)))
+    axis.set(xticks=ticks, yticks=ticks)
+    axis.spines[:].set_visible(False)
+    if len(matrix) > _MAX_ANNOTATED:
+        return
+    for (sender, receiver), value in np.ndenumerate(values):
+        colour = "black" if value > 0.55 * values.max() else "white"
+        axis.text(receiver, sender, f"{value:.3g}", ha="center", va="center", color=colour)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(NAME, "Show rows and bytes sent from rank to rank.")
+    parser.add_argument(
+        "--name", metavar="SPAN", help="only this exchange, for instance exchange.forward"
+    )
+    options = parser.parse_args(arguments)
+    run = open_run(options.run)
+    summary = summarise(Trace(run), options.name)
+    directory = options.out or run.path / "analysis"
+    paths = save_figure(lambda: draw(run.name, summary), directory, NAME)
+    if options.json:
+        print_json({"run": str(run.path), **summary, "figures": list(map(str, paths))})
+    else:
+        show(run.name, summary)
+        show_paths(paths)
+
+
+if __name__ == "__main__":
+    run_command(f"analysis.{NAME}", main)

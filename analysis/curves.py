@@ -1,0 +1,147 @@
+"""Learning curves of one run: every seed's values by epoch, their mean, and the final figures."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.jsonl import Json
+from analysis.load import Run
+from hpcgnn.errors import InputError
+
+__all__ = ["METRICS", "PARTS", "Curve", "RunCurves"]
+
+METRICS = ("accuracy", "micro_f1", "macro_f1")
+"""Figures of merit between 0 and 1."""
+
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and sample standard deviation over the seeds that have a value at an epoch."""
+
+    epochs: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    num_seeds: NDArray[np.int64]
+
+
+class RunCurves:
+    """The metrics of a run.
+
+    Attributes
+    ----------
+    label
+        The run's name.
+    metrics
+        Which of `METRICS` it recorded; the first one selects the best epoch.
+    seeds
+        Seeds in order of appearance.
+
+    Raises
+    ------
+    InputError
+        If no epoch is recorded yet.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.label = run.name
+        self._records = run.metrics()
+        if not self._records:
+            raise InputError(
+                f"{run.path}: metrics.jsonl holds no epoch yet; wait for the first one"
+            )
+        self._finished = {entry.get("seed"): entry for entry in run.summary.get("seeds", [])}
+        self.seeds = list(dict.fromkeys(record.get("seed") for record in self._records))
+        recorded = [name for name in METRICS if any(self.has(f"{part}_{name}") for part in PARTS)]
+        self.metrics = sorted(recorded, key=lambda name: name != run.summary.get("metric"))
+
+    def has(self, key: str) -> bool:
+        """Tell whether any epoch has a value of `key`."""
+        return any(_value(record, key) is not None for record in self._records)
+
+    def curve(self, key: str) -> Curve:
+        """Return `key`, for instance ``valid_accuracy``, by epoch."""
+        by_epoch: dict[int, list[float]] = {}
+        for record in self._records:
+            value = _value(record, key)
+            if value is not None:
+                by_epoch.setdefault(record["epoch"], []).append(value)
+        epochs = sorted(by_epoch)
+        return Curve(
+            np.array(epochs, dtype=np.int64),
+            np.array([np.mean(by_epoch[epoch]) for epoch in epochs]),
+            np.array([_std(by_epoch[epoch]) for epoch in epochs]),
+            np.array([len(by_epoch[epoch]) for epoch in epochs], dtype=np.int64),
+        )
+
+    def final(self) -> list[dict[str, Any]]:
+        """Return best epoch, validation and test figure of each seed.
+
+        A finished seed's figures are those of ``summary.json``; for one still running they are
+        those of its best epoch by validation so far.
+        """
+        return [self._finished_seed(seed) or self._running_seed(seed) for seed in self.seeds]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the final figures of all seeds with their mean and sample standard deviation."""
+        seeds = self.final()
+        result: dict[str, Any] = {
+            "run": self.label,
+            "metric": self.metrics[0] if self.metrics else None,
+            "seeds": seeds,
+        }
+        for key in ("valid", "test", "final_train_loss"):
+            values = [entry[key] for entry in seeds if entry[key] is not None]
+            result[key] = {
+                "mean": float(np.mean(values)) if values else None,
+                "std": _std(values) if values else None,
+            }
+        return result
+
+    def _of_seed(self, seed: object) -> list[Json]:
+        return [record for record in self._records if record.get("seed") == seed]
+
+    def _finished_seed(self, seed: object) -> dict[str, Any] | None:
+        entry = self._finished.get(seed)
+        if entry is None:
+            return None
+        figures = {key: _value(entry, key) for key in ("valid", "test", "final_train_loss")}
+        best = entry.get("best_epoch")
+        return {"seed": seed, "epochs": len(self._of_seed(seed)), "best_epoch": best, **figures}
+
+    def _running_seed(self, seed: object) -> dict[str, Any]:
+        records = self._of_seed(seed)
+        best = self._best(records)
+        metric = self.metrics[0] if self.metrics else ""
+        return {
+            "seed": seed,
+            "epochs": len(records),
+            "best_epoch": best["epoch"],
+            "valid": _value(best, f"valid_{metric}"),
+            "test": _value(best, f"test_{metric}"),
+            "final_train_loss": _value(records[-1], "train_loss"),
+        }
+
+    def _best(self, records: list[Json]) -> Json:
+        keys = [f"valid_{name}" for name in self.metrics]
+        scored = [record for record in records if keys and _value(record, keys[0]) is not None]
+        if not scored:
+            return records[-1]
+        return max(scored, key=lambda record: float(record[keys[0]]))
+
+
+def _value(record: Json, key: str) -> float | None:
+    value = record.get(key)
+    if isinstance(value, int | float) and isfinite(value):
+        return float(value)
+    return None
+
+
+def _std(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0

@@ -1,0 +1,122 @@
+"""Loss and figures of merit by epoch, of one run or several, as mean over seeds with a band.
+
+``python -m analysis.learning_curves RUN [RUN...]``. The band is one sample standard deviation; a
+line is dotted where not all seeds are left, because some ended earlier.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from analysis.curves import METRICS, PARTS, RunCurves
+from analysis.load import open_run
+from analysis.report import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.console import print_json, print_table, run_command
+
+NAME = "learning_curves"
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_DASHES = {"train": (0, (5, 2)), "valid": (0, (2, 1.2)), "test": "-"}
+_TITLES = {"accuracy": "Accuracy", "micro_f1": "Micro F1", "macro_f1": "Macro F1"}
+
+
+def show(runs: Sequence[RunCurves]) -> None:
+    rows = []
+    for summary in (run.summary() for run in runs):
+        seeds = summary["seeds"]
+        epochs = [entry["epochs"] for entry in seeds]
+        span = str(epochs[0]) if len(set(epochs)) == 1 else f"{min(epochs)}-{max(epochs)}"
+        rows.append(
+            [
+                summary["run"],
+                _TITLES.get(summary["metric"], ""),
+                len(seeds),
+                span,
+                _mean_std(summary["valid"], 100, " %"),
+                _mean_std(summary["test"], 100, " %"),
+                _mean_std(summary["final_train_loss"], 1, ""),
+            ]
+        )
+    columns = ["run", "metric", "seeds", "epochs", "valid", "test", "train loss"]
+    print_table("Best epoch by validation, mean ± std over seeds", columns, rows)
+
+
+def _mean_std(entry: dict[str, Any], factor: float, unit: str) -> str:
+    if entry["mean"] is None:
+        return ""
+    digits = 2 if unit else 4
+    return f"{factor * entry['mean']:.{digits}f} ± {factor * entry['std']:.{digits}f}{unit}"
+
+
+def draw(runs: Sequence[RunCurves]) -> Figure:
+    """Draw a panel for the loss and one for each figure of merit that any run has."""
+    metrics = [name for name in METRICS if any(name in run.metrics for run in runs)]
+    figure = new_figure(4.6 * (1 + len(metrics)), 4.2)
+    panels = figure.subplots(1, 1 + len(metrics), squeeze=False)[0]
+    for axis, name in zip(panels, ["loss", *metrics], strict=True):
+        _panel(axis, runs, name)
+        axis.set(xlabel="epoch", title=_TITLES.get(name, "Loss"))
+        axis.grid()
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[0].set_ylabel("loss")
+    for axis, name in zip(panels[1:], metrics, strict=True):
+        axis.set_ylabel(f"{_TITLES[name].lower()} (%)")
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
+    handles = {
+        label: handle
+        for axis in panels
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
+    for number, run in enumerate(runs):
+        for part, dashes in _DASHES.items():
+            key = f"{part}_{name}"
+            if run.has(key):
+                colour = _COLOURS[(number if len(runs) > 1 else PARTS.index(part)) % len(_COLOURS)]
+                label = f"{run.label}: {part}" if len(runs) > 1 else part
+                _curve(axis, run, key, label, colour, dashes)
+
+
+def _curve(axis: Axes, run: RunCurves, key: str, label: str, colour: str, dashes: Any) -> None:
+    curve = run.curve(key)
+    whole = int((curve.num_seeds == curve.num_seeds.max()).sum())
+    lone = "o" if len(curve.epochs) == 1 else None
+    axis.plot(
+        curve.epochs[:whole],
+        curve.mean[:whole],
+        color=colour,
+        linestyle=dashes,
+        linewidth=1.4,
+        marker=lone,
+        label=label,
+    )
+    rest = slice(max(whole - 1, 0), None)
+    axis.plot(curve.epochs[rest], curve.mean[rest], color=colour, linestyle=":", linewidth=0.9)
+    low, high = curve.mean - curve.std, curve.mean + curve.std
+    axis.fill_between(curve.epochs, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(NAME, "Show loss and accuracy by epoch.", runs="+")
+    options = parser.parse_args(arguments)
+    directories = [open_run(path) for path in options.run]
+    runs = [RunCurves(run) for run in directories]
+    directory = options.out or directories[0].path / "analysis"
+    paths = save_figure(lambda: draw(runs), directory, NAME)
+    if options.json:
+        summaries = [run.summary() for run in runs]
+        print_json({"runs": summaries, "figures": list(map(str, paths))})
+    else:
+        show(runs)
+        show_paths(paths)
+
+
+if __name__ == "__main__":
+    run_command(f"analysis.{NAME}", main)
