@@ -4,14 +4,14 @@
 line is dotted where not all seeds are left, because some ended earlier.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from analysis.curves import METRICS, PARTS, RunCurves
+from analysis.curves import METRICS, PARTS, Curve, RunCurves
 from analysis.load import open_run
 from analysis.report import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.console import print_json, print_table, run_command
@@ -20,7 +20,7 @@ NAME = "learning_curves"
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES = {"train": (0, (5, 2)), "valid": (0, (2, 1.2)), "test": "-"}
-_TITLES = {"accuracy": "Accuracy", "micro_f1": "Micro F1", "macro_f1": "Macro F1"}
+_LABELS = {"loss": "loss", "accuracy": "accuracy", "micro_f1": "micro F1", "macro_f1": "macro F1"}
 
 
 def show(runs: Sequence[RunCurves]) -> None:
@@ -32,7 +32,7 @@ def show(runs: Sequence[RunCurves]) -> None:
         rows.append(
             [
                 summary["run"],
-                _TITLES.get(summary["metric"], ""),
+                _LABELS.get(summary["metric"], ""),
                 len(seeds),
                 span,
                 _mean_std(summary["valid"], 100, " %"),
@@ -56,22 +56,41 @@ def draw(runs: Sequence[RunCurves]) -> Figure:
     metrics = [name for name in METRICS if any(name in run.metrics for run in runs)]
     figure = new_figure(4.6 * (1 + len(metrics)), 4.2)
     panels = figure.subplots(1, 1 + len(metrics), squeeze=False)[0]
+    several = any(len(run.seeds) > 1 for run in runs)
     for axis, name in zip(panels, ["loss", *metrics], strict=True):
         _panel(axis, runs, name)
-        axis.set(xlabel="epoch", title=_TITLES.get(name, "Loss"))
+        label = _LABELS[name]
+        title = label[0].upper() + label[1:] + (", mean ± 1 std over seeds" if several else "")
+        axis.set(xlabel="epoch", ylabel=label, title=title)
+        if name != "loss":
+            axis.set_ylabel(f"{label} (%)")
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
         axis.grid()
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[0].set_ylabel("loss")
-    for axis, name in zip(panels[1:], metrics, strict=True):
-        axis.set_ylabel(f"{_TITLES[name].lower()} (%)")
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
-    handles = {
-        label: handle
-        for axis in panels
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+    _legend(figure, panels, runs)
     return figure
+
+
+def _legend(figure: Figure, panels: Iterable[Axes], runs: Sequence[RunCurves]) -> None:
+    handles: dict[str, Any] = {}
+    for axis in panels:
+        shown, labels = axis.get_legend_handles_labels()
+        handles |= zip(labels, shown, strict=True)
+    # A column a run: legends fill their columns first.
+    order = [_label(runs, run, part) for run in runs for part in PARTS]
+    figure.legend(
+        handles=[handles[label] for label in order if label in handles],
+        loc="outside lower center",
+        ncols=len(PARTS) if len(runs) == 1 else min(len(runs), 4),
+    )
+
+
+def _label(runs: Sequence[RunCurves], run: RunCurves, part: str) -> str:
+    if len(runs) == 1:
+        return part
+    same_name = [other for other in runs if other.label == run.label]
+    number = f" ({same_name.index(run) + 1})" if len(same_name) > 1 else ""
+    return f"{run.label}{number}: {part}"
 
 
 def _panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
@@ -80,12 +99,10 @@ def _panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
             key = f"{part}_{name}"
             if run.has(key):
                 colour = _COLOURS[(number if len(runs) > 1 else PARTS.index(part)) % len(_COLOURS)]
-                label = f"{run.label}: {part}" if len(runs) > 1 else part
-                _curve(axis, run, key, label, colour, dashes)
+                _curve(axis, run.curve(key), _label(runs, run, part), colour, dashes)
 
 
-def _curve(axis: Axes, run: RunCurves, key: str, label: str, colour: str, dashes: Any) -> None:
-    curve = run.curve(key)
+def _curve(axis: Axes, curve: Curve, label: str, colour: str, dashes: Any) -> None:
     whole = int((curve.num_seeds == curve.num_seeds.max()).sum())
     lone = "o" if len(curve.epochs) == 1 else None
     axis.plot(
