@@ -1,0 +1,25 @@
+"""Partition a graph's nodes into parts of equal work, and permute its store accordingly.
+
+A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block` and `metis` make
+partitioners. `measure` counts the rows that the parts exchange in one forward aggregation, exactly
+as training sends them. ``python -m hpcgnn.partition`` does all of it on a store. This package
+imports no MPI: parts are independent of ranks.
+"""
+
+from hpcgnn.partition.methods import Partitioner, block, random
+from hpcgnn.partition.metis import metis
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.pattern import CSRGraph, read_pattern
+from hpcgnn.partition.volume import VolumeMetrics, measure
+
+__all__ = [
+    "CSRGraph",
+    "Partition",
+    "Partitioner",
+    "VolumeMetrics",
+    "block",
+    "measure",
+    "metis",
+    "random",
+    "read_pattern",
+]

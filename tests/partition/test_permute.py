@@ -1,0 +1,182 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcgnn.errors import InputError
+from hpcgnn.partition import __main__ as command
+from hpcgnn.partition import blocks, measure, permute, read_pattern, scratch
+from hpcgnn.storage import GraphStore, store_from_arrays
+
+NUM_NODES = 47
+
+
+@pytest.fixture
+def store_path(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(617)
+    draw = lambda: generator.integers(0, NUM_NODES - 3, 150)  # noqa: E731
+    weights = generator.random(150, np.float32)
+    path = tmp_path / "in.h5"
+    store_from_arrays(
+        path,
+        name="small",
+        num_nodes=NUM_NODES,
+        edges={"cites": (draw(), draw()), "likes": (draw(), draw(), weights)},
+        features=generator.standard_normal((NUM_NODES, 5), np.float32),
+        labels=generator.integers(-1, 4, NUM_NODES),
+        split=generator.integers(0, 4, NUM_NODES),
+        original_id=np.arange(NUM_NODES)[::-1] * 3,
+        class_names=("a", "b", "c", "d"),
+    )
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["partition", *map(str, arguments)])
+    command.main()
+
+
+def whole(store: GraphStore, relation: str) -> np.ndarray:
+    rows = store.read_adjacency(0, store.num_nodes, relation).to_scipy(store.num_nodes)
+    dense: np.ndarray = rows.toarray()
+    return dense
+
+
+@pytest.mark.parametrize("method", ["metis", "random", "block"])
+@pytest.mark.parametrize("block_bytes", [64, 1 << 20])
+def test_a_partitioned_store_is_the_same_graph(
+    store_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    method: str,
+    block_bytes: int,
+) -> None:
+    monkeypatch.setattr(permute, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    out = tmp_path / "out.h5"
+    run(monkeypatch, store_path, "--parts", 3, "--method", method, "--json", "-o", out)
+    printed = json.loads(capsys.readouterr().out)
+    with GraphStore.open(store_path) as old, GraphStore.open(out) as new:
+        new.verify()
+        before, after = old.read_nodes(0, NUM_NODES), new.read_nodes(0, NUM_NODES)
+        order = (NUM_NODES - 1) - after.original_id // 3
+        assert sorted(order) == list(range(NUM_NODES))
+        assert np.array_equal(after.features, before.features[order])
+        assert np.array_equal(after.labels, before.labels[order])
+        assert np.array_equal(after.split, before.split[order])
+        assert new.relations == old.relations == ("cites", "likes")
+        for relation in old.relations:
+            expected = whole(old, relation)[np.ix_(order, order)]
+            assert np.array_equal(whole(new, relation), expected)
+        assert new.num_parts == 3
+        assert new.class_names == old.class_names
+        assert new.partition_info["metrics"] == printed
+        assert printed["method"] == new.partition_info["method"] == method
+        part = np.repeat(np.arange(3, dtype=np.int32), np.diff(new.row_starts))
+        again = measure(read_pattern(new), part, 3)
+    assert {key: printed[key] for key in vars(again)} == vars(again)
+
+
+def test_partitioning_twice_composes_original_ids(
+    store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, twice = tmp_path / "once.h5", tmp_path / "twice.h5"
+    run(monkeypatch, store_path, "--parts", 4, "--method", "random", "--seed", 9, "-o", once)
+    run(monkeypatch, once, "--parts", 60, "--method", "metis", "-o", twice)
+    with GraphStore.open(store_path) as old, GraphStore.open(twice) as new:
+        nodes = new.read_nodes(0, NUM_NODES)
+        order = (NUM_NODES - 1) - nodes.original_id // 3
+        assert np.array_equal(nodes.features, old.read_nodes(0, NUM_NODES).features[order])
+        assert new.num_parts == 60
+
+
+@pytest.mark.parametrize(
+    ("relations", "undirected"),
+    [((), False), ((), True), (("likes",), False), (("cites",), True), (("likes", "cites"), True)],
+)
+def test_the_pattern_is_the_union_of_the_chosen_relations(
+    store_path: Path, relations: tuple[str, ...], undirected: bool
+) -> None:
+    with GraphStore.open(store_path) as store:
+        expected = sum(whole(store, name) for name in relations or store.relations) != 0
+        found = read_pattern(store, relations, undirected).to_scipy().toarray()
+    assert np.array_equal(found, expected | expected.T if undirected else expected)
+
+
+def test_only_the_chosen_relations_are_measured(
+    store_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.h5"
+    chosen = ("--relations", "likes", "--undirected")
+    run(monkeypatch, store_path, "--parts", 4, *chosen, "--json", "-o", out)
+    printed = json.loads(capsys.readouterr().out)
+    with GraphStore.open(out) as store:
+        part = np.repeat(np.arange(4, dtype=np.int32), np.diff(store.row_starts))
+        found = measure(read_pattern(store, ("likes",), undirected=True), part, 4)
+        assert store.relations == ("cites", "likes")
+    assert printed["total_rows"] == found.total_rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parts", "0"], "--parts 0"),
+        (["--parts", "2", "--relations", "hates"], "no relation 'hates'; .* cites, likes"),
+        (["--parts", "2", "--method", "block", "--imbalance", "0.1"], "--imbalance belongs to"),
+        (["--parts", "2", "--seed", "-4"], "--seed -4"),
+    ],
+)
+def test_wrong_input_leaves_the_output_alone(
+    store_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    out = tmp_path / "out.h5"
+    out.write_text("earlier")
+    with pytest.raises(InputError, match=message):
+        run(monkeypatch, store_path, *arguments, "-o", out)
+    assert out.read_text() == "earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5", "out.h5"]
+
+
+def test_the_command_ends_with_one_line_and_status_two(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hpcgnn.partition", "missing.h5", "--parts", "2", "-o", "out.h5"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hpcgnn partition: error: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "missing.h5" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scratch.os, "pwrite", full)
+    with (
+        pytest.raises(InputError, match="No space left on device"),
+        scratch.Scratch(tmp_path, np.int64) as file,
+    ):
+        file.scatter(np.arange(4), [(0, 4)])
+
+
+def test_a_missing_directory_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        scratch.Scratch(tmp_path / "nowhere", np.int64)
+
+
+def test_scratch_returns_items_at_their_places(tmp_path: Path) -> None:
+    with scratch.Scratch(tmp_path, np.float32, (2,)) as file:
+        file.scatter(np.arange(8).reshape(4, 2), [(3, 1), (0, 3)])
+        assert file.read(0, 4).tolist() == [[2, 3], [4, 5], [6, 7], [0, 1]]
+        assert file.read(2, 2).shape == (0, 2)
