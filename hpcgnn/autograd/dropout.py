@@ -1,0 +1,84 @@
+"""Dropout whose mask belongs to the node, not to the rank.
+
+The mask of a value is a function of a key, the node's original id and the column. Results therefore
+do not depend on the number of ranks or on the partition, a resumed run needs no random state, and a
+rematerialised forward pass draws the same mask again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.typing import GlobalIndices
+
+__all__ = ["DropoutKey", "dropout"]
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class DropoutKey:
+    """Identifies one draw of masks: the seed of the run, the epoch and the place in the model."""
+
+    seed: int
+    epoch: int
+    place: int = 0
+
+    def at(self, place: int) -> "DropoutKey":
+        """Return the key of another place in the model."""
+        return DropoutKey(self.seed, self.epoch, place)
+
+    def word(self) -> int:
+        """Return 64 well-mixed bits (the finaliser of MurmurHash3 over the three fields)."""
+        word = 0x9E3779B97F4A7C15
+        for field in (self.seed, self.epoch, self.place):
+            word = (word ^ (field & _MASK)) * 0xFF51AFD7ED558CCD & _MASK
+            word ^= word >> 33
+            word = word * 0xC4CEB9FE1A85EC53 & _MASK
+            word ^= word >> 33
+        return word
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
+        ctx.arguments = (node_ids, word, p)
+        return _masked(x, node_ids, word, p)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        # The mask is drawn again: cheaper than keeping it, and the operation is its own adjoint.
+        return _masked(gradients[0], *ctx.arguments), None, None, None
+
+
+def _masked(x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
+    rows = x.detach().contiguous().numpy()
+    out = np.empty_like(rows)
+    kernels.dropout_rows(rows, node_ids, word, p, out)
+    return torch.from_numpy(out)
+
+
+def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float) -> Tensor:
+    """Zero each value with probability `p` and scale the others by 1/(1-p).
+
+    Not collective.
+
+    Parameters
+    ----------
+    x
+        (rows, width) float32 or float64.
+    node_ids
+        (rows,) int64 original ids, which the mask is drawn from.
+    key
+        The draw; None returns `x` unchanged, as in evaluation.
+    p
+        In [0, 1).
+    """
+    if key is None or p == 0.0:
+        return x
+    result: Tensor = _Dropout.apply(x, node_ids, key.word(), p)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,41 @@
+"""Who owns which rows, and how rows travel between ranks; the only importer of mpi4py.
+
+`ProcessGrid` arranges the ranks, `RowMap` says who owns which rows, `CommPlan` remembers who sends
+which rows to whom, and `collective` keeps errors from leaving ranks behind.
+"""
+
+from hpcgnn.comm.arguments import RankArgumentParser
+from hpcgnn.comm.buffers import BufferPool
+from hpcgnn.comm.collective import (
+    CollectiveInputError,
+    Communicator,
+    agree,
+    bcast,
+    raise_on_all,
+)
+from hpcgnn.comm.grid import ProcessGrid
+from hpcgnn.comm.launch import run_mpi_command
+from hpcgnn.comm.plan import CommPlan, Volume
+from hpcgnn.comm.redistribute import redistribute
+from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.sums import allreduce_sum, start_broadcast, start_reduce, sum_over_ranks
+
+__all__ = [
+    "BufferPool",
+    "CollectiveInputError",
+    "CommPlan",
+    "Communicator",
+    "ProcessGrid",
+    "RankArgumentParser",
+    "RowMap",
+    "Volume",
+    "agree",
+    "allreduce_sum",
+    "bcast",
+    "raise_on_all",
+    "redistribute",
+    "run_mpi_command",
+    "start_broadcast",
+    "start_reduce",
+    "sum_over_ranks",
+]

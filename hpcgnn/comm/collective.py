@@ -1,0 +1,83 @@
+"""Errors that every rank learns of, so that none is left waiting in a collective.
+
+Between two collectives nothing may return or raise on a subset of ranks. Code that can fail on one
+rank alone (reading a file, checking its rows) runs inside ``with agree(comm):``, and all ranks
+leave the block together, either normally or with the same error.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TypeAlias, TypeVar
+
+from mpi4py import MPI
+
+from hpcgnn.errors import InputError
+
+__all__ = ["CollectiveInputError", "Communicator", "agree", "bcast", "raise_on_all"]
+
+T = TypeVar("T")
+
+Communicator: TypeAlias = MPI.Intracomm
+"""For annotations above this package, which do not import mpi4py."""
+
+
+class CollectiveInputError(InputError):
+    """A fault of the user's input that all ranks raise together; rank 0 alone reports it."""
+
+
+def raise_on_all(comm: MPI.Comm, error: Exception | None) -> None:
+    """Raise on every rank what the lowest failing rank brought, or return on every rank.
+
+    Collective.
+
+    Parameters
+    ----------
+    comm
+        The ranks that must agree.
+    error
+        This rank's failure, or None.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the lowest failing rank brought an `InputError`; the message is that rank's.
+    RuntimeError
+        When it brought anything else; the message names the rank. On the failing rank itself the
+        original exception is the cause.
+    """
+    first = comm.allreduce(comm.rank if error is not None else comm.size, op=MPI.MIN)
+    if first == comm.size:
+        return
+    mine = None
+    if error is not None and comm.rank == first:
+        mine = (isinstance(error, InputError), type(error).__name__, str(error))
+    is_input, name, text = comm.bcast(mine, root=first)
+    if is_input:
+        raise CollectiveInputError(text) from error
+    raise RuntimeError(f"rank {first} failed with {name}: {text}") from error
+
+
+@contextlib.contextmanager
+def agree(comm: MPI.Comm) -> Iterator[None]:
+    """Leave the block on all ranks alike, see `raise_on_all`.
+
+    Collective; the block itself must not communicate.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except CollectiveInputError:
+        # Already raised on every rank; agreeing again would wait for nobody.
+        raise
+    except Exception as caught:
+        error = caught
+    raise_on_all(comm, error)
+
+
+def bcast(comm: MPI.Comm, value: T | None, root: int = 0) -> T:
+    """Return `root`'s value on every rank.
+
+    Collective.
+    """
+    received: T = comm.bcast(value, root=root)
+    return received

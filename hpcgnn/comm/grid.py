@@ -1,0 +1,106 @@
+"""The process grid of 1.5D products: block rows times replicas.
+
+With p ranks and replication c the matrix is cut into p/c block rows, and each block row, with its
+dense rows, lives on c ranks. A replica multiplies only its share of the off-diagonal blocks, then
+the replicas of a block row add up their results::
+
+    replication 2, 6 ranks            rank = block · c + replica
+
+                 replica 0  replica 1
+      block 0        0          1        <- `replicas`: same rows, sum of partial products
+      block 1        2          3
+      block 2        4          5
+                     ^
+                     `layer`: one rank a block; rows travel only inside a layer
+
+Replication 1 is the 1D algorithm. Neighbouring ranks are replicas, because launchers place them on
+one host and the replicas' sum is the densest traffic.
+"""
+
+from types import TracebackType
+
+from mpi4py import MPI
+
+from hpcgnn.comm.sums import allreduce_sum
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+__all__ = ["ProcessGrid"]
+
+
+class ProcessGrid:
+    """Ranks arranged as `num_blocks` block rows times `replication` replicas.
+
+    Collective.
+
+    It owns its communicators.     Use as a context manager, or call `close` on all ranks:
+    communicators are freed there and nowhere else, since a garbage collector runs at different
+    times on different ranks.
+
+    Raises
+    ------
+    InputError
+        When `replication` does not divide the number of ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, replication: int = 1) -> None:
+        if replication < 1 or comm.size % replication:
+            raise InputError(
+                f"replication {replication} does not divide the {comm.size} ranks; choose one of "
+                f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
+            )
+        self.world: MPI.Intracomm = comm.Dup()
+        self.replication = replication
+        self.num_blocks = comm.size // replication
+        self.block, self.replica = divmod(comm.rank, replication)
+        self.layer: MPI.Intracomm = comm.Split(color=self.replica, key=self.block)
+        self.replicas: MPI.Intracomm = comm.Split(color=self.block, key=self.replica)
+
+    @property
+    def rank(self) -> int:
+        """Rank in the whole grid."""
+        return self.world.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the whole grid."""
+        return self.world.size
+
+    def handles(self, peer: int) -> bool:
+        """Whether this replica multiplies the blocks in block column `peer`.
+
+        Not collective.
+
+        Shares are cyclic over block columns, so any replication that divides p works, and all ranks
+        of a layer agree on which dense rows travel in it.
+        """
+        return peer % self.replication == self.replica
+
+    def sum_over_replicas(self, partial: Array) -> None:
+        """Replace `partial` (any shape) by the sum over the replicas of this block row.
+
+        Collective.
+        """
+        allreduce_sum(self.replicas, partial)
+
+    def close(self) -> None:
+        """Free the communicators.
+
+        Collective.
+        """
+        for comm in (self.replicas, self.layer, self.world):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+    def __enter__(self) -> "ProcessGrid":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A rank that fails alone must not wait in a collective free for the others.
+        if error is None:
+            self.close()

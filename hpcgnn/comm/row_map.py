@@ -1,0 +1,79 @@
+"""Who owns which rows: contiguous ranges of global rows, one a block row of the grid."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
+
+__all__ = ["RowMap"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowMap:
+    """Rows ``starts[b] .. starts[b+1]`` belong to block row b.
+
+    Parameters
+    ----------
+    starts
+        (num_blocks + 1,) int64, from 0 to the number of rows, never decreasing; equal neighbours
+        make an empty block.
+    block
+        The block row of this rank.
+    """
+
+    starts: Offsets
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.starts.dtype != np.int64 or self.starts.ndim != 1 or len(self.starts) < 2:
+            raise ValueError(f"starts must be int64 of length >= 2, not {self.starts!r}")
+        if self.starts[0] != 0 or np.any(np.diff(self.starts) < 0):
+            raise ValueError(f"starts must rise from 0, not {self.starts}")
+        if self.num_local > np.iinfo(np.int32).max:
+            raise ValueError(f"a block of {self.num_local} rows has no int32 local indices")
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of block rows."""
+        return len(self.starts) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """Number of global rows."""
+        return int(self.starts[-1])
+
+    @property
+    def start(self) -> int:
+        """First global row of this block."""
+        return int(self.starts[self.block])
+
+    @property
+    def stop(self) -> int:
+        """One past the last global row of this block."""
+        return int(self.starts[self.block + 1])
+
+    @property
+    def num_local(self) -> int:
+        """Number of rows of this block."""
+        return self.stop - self.start
+
+    def size_of(self, block: int) -> int:
+        """Return the number of rows of `block`."""
+        return int(self.starts[block + 1] - self.starts[block])
+
+    def owner(self, rows: GlobalIndices) -> LocalIndices:
+        """Return the block, int32, that owns each global row; empty blocks own nothing."""
+        return (np.searchsorted(self.starts, rows, side="right") - 1).astype(np.int32)
+
+    def is_local(self, rows: GlobalIndices) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return a mask of the global rows that this block owns."""
+        return (rows >= self.start) & (rows < self.stop)
+
+    def to_local(self, rows: GlobalIndices) -> LocalIndices:
+        """Return int32 local indices of global rows that this block owns."""
+        return (rows - self.start).astype(np.int32)
+
+    def to_global(self, rows: LocalIndices) -> GlobalIndices:
+        """Return int64 global indices of local rows of this block."""
+        return rows.astype(np.int64) + self.start

@@ -1,0 +1,57 @@
+"""Losses as sums over local nodes divided by the global count.
+
+Summed over the ranks of a layer of the grid they give the loss of the whole graph, and so do their
+gradients; replicas are counted once because only one layer is summed.
+"""
+
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["multi_label_loss", "single_label_loss"]
+
+
+def single_label_loss(
+    logits_NC: Tensor, labels_N: Tensor, num_global: int, smoothing: float = 0.0
+) -> Tensor:
+    """Return this rank's share of the mean cross entropy, a scalar.
+
+    Not collective.
+
+    Parameters
+    ----------
+    logits_NC
+        Logits of the local nodes that count.
+    labels_N
+        (N,) int64 classes.
+    num_global
+        Number of nodes that count on all ranks, at least 1.
+    smoothing
+        Label smoothing in [0, 1).
+    """
+    total = functional.cross_entropy(
+        logits_NC, labels_N, reduction="sum", label_smoothing=smoothing
+    )
+    return total / num_global
+
+
+def multi_label_loss(
+    logits_NC: Tensor, labels_NC: Tensor, num_global: int, smoothing: float = 0.0
+) -> Tensor:
+    """Return this rank's share of the mean sigmoid cross entropy over nodes and classes, a scalar.
+
+    Not collective.
+
+    Parameters
+    ----------
+    logits_NC
+        Logits of the local nodes that count.
+    labels_NC
+        (N, C) zeros and ones, in the dtype of the logits.
+    num_global
+        Number of nodes that count on all ranks, at least 1.
+    smoothing
+        Targets become ``y (1 - s) + s / 2``.
+    """
+    target = labels_NC * (1.0 - smoothing) + 0.5 * smoothing
+    total = functional.binary_cross_entropy_with_logits(logits_NC, target, reduction="sum")
+    return total / (num_global * max(logits_NC.shape[1], 1))

@@ -1,0 +1,54 @@
+"""The models by the name that configurations use."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+
+from hpcgnn.errors import InputError
+from hpcgnn.nn.gcn import GCN
+from hpcgnn.nn.model import Model, ModelShape
+from hpcgnn.nn.sage import GraphSAGE
+
+__all__ = ["MODELS", "make_model"]
+
+
+MODELS: Mapping[str, type[Model]] = MappingProxyType({"gcn": GCN, "sage": GraphSAGE})
+
+
+def make_model(
+    name: str, shape: ModelShape, *, directed: bool, seed: int, dtype: torch.dtype
+) -> Model:
+    """Return the model called `name`, equal on all ranks for equal arguments.
+
+    Not collective.
+
+    Parameters
+    ----------
+    name
+        A key of `MODELS`.
+    shape
+        Its sizes.
+    directed
+        Whether the graph has a second direction to aggregate along.
+    seed
+        Seed of the initial weights; torch's global generator is left as it was.
+    dtype
+        torch.float32 or torch.float64. Weights are drawn in float64, so both start alike.
+
+    Raises
+    ------
+    InputError
+        When there is no such model.
+    """
+    if name not in MODELS:
+        raise InputError(f"model.name {name!r} is unknown; choose one of {', '.join(MODELS)}")
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_default_dtype(torch.float64)
+        try:
+            model = MODELS[name](shape, directed=directed)
+        finally:
+            torch.set_default_dtype(before)
+    return model.to(dtype)

@@ -1,0 +1,23 @@
+"""Distributed sparse matrices: a block row on each rank, split into local and ghost columns.
+
+`read_adjacency` brings the chosen relations of a store onto the ranks, `DistCSR` splits them,
+`normalise` scales them, and `AggregationOperator` is what layers multiply with.
+"""
+
+from hpcgnn.sparse.assemble import PatternRows, read_adjacency
+from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric
+from hpcgnn.sparse.operator import AggregationOperator, Transposed
+
+__all__ = [
+    "AggregationOperator",
+    "DistCSR",
+    "LocalCSR",
+    "PatternRows",
+    "Transposed",
+    "column_mean",
+    "read_adjacency",
+    "row_mean",
+    "symmetric",
+]

@@ -1,0 +1,104 @@
+"""A CSR matrix on one rank, with int32 columns, that multiplies through the native kernels."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hpcgnn import kernels
+from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
+
+__all__ = ["LocalCSR"]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalCSR:
+    """Rows of a sparse matrix, all of them or a chosen subset.
+
+    Parameters
+    ----------
+    indptr
+        (m + 1,) int64 offsets of the m stored rows.
+    indices
+        (nnz,) int32 columns.
+    values
+        (nnz,) float32 or float64, or None when every entry is one.
+    shape
+        Rows and columns of the whole matrix.
+    rows
+        (m,) int32 increasing: the matrix row of each stored row; None when all rows are stored.
+    """
+
+    indptr: Offsets
+    indices: LocalIndices
+    values: FloatArray | None
+    shape: tuple[int, int]
+    rows: LocalIndices | None = None
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return len(self.indices)
+
+    def with_values(self, values: FloatArray | None) -> "LocalCSR":
+        """Return the same pattern with other values, sharing the index arrays."""
+        return LocalCSR(self.indptr, self.indices, values, self.shape, self.rows)
+
+    def entry_rows(self) -> LocalIndices:
+        """Return the (nnz,) int32 matrix row of every entry."""
+        stored = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
+        return np.repeat(stored, np.diff(self.indptr))
+
+    def relabel_columns(self, new_columns: LocalIndices, num_columns: int) -> "LocalCSR":
+        """Return the entries whose columns get a new index, in a matrix of `num_columns` columns.
+
+        Not collective.
+
+        Parameters
+        ----------
+        new_columns
+            (columns,) int32 new index of each column, or -1 to drop its entries.
+        num_columns
+            Columns of the result.
+        """
+        moved = new_columns[self.indices]
+        kept = moved >= 0
+        offsets = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])[self.indptr]
+        rows = np.arange(len(offsets) - 1, dtype=np.int32) if self.rows is None else self.rows
+        occupied = np.flatnonzero(np.diff(offsets))
+        return LocalCSR(
+            np.append(offsets[occupied], offsets[-1]),
+            moved[kept],
+            None if self.values is None else self.values[kept],
+            (self.shape[0], num_columns),
+            rows[occupied],
+        )
+
+    @cached_property
+    def transposed(self) -> "LocalCSR":
+        """The transpose, built at the first use and kept: products with it need no atomics."""
+        indptr, indices, values, _ = kernels.transpose_csr(
+            self.indptr, self.indices, self.values, self.shape[1]
+        )
+        if self.rows is not None:
+            indices = self.rows[indices]
+        return LocalCSR(indptr, indices, values, (self.shape[1], self.shape[0]))
+
+    def matmul(self, x: Array, out: Array, *, accumulate: bool = False) -> None:
+        """Write or add ``A @ x`` to `out`.
+
+        Not collective.
+
+        Parameters
+        ----------
+        x
+            (columns, width), C-contiguous, dtype of the values.
+        out
+            (rows, width). Without `accumulate` every row is written, also rows that are not stored.
+        """
+        if self.rows is not None and not accumulate:
+            out[:] = 0
+            accumulate = True
+        kernels.spmm(
+            self.indptr, self.indices, self.values, x, out, rows=self.rows, accumulate=accumulate
+        )

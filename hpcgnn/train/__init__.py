@@ -1,0 +1,1 @@
+"""Training: configuration, task, loop, checkpoints; ``python -m hpcgnn.train``."""

@@ -1,0 +1,172 @@
+"""From a store to this rank's task: rows, exchange plan, scaled operators, node data."""
+
+import difflib
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, agree, allreduce_sum, bcast
+from hpcgnn.errors import InputError
+from hpcgnn.nn import MODELS, Aggregations, GraphView
+from hpcgnn.sparse import (
+    AggregationOperator,
+    DistCSR,
+    Transposed,
+    column_mean,
+    read_adjacency,
+    row_mean,
+    symmetric,
+)
+from hpcgnn.spmm import DistributedSpMM, Exchange, make_exchange
+from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import Config
+from hpcgnn.train.task import GraphFacts, NodeTask
+from hpcgnn.typing import FloatArray
+
+__all__ = ["load_task"]
+
+
+def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTask:
+    """Read this rank's share of the graph and prepare its products.
+
+    Collective.
+
+    Raises
+    ------
+    CollectiveInputError
+        On a store that does not read, or does not fit the configuration or the number of ranks.
+    """
+    with trace.span("read.open"), agree(grid.world):
+        store = GraphStore.open(config.graph.store)
+    with store:
+        row_map = _share_rows(grid, config, store)
+        directed = not (store.undirected or config.graph.undirected)
+        with trace.span("read.nodes"):
+            with agree(grid.world):
+                nodes = store.read_nodes(row_map.start, row_map.stop)
+            features = _features(grid, config, nodes)
+        wanted = MODELS[config.model.name].aggregations
+        with trace.span("plan"):
+            operators, details = _operators(grid, config, store, row_map, wanted, directed, trace)
+        facts = GraphFacts(
+            name=store.name,
+            fingerprint=store.fingerprint,
+            num_nodes=store.num_nodes,
+            num_edges=grid.layer.allreduce(details["local_edges"]),
+            num_features=store.num_features,
+            num_classes=store.num_classes,
+            multi_label=store.multi_label,
+            directed=directed,
+            num_parts=store.num_parts,
+        )
+    assert nodes.labels is not None
+    labels = nodes.labels.astype(features.dtype if facts.multi_label else np.int64)
+    return NodeTask(
+        grid=grid,
+        row_map=row_map,
+        facts=facts,
+        view=GraphView(operators, nodes.original_id),
+        features=torch.from_numpy(features),
+        labels=torch.from_numpy(labels),
+        split=torch.from_numpy(nodes.split),
+        details=details,
+    )
+
+
+def _share_rows(grid: ProcessGrid, config: Config, store: GraphStore) -> RowMap:
+    relations = config.graph.relations
+    starts = None
+    with agree(grid.world):
+        for name in relations:
+            if name not in store.relations:
+                near = difflib.get_close_matches(name, store.relations, n=1, cutoff=0.0)
+                raise InputError(
+                    f"graph.relations: {store.path} has no relation {name!r}; "
+                    f"did you mean {near[0]!r}? (hpcgnn.inspect lists them)"
+                )
+        for field, there, remedy in (
+            ("features", store.has_features, "convert the graph with node features"),
+            ("labels", store.has_labels, "convert the graph with labels"),
+            ("split", store.has_split, "convert the graph with a split"),
+        ):
+            if not there:
+                raise InputError(f"{store.path} has no node {field}: {remedy}")
+        if grid.rank == 0:
+            edges = store.part_edges(relations or None)
+            starts = assign_parts(store.row_starts, edges, grid.num_blocks)
+    return RowMap(bcast(grid.world, starts), grid.block)
+
+
+def _features(grid: ProcessGrid, config: Config, nodes: NodeBlock) -> FloatArray:
+    features = np.ascontiguousarray(nodes.features, dtype=config.train.dtype)
+    kind = config.graph.normalize_features
+    if kind == "row":
+        sums = np.abs(features).sum(axis=1, keepdims=True, dtype=np.float64)
+        features = (features / np.where(sums > 0, sums, 1)).astype(features.dtype)
+    elif kind == "standard":
+        # Two passes, since E[x²] - E[x]² cancels.
+        count = np.array([len(features)], np.float64)
+        total = features.sum(axis=0, dtype=np.float64)
+        allreduce_sum(grid.layer, count)
+        allreduce_sum(grid.layer, total)
+        centred = features - total / count
+        squares = np.square(centred).sum(axis=0)
+        allreduce_sum(grid.layer, squares)
+        deviation = np.sqrt(squares / count)
+        features = (centred / np.where(deviation > 0, deviation, 1)).astype(features.dtype)
+    return features
+
+
+def _operators(
+    grid: ProcessGrid,
+    config: Config,
+    store: GraphStore,
+    row_map: RowMap,
+    wanted: tuple[Aggregations, ...],
+    directed: bool,
+    trace: TraceRecorder,
+) -> tuple[dict[Aggregations, AggregationOperator], dict[str, int]]:
+    rows = read_adjacency(
+        grid,
+        store,
+        row_map,
+        config.graph.relations,
+        undirected=config.graph.undirected,
+        self_loops=Aggregations.SYMMETRIC in wanted,
+    )
+    with agree(grid.world):
+        if rows.weights is not None and len(rows.weights) and rows.weights.min() < 0:
+            raise InputError(
+                f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
+            )
+    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
+    plan = CommPlan.from_ghosts(grid.layer, row_map, matrix.ghosts)
+    exchange = make_exchange(config.exchange.method, grid, row_map, matrix.ghosts, trace)
+    dtype = config.train.dtype
+    operators: dict[Aggregations, AggregationOperator] = {}
+    for kind in wanted:
+        if kind is Aggregations.SYMMETRIC:
+            scaled = symmetric(matrix, plan, dtype)
+        elif kind is Aggregations.MEAN_IN:
+            scaled = row_mean(matrix, dtype)
+        elif directed:
+            scaled = column_mean(matrix, plan, dtype)
+        else:
+            continue
+        product = DistributedSpMM(grid, scaled, exchange, trace)
+        operators[kind] = Transposed(product) if kind is Aggregations.MEAN_OUT else product
+    return operators, _details(matrix, exchange)
+
+
+def _details(matrix: DistCSR, exchange: Exchange) -> dict[str, int]:
+    volume = exchange.volume()
+    return {
+        "local_nodes": matrix.row_map.num_local,
+        "local_edges": matrix.nnz,
+        "ghost_nodes": len(matrix.ghosts),
+        "boundary_nodes": matrix.num_boundary,
+        "exchange_send_rows": int(volume.sent.sum()),
+        "exchange_recv_rows": int(volume.received.sum()),
+        "exchange_max_pair_rows": int(volume.sent.max(initial=0)),
+    }

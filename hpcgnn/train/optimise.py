@@ -1,0 +1,93 @@
+"""Optimisers, learning-rate schedules and the sum of gradients over ranks."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.nn import Model
+from hpcgnn.train.config import TrainConfig
+
+__all__ = ["clip_gradients", "learning_rate", "make_optimizer", "sum_gradients"]
+
+
+def make_optimizer(model: Model, config: TrainConfig) -> torch.optim.Optimizer:
+    """Return the optimiser of `config` over the parameters of `model`.
+
+    Not collective.
+    """
+    groups = _parameter_groups(model, config)
+    rate = config.learning_rate
+    if config.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=rate)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=rate)
+    return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov)
+
+
+def _parameter_groups(model: Model, config: TrainConfig) -> list[dict[str, object]]:
+    decay = config.weight_decay
+    if config.weight_decay_layers == "all":
+        return [{"params": list(model.parameters()), "weight_decay": decay}]
+    first = model.input_parameters()
+    chosen = {id(parameter) for parameter in first}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    groups: list[dict[str, object]] = [{"params": first, "weight_decay": decay}]
+    if rest:
+        groups.append({"params": rest, "weight_decay": 0.0})
+    return groups
+
+
+def learning_rate(config: TrainConfig, epoch: int) -> float:
+    """Return the rate of `epoch`, counted from 0.
+
+    Not collective.
+
+    It is a function of the epoch alone, so resuming needs no state.
+    Warm-up rises linearly over `warmup_epochs`. "step" multiplies by gamma at each of
+    `schedule_steps`; "exponential" and "cosine" fall to gamma times the rate at the last epoch.
+    """
+    if epoch < config.warmup_epochs:
+        return config.learning_rate * (epoch + 1) / (config.warmup_epochs + 1)
+    last = max(config.epochs - 1 - config.warmup_epochs, 1)
+    progress = min((epoch - config.warmup_epochs) / last, 1.0)
+    gamma = config.schedule_gamma
+    factor: float = {
+        "constant": 1.0,
+        "step": gamma ** sum(epoch >= step for step in config.schedule_steps),
+        "exponential": gamma**progress,
+        "cosine": gamma + (1 - gamma) * 0.5 * (1 + math.cos(math.pi * progress)),
+    }[config.schedule]
+    return config.learning_rate * factor
+
+
+def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None:
+    """Replace every gradient by its sum over the block rows, in one message.
+
+    Collective.
+
+    Replicas of a block row hold equal gradients and are not added. A parameter without a gradient
+    (none of its rows is here) contributes zero.
+    """
+    chosen = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in chosen:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    allreduce_sum(grid.layer, flat.numpy())
+    start = 0
+    for gradient in gradients:
+        gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
+        start += gradient.numel()
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
+    """Scale summed gradients so that their common norm is at most `max_norm`; 0 leaves them.
+
+    Not collective: all ranks hold equal gradients.
+    """
+    if max_norm > 0:
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)

@@ -1,0 +1,61 @@
+"""What a run tells its user on rank 0: a line at the start, a table at the end."""
+
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.console import print_table, report
+from hpcgnn.train.config import Config
+from hpcgnn.train.task import NodeTask
+
+__all__ = ["describe_run", "print_results"]
+
+
+def describe_run(grid: ProcessGrid, task: NodeTask, config: Config, threads: int) -> str:
+    """Return the line that says what is about to run.
+
+    Not collective.
+    """
+    facts = task.facts
+    edges = "directed edges" if facts.directed else "edges"
+    return (
+        f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, {facts.num_edges} {edges}, "
+        f"{facts.num_features} features, {facts.num_classes} classes; {grid.size} ranks with "
+        f"{threads} threads, {facts.num_parts} parts, {config.exchange.method} exchange, "
+        f"replication {grid.replication}, {config.train.dtype}"
+    )
+
+
+def print_results(summary: dict[str, Any], path: Path) -> None:
+    """Print the table of seeds, and where the rest is.
+
+    Not collective.
+    """
+    metric = summary["metric"].replace("_", " ")
+    rows = [
+        (
+            f"seed {each['seed']}",
+            each["epochs"],
+            each["best_epoch"],
+            _percent(each["valid"]),
+            _percent(each["test"]),
+            f"{each['final_train_loss']:.4f}",
+        )
+        for each in summary["seeds"]
+    ]
+    for name in ("mean", "std"):
+        values = summary[name]
+        rows.append((name, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
+    columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}", "train loss")
+    print_table(f"{summary['model']} on {summary['name']}", columns, rows)
+    epoch, peak = (
+        summary["epoch_s"]["median"],
+        max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"]),
+    )
+    if epoch is not None:
+        report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
+    report(f"results in {path}: config.toml metrics.jsonl summary.json checkpoints/")
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f} %"

@@ -1,0 +1,192 @@
+"""One seed: a model, its optimiser, and its epochs."""
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import CollectiveInputError, sum_over_ranks
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
+from hpcgnn.train.config import Config
+from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.optimise import clip_gradients, learning_rate, make_optimizer, sum_gradients
+from hpcgnn.train.task import NodeTask
+
+__all__ = ["SeedRun"]
+
+
+class SeedRun:
+    """The state of training with one seed; equal on all ranks.
+
+    Not collective.
+
+    Parameters
+    ----------
+    task
+        The rank's share of the graph.
+    config
+        The configuration.
+    seed
+        Of the initial weights and the dropout masks.
+    trace
+        Where times are recorded.
+    """
+
+    def __init__(self, task: NodeTask, config: Config, seed: int, trace: TraceRecorder) -> None:
+        self._task, self._config, self._trace = task, config, trace
+        self.seed = seed
+        self.epoch = 0
+        self.model = task.make_model(config, seed)
+        self._optimizer = make_optimizer(self.model, config.train)
+        self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
+        self._kept_model = self._weights()
+        self._evaluations_without_gain = 0
+        self._last_loss = math.nan
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done, or patience ran out."""
+        patience = self._config.train.patience
+        impatient = patience > 0 and self._evaluations_without_gain >= patience
+        return impatient or self.epoch >= self._config.train.epochs
+
+    def run_epoch(self, stop: bool) -> tuple[dict[str, Any], bool]:
+        """Train one epoch, and evaluate when it is due.
+
+        Collective.
+
+        Parameters
+        ----------
+        stop
+            Whether this rank was asked to stop.
+
+        Returns
+        -------
+        row, stop
+            The metrics line of the epoch, and whether any rank was asked to stop.
+
+        Raises
+        ------
+        CollectiveInputError
+            When the loss is no longer finite.
+        """
+        epoch, config = self.epoch, self._config.train
+        self._trace.set_epoch(epoch, seed=self.seed)
+        moved_before = self._moved()
+        began = time.perf_counter()
+        rate = learning_rate(config, epoch)
+        loss = self._step(rate)
+        trained = time.perf_counter()
+        row: dict[str, Any] = {"seed": self.seed, "epoch": epoch, "learning_rate": rate}
+        self.epoch += 1
+        evaluation = None
+        if self.epoch % config.evaluate_every == 0 or self.epoch == config.epochs:
+            with self._trace.span("evaluate"):
+                evaluation = self._task.evaluate(self.model)
+        evaluated = time.perf_counter()
+        moved = [now - before for now, before in zip(self._moved(), moved_before, strict=True)]
+        # Every replica of a block row brings the same share of the loss.
+        sums = sum_over_ranks(self._task.grid.world, [loss, float(stop), *moved])
+        row["train_loss"] = self._last_loss = sums[0] / self._task.grid.replication
+        if evaluation is not None:
+            row |= {key: v for key, v in evaluation.values.items() if key != "train_loss"}
+            self._judge(evaluation)
+        row |= {"epoch_s": trained - began, "evaluate_s": evaluated - trained}
+        row |= {"rows_sent": int(sums[2]), "bytes_sent": int(sums[3])}
+        if not math.isfinite(self._last_loss):
+            raise CollectiveInputError(
+                f"the training loss is {self._last_loss} at epoch {epoch} of seed {self.seed}: "
+                "lower train.learning_rate or set train.clip_norm; earlier checkpoints are kept"
+            )
+        return row, sums[1] > 0
+
+    def checkpoint(self, more: dict[str, Any]) -> Checkpoint:
+        """Return all that is needed to go on, with `more` in its state.
+
+        Not collective.
+        """
+        state = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "kept": self._kept,
+            "evaluations_without_gain": self._evaluations_without_gain,
+            "train_loss": self._last_loss,
+            **more,
+        }
+        return Checkpoint(
+            state, self._weights(), optimizer_tensors(self.model, self._optimizer), self._kept_model
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this seed.
+
+        Not collective.
+        """
+        state = checkpoint.state
+        self.epoch = state["epoch"]
+        self._kept = state["kept"]
+        self._kept_model = checkpoint.best
+        self._evaluations_without_gain = state["evaluations_without_gain"]
+        self._last_loss = state["train_loss"]
+        self.model.load_state_dict(checkpoint.model)
+        restore_optimizer(self.model, self._optimizer, checkpoint.optimizer)
+
+    def result(self) -> dict[str, Any]:
+        """Return the line of this seed in the summary.
+
+        Not collective.
+        """
+        metrics = self._kept["metrics"]
+        metric = "micro_f1" if self._task.facts.multi_label else "accuracy"
+        return {
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "best_epoch": self._kept["epoch"],
+            "valid": metrics.get(f"valid_{metric}"),
+            "test": metrics.get(f"test_{metric}"),
+            "final_train_loss": self._last_loss,
+            "metrics": metrics,
+        }
+
+    def _step(self, rate: float) -> float:
+        task, config, trace = self._task, self._config.train, self._trace
+        with trace.span("dense.forward"):
+            self._optimizer.zero_grad(set_to_none=True)
+            key = DropoutKey(self.seed, self.epoch)
+            logits_NC = self.model(task.view, task.features, key)
+            loss = task.loss(logits_NC, config.label_smoothing)
+        with trace.span("dense.backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        with trace.span("reduce.gradients"):
+            sum_gradients(task.grid, self.model.parameters())
+        with trace.span("optimiser"):
+            clip_gradients(self.model.parameters(), config.clip_norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._optimizer.step()
+        return float(loss.detach())
+
+    def _judge(self, evaluation: Evaluation) -> None:
+        value = evaluation.chosen("valid")
+        best = self._kept["value"]
+        # Without validation nodes there is nothing to choose by: the last model is kept.
+        keeps_last = self._config.train.select == "last" or value is None
+        better = value is not None and (best is None or value > best)
+        self._evaluations_without_gain = 0 if better else self._evaluations_without_gain + 1
+        if better or keeps_last:
+            top = value if better else best
+            metrics = dict(evaluation.values)
+            self._kept = {"epoch": self.epoch - 1, "value": top, "metrics": metrics}
+            self._kept_model = self._weights()
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def _moved(self) -> tuple[float, float]:
+        exchanges = [
+            total for name, total in self._trace.totals().items() if name.startswith("exchange")
+        ]
+        return sum(each["rows"] for each in exchanges), sum(each["bytes"] for each in exchanges)

@@ -1,0 +1,117 @@
+"""summary.json: final metrics, and what each rank needed to reach them."""
+
+import math
+import platform
+import resource
+import statistics
+from typing import Any
+
+from hpcgnn import __version__
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import Config
+from hpcgnn.train.task import NodeTask
+
+__all__ = ["gather_rank_details", "summarise"]
+
+FORMAT_VERSION = 1
+_KIBIBYTE = 1024
+
+
+def gather_rank_details(
+    grid: ProcessGrid, task: NodeTask, trace: TraceRecorder
+) -> list[dict[str, Any]]:
+    """Return a line for each rank, on rank 0; others get an empty list.
+
+    Collective.
+    """
+    totals = trace.totals()
+    moved = {name: each for name, each in totals.items() if name.startswith("exchange")}
+    mine = {
+        "rank": grid.rank,
+        "host": platform.node(),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
+        "seconds_by_phase": trace.seconds_by_phase(),
+        "rows_sent": int(sum(each["rows"] for each in moved.values())),
+        "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
+        "exchanges": moved,
+        **task.details,
+    }
+    return grid.world.gather(mine, root=0) or []
+
+
+def summarise(
+    config: Config,
+    task: NodeTask,
+    results: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    ranks: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return the summary.
+
+    Not collective.
+
+    Parameters
+    ----------
+    config, task
+        Of the run.
+    results
+        A line for each finished seed, see `SeedRun.result`.
+    rows
+        The lines of metrics.jsonl.
+    ranks
+        Of `gather_rank_details`.
+    """
+    facts = task.facts
+    prefixes = ("valid", "test")
+    values = {p: [each[p] for each in results if each[p] is not None] for p in prefixes}
+    return {
+        "format_version": FORMAT_VERSION,
+        "version": __version__,
+        "name": facts.name,
+        "model": config.model.name,
+        "ranks": task.grid.size,
+        "parts": facts.num_parts,
+        "exchange": config.exchange.method,
+        "replication": config.exchange.replication,
+        "graph": {
+            "name": facts.name,
+            "num_nodes": facts.num_nodes,
+            "num_edges": facts.num_edges,
+            "directed": facts.directed,
+            "num_features": facts.num_features,
+            "num_classes": facts.num_classes,
+            "fingerprint": facts.fingerprint,
+        },
+        "metric": "micro_f1" if facts.multi_label else "accuracy",
+        "seeds": results,
+        "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
+        "std": {p: _deviation(values[p]) for p in prefixes},
+        "epoch_s": _spread([row["epoch_s"] for row in rows]),
+        "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
+        "exchange_rows": {
+            "total": sum(rank["exchange_send_rows"] for rank in ranks),
+            "max_send": max((rank["exchange_send_rows"] for rank in ranks), default=0),
+            "max_recv": max((rank["exchange_recv_rows"] for rank in ranks), default=0),
+            "max_pair": max((rank["exchange_max_pair_rows"] for rank in ranks), default=0),
+        },
+        "ranks_detail": ranks,
+    }
+
+
+def _deviation(values: list[float]) -> float | None:
+    """Return the sample deviation; None for fewer than two values."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _spread(seconds: list[float]) -> dict[str, float | None]:
+    # The first epoch also builds transposes and buffers.
+    steady = seconds[1:] or seconds
+    if not steady or not all(math.isfinite(each) for each in steady):
+        return {"median": None, "min": None, "max": None, "first": None}
+    return {
+        "median": statistics.median(steady),
+        "min": min(steady),
+        "max": max(steady),
+        "first": seconds[0],
+    }
