@@ -211,6 +211,7 @@ def mpi_run() -> MpiRun:
             stderr=subprocess.PIPE,
             text=True,
             cwd=cwd,
+            env={**os.environ, "HPCGNN_VENV": sys.prefix},
             start_new_session=True,
         ) as process:
             try:

@@ -1,0 +1,71 @@
+#!/bin/bash
+# Check everything: style, types, layers, C++ tests, and the Python suite serially and on 4 ranks.
+#
+#   bash tests/run.sh [--all] [PYTEST ARGUMENTS]
+#
+# --all adds the tests marked slow (Slurm among them) and worlds of 3 and 8 ranks.
+set -euo pipefail
+
+all=false
+if [[ ${1:-} == --all ]]; then
+    all=true
+    shift
+fi
+arguments=("$@")
+cd -- "$(dirname -- "$0")/.."
+. jobs/env.sh
+use_environment test lint
+
+PYTEST=(python -m pytest --color=no -p no:cacheprovider)
+$all || PYTEST+=(-m "not slow")
+NO_TESTS=5
+started=$SECONDS
+
+# stage NAME LIMIT_S COMMAND...: run it under a time limit, or end the script naming the stage.
+stage() {
+    local name=$1 limit_s=$2 start=$SECONDS status=0
+    shift 2
+    echo "== $name"
+    timeout --kill-after=15 "$limit_s" "$@" || status=$?
+    # Chosen tests may all be serial ones, which leaves none for the ranks.
+    if ((status == NO_TESTS && ${#arguments[@]} > 0)); then status=0; fi
+    if ((status == 124 || status == 137)); then echo "== $name: over its $limit_s s"; fi
+    if ((status != 0)); then
+        echo "hpcgnn tests: FAILED in stage '$name' (exit status $status)"
+        exit 1
+    fi
+    echo "== $name: $((SECONDS - start)) s"
+}
+
+# ranks N LIMIT_S: the suite on N ranks, in one launch.
+ranks() {
+    stage "pytest on $1 ranks" "$2" bash -c '. jobs/env.sh && mpi_run "$@"' bash \
+        "$1" "${PYTEST[@]}" "${arguments[@]}"
+}
+
+sources() {
+    find "$@" -type f -not -path '*/.*' -print0
+}
+
+stage "ruff check" 60 ruff check .
+stage "ruff format" 60 ruff format --check .
+stage "mypy" 300 mypy
+stage "import layers" 120 lint-imports
+mapfile -d '' -t cxx < <(sources hpcgnn -name '*.cc' -o -name '*.h')
+stage "clang-format" 60 clang-format --dry-run -Werror "${cxx[@]}"
+stage "codespell" 60 codespell
+mapfile -d '' -t scripts < <(sources jobs tests -name '*.sh' -o -name '*.sbatch')
+stage "shellcheck" 60 shellcheck -x .ci/run "${scripts[@]}"
+
+stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
+    -DHPCGNN_WERROR=ON -DHPCGNN_SANITIZE=address,undefined
+stage "C++ build" 600 cmake --build build/tests --parallel 2
+stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
+
+stage "pytest serially" 1200 "${PYTEST[@]}" "${arguments[@]}"
+if $all; then
+    ranks 3 1200
+    ranks 8 1800
+fi
+ranks 4 1200
+echo "hpcgnn tests: all stages passed in $((SECONDS - started)) s"
