@@ -18,7 +18,7 @@ def metis(seed: int = 0, imbalance: float = 0.05) -> Partitioner:
     """Return a partitioner that minimises METIS's edge cut under a balance of work.
 
     The pattern is symmetrised without its diagonal; an edge stored both ways weighs two. A node
-    weighs its row's non-zeros plus one.
+    weighs its row's non-zeros (an empty row: 1).
 
     Parameters
     ----------

@@ -37,11 +37,11 @@ class CSRGraph:
     num_nodes: int
 
     def row_weights(self) -> Offsets:
-        """Return the work of each row, its non-zeros plus one, int64[n].
+        """Return the work of each row: its non-zeros, and 1 for an empty row, int64[n].
 
-        The one makes isolated nodes count: they too have features and activations.
+        An empty row counts because its node too has features and activations.
         """
-        return np.diff(self.indptr) + 1
+        return np.maximum(np.diff(self.indptr), 1)
 
     def to_scipy(self) -> Any:
         """Return the pattern as a SciPy CSR matrix of bool ones."""
