@@ -56,14 +56,15 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table to standard output; the first column is aligned left, the others right."""
-    table = Table(title=title, title_justify="left")
+    # No styles: under an MPI launcher standard output looks like a terminal and ends in a log.
+    table = Table(title=title, title_justify="left", title_style="", header_style="")
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     # A pipe or a log has no width of its own: never wrap a table there.
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(table)
+    console.print(table, highlight=False)
 
 
 class Progress:

@@ -49,12 +49,12 @@ class ProcessGrid:
                 f"replication {replication} does not divide the {comm.size} ranks; choose one of "
                 f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
             )
-        self.world: MPI.Intracomm = comm.Dup()
+        self.world = comm.Dup()
         self.replication = replication
         self.num_blocks = comm.size // replication
         self.block, self.replica = divmod(comm.rank, replication)
-        self.layer: MPI.Intracomm = comm.Split(color=self.replica, key=self.block)
-        self.replicas: MPI.Intracomm = comm.Split(color=self.block, key=self.replica)
+        self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
+        self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
 
     @property
     def rank(self) -> int:

@@ -102,8 +102,9 @@ class TraceRecorder:
 
     def __init__(self, sink: TraceSink | None, *, enabled: bool = True) -> None:
         self._sink = sink
+        self._keeps_records = sink is not None
         self._enabled = enabled
-        self._origin_ns = perf_counter_ns()
+        self._origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
         self._position: tuple[int | None, int | None, int] = (None, None, 0)
         self._open_spans: list[_RecordedSpan] = []
         self._buffer: list[dict[str, Any]] = []
@@ -140,11 +141,29 @@ class TraceRecorder:
         """
         if path is None:
             return cls(None)
-        recorder = cls(TraceSink(path, append=append))
-        own = {"schema": SCHEMA_VERSION, "rank": rank, "start_unix_ns": time_ns()}
-        recorder._buffer.append({"host": socket.gethostname(), "pid": os.getpid(), **header, **own})
-        recorder.flush()
+        recorder = cls.unattached()
+        recorder.attach(path, rank, header, append=append)
         return recorder
+
+    @classmethod
+    def unattached(cls) -> "TraceRecorder":
+        """Start a trace whose file is named later, by `attach`; spans wait in memory until then.
+
+        A run reads its graph before it may replace the files of an earlier run.
+        """
+        recorder = cls(None)
+        recorder._keeps_records = True
+        return recorder
+
+    def attach(
+        self, path: str | Path, rank: int, header: Mapping[str, Any], *, append: bool = False
+    ) -> None:
+        """Write to a file from now on, all spans since the start included; see `open`."""
+        own = {"schema": SCHEMA_VERSION, "rank": rank, "start_unix_ns": self._start_unix_ns}
+        first = {"host": socket.gethostname(), "pid": os.getpid(), **header, **own}
+        self._sink = TraceSink(path, append=append)
+        self._buffer.insert(0, first)
+        self.flush()
 
     @classmethod
     def off(cls) -> "TraceRecorder":
@@ -222,19 +241,20 @@ class TraceRecorder:
             If the file cannot be written; the trace then goes on in memory only. It can happen on
             one rank alone: the caller has to agree on it before the next collective.
         """
-        records, self._buffer = self._buffer, []
         if self._sink is None:
             return
+        records, self._buffer = self._buffer, []
         try:
             self._sink.write(records)
         except InputError:
-            self._sink = None
+            self._sink, self._keeps_records = None, False
             raise
 
     def close(self) -> None:
         """Write the finished spans and close the file; totals stay readable."""
         self.flush()
         sink, self._sink = self._sink, None
+        self._keeps_records = False
         if sink is not None:
             sink.close()
 
@@ -249,5 +269,5 @@ class TraceRecorder:
         total = self._totals.setdefault(span.name, [0, 0, 0, 0])
         for position, value in enumerate((1, self_ns, span.rows, span.bytes)):
             total[position] += value
-        if self._sink is not None:
+        if self._keeps_records:
             self._buffer.append(span.record(self._origin_ns, duration_ns, self_ns))

@@ -18,6 +18,7 @@ from hpcgnn.train.config_file import describe_keys, load_config
 from hpcgnn.train.load import load_task
 from hpcgnn.train.loop import Outcome, TrainingLoop
 from hpcgnn.train.report import describe_run, print_results
+from hpcgnn.train.resume import open_run
 from hpcgnn.train.run_directory import RunDirectory
 from hpcgnn.train.signals import EXIT_REQUEUE, StopRequest, stop_on_signals
 from hpcgnn.train.summary import gather_rank_details, summarise
@@ -89,31 +90,46 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
 def _train(grid: ProcessGrid, config: Config, stop: StopRequest, *, as_json: bool) -> int:
     threads = set_threads(grid, config.run.threads)
     directory = RunDirectory(config.run.dir)
-    trace = _open_trace(grid, config, directory)
-    with trace:
+    with agree(grid.world):
+        if grid.rank == 0:
+            directory.create()
+    wants_file = config.trace.enabled
+    with TraceRecorder.unattached() if wants_file else TraceRecorder.open(None, 0, {}) as trace:
         task = load_task(grid, config, trace)
         if grid.rank == 0:
             report(describe_run(grid, task, config, threads))
+        checkpoint = open_run(grid, config, task.facts, directory)
+        if wants_file:
+            _attach_trace(grid, config, directory, trace, resumes=checkpoint is not None)
         loop = TrainingLoop(
-            grid=grid, task=task, config=config, trace=trace, directory=directory, stop=stop
+            grid=grid,
+            task=task,
+            config=config,
+            trace=trace,
+            directory=directory,
+            checkpoint=checkpoint,
+            stop=stop,
         )
         outcome = loop.run()
         _finish(grid, config, task, trace, directory, outcome, as_json=as_json)
     return EXIT_REQUEUE if outcome.stopped else 0
 
 
-def _open_trace(grid: ProcessGrid, config: Config, directory: RunDirectory) -> TraceRecorder:
+def _attach_trace(
+    grid: ProcessGrid,
+    config: Config,
+    directory: RunDirectory,
+    trace: TraceRecorder,
+    *,
+    resumes: bool,
+) -> None:
+    header = {
+        "ranks": grid.size,
+        "replication": grid.replication,
+        "exchange": config.exchange.method,
+    }
     with agree(grid.world):
-        if grid.rank == 0:
-            directory.create()
-    with agree(grid.world):
-        path = trace_file(directory.path, grid.rank) if config.trace.enabled else None
-        header = {
-            "ranks": grid.size,
-            "replication": grid.replication,
-            "exchange": config.exchange.method,
-        }
-        return TraceRecorder.open(path, grid.rank, header, append=config.run.resume != "never")
+        trace.attach(trace_file(directory.path, grid.rank), grid.rank, header, append=resumes)
 
 
 def _finish(

@@ -2,18 +2,11 @@
 
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import ProcessGrid, agree, bcast
-from hpcgnn.errors import InputError
+from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.checkpoint import (
-    Checkpoint,
-    checkpoint_paths,
-    read_checkpoint,
-    write_checkpoint,
-)
+from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, write_checkpoint
 from hpcgnn.train.config import Config
 from hpcgnn.train.display import EpochDisplay
 from hpcgnn.train.run_directory import RunDirectory
@@ -50,7 +43,9 @@ class TrainingLoop:
     grid, task, config, trace
         The ranks, the rank's share of the graph, the configuration, the recorder.
     directory
-        Where results go; used on rank 0.
+        Where results go, prepared by `open_run`; used on rank 0.
+    checkpoint
+        Where to go on; None starts with the first seed.
     stop
         Set by a signal.
     """
@@ -63,10 +58,12 @@ class TrainingLoop:
         config: Config,
         trace: TraceRecorder,
         directory: RunDirectory,
+        checkpoint: Checkpoint | None,
         stop: StopRequest,
     ) -> None:
         self._grid, self._task, self._config, self._trace = grid, task, config, trace
         self._directory, self._stop = directory, stop
+        self._checkpoint_found = checkpoint
         self._results: list[dict[str, Any]] = []
 
     def run(self) -> Outcome:
@@ -77,9 +74,9 @@ class TrainingLoop:
         Raises
         ------
         CollectiveInputError
-            When a checkpoint does not fit, a file cannot be written, or the loss diverges.
+            When a file cannot be written, or the loss diverges.
         """
-        checkpoint = self._find_checkpoint()
+        checkpoint = self._checkpoint_found
         seeds = list(self._config.train.seeds)
         if checkpoint is not None:
             self._results = checkpoint.state["finished_seeds"]
@@ -128,57 +125,3 @@ class TrainingLoop:
         mine = [path for other, _, path in found if other == seed]
         for path in mine[: -self._config.run.keep_checkpoints]:
             shutil.rmtree(path, ignore_errors=True)
-
-    def _find_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint on all ranks, after preparing the run directory."""
-        resume = self._config.run.resume
-        path: Path | None = None
-        with agree(self._grid.world):
-            if self._grid.rank == 0:
-                self._directory.create()
-                path = self._newest() if resume != "never" else None
-                if path is None and resume == "must":
-                    raise InputError(
-                        f"run.resume=must, but {self._directory.checkpoints} has no checkpoint; "
-                        "start with run.resume=auto"
-                    )
-        path = bcast(self._grid.world, path)
-        checkpoint = None
-        with agree(self._grid.world):
-            if path is not None:
-                checkpoint = read_checkpoint(path)
-                self._check_fits(path, checkpoint)
-            if self._grid.rank == 0:
-                self._prepare(checkpoint)
-        return checkpoint
-
-    def _newest(self) -> Path | None:
-        order = {seed: position for position, seed in enumerate(self._config.train.seeds)}
-        found = [
-            (order.get(seed, -1), epoch, path)
-            for seed, epoch, path in checkpoint_paths(self._directory.checkpoints)
-        ]
-        return max(found)[2] if found else None
-
-    def _check_fits(self, path: Path, checkpoint: Checkpoint) -> None:
-        facts, state = self._task.facts, checkpoint.state
-        if state["seed"] not in self._config.train.seeds:
-            raise InputError(
-                f"checkpoint {path} has seed {state['seed']}, which is not in train.seeds; use "
-                "another run.dir, or run.resume=never to start over"
-            )
-        if (state["fingerprint"], state["num_nodes"]) != (facts.fingerprint, facts.num_nodes):
-            raise InputError(
-                f"checkpoint {path} was trained on another graph than {self._config.graph.store}; "
-                "use that store, another run.dir, or run.resume=never to start over"
-            )
-
-    def _prepare(self, checkpoint: Checkpoint | None) -> None:
-        if checkpoint is None:
-            for _, _, path in checkpoint_paths(self._directory.checkpoints):
-                shutil.rmtree(path)
-            self._directory.start(self._config)
-            return
-        state = checkpoint.state
-        done = {result["seed"]: result["epochs"] for result in state["finished_seeds"]}
-        self._directory.resume(self._config, {**done, state["seed"]: state["epoch"]})
