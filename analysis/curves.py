@@ -137,9 +137,9 @@ class RunCurves:
 
 def _value(record: Json, key: str) -> float | None:
     value = record.get(key)
-    if isinstance(value, int | float) and isfinite(value):
-        return float(value)
-    return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None
 
 
 def _std(values: Iterable[float]) -> float:

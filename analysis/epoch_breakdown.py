@@ -24,6 +24,7 @@ from analysis.report import (
 )
 from analysis.sessions import Trace
 from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.errors import InputError
 
 NAME = "epoch_breakdown"
 
@@ -48,8 +49,16 @@ _LOOKS = {
 
 
 def summarise(trace: Trace) -> dict[str, Any]:
-    """Return the breakdown of all ranks; seconds are per epoch, or in all outside epochs."""
+    """Return the breakdown of all ranks; seconds are per epoch, or in all outside epochs.
+
+    Raises
+    ------
+    InputError
+        If no rank has recorded a span.
+    """
     ranks = [measure_rank(rank, trace.spans(rank)) for rank in trace.ranks]
+    if not any(times.names or times.outside for times in ranks):
+        raise InputError("the trace holds no span yet; wait until the run has read its graph")
     wall = sum(_per_epoch(times, times.wall) for times in ranks)
     return {
         "ranks": trace.num_ranks,

@@ -32,6 +32,8 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
+    # Names of runs may contain a dollar sign.
+    "text.parse_math": False,
     # The same figure gives the same file.
     "svg.hashsalt": "hpcgnn",
 }
