@@ -23,9 +23,9 @@ def check_output(path: str | os.PathLike[str]) -> None:
     OutputFile(Path(path)).abandon()
 
 
-def write_fault(path: Path, error: OSError) -> InputError:
+def write_fault(path: Path, error: Exception) -> InputError:
     """Return the one-line error for a failed write to `path`."""
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     return InputError(
         f"{path}: cannot be written ({reason}); choose a directory that is writable and has room"
     )
@@ -42,15 +42,17 @@ class OutputFile(io.RawIOBase):
         super().__init__()
         self.path = path
         self.error: OSError | None = None
-        # A link is followed, so that the file it names is replaced and the link stays.
-        self._target = path.resolve()
-        if self._target.is_dir():
-            raise InputError(f"{path}: is a directory; name a file")
-        self._temporary = self._target.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
         self._position = 0
         try:
+            # A link is followed, so that the file it names is replaced and the link stays.
+            self._target = path.resolve()
+            if self._target.is_dir():
+                raise InputError(f"{path}: is a directory; name a file")
+            name = f".{self._target.name[:100]}.{secrets.token_hex(6)}.tmp"
+            self._temporary = self._target.with_name(name)
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            # Before Python 3.13 a loop of links is a RuntimeError.
             raise write_fault(path, error) from None
 
     def readable(self) -> bool:

@@ -56,13 +56,14 @@ class StoreWriter:
         trace: TracebackType | None,
     ) -> None:
         try:
+            try:
+                if kind is None:
+                    self._finish()
+            finally:
+                self._file.close()
             if kind is None:
-                self._finish()
-                self._file.close()
                 self._output.publish()
-            else:
-                self._file.close()
-        except (OSError, RuntimeError):
+        except Exception:
             # Blocks that could not be written come back as HDF5's own confusion: name the cause.
             self._output.raise_on_error()
             raise

@@ -1,0 +1,95 @@
+"""Stores to read, and the means to spoil them."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcgnn.storage import GraphStore, schema, store_from_arrays
+from hpcgnn.storage.datasets import array_crc
+
+
+@pytest.fixture
+def plain_store(tmp_path: Path) -> Path:
+    """An untyped graph of 5 nodes, the last one isolated, with all node data."""
+    path = tmp_path / "plain.h5"
+    store_from_arrays(
+        path,
+        name="plain",
+        num_nodes=5,
+        edges={"": ([0, 1, 2, 3], [1, 2, 0, 2], [0.5, 1.0, 2.0, 4.0])},
+        features=np.arange(15, dtype=np.float32).reshape(5, 3),
+        labels=[0, 2, -1, 1, 0],
+        split=[1, 2, 3, 1, 0],
+        class_names=("red", "green", "blue"),
+    )
+    return path
+
+
+@pytest.fixture
+def typed_store(tmp_path: Path) -> Path:
+    """A typed graph of 4 nodes whose relations are not in alphabetical order."""
+    path = tmp_path / "typed.h5"
+    edges = {"writes": ([0, 1], [2, 3]), "cites": ([3], [2]), "empty": ([], [])}
+    store_from_arrays(path, name="typed", num_nodes=4, edges=edges)
+    return path
+
+
+def sign(file: h5py.File) -> None:
+    """Give every dataset its checksum and the file its fingerprint, as a careful forger would."""
+    described = []
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.dtype.kind in "iufS":
+            crc = array_crc(item[...])
+            item.attrs["crc32"] = np.uint32(crc)
+            described.append((f"/{name}", item.dtype.str, item.shape, crc))
+
+    file.visititems(visit)
+    scalars = {key: int(file.attrs[key]) for key in schema.FINGERPRINT_SCALARS}
+    file.attrs["fingerprint"] = schema.fingerprint(scalars, described)
+
+
+@pytest.fixture
+def forge() -> Callable[..., None]:
+    """Return `forge(path, change)`: change an open file by `change(file)`, and sign it."""
+
+    def change_and_sign(path: Path, change: Callable[[h5py.File], None]) -> None:
+        with h5py.File(path, "r+", libver=("v110", "v110")) as file:
+            change(file)
+            sign(file)
+
+    return change_and_sign
+
+
+@pytest.fixture
+def read_all() -> Callable[[Path], None]:
+    """Return a function that opens a store and reads every row of it."""
+
+    def read(path: Path) -> None:
+        with GraphStore.open(path) as store:
+            store.read_nodes(0, store.num_nodes)
+            for relation in store.relations:
+                store.read_adjacency(0, store.num_nodes, relation)
+
+    return read
+
+
+@pytest.fixture
+def lose_rights(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Return a function that takes the right to reach anything under `tmp_path` until the end."""
+    mode, user = tmp_path.stat().st_mode, os.geteuid()
+
+    def lose() -> None:
+        tmp_path.chmod(0)
+        if user == 0:
+            # No mode keeps root out.
+            os.seteuid(65534)
+
+    yield lose
+    os.seteuid(user)
+    tmp_path.chmod(mode)
