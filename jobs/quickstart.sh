@@ -1,0 +1,43 @@
+#!/bin/bash
+# From a fresh machine to a model trained on a real graph: bash jobs/quickstart.sh
+#
+# Every run trains anew, in the first free directory of runs/quickstart, runs/quickstart-2, ...
+set -euo pipefail
+cd -- "$(dirname -- "$0")/.."
+. jobs/env.sh
+use_environment
+
+PARTS=4
+graph=data/debian-packages.h5
+parts=data/debian-packages.metis$PARTS.h5
+
+step() {
+    say "$(date +%T) $*"
+}
+
+free_directory() {
+    local directory=$1 number=1
+    while [[ -e $directory ]]; do
+        number=$((number + 1))
+        directory=$1-$number
+    done
+    echo "$directory"
+}
+
+step "the bundled graph -> $graph"
+mkdir -p data runs
+python -m hpcgnn.generate debian-packages -o "$graph"
+
+step "$PARTS parts -> $parts"
+python -m hpcgnn.partition "$graph" --parts "$PARTS" --method metis -o "$parts"
+
+run=$(free_directory runs/quickstart)
+step "training with $PARTS ranks -> $run"
+mpi_run "$PARTS" python -m hpcgnn.train jobs/configs/quickstart.toml \
+    graph.store="$parts" run.dir="$run"
+
+step "tables and figures"
+for script in epoch_breakdown comm_matrix learning_curves; do
+    python -m "analysis.$script" "$run"
+done
+step "done; the run directory is $run"
