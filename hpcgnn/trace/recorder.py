@@ -15,76 +15,11 @@ from typing import Any, Self
 from hpcgnn.errors import InputError
 from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, check_name, phase_of
 from hpcgnn.trace.sink import TraceSink
-from hpcgnn.trace.span import NO_SPAN, Peers, Span
+from hpcgnn.trace.span import NO_SPAN, Peers, Position, RecordedSpan, Span
 
 __all__ = ["TraceRecorder"]
 
 _NANO = 1e-9
-
-
-class _RecordedSpan(Span):
-    __slots__ = (
-        "_attributes",
-        "_context",
-        "_nested_ns",
-        "_recorder",
-        "_start_ns",
-        "bytes",
-        "name",
-        "peers",
-        "rows",
-    )
-
-    def __init__(
-        self,
-        recorder: "TraceRecorder",
-        name: str,
-        rows: int,
-        bytes: int,  # noqa: A002
-        peers: Peers | None,
-        attributes: dict[str, Any],
-    ) -> None:
-        self._recorder = recorder
-        self._attributes = attributes
-        self._nested_ns = 0
-        self.name, self.rows, self.bytes, self.peers = name, rows, bytes, peers
-
-    def __enter__(self) -> Self:
-        self._context = self._recorder._position
-        self._recorder._open_spans.append(self)
-        self._start_ns = perf_counter_ns()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        duration_ns = perf_counter_ns() - self._start_ns
-        open_spans = self._recorder._open_spans
-        closed = open_spans.pop()
-        assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
-        if open_spans:
-            open_spans[-1]._nested_ns += duration_ns
-        self._recorder._finish(self, duration_ns)
-
-    def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
-        self.rows += rows
-        self.bytes += bytes
-
-    def record(self, origin_ns: int, duration_ns: int, self_ns: int) -> dict[str, Any]:
-        seed, epoch, step = self._context
-        record = {
-            "t_ns": self._start_ns - origin_ns,
-            "dur_ns": duration_ns,
-            "self_ns": self_ns,
-            "seed": seed,
-            "epoch": epoch,
-            "step": step,
-            "name": self.name,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            **self._attributes,
-        }
-        if self.peers is not None:
-            record["peers"] = self.peers
-        return record
 
 
 class TraceRecorder:
@@ -105,8 +40,8 @@ class TraceRecorder:
         self._keeps_records = sink is not None
         self._enabled = enabled
         self._origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
-        self._position: tuple[int | None, int | None, int] = (None, None, 0)
-        self._open_spans: list[_RecordedSpan] = []
+        self._position: Position = (None, None, 0)
+        self._open_spans: list[RecordedSpan] = []
         self._buffer: list[dict[str, Any]] = []
         self._known_names: set[str] = set()
         self._totals: dict[str, list[int]] = {}
@@ -210,7 +145,16 @@ class TraceRecorder:
             self._known_names.add(name)
         if attributes and not RESERVED_KEYS.isdisjoint(attributes):
             raise ValueError(f"span {name!r}: attributes {sorted(attributes)} hide its own fields")
-        return _RecordedSpan(self, name, int(rows), int(bytes), peers, attributes)
+        return RecordedSpan(
+            name,
+            int(rows),
+            int(bytes),
+            peers,
+            attributes,
+            position=self._position,
+            open_spans=self._open_spans,
+            finish=self._finish,
+        )
 
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
         """Set where the following spans belong; None stands for outside all epochs."""
@@ -264,10 +208,9 @@ class TraceRecorder:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _finish(self, span: _RecordedSpan, duration_ns: int) -> None:
-        self_ns = duration_ns - span._nested_ns
+    def _finish(self, span: RecordedSpan) -> None:
         total = self._totals.setdefault(span.name, [0, 0, 0, 0])
-        for position, value in enumerate((1, self_ns, span.rows, span.bytes)):
+        for position, value in enumerate((1, span.self_ns, span.rows, span.bytes)):
             total[position] += value
         if self._keeps_records:
-            self._buffer.append(span.record(self._origin_ns, duration_ns, self_ns))
+            self._buffer.append(span.record(self._origin_ns))

@@ -1,12 +1,16 @@
-"""A span as its user sees it."""
+"""A span as its user sees it, and as a recorder keeps it."""
 
-from collections.abc import Sequence
-from typing import Self, TypeAlias
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, Self, TypeAlias
 
-__all__ = ["NO_SPAN", "Peers", "Span"]
+__all__ = ["NO_SPAN", "Peers", "Position", "RecordedSpan", "Span"]
 
 Peers: TypeAlias = Sequence[Sequence[int]]
 """One ``(peer, rows, bytes)`` for each rank that this rank sends to."""
+
+Position: TypeAlias = tuple[int | None, int | None, int]
+"""Seed, epoch and step."""
 
 
 class Span:
@@ -26,3 +30,90 @@ class Span:
 
 NO_SPAN = Span()
 """The only span of a recorder that is off: without state, so it can be shared and nested."""
+
+
+class RecordedSpan(Span):
+    """A span that takes its time and hands itself to `finish` at its end.
+
+    Parameters
+    ----------
+    open_spans
+        The stack of spans that are open around this one, shared by all spans of a recorder.
+    position
+        Seed, epoch and step when it begins.
+    """
+
+    __slots__ = (
+        "_attributes",
+        "_finish",
+        "_nested_ns",
+        "_open_spans",
+        "_position",
+        "_start_ns",
+        "bytes",
+        "duration_ns",
+        "name",
+        "peers",
+        "rows",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        bytes: int,  # noqa: A002
+        peers: Peers | None,
+        attributes: dict[str, Any],
+        *,
+        position: Position,
+        open_spans: "list[RecordedSpan]",
+        finish: "Callable[[RecordedSpan], None]",
+    ) -> None:
+        self.name, self.rows, self.bytes, self.peers = name, rows, bytes, peers
+        self._attributes = attributes
+        self._position = position
+        self._open_spans = open_spans
+        self._finish = finish
+        self._nested_ns = 0
+
+    def __enter__(self) -> Self:
+        self._open_spans.append(self)
+        self._start_ns = perf_counter_ns()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.duration_ns = perf_counter_ns() - self._start_ns
+        closed = self._open_spans.pop()
+        assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
+        if self._open_spans:
+            self._open_spans[-1]._nested_ns += self.duration_ns
+        self._finish(self)
+
+    def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
+        """Count `rows` and `bytes` that became known inside the span."""
+        self.rows += rows
+        self.bytes += bytes
+
+    @property
+    def self_ns(self) -> int:
+        """Duration less that of the spans directly inside it."""
+        return self.duration_ns - self._nested_ns
+
+    def record(self, origin_ns: int) -> dict[str, Any]:
+        """Return the finished span as a record of the trace file."""
+        seed, epoch, step = self._position
+        record = {
+            "t_ns": self._start_ns - origin_ns,
+            "dur_ns": self.duration_ns,
+            "self_ns": self.self_ns,
+            "seed": seed,
+            "epoch": epoch,
+            "step": step,
+            "name": self.name,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            **self._attributes,
+        }
+        if self.peers is not None:
+            record["peers"] = self.peers
+        return record

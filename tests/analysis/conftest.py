@@ -25,7 +25,8 @@ class RunWriter:
         self._clock = Clock()
         self._unix_ns = 10**18
         self._patch = monkeypatch
-        monkeypatch.setattr("hpcgnn.trace.recorder.perf_counter_ns", self._clock)
+        for module in ("recorder", "span"):
+            monkeypatch.setattr(f"hpcgnn.trace.{module}.perf_counter_ns", self._clock)
 
     def session(self, ranks=4, epochs=range(3), seed=11, append=False, late_s=100):
         """Record one session of `ranks` ranks; ranks start some milliseconds apart."""

@@ -33,6 +33,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("hpcgnn.trace.recorder.perf_counter_ns", clock)
+    monkeypatch.setattr("hpcgnn.trace.span.perf_counter_ns", clock)
     return clock
 
 
@@ -63,7 +64,7 @@ def read_lines(path):
 def test_self_times_add_up_to_the_covered_time(trees):
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpcgnn.trace.recorder.perf_counter_ns", clock)
+        patch.setattr("hpcgnn.trace.span.perf_counter_ns", clock)
         trace = TraceRecorder.open(None, 0, {})
         covered_ns = sum(play(trace, clock, tree) for tree in trees)
     expected = {}
@@ -159,6 +160,26 @@ def test_append_starts_a_new_header_after_a_torn_line(tmp_path):
     )
     TraceRecorder.open(path, 0, {"ranks": 4}).close()
     assert [record["ranks"] for record in read_lines(path)] == [4]
+
+
+def test_spans_before_the_file_is_named_follow_its_header(tmp_path):
+    path = tmp_path / "t.jsonl"
+    with TraceRecorder.unattached() as trace:
+        with trace.span("read"):
+            pass
+        trace.flush()
+        trace.attach(path, 2, {"ranks": 3})
+        with trace.span("dense"):
+            pass
+    header, *spans = read_lines(path)
+    assert (header["rank"], header["ranks"]) == (2, 3)
+    assert [span["name"] for span in spans] == ["read", "dense"]
+
+
+def test_a_trace_that_never_gets_a_file_keeps_its_totals():
+    with TraceRecorder.unattached() as trace, trace.span("read"):
+        pass
+    assert trace.totals()["read"]["count"] == 1
 
 
 def test_append_to_a_missing_or_empty_file(tmp_path):
