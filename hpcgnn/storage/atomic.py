@@ -48,7 +48,7 @@ class OutputFile(io.RawIOBase):
             self._target = path.resolve()
             if self._target.is_dir():
                 raise InputError(f"{path}: is a directory; name a file")
-            name = f".{self._target.name[:100]}.{secrets.token_hex(6)}.tmp"
+            name = f".{self._target.name[:40]}.{secrets.token_hex(6)}.tmp"
             self._temporary = self._target.with_name(name)
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except (OSError, RuntimeError) as error:

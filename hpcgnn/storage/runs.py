@@ -66,9 +66,10 @@ class SpilledRun(Run):
         self._keys_path = directory / f"{number}.keys"
         self._weights_path = directory / f"{number}.weights" if run.weights is not None else None
         try:
-            run.keys.tofile(self._keys_path)
+            # ndarray.tofile would not notice a disk that fills up at its last block.
+            self._keys_path.write_bytes(run.keys.data)
             if self._weights_path is not None and run.weights is not None:
-                run.weights.tofile(self._weights_path)
+                self._weights_path.write_bytes(run.weights.data)
         except OSError as error:
             raise InputError(
                 f"{directory}: edges cannot be put aside there ({error.strerror or error}); name a "
