@@ -41,6 +41,8 @@ hypothesis.settings.register_profile(
     deadline=None,
     derandomize=WORLD.size > 1,
     database=None,
+    # `comm` is made once a session; nothing of it changes between examples.
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("hpcgnn")
 

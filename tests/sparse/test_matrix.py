@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcgnn.comm import RowMap
+from hpcgnn.sparse import DistCSR, LocalCSR
+from tests.ugly import block_row, ugly_matrix, uneven_starts
+
+
+def to_dense(part: LocalCSR) -> np.ndarray:
+    dense = np.zeros(part.shape)
+    values = np.ones(part.nnz) if part.values is None else part.values
+    dense[part.entry_rows(), part.indices] = values
+    return dense
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 10**6))
+def test_split_reassembles(num_nodes: int, num_blocks: int, seed: int) -> None:
+    matrix = ugly_matrix(num_nodes, seed)
+    starts = uneven_starts(num_nodes, num_blocks, seed)
+    for block in range(num_blocks):
+        row_map = RowMap(starts, block)
+        part = block_row(matrix, row_map)
+        rebuilt = np.zeros((row_map.num_local, num_nodes))
+        rebuilt[:, row_map.start : row_map.stop] = to_dense(part.diagonal)
+        rebuilt[:, part.ghosts] += to_dense(part.remote)
+        expected = matrix[row_map.start : row_map.stop].toarray()
+        np.testing.assert_array_equal(rebuilt, expected)
+        assert not np.any(row_map.is_local(part.ghosts))
+        remote = (expected != 0) & ~row_map.is_local(np.arange(num_nodes))
+        assert part.num_boundary == remote.any(axis=1).sum()
+        assert part.nnz == (expected != 0).sum()
+
+
+@given(st.integers(1, 30), st.integers(0, 10**6), st.booleans())
+def test_products_and_transposes(num_nodes: int, seed: int, accumulate: bool) -> None:
+    matrix = ugly_matrix(num_nodes, seed)
+    part = block_row(matrix, RowMap(uneven_starts(num_nodes, 3, seed), 1)).remote
+    dense = to_dense(part)
+    rng = np.random.default_rng(seed)
+    for operand, expected in ((part, dense), (part.transposed, dense.T)):
+        x = rng.normal(size=(expected.shape[1], 3))
+        out = rng.normal(size=(expected.shape[0], 3))
+        wanted = expected @ x + (out if accumulate else 0)
+        operand.matmul(x, out, accumulate=accumulate)
+        np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_relabel_columns_selects_and_moves() -> None:
+    matrix = ugly_matrix(20, 9)
+    part = block_row(matrix, RowMap(np.array([0, 20], np.int64), 0)).diagonal
+    new_columns = np.full(20, -1, np.int32)
+    new_columns[[4, 2, 11]] = [0, 1, 2]
+    chosen = part.relabel_columns(new_columns, 3)
+    np.testing.assert_array_equal(to_dense(chosen), matrix.toarray()[:, [4, 2, 11]])
+
+
+@pytest.mark.parametrize(
+    ("indptr", "columns", "message"), [([0, 1], [0], "offsets"), ([0, 0, 1], [2], "columns")]
+)
+def test_bad_rows(indptr: list[int], columns: list[int], message: str) -> None:
+    row_map = RowMap(np.array([0, 2], np.int64), 0)
+    with pytest.raises(ValueError, match=message):
+        DistCSR.from_rows(row_map, np.array(indptr, np.int64), np.array(columns, np.int64))
+
+
+def test_no_entries() -> None:
+    row_map = RowMap(np.array([0, 2, 4], np.int64), 1)
+    part = block_row(sp.csr_matrix((4, 4)), row_map)
+    out = np.full((2, 1), 7.0)
+    part.diagonal.matmul(np.ones((2, 1)), out)
+    assert (out == 0).all()
+    assert (part.nnz, len(part.ghosts)) == (0, 0)

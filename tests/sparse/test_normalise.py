@@ -1,0 +1,42 @@
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hpcgnn.comm import CommPlan, RowMap
+from hpcgnn.sparse import DistCSR, column_mean, row_mean, symmetric
+from tests.ugly import block_row, ugly_matrix, uneven_starts
+
+NUM_NODES = 41
+
+
+def inverse(sums: np.ndarray) -> np.ndarray:
+    return np.array([1 / each if each else 0.0 for each in np.asarray(sums).ravel()])
+
+
+def dense_rows(part: DistCSR) -> np.ndarray:
+    rows = np.zeros((part.row_map.num_local, NUM_NODES))
+    own = part.diagonal
+    rows[own.entry_rows(), own.indices + part.row_map.start] = own.values
+    rows[part.remote.entry_rows(), part.ghosts[part.remote.indices]] = part.remote.values
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "row_mean", "column_mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_against_dense(comm: MPI.Intracomm, kind: str, weighted: bool) -> None:
+    matrix = ugly_matrix(NUM_NODES, 31, weighted=weighted)
+    row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 2), comm.rank)
+    part = block_row(matrix, row_map)
+    plan = CommPlan.from_ghosts(comm, row_map, part.ghosts)
+    by_row, by_column = inverse(matrix.sum(axis=1)), inverse(matrix.sum(axis=0))
+    if kind == "symmetric":
+        scaled = symmetric(part, plan, np.float64)
+        expected = sp.diags(np.sqrt(by_row)) @ matrix @ sp.diags(np.sqrt(by_column))
+    elif kind == "row_mean":
+        scaled, expected = row_mean(part, np.float64), sp.diags(by_row) @ matrix
+    else:
+        scaled, expected = column_mean(part, plan, np.float64), matrix @ sp.diags(by_column)
+    wanted = expected.toarray()[row_map.start : row_map.stop]
+    np.testing.assert_allclose(dense_rows(scaled), wanted, rtol=1e-13, atol=1e-15)
