@@ -1,7 +1,7 @@
 """Seconds by phase on one rank, and how much communication hides behind computation.
 
-Every instant counts once, for the innermost span around it (self time). Time inside an epoch but
-in no span is `OTHER`.
+Every instant counts once, for the innermost span around it (self time). Time in no span is `OTHER`:
+inside an epoch, and from the start of a session to its first epoch.
 
 An exchange is in flight from the start of its span to the end of the span that completes it: the
 next ``wait`` with the same detail, the next ``wait`` without one, or the exchange's own span if
@@ -67,17 +67,29 @@ def measure_rank(rank: int, spans: Iterable[SpanRecord]) -> RankTimes:
     """Sum up the spans of one rank."""
     times = RankTimes(rank)
     epochs: dict[tuple[int | None, int], list[SpanRecord]] = defaultdict(list)
+    sessions: dict[int, list[SpanRecord]] = defaultdict(list)
     for span in spans:
-        if span.epoch is None:
-            times.outside[span.phase] += span.self_ns * _NANO
-        else:
+        sessions[span.session].append(span)
+        if span.epoch is not None:
             epochs[span.seed, span.epoch].append(span)
             total = SpanTotal(1, span.self_ns * _NANO, span.rows, span.bytes)
             times.names[span.name].include(total)
     times.epochs = len(epochs)
     for epoch in epochs.values():
         _add_epoch(times, epoch)
+    for session in sessions.values():
+        _add_outside(times, session)
     return times
+
+
+def _add_outside(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
+    outside = [span for span in spans if span.epoch is None]
+    for span in outside:
+        times.outside[span.phase] += span.self_ns * _NANO
+    inside_starts = (span.start_ns for span in spans if span.epoch is not None)
+    set_up_ns = min(inside_starts, default=max((span.stop_ns for span in outside), default=0))
+    covered_ns = sum(span.self_ns for span in outside if span.start_ns < set_up_ns)
+    times.outside[OTHER] += (set_up_ns - covered_ns) * _NANO
 
 
 def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
@@ -91,22 +103,30 @@ def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
     times.overlapped += _overlapped_ns(spans) * _NANO
 
 
-def _overlapped_ns(spans: Sequence[SpanRecord]) -> float:
-    in_flight = _CoveredTime(_flights(spans))
-    computing = [span for span in spans if span.phase not in COMMUNICATION and span.duration_ns]
-    # A span that contains others is spread evenly: its self time has no position of its own.
-    return sum(
-        (in_flight.before(span.stop_ns) - in_flight.before(span.start_ns))
-        * (span.self_ns / span.duration_ns)
-        for span in computing
-    )
+def _overlapped_ns(spans: Sequence[SpanRecord]) -> int:
+    """Return the self time of computing spans while an exchange was in flight."""
+    # Records come in the order of their ends; reversed, a span precedes those inside it.
+    nested = list(reversed(spans))
+    nested.sort(key=lambda span: (span.start_ns, -span.stop_ns))
+    in_flight = _CoveredTime(_flights(nested))
+    overlapped, around = 0, list[SpanRecord]()
+    for span in nested:
+        while around and around[-1].stop_ns <= span.start_ns:
+            around.pop()
+        covered = in_flight.before(span.stop_ns) - in_flight.before(span.start_ns)
+        if span.phase not in COMMUNICATION:
+            overlapped += covered
+        if around and around[-1].phase not in COMMUNICATION:
+            overlapped -= covered
+        around.append(span)
+    return overlapped
 
 
-def _flights(spans: Sequence[SpanRecord]) -> list[Interval]:
-    """Return when exchanges were in flight, one interval for each."""
+def _flights(spans: Iterable[SpanRecord]) -> list[Interval]:
+    """Return when exchanges were in flight, one interval for each; `spans` by start."""
     waiting: dict[str, deque[SpanRecord]] = defaultdict(deque)
     intervals: list[Interval] = []
-    for span in sorted(spans, key=lambda span: span.start_ns):
+    for span in spans:
         if span.phase == "exchange":
             waiting[span.detail].append(span)
         elif span.phase == "wait":

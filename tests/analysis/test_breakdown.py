@@ -21,6 +21,14 @@ def overlapped(*spans):
 SEQUENCES = st.lists(st.tuples(st.sampled_from(PHASES), st.integers(0, 9), st.integers(0, 3)))
 
 
+NAMES = st.sampled_from(["exchange", "wait", "reduce", "dense", "interior"])
+TREES = st.recursive(
+    st.tuples(NAMES, st.integers(0, 4), st.just([])),
+    lambda inner: st.tuples(NAMES, st.integers(0, 4), st.lists(inner, max_size=4)),
+    max_leaves=10,
+)
+
+
 def lay_out(sequence):
     now, spans = 0, []
     for phase, length, idle in sequence:
@@ -48,24 +56,45 @@ def test_phases_add_up_to_the_wall_time_of_the_epochs(sequences):
     assert times.exposed == pytest.approx(communication)
 
 
-@given(sequence=SEQUENCES)
-def test_overlap_equals_a_count_of_milliseconds(sequence):
-    spans = lay_out(sequence)
+def lay_out_tree(trees, now, spans):
+    """Append the spans of nested (phase, own milliseconds, children) in the order of their ends."""
+    for phase, own, children in trees:
+        start = now
+        now = lay_out_tree(children, now + own, spans) + own
+        # Before and after its children, so that own time lies on both sides.
+        inner = sum(child.self_ns for child in spans if child.start_ns >= start * MS) // MS
+        spans.append(span(phase, start, now, own=now - start - inner))
+    return now
+
+
+def by_the_millisecond(spans):
+    """Count the milliseconds in which a rank computes while an exchange is in flight."""
     in_flight, pending = set(), []
-    for item in spans:
+    parents_first = list(reversed(spans))
+    parents_first.sort(key=lambda item: (item.start_ns, -item.stop_ns))
+    for item in parents_first:
         if item.phase == "exchange":
             pending.append(item)
         elif item.phase == "wait":
             for exchange in pending:
                 in_flight.update(range(exchange.start_ns // MS, item.stop_ns // MS))
             pending = []
-    computing = [
-        millisecond
-        for item in spans
-        if item.phase not in COMMUNICATION
-        for millisecond in range(item.start_ns // MS, item.stop_ns // MS)
-    ]
-    assert overlapped(*spans) == sum(millisecond in in_flight for millisecond in computing)
+    for exchange in pending:
+        in_flight.update(range(exchange.start_ns // MS, exchange.stop_ns // MS))
+    innermost = {}
+    for item in parents_first:
+        innermost |= dict.fromkeys(range(item.start_ns // MS, item.stop_ns // MS), item.phase)
+    return sum(
+        millisecond in in_flight and phase not in COMMUNICATION
+        for millisecond, phase in innermost.items()
+    )
+
+
+@given(trees=st.lists(TREES, max_size=5))
+def test_overlap_equals_a_count_of_milliseconds(trees):
+    spans = []
+    lay_out_tree(trees, 0, spans)
+    assert overlapped(*spans) == by_the_millisecond(spans)
 
 
 def test_computation_between_exchange_and_wait_is_overlapped():
@@ -107,10 +136,9 @@ def test_computation_inside_an_exchange_is_overlapped():
     assert overlapped(*spans) == 3
 
 
-def test_a_span_around_others_counts_its_own_share():
-    # Of the evaluation's 10 ms, 4 are its own; the exchange covers half of them.
-    spans = span("exchange", 0, 1), span("wait", 4, 5), span("evaluate", 0, 10, own=4)
-    assert overlapped(*spans) == 2
+def test_only_the_own_time_of_a_span_around_others_counts():
+    spans = span("exchange", 0, 1), span("wait", 4, 5), span("evaluate", 0, 10, own=8)
+    assert overlapped(*spans) == 3
 
 
 def test_epochs_of_different_seeds_are_different_epochs():
@@ -120,10 +148,17 @@ def test_epochs_of_different_seeds_are_different_epochs():
 
 
 def test_time_outside_epochs_is_kept_apart():
-    times = measure_rank(0, [span("read", 0, 2, epoch=None), span("dense", 5, 6)])
-    assert dict(times.outside) == pytest.approx({"read": 2e-3})
+    set_up, later = span("read", 1, 3, epoch=None), span("checkpoint", 8, 10, epoch=None)
+    times = measure_rank(0, [set_up, span("dense", 5, 6), later])
+    # From the start to the first epoch 5 ms pass, 2 of them reading.
+    assert dict(times.outside) == pytest.approx({"read": 2e-3, "checkpoint": 2e-3, "other": 3e-3})
     assert times.wall == pytest.approx(1e-3)
     assert "read" not in times.names
+
+
+def test_set_up_of_a_run_without_epochs_ends_with_its_last_span():
+    times = measure_rank(0, [span("read", 1, 3, epoch=None), span("plan", 4, 5, epoch=None)])
+    assert times.outside["other"] == pytest.approx(2e-3)
 
 
 def test_a_rank_without_spans():
