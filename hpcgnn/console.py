@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from rich import progress
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hpcgnn.errors import InputError
@@ -57,11 +58,11 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table to standard output; the first column is aligned left, the others right."""
     # No styles: under an MPI launcher standard output looks like a terminal and ends in a log.
-    table = Table(title=title, title_justify="left", title_style="", header_style="")
+    table = Table(title=escape(title), title_justify="left", title_style="", header_style="")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right")
+        table.add_column(escape(column), justify="left" if position == 0 else "right")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(escape(str(cell)) for cell in row))
     # A pipe or a log has no width of its own: never wrap a table there.
     console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(table, highlight=False)
