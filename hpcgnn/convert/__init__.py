@@ -1,0 +1,28 @@
+"""Importers: graphs in the formats that are in use, streamed into a store.
+
+``python -m hpcgnn.convert`` and `convert` read files; `from_scipy`, `from_torch_geometric` and
+`from_dgl` take graphs of a Python program. A file for each format reads its input into a
+`GraphSource` (`source`): streams of edges and features, arrays of labels and split; `pipeline`
+writes it.
+An edge src -> dst of the input becomes the non-zero in row dst, column src. This package may import
+`storage`; it knows nothing of MPI or torch.
+"""
+
+from hpcgnn.convert.conversion import convert
+from hpcgnn.convert.dgl_graph import from_dgl
+from hpcgnn.convert.formats import FORMATS, detect
+from hpcgnn.convert.pipeline import Report
+from hpcgnn.convert.scipy_matrix import from_scipy
+from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.convert.torch_geometric_data import from_torch_geometric
+
+__all__ = [
+    "FORMATS",
+    "ConvertOptions",
+    "Report",
+    "convert",
+    "detect",
+    "from_dgl",
+    "from_scipy",
+    "from_torch_geometric",
+]

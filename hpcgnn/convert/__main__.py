@@ -1,0 +1,141 @@
+"""``python -m hpcgnn.convert``: turn a graph in any known format into a store."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcgnn.console import print_json, print_table, report, run_command
+from hpcgnn.convert.conversion import convert
+from hpcgnn.convert.formats import FORMATS, detect
+from hpcgnn.convert.pipeline import Report
+from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.errors import InputError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Convert as the command line says; raises `InputError` for faulty input."""
+    given = _parser().parse_args(arguments)
+    if given.memory < 1:
+        raise InputError(f"--memory {given.memory}: give at least 1 (MiB)")
+    if given.num_nodes is not None and given.num_nodes < 1:
+        raise InputError(f"--num-nodes {given.num_nodes}: give at least 1")
+    path = Path(given.input)
+    name, reason = (given.format, "given") if given.format else detect(path)
+    if not given.format:
+        report(f"format: {name} ({reason})")
+    started = time.perf_counter()
+    result = convert(path, given.output, format_name=name, options=_options(given))
+    seconds = time.perf_counter() - started
+    if given.json:
+        print_json(_summary(result, name, seconds))
+    else:
+        _show(result, name, seconds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcgnn.convert",
+        description="Convert a graph into a store (HDF5). docs/formats.md describes each format.",
+        epilog="formats: " + "; ".join(f"{name}: {each.about}" for name, each in FORMATS.items()),
+    )
+    parser.add_argument("input", metavar="INPUT", help="file or folder to read")
+    parser.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
+    parser.add_argument(
+        "--format", metavar="F", choices=list(FORMATS), help="default: told from the input"
+    )
+    parser.add_argument("--name", help="name of the graph (default: from INPUT)")
+    parser.add_argument("--undirected", action="store_true", help="add the reverse of each edge")
+    parser.add_argument("--reverse", action="store_true", help="swap the ends of each edge")
+    parser.add_argument(
+        "--self-loops", choices=("keep", "add", "drop"), default="keep", help="default: keep"
+    )
+    parser.add_argument(
+        "--duplicates",
+        choices=("first", "sum", "error"),
+        default="first",
+        help="edges given more than once: the first counts (default), weights are summed, or fail",
+    )
+    parser.add_argument(
+        "--relabel",
+        action="store_true",
+        help="edge lists: number the ids that occur from 0, in their order, and keep them",
+    )
+    parser.add_argument(
+        "--num-nodes", type=int, metavar="N", help="edge lists (default: largest id + 1)"
+    )
+    parser.add_argument(
+        "--columns",
+        metavar="A,B,...",
+        help="edge lists: what each field of a line is: src, dst, weight, relation or skip",
+    )
+    parser.add_argument(
+        "--split", metavar="S", help="which of several splits: OGB folder name, npz mask column"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "float32", "float64"),
+        help="type of the stored features (default: as in the input; float32 from text)",
+    )
+    parser.add_argument(
+        "--memory", type=int, default=1024, metavar="MIB", help="for sorting edges (default: 1024)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _options(given: argparse.Namespace) -> ConvertOptions:
+    return ConvertOptions(
+        name=given.name,
+        undirected=given.undirected,
+        reverse=given.reverse,
+        self_loops=given.self_loops,
+        duplicates=given.duplicates,
+        relabel=given.relabel,
+        num_nodes=given.num_nodes,
+        columns=tuple(given.columns.split(",")) if given.columns is not None else None,
+        split=given.split,
+        dtype=given.dtype,
+        memory_bytes=given.memory << 20,
+    )
+
+
+def _summary(result: Report, format_name: str, seconds: float) -> dict[str, object]:
+    header = result.header
+    return {
+        "path": str(result.path),
+        "format": format_name,
+        "name": header.name,
+        "num_nodes": header.num_nodes,
+        "num_edges": sum(result.edges.values()),
+        "relations": dict(result.edges),
+        "num_features": result.num_features,
+        "num_classes": header.num_classes,
+        "multi_label": header.multi_label,
+        "undirected": header.undirected,
+        "split": dict(result.split),
+        "input_edges": result.input_edges,
+        "zero_edges": result.zero_edges,
+        "ignored": list(result.ignored),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _show(result: Report, format_name: str, seconds: float) -> None:
+    rows: list[tuple[str, object]] = []
+    for key, value in _summary(result, format_name, seconds).items():
+        if key == "relations" and list(result.edges) == [""]:
+            continue
+        if isinstance(value, dict):
+            rows += [(f"{key}: {name}", count) for name, count in value.items()]
+        elif isinstance(value, list):
+            rows += [(key, ", ".join(map(str, value)))] if value else []
+        else:
+            rows.append((key, value))
+    print_table(f"store {result.path}", ("field", "value"), rows)
+
+
+if __name__ == "__main__":
+    run_command("convert", main)

@@ -1,0 +1,46 @@
+"""Find out whether a stream of edges equals its own reverse, in constant memory.
+
+Each edge u -> v adds h(u, v) - h(v, u) to a 64-bit sum, where h is a hash: the sum of a multiset of
+edges that contains each edge as often as its reverse is zero, and that of any other is zero with
+probability 2^-64.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.typing import Array
+
+__all__ = ["SymmetryCheck"]
+
+
+class SymmetryCheck:
+    """Add edges with `update`; `symmetric` then tells whether every relation equals its reverse."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, int] = {}
+
+    def update(self, src: Array, dst: Array, weights: Array | None, relation: str = "") -> None:
+        """Count edges (m,) with ids below 2^32; the weight is part of an edge."""
+        forward, backward = _hash(src, dst, weights), _hash(dst, src, weights)
+        change = int(forward.sum()) - int(backward.sum())
+        self._sums[relation] = (self._sums.get(relation, 0) + change) % (1 << 64)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether each edge so far was met as often as its reverse."""
+        return not any(self._sums.values())
+
+
+def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint64]:
+    mixed = _mix((first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64))
+    if weights is not None:
+        mixed = _mix(mixed ^ weights.astype(np.float32).view(np.uint32))
+    return mixed
+
+
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the finalisation step of the SplitMix64 generator; arithmetic is modulo 2^64."""
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
