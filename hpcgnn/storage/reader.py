@@ -143,21 +143,23 @@ class GraphStore:
 
     def read_nodes(self, start: int, stop: int) -> NodeBlock:
         """Return the nodes' data; checks features, labels and split."""
-        self._check_rows(start, stop)
+        features = self._read_column("features", start, stop, checks.fault_in_features)
+        original_id = self._read_column("original_id", start, stop, None)
+        assert original_id is not None
+        labels, split = self.read_labels(start, stop), self.read_split(start, stop)
+        return NodeBlock(start, stop, features, labels, split, original_id)
+
+    def read_labels(self, start: int, stop: int) -> Array | None:
+        """Return the labels alone, as in `NodeBlock`; checks them."""
 
         def fault_in_labels(rows: Array, first: int) -> str | None:
             return checks.fault_in_labels(rows, self.num_classes, first)
 
-        original_id = self._read_column("original_id", start, stop, None)
-        assert original_id is not None
-        return NodeBlock(
-            start,
-            stop,
-            self._read_column("features", start, stop, checks.fault_in_features),
-            self._read_column("labels", start, stop, fault_in_labels),
-            self._read_column("split", start, stop, checks.fault_in_split),
-            original_id,
-        )
+        return self._read_column("labels", start, stop, fault_in_labels)
+
+    def read_split(self, start: int, stop: int) -> Array | None:
+        """Return the split alone, as in `NodeBlock`; checks it."""
+        return self._read_column("split", start, stop, checks.fault_in_split)
 
     def part_edges(self, relations: tuple[str, ...] | None = None) -> Offsets:
         """Return the non-zeros (num_parts,) of each part, summed over `relations` (None: all)."""
@@ -219,6 +221,7 @@ class GraphStore:
         stop: int,
         find_fault: Callable[[Array, int], str | None] | None,
     ) -> Array | None:
+        self._check_rows(start, stop)
         dataset = self._node_dataset(name)
         if dataset is None:
             return None

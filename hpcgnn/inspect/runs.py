@@ -1,0 +1,114 @@
+"""What a run directory and a checkpoint hold, whatever state a stopped run left them in."""
+
+import json
+import math
+import tomllib
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from hpcgnn.errors import StorageFormatError
+
+__all__ = ["STATE_FILE", "describe_checkpoint", "describe_run"]
+
+STATE_FILE = "state.json"
+READ_BYTES = 1 << 24
+
+
+def describe_run(path: Path, *, verify: bool) -> dict[str, Any]:
+    """Return configuration, summary, last epoch and members; None for what is not there yet."""
+    names = sorted(each.parent.name for each in path.glob(f"checkpoints/*/{STATE_FILE}"))
+    if verify:
+        for name in names:
+            describe_checkpoint(path / "checkpoints" / name, verify=True)
+    lines = read_document(path / "metrics.jsonl", read_lines)
+    return {
+        "kind": "run",
+        "path": str(path),
+        "verified": verify,
+        "config": read_document(path / "config.toml", tomllib.loads),
+        "summary": read_document(path / "summary.json", json.loads),
+        "epochs": None if lines is None else len(lines),
+        "last_epoch": lines[-1] if lines else None,
+        "checkpoints": names,
+        "traces": len(list(path.glob("trace/rank*.jsonl"))),
+        "predictions": (path / "predictions.h5").is_file(),
+    }
+
+
+def describe_checkpoint(path: Path, *, verify: bool) -> dict[str, Any]:
+    """Return the state and the tensors of a checkpoint; `verify` compares its checksums."""
+    state = read_document(path / STATE_FILE, json.loads)
+    if not isinstance(state, dict):
+        raise damaged(path / STATE_FILE, "is not a JSON object")
+    if verify:
+        verify_files(path, state.get("crc32"))
+    files = sorted(path.glob("*.safetensors"))
+    return {
+        "kind": "checkpoint",
+        "path": str(path),
+        "verified": verify,
+        "state": state,
+        "files": [describe_tensors(file) for file in files],
+    }
+
+
+def verify_files(path: Path, checksums: Any) -> None:
+    """Raise `StorageFormatError` unless every file named in `checksums` has that crc32."""
+    if not isinstance(checksums, dict):
+        raise damaged(path / STATE_FILE, "has no checksums")
+    for name, expected in checksums.items():
+        crc = 0
+        try:
+            with (path / name).open("rb") as file:
+                while piece := file.read(READ_BYTES):
+                    crc = zlib.crc32(piece, crc)
+        except OSError as error:
+            raise damaged(path / name, f"cannot be read ({error.strerror})") from None
+        if crc != expected:
+            raise damaged(path / name, "does not match its checksum")
+
+
+def describe_tensors(path: Path) -> dict[str, Any]:
+    """Return names, shapes and types of the tensors in a safetensors file; reads its head only."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
+            tensors = [
+                {"name": name, "shape": each.get_shape(), "dtype": each.get_dtype()}
+                for name, each in slices.items()
+            ]
+    except (OSError, SafetensorError) as error:
+        raise damaged(path, f"cannot be read ({error})") from None
+    return {
+        "name": path.name,
+        "bytes": path.stat().st_size,
+        "numbers": sum(math.prod(each["shape"]) for each in tensors),
+        "tensors": tensors,
+    }
+
+
+def read_document(path: Path, parse: Callable[[str], Any]) -> Any:
+    """Return the parsed text of a file, None where there is none; damage is an error."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"cannot be read ({error})") from None
+
+
+def read_lines(text: str) -> list[Any]:
+    """Return the JSON values of lines; a last line that a stopped run cut short is left out."""
+    whole, _, _ = text.rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def damaged(path: Path, fault: str) -> StorageFormatError:
+    """Return the one-line error for a file of a run."""
+    return StorageFormatError(f"{path}: {fault}; restore it from a copy or run the training again")

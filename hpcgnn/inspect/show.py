@@ -1,0 +1,126 @@
+"""Tables for people; JSON output has all that they leave out."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hpcgnn.console import print_table
+
+__all__ = ["show"]
+
+LONGEST_TEXT = 120
+MANY_CLASSES = 20
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print what `inspect_path` or `exchange_volume` returned."""
+    {"store": show_store, "run": show_run, "checkpoint": show_checkpoint, "exchange": show_plain}[
+        found["kind"]
+    ](found)
+
+
+def show_plain(found: Mapping[str, Any]) -> None:
+    """Print names and values."""
+    print_table(found["kind"], ("", "value"), list(found.items())[1:])
+
+
+def show_store(found: Mapping[str, Any]) -> None:
+    """Print a store."""
+    print_table("store", ("", "value"), store_rows(found))
+    columns = ("relation", "edges", "weights", "min", "median", "mean", "max", "empty rows")
+    rows = []
+    for each in found["relations"]:
+        degree = each["row_degree"]
+        numbers = (degree["min"], f"{degree['median']:g}", f"{degree['mean']:.2f}", degree["max"])
+        weights = "yes" if each["weighted"] else "no"
+        name = each["name"] or "(untyped)"
+        rows.append((name, each["num_edges"], weights, *numbers, degree["empty"]))
+    print_table("relations and degrees", columns, rows)
+    classes = found["classes"]
+    if 0 < len(classes) <= MANY_CLASSES:
+        print_table("classes", ("class", "nodes"), [(c["name"], c["nodes"]) for c in classes])
+
+
+def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the lines of a store's table."""
+    for key in ("path", "name", "fingerprint", "num_nodes", "num_edges", "undirected"):
+        yield key, found[key]
+    yield "isolated nodes", found["isolated_nodes"]
+    features, split, parts = found["features"], found["split"], found["parts"]
+    yield "features", f"{features['columns']} x {features['dtype']}" if features else "none"
+    yield "classes", classes_text(found)
+    yield "split", ", ".join(f"{k} {v}" for k, v in split.items()) if split else "none"
+    yield "parts", parts["count"]
+    for name in ("rows", "edges"):
+        yield f"{name} of a part", f"{parts[name]['min']} to {parts[name]['max']}"
+    yield "edge imbalance of the parts", f"{parts['edges']['imbalance']:.4f}"
+    for key, value in found["partition"].items():
+        yield f"partition {key}", text(value)
+    yield "provenance", text(found["provenance"])
+    yield "bytes on disk", found["bytes_on_disk"]
+    yield "checksums", "compared, all match" if found["verified"] else "not compared (--verify)"
+
+
+def classes_text(found: Mapping[str, Any]) -> str:
+    """Return the classes in a few words."""
+    if not found["classes"]:
+        return "none"
+    kind = "multi-label" if found["multi_label"] else "single-label"
+    nodes = [each["nodes"] for each in found["classes"]]
+    sizes = f"of {min(nodes)} to {max(nodes)} nodes"
+    return f"{len(nodes)} {kind}, {sizes}, {found['unlabelled_nodes']} nodes unlabelled"
+
+
+def show_run(found: Mapping[str, Any]) -> None:
+    """Print a run directory."""
+    rows: list[tuple[str, object]] = []
+    for section, values in (found["config"] or {}).items():
+        rows += [(f"{section}.{key}", text(value)) for key, value in settings(values)]
+    print_table("config.toml", ("setting", "value"), rows)
+    for title, key in (("summary.json", "summary"), ("last epoch", "last_epoch")):
+        if isinstance(found[key], dict):
+            show_object(title, found[key])
+    members = ("path", "epochs", "checkpoints", "traces", "predictions")
+    print_table("run", ("", "value"), [(key, text(found[key])) for key in members])
+
+
+def show_object(title: str, value: Mapping[str, Any]) -> None:
+    """Print a JSON object, and each list of objects in it as a table of its own."""
+    lists = {key: each for key, each in value.items() if is_table(each)}
+    rest = [(key, text(each)) for key, each in value.items() if key not in lists]
+    print_table(title, ("", "value"), rest)
+    for key, rows in lists.items():
+        columns = [name for name, cell in rows[0].items() if not isinstance(cell, dict | list)]
+        cells = [[text(row.get(name)) for name in columns] for row in rows]
+        print_table(key, columns, cells)
+
+
+def is_table(value: Any) -> bool:
+    """Tell whether a JSON value is a list of objects."""
+    return bool(value) and isinstance(value, list) and all(isinstance(v, dict) for v in value)
+
+
+def settings(values: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a section, or the value itself where there are no sections."""
+    if isinstance(values, dict):
+        yield from values.items()
+    else:
+        yield "", values
+
+
+def show_checkpoint(found: Mapping[str, Any]) -> None:
+    """Print a checkpoint."""
+    rows = [("path", found["path"])]
+    rows += [(key, text(value)) for key, value in found["state"].items()]
+    rows.append(("checksums", "all match" if found["verified"] else "not compared (--verify)"))
+    print_table("checkpoint", ("", "value"), rows)
+    for file in found["files"]:
+        size = ("(all)", "", f"{file['numbers']} numbers, {file['bytes']} bytes")
+        tensors = [(each["name"], each["dtype"], each["shape"]) for each in file["tensors"]]
+        print_table(file["name"], ("tensor", "type", "shape"), [*tensors, size])
+
+
+def text(value: Any) -> str:
+    """Return a value on one short line."""
+    line = value if isinstance(value, str) else json.dumps(value)
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 4] + " ..."
