@@ -3,6 +3,7 @@
 #
 #   use_environment [GROUP...]   make or refresh .venv (GROUPs: test, lint) and choose the MPI
 #   mpi_run RANKS COMMAND...     run COMMAND on RANKS processes
+#   mpi_exec RANKS COMMAND...    the same in place of this shell, so that `$!` is the launcher
 #
 # Read from outside, all optional:
 #   PYTHON        the Python to make .venv with (3.11 to 3.13)
@@ -85,9 +86,13 @@ allow_oversubscription() {
 }
 
 mpi_run() (
-    ranks=$1
+    mpi_exec "$@"
+)
+
+mpi_exec() {
+    local ranks=$1 cores threads=${SLURM_CPUS_PER_TASK:-1}
     shift
-    find_mpi || exit 1
+    find_mpi || exit
     if ((EUID == 0)); then
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi
@@ -95,7 +100,6 @@ mpi_run() (
         # Under srun nothing else tells the library where it was installed.
         export OPAL_PREFIX=$HPCGNN_VENV
     fi
-    threads=${SLURM_CPUS_PER_TASK:-1}
     if ! in_batch_job; then
         cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
         ((ranks <= cores)) || allow_oversubscription
@@ -103,7 +107,7 @@ mpi_run() (
     fi
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
     exec "${MPI_LAUNCHER[@]}" -n "$ranks" "$@"
-)
+}
 
 # ---- the virtual environment -----------------------------------------------------------------
 

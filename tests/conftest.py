@@ -198,7 +198,7 @@ def mpi_run() -> MpiRun:
     It goes through jobs/env.sh like every other launch, and returns the finished process with its
     output as text. For serial tests of commands; a test inside the suite's world uses `comm`.
     """
-    script = f'. "{ROOT}/jobs/env.sh" && mpi_run "$@"'
+    script = f'. "{ROOT}/jobs/env.sh" && mpi_exec "$@"'
 
     def run(
         ranks: int, *arguments: object, timeout: float = 60, cwd: Path = ROOT

@@ -39,7 +39,7 @@ stage() {
 
 # ranks N LIMIT_S: the suite on N ranks, in one launch.
 ranks() {
-    stage "pytest on $1 ranks" "$2" bash -c '. jobs/env.sh && mpi_run "$@"' bash \
+    stage "pytest on $1 ranks" "$2" bash -c '. jobs/env.sh && mpi_exec "$@"' bash \
         "$1" "${PYTEST[@]}" "${arguments[@]}"
 }
 

@@ -22,13 +22,14 @@ fail() {
 }
 
 install_slurm() {
+    # Slurm's plugin opens the library of PMIx by the name that only the -dev package has.
+    local packages=(slurm-wlm slurm-wlm-basic-plugins munge libpmix-dev iproute2 procps util-linux)
     ((EUID == 0)) || fail "only root can install Slurm and make namespaces"
-    type -P slurmctld slurmd munged ip nsenter >/dev/null && return
     type -P apt-get >/dev/null || fail "no apt-get: Slurm is installed from Debian's packages only"
+    ! dpkg --status "${packages[@]}" &>/dev/null || return 0
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
-    apt-get -qq install -y --no-install-recommends \
-        slurm-wlm slurm-wlm-basic-plugins munge libpmix2 iproute2 util-linux
+    apt-get -qq install -y --no-install-recommends "${packages[@]}"
 }
 
 # ---- hosts -----------------------------------------------------------------------------------
@@ -110,6 +111,8 @@ AuthInfo=socket=$state/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=$state/controller
 SlurmdSpoolDir=$state/spool-%n
+# The hosts share /tmp; what is local to one of them must not.
+TmpFS=$state/tmp-%n
 SlurmctldPidFile=$state/slurmctld.pid
 SlurmdPidFile=$state/slurmd-%n.pid
 SlurmctldLogFile=$state/slurmctld.log
@@ -153,7 +156,7 @@ start_slurm() {
         --seed-file="$state/munge.seed"
     on head slurmctld -i
     for host in "${NODES[@]}"; do
-        mkdir -p "$state/spool-$host"
+        mkdir -p "$state/spool-$host" "$state/tmp-$host"
         on "$host" slurmd -N "$host"
     done
     wait_for 30 nodes_idle || fail "the nodes did not come up: $(tail -n 5 "$state"/slurm*.log)"

@@ -1,0 +1,141 @@
+"""The job templates as written, on a real Slurm over two emulated hosts."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcgnn.storage import GraphStore, store_from_arrays
+from tests.slurm.cluster import Cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+NUM_NODES, NUM_CLASSES, PARTS, EPOCHS = 1003, 5, 4, 300
+
+CONFIG = f"""
+[model]
+hidden = 16
+[train]
+epochs = {EPOCHS}
+seeds = [11]
+"""
+
+
+@pytest.fixture(scope="module")
+def config(cluster: Cluster) -> Path:
+    path = cluster.directory / "config.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(cluster: Cluster) -> Path:
+    """A partitioned store, made by the template for it."""
+    rng = np.random.default_rng(20260907)
+    source, target = rng.integers(0, NUM_NODES, (2, 6 * NUM_NODES))
+    whole, parts = cluster.directory / "whole.h5", cluster.directory / "parts.h5"
+    labels = rng.integers(0, NUM_CLASSES, NUM_NODES).astype(np.int32)
+    store_from_arrays(
+        whole,
+        name="random",
+        num_nodes=NUM_NODES,
+        edges={"": (source, target)},
+        features=rng.normal(size=(NUM_NODES, 7)).astype(np.float32) + labels[:, None],
+        labels=labels,
+        split=rng.integers(1, 4, NUM_NODES).astype(np.uint8),
+        num_classes=NUM_CLASSES,
+    )
+    options = ("--parts", PARTS, "--method", "metis", "-o", parts)
+    job = cluster.submit("partition.sbatch", whole, *options)
+    cluster.wait(job, "COMPLETED")
+    return parts
+
+
+@pytest.fixture(scope="module")
+def train(cluster: Cluster, config: Path, store: Path) -> Callable[[Path], str]:
+    """Return a function that submits training into a run directory."""
+
+    def submit(run: Path) -> str:
+        return cluster.submit("train.sbatch", config, f"graph.store={store}", f"run.dir={run}")
+
+    return submit
+
+
+@pytest.fixture(scope="module")
+def reference(cluster: Cluster, train: Callable[[Path], str]) -> list[dict[str, Any]]:
+    """The epochs of a run that nothing interrupted."""
+    run = cluster.directory / "reference"
+    job = train(run)
+    cluster.wait(job, "COMPLETED")
+    assert cluster.facts(job)["Restarts"] == "0"
+    assert "4 ranks" in cluster.log(job)
+    return epochs(run)
+
+
+def epochs(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl without their times."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines]
+    return [{k: v for k, v in record.items() if k != "epoch_s"} for record in records]
+
+
+def wait_for_epochs(run: Path, count: int, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while len(epochs(run)) < count:
+        assert time.monotonic() < deadline, "training does not progress"
+        time.sleep(0.05)
+
+
+def test_partition(store: Path) -> None:
+    with GraphStore.open(store) as graph:
+        assert graph.num_parts == PARTS
+        assert graph.num_nodes == NUM_NODES
+
+
+def test_signalled_job_requeues_and_finishes_alike(
+    cluster: Cluster, train: Callable[[Path], str], reference: list[dict[str, Any]]
+) -> None:
+    run = cluster.directory / "signalled"
+    job = train(run)
+    wait_for_epochs(run, 5)
+    # What --signal=B:USR1@180 sends 180 s before the time limit.
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+    cluster.wait(job, "PENDING")
+    assert len(epochs(run)) < EPOCHS
+    cluster.wait(job, "COMPLETED")
+    assert cluster.facts(job)["Restarts"] == "1"
+    assert "requeueing" in cluster.log(job)
+    assert epochs(run) == reference
+
+
+def test_preempted_job_requeues_and_finishes_alike(
+    cluster: Cluster, train: Callable[[Path], str], reference: list[dict[str, Any]]
+) -> None:
+    run = cluster.directory / "preempted"
+    job = train(run)
+    wait_for_epochs(run, 5)
+    urgent = ("--partition=urgent", "--nodes=2", "--exclusive", f"--output={run}.urgent")
+    cluster.run("sbatch", *urgent, "--wrap", "sleep 1")
+    cluster.wait(job, "PENDING")
+    assert len(epochs(run)) < EPOCHS
+    cluster.wait(job, "COMPLETED")
+    assert epochs(run) == reference
+
+
+def test_cancelled_job_stays_cancelled(cluster: Cluster, train: Callable[[Path], str]) -> None:
+    run = cluster.directory / "cancelled"
+    job = train(run)
+    wait_for_epochs(run, 5)
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED")
+    deadline = time.monotonic() + 60
+    while "not requeued" not in cluster.log(job):
+        assert time.monotonic() < deadline, cluster.log(job)
+        time.sleep(0.3)
+    time.sleep(3)
+    assert cluster.facts(job)["JobState"] == "CANCELLED"
