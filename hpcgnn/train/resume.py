@@ -1,0 +1,82 @@
+"""Where a run goes on: the newest checkpoint of its directory, if it belongs to this run."""
+
+import shutil
+from pathlib import Path
+
+from hpcgnn.comm import ProcessGrid, agree, bcast
+from hpcgnn.errors import InputError
+from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, read_checkpoint
+from hpcgnn.train.config import Config
+from hpcgnn.train.run_directory import RunDirectory
+from hpcgnn.train.task import GraphFacts
+
+__all__ = ["open_run"]
+
+
+def open_run(
+    grid: ProcessGrid, config: Config, facts: GraphFacts, directory: RunDirectory
+) -> Checkpoint | None:
+    """Prepare the run directory; return the checkpoint to go on from, or None for a fresh start.
+
+    Collective.
+
+    Call it once the graph is read: a fresh start drops the results of an earlier run.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the newest checkpoint is damaged or belongs to another run, or when ``run.resume=must``
+        and there is none.
+    """
+    path: Path | None = None
+    with agree(grid.world):
+        if grid.rank == 0:
+            path = _newest(config, directory) if config.run.resume != "never" else None
+            if path is None and config.run.resume == "must":
+                raise InputError(
+                    f"run.resume=must, but {directory.checkpoints} has no checkpoint; "
+                    "start with run.resume=auto"
+                )
+    path = bcast(grid.world, path)
+    checkpoint = None
+    with agree(grid.world):
+        if path is not None:
+            checkpoint = read_checkpoint(path)
+            _check_fits(path, checkpoint, config, facts)
+        if grid.rank == 0:
+            _prepare(checkpoint, config, directory)
+    return checkpoint
+
+
+def _newest(config: Config, directory: RunDirectory) -> Path | None:
+    order = {seed: position for position, seed in enumerate(config.train.seeds)}
+    found = [
+        (order.get(seed, -1), epoch, path)
+        for seed, epoch, path in checkpoint_paths(directory.checkpoints)
+    ]
+    return max(found)[2] if found else None
+
+
+def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: GraphFacts) -> None:
+    state = checkpoint.state
+    if state["seed"] not in config.train.seeds:
+        raise InputError(
+            f"checkpoint {path} has seed {state['seed']}, which is not in train.seeds; use "
+            "another run.dir, or run.resume=never to start over"
+        )
+    if state["fingerprint"] != facts.fingerprint:
+        raise InputError(
+            f"checkpoint {path} was trained on another store than {config.graph.store}; "
+            "use that store, another run.dir, or run.resume=never to start over"
+        )
+
+
+def _prepare(checkpoint: Checkpoint | None, config: Config, directory: RunDirectory) -> None:
+    if checkpoint is None:
+        for _, _, path in checkpoint_paths(directory.checkpoints):
+            shutil.rmtree(path)
+        directory.start(config)
+        return
+    state = checkpoint.state
+    done = {result["seed"]: result["epochs"] for result in state["finished_seeds"]}
+    directory.resume(config, {**done, state["seed"]: state["epoch"]})
