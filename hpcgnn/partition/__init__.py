@@ -7,7 +7,7 @@ imports no MPI: parts are independent of ranks.
 """
 
 from hpcgnn.partition.methods import Partitioner, block, random
-from hpcgnn.partition.metis import metis
+from hpcgnn.partition.multilevel import metis
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import CSRGraph, read_pattern
 from hpcgnn.partition.volume import VolumeMetrics, measure

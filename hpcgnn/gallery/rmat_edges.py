@@ -1,0 +1,122 @@
+"""R-MAT graphs: power-law degrees without any structure that a partitioner could find.
+
+Every edge walks down `scale` levels of a quadtree over the adjacency and picks one quadrant a
+level. Edges come in numbered chunks with a random stream each, so that a chunk can be made alone,
+in any order, and on any machine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
+from hpcgnn.typing import GlobalIndices
+
+__all__ = ["CHUNK_EDGES", "RmatEdges", "rmat"]
+
+CHUNK_EDGES = 1 << 18
+"""Edges of one chunk; part of the definition of a graph, as each chunk has its own stream."""
+
+MAX_SCALE = 40
+MIXING_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class RmatEdges:
+    """The edges of an R-MAT graph with 2**scale nodes, made chunk by chunk.
+
+    Attributes
+    ----------
+    edge_factor
+        Edges per node, loops and duplicates included.
+    a, b, c
+        Probability of the quadrants (low src, low dst), (low, high), (high, low); the defaults
+        are those of Graph500.
+    """
+
+    scale: int
+    edge_factor: int
+    seed: int
+    a: float = 0.57
+    b: float = 0.19
+    c: float = 0.19
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale <= MAX_SCALE:
+            raise InputError(f"scale is {self.scale}: 0 to {MAX_SCALE} are possible")
+        if self.edge_factor < 0 or self.seed < 0:
+            raise InputError(f"edge_factor {self.edge_factor} or seed {self.seed} is negative")
+        if min(self.a, self.b, self.c) < 0 or self.a + self.b + self.c > 1:
+            raise InputError(f"a, b, c = {self.a}, {self.b}, {self.c} are no probabilities")
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes."""
+        return 1 << self.scale
+
+    @property
+    def num_edges(self) -> int:
+        """Return the number of edges, loops and duplicates included."""
+        return self.edge_factor << self.scale
+
+    def chunks(self) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+        """Yield (src, dst) of every chunk."""
+        for number in range(-(-self.num_edges // CHUNK_EDGES)):
+            yield self.chunk(number)
+
+    def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
+        """Return (src, dst) of chunk `number`, int64, at most `CHUNK_EDGES` edges."""
+        count = min(CHUNK_EDGES, self.num_edges - number * CHUNK_EDGES)
+        stream = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, number, 0]))
+        src, dst = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for _ in range(self.scale):
+            draw = stream.random(count, np.float32)
+            high_src = draw >= self.a + self.b
+            high_dst = (draw >= self.a + self.b + self.c) | (~high_src & (draw >= self.a))
+            src = 2 * src + high_src
+            dst = 2 * dst + high_dst
+        return self._renumber(src), self._renumber(dst)
+
+    def _renumber(self, nodes: GlobalIndices) -> GlobalIndices:
+        """Shuffle node numbers: without this, hubs would have the lowest numbers.
+
+        Multiplying by an odd number and folding the high half onto the low half are both
+        one-to-one below 2**scale, so no table of the permutation is needed.
+        """
+        mask = np.uint64(self.num_nodes - 1)
+        fold = np.uint64((self.scale + 1) // 2)
+        stream = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, 0, 1]))
+        mixed = nodes.astype(np.uint64)
+        for _ in range(MIXING_ROUNDS):
+            factor, shift = stream.integers(0, 1 << 63, 2, dtype=np.uint64)
+            mixed = ((mixed + shift) * (factor | np.uint64(1))) & mask
+            mixed ^= mixed >> fold
+        return mixed.astype(np.int64)
+
+
+def rmat(
+    scale: int,
+    edge_factor: int,
+    seed: int,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    *,
+    undirected: bool = False,
+) -> GalleryGraph:
+    """Return an R-MAT graph of 2**scale nodes without loops and duplicates.
+
+    `edge_factor` edges are drawn per node; fewer are left. `undirected` adds the reverses.
+    """
+    edges = RmatEdges(scale, edge_factor, seed, a, b, c)
+    none = np.empty(0, np.int64)
+    chunks = [(none, none), *edges.chunks()]
+    src = np.concatenate([src for src, _ in chunks])
+    dst = np.concatenate([dst for _, dst in chunks])
+    kept = (both_ways if undirected else simple_edges)(src, dst, edges.num_nodes)
+    name = f"rmat-{scale}"
+    return GalleryGraph(
+        name=name, num_nodes=edges.num_nodes, edges={"": kept}, undirected=undirected
+    )

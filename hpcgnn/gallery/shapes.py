@@ -1,0 +1,79 @@
+"""Graphs whose shape is known: grids, a path, a star, triangulations, empty graphs."""
+
+import math
+
+import numpy as np
+from scipy import spatial
+
+from hpcgnn.gallery.graph import GalleryGraph, both_ways
+from hpcgnn.typing import GlobalIndices
+
+__all__ = ["delaunay", "empty", "grid2d", "grid3d", "grid_edges", "isolated", "path", "star"]
+
+
+def grid2d(shape: tuple[int, int]) -> GalleryGraph:
+    """Return the 5-point grid graph of `shape`, nodes in C order."""
+    return _grid("grid2d", shape)
+
+
+def grid3d(shape: tuple[int, int, int]) -> GalleryGraph:
+    """Return the 7-point grid graph of `shape`, nodes in C order."""
+    return _grid("grid3d", shape)
+
+
+def path(num_nodes: int) -> GalleryGraph:
+    """Return the path 0 - 1 - ... - n-1."""
+    return _undirected("path", num_nodes, np.arange(num_nodes - 1), np.arange(1, num_nodes))
+
+
+def star(num_leaves: int) -> GalleryGraph:
+    """Return one hub, node 0, joined to `num_leaves` leaves."""
+    leaves = np.arange(1, num_leaves + 1)
+    return _undirected("star", num_leaves + 1, np.zeros_like(leaves), leaves)
+
+
+def empty(num_nodes: int) -> GalleryGraph:
+    """Return nodes without any edge."""
+    none = np.empty(0, np.int64)
+    return _undirected("empty", num_nodes, none, none)
+
+
+def isolated(num_nodes: int, num_isolated: int, seed: int) -> GalleryGraph:
+    """Return a path through some nodes in random order; `num_isolated` others have no edge."""
+    if not 0 <= num_isolated <= num_nodes:
+        raise ValueError(f"{num_isolated} of {num_nodes} nodes cannot be isolated")
+    order = np.random.default_rng(seed).permutation(num_nodes)[num_isolated:]
+    return _undirected("isolated", num_nodes, order[:-1], order[1:])
+
+
+def delaunay(num_nodes: int, seed: int) -> GalleryGraph:
+    """Return the Delaunay triangulation of random points in the unit square; at least 4 nodes."""
+    points = np.random.default_rng(seed).random((num_nodes, 2))
+    corners = spatial.Delaunay(points).simplices.astype(np.int64)
+    src = corners.ravel()
+    return _undirected("delaunay", num_nodes, src, np.roll(corners, 1, axis=1).ravel())
+
+
+def grid_edges(
+    shape: tuple[int, ...], start: int, stop: int
+) -> tuple[GlobalIndices, GlobalIndices]:
+    """Return, for the nodes [start, stop) of a grid, the edges to their next node on each axis."""
+    nodes = np.arange(start, stop)
+    src, dst = [], []
+    stride = 1
+    for length in reversed(shape):
+        inner = nodes[nodes // stride % length < length - 1]
+        src.append(inner)
+        dst.append(inner + stride)
+        stride *= length
+    return np.concatenate(src), np.concatenate(dst)
+
+
+def _grid(name: str, shape: tuple[int, ...]) -> GalleryGraph:
+    num_nodes = math.prod(shape)
+    return _undirected(name, num_nodes, *grid_edges(shape, 0, num_nodes))
+
+
+def _undirected(name: str, num_nodes: int, src: GlobalIndices, dst: GlobalIndices) -> GalleryGraph:
+    edges = both_ways(src, dst, num_nodes)
+    return GalleryGraph(name=name, num_nodes=num_nodes, edges={"": edges}, undirected=True)
