@@ -1,9 +1,9 @@
 """The store: a graph in one HDF5 file, written all or nothing and read in block rows.
 
 `GraphStore` reads, `StoreWriter` writes, `EdgeBuilder` sorts edges that come in any order, and
-`store_from_arrays` does all of it for arrays in memory. `schema` describes the file. This package
-is the only one that imports h5py; it knows nothing of MPI, except that `GraphStore.open` hands a
-communicator to a parallel h5py.
+`store_from_arrays` does all of it for arrays in memory. `schema` describes the file. Predictions
+have files of their own. This package is the only one that imports h5py; it knows nothing of MPI,
+except that `GraphStore.open` hands a communicator to a parallel h5py.
 """
 
 from hpcgnn.storage.arrays import store_from_arrays
@@ -11,15 +11,25 @@ from hpcgnn.storage.assign import assign_parts
 from hpcgnn.storage.atomic import check_output
 from hpcgnn.storage.blocks import CSRBlock, NodeBlock
 from hpcgnn.storage.edges import EdgeBuilder
+from hpcgnn.storage.predictions import (
+    CsvPredictions,
+    H5Predictions,
+    NpyPredictions,
+    PredictionFile,
+)
 from hpcgnn.storage.reader import GraphStore
 from hpcgnn.storage.schema import Split, StoreHeader
 from hpcgnn.storage.writer import StoreWriter
 
 __all__ = [
     "CSRBlock",
+    "CsvPredictions",
     "EdgeBuilder",
     "GraphStore",
+    "H5Predictions",
     "NodeBlock",
+    "NpyPredictions",
+    "PredictionFile",
     "Split",
     "StoreHeader",
     "StoreWriter",

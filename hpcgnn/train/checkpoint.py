@@ -1,9 +1,9 @@
 """Checkpoints: safetensors and JSON in a directory that appears whole or not at all.
 
 ``checkpoints/seed1-epoch000120/`` holds the weights and the optimiser's state after 120 epochs, the
-weights kept so far (``best.safetensors``), and ``state.json`` with everything else and a checksum
-of each file. Nothing random needs saving: dropout masks and learning rates are functions of the
-epoch.
+weights kept so far (``best.safetensors``), what standardised features were scaled by
+(``features.safetensors``), and ``state.json`` with everything else and a checksum of each file.
+Nothing random needs saving: dropout masks and learning rates are functions of the epoch.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,21 @@ from torch import Tensor, nn
 
 from hpcgnn.errors import InputError, StorageFormatError
 
-__all__ = ["Checkpoint", "checkpoint_paths", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "checkpoint_paths",
+    "optimizer_tensors",
+    "read_checkpoint",
+    "read_state",
+    "restore_optimizer",
+    "write_checkpoint",
+]
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"seed(\d+)-epoch(\d+)")
 _STATE = "state.json"
-_TENSOR_FILES = ("model.safetensors", "optimizer.safetensors", "best.safetensors")
+_TENSOR_FILES = tuple(f"{name}.safetensors" for name in ("model", "optimizer", "best", "features"))
+_REMEDY = "remove that directory to resume from the checkpoint before it"
 
 Tensors = dict[str, Tensor]
 
@@ -41,7 +51,7 @@ class Checkpoint:
     ----------
     state
         JSON: ``seed``, ``epoch`` (epochs done), and what the loop adds.
-    model, optimizer, best
+    model, optimizer, best, features
         Tensors by name.
     """
 
@@ -49,6 +59,7 @@ class Checkpoint:
     model: Tensors
     optimizer: Tensors
     best: Tensors
+    features: Tensors
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
@@ -68,13 +79,15 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         crcs = {}
-        tensors = (checkpoint.model, checkpoint.optimizer, checkpoint.best)
+        tensors = (checkpoint.model, checkpoint.optimizer, checkpoint.best, checkpoint.features)
         for name, values in zip(_TENSOR_FILES, tensors, strict=True):
             content = save_tensors({key: value.contiguous() for key, value in values.items()})
             crcs[name] = zlib.crc32(content)
             _write_synced(partial / name, content)
         document = {"format_version": FORMAT_VERSION, **state, "crc32": crcs}
+        document["state_crc32"] = _state_crc(document)
         _write_synced(partial / _STATE, json.dumps(document, indent=1).encode())
+        _sync_directory(partial)
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
@@ -102,6 +115,28 @@ def checkpoint_paths(directory: Path) -> list[tuple[int, int, Path]]:
     return sorted(found)
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """Read the state of a checkpoint and compare its checksum.
+
+    Not collective.
+
+    Raises
+    ------
+    StorageFormatError
+        When it is missing or damaged, or of another version.
+    """
+    with _format_errors(path / _STATE):
+        state: dict[str, Any] = json.loads((path / _STATE).read_bytes())
+        if state["format_version"] != FORMAT_VERSION:
+            raise StorageFormatError(
+                f"checkpoint {path} has format version {state['format_version']}, this program "
+                f"reads {FORMAT_VERSION}; use the version of hpcgnn that wrote it"
+            )
+        if state.pop("state_crc32") != _state_crc(state):
+            raise ValueError("it does not match its checksum")
+    return state
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint and compare its checksums.
 
@@ -112,26 +147,31 @@ def read_checkpoint(path: Path) -> Checkpoint:
     StorageFormatError
         When a file is missing or damaged, or of another version.
     """
-    remedy = "remove that directory to resume from the checkpoint before it"
-    try:
-        state = json.loads((path / _STATE).read_bytes())
-        if state["format_version"] != FORMAT_VERSION:
-            raise StorageFormatError(
-                f"checkpoint {path} has format version {state['format_version']}, this program "
-                f"reads {FORMAT_VERSION}; use the version of hpcgnn that wrote it"
-            )
-        contents = [(path / name).read_bytes() for name in _TENSOR_FILES]
-        for name, content in zip(_TENSOR_FILES, contents, strict=True):
+    state = read_state(path)
+    tensors = []
+    for name in _TENSOR_FILES:
+        with _format_errors(path / name):
+            content = (path / name).read_bytes()
             if zlib.crc32(content) != state["crc32"][name]:
-                raise StorageFormatError(f"checkpoint {path / name} is damaged; {remedy}")
-        model, optimizer, best = (load_tensors(content) for content in contents)
+                raise ValueError("it does not match its checksum")
+            tensors.append(load_tensors(content))
+    return Checkpoint(state, *tensors)
+
+
+@contextlib.contextmanager
+def _format_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except StorageFormatError:
+        raise
     except OSError as error:
-        raise StorageFormatError(f"checkpoint {path}: {error}; {remedy}") from error
+        raise StorageFormatError(f"checkpoint {file}: {error.strerror}; {_REMEDY}") from error
     except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, StorageFormatError):
-            raise
-        raise StorageFormatError(f"checkpoint {path} does not read ({error}); {remedy}") from error
-    return Checkpoint(state, model, optimizer, best)
+        raise StorageFormatError(f"checkpoint {file} is damaged ({error}); {_REMEDY}") from error
+
+
+def _state_crc(document: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:

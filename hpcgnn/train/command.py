@@ -1,6 +1,9 @@
 """The training command, on every rank."""
 
 import argparse
+import contextlib
+from pathlib import Path
+from typing import Any
 
 from hpcgnn.comm import (
     Communicator,
@@ -16,16 +19,17 @@ from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import describe_keys, load_config
 from hpcgnn.train.load import load_task
+from hpcgnn.train.local_graph import LocalGraph
 from hpcgnn.train.loop import Outcome, TrainingLoop
+from hpcgnn.train.predictions import save_predictions
 from hpcgnn.train.report import describe_run, print_results
-from hpcgnn.train.resume import open_run
+from hpcgnn.train.resume import find_finished, open_run
 from hpcgnn.train.run_directory import RunDirectory
 from hpcgnn.train.signals import EXIT_REQUEUE, StopRequest, stop_on_signals
 from hpcgnn.train.summary import gather_rank_details, summarise
-from hpcgnn.train.task import NodeTask
 from hpcgnn.train.threads import set_threads
 
-__all__ = ["main"]
+__all__ = ["main", "run_training"]
 
 _DESCRIPTION = """Train a node model on a partitioned store. Start it on every rank:
   srun python -m hpcgnn.train CONFIG.toml graph.store=G.h5 run.dir=DIR
@@ -49,8 +53,13 @@ def main(comm: Communicator) -> int:
         with agree(comm):
             config = load_config(arguments.config, arguments.overrides)
         _check_agreement(comm, config)
-        with ProcessGrid(comm, config.exchange.replication) as grid:
-            return _train(grid, config, stop, as_json=arguments.json)
+        summary, status = run_training(comm, config, stop)
+    if comm.rank == 0 and summary is not None:
+        if arguments.json:
+            print_json(summary)
+        else:
+            print_results(summary, Path(config.run.dir))
+    return status
 
 
 def _parse() -> argparse.Namespace:
@@ -87,18 +96,58 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
     )
 
 
-def _train(grid: ProcessGrid, config: Config, stop: StopRequest, *, as_json: bool) -> int:
-    threads = set_threads(grid, config.run.threads)
+def run_training(
+    comm: Communicator, config: Config, stop: StopRequest
+) -> tuple[dict[str, Any] | None, int]:
+    """Train as `config` says, or go on where an earlier start of the same run was stopped.
+
+    Collective.
+
+    Parameters
+    ----------
+    comm
+        The ranks.
+    config
+        The configuration, equal on all ranks.
+    stop
+        Ends the run after an epoch once it is set on any rank.
+
+    Returns
+    -------
+    summary, status
+        What summary.json holds, on rank 0 of a finished run, else None; and the exit status.
+
+    Raises
+    ------
+    CollectiveInputError
+        On any fault of the input.
+    """
     directory = RunDirectory(config.run.dir)
-    with agree(grid.world):
-        if grid.rank == 0:
-            directory.create()
+    with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
+        threads = set_threads(grid, config.run.threads)
+        with agree(grid.world):
+            if grid.rank == 0:
+                stack.enter_context(directory.reserve())
+        summary = find_finished(grid, config, directory)
+        if summary is not None:
+            if grid.rank == 0:
+                report(f"the run in {directory.path} has ended: nothing is left to do")
+            return summary, 0
+        return _train(grid, config, directory, stop, threads)
+
+
+def _train(
+    grid: ProcessGrid, config: Config, directory: RunDirectory, stop: StopRequest, threads: int
+) -> tuple[dict[str, Any] | None, int]:
     wants_file = config.trace.enabled
-    with TraceRecorder.unattached() if wants_file else TraceRecorder.open(None, 0, {}) as trace:
+    trace = TraceRecorder.unattached() if wants_file else TraceRecorder.open(None, 0, {})
+    try:
         task = load_task(grid, config, trace)
+        checkpoint = open_run(grid, config, task.graph.facts, directory)
         if grid.rank == 0:
-            report(describe_run(grid, task, config, threads))
-        checkpoint = open_run(grid, config, task.facts, directory)
+            report(describe_run(task.graph, config, threads))
+            if checkpoint is not None:
+                report("going on with seed {seed} after epoch {epoch}".format(**checkpoint.state))
         if wants_file:
             _attach_trace(grid, config, directory, trace, resumes=checkpoint is not None)
         loop = TrainingLoop(
@@ -111,8 +160,13 @@ def _train(grid: ProcessGrid, config: Config, stop: StopRequest, *, as_json: boo
             stop=stop,
         )
         outcome = loop.run()
-        _finish(grid, config, task, trace, directory, outcome, as_json=as_json)
-    return EXIT_REQUEUE if outcome.stopped else 0
+        summary = _finish(task.graph, config, trace, directory, outcome)
+    except BaseException:
+        # One fault at a time: a disk that took no checkpoint will not take the trace either.
+        with contextlib.suppress(InputError):
+            trace.close()
+        raise
+    return summary, EXIT_REQUEUE if outcome.stopped else 0
 
 
 def _attach_trace(
@@ -133,23 +187,24 @@ def _attach_trace(
 
 
 def _finish(
-    grid: ProcessGrid,
+    graph: LocalGraph,
     config: Config,
-    task: NodeTask,
     trace: TraceRecorder,
     directory: RunDirectory,
     outcome: Outcome,
-    *,
-    as_json: bool,
-) -> None:
-    ranks = gather_rank_details(grid, task, trace)
+) -> dict[str, Any] | None:
+    """Write what an ended run leaves, the summary last; return it on rank 0."""
+    grid, summary = graph.grid, None
+    ranks = gather_rank_details(graph, trace)
+    if config.run.save_predictions and not outcome.stopped:
+        trace.set_epoch(None)
+        with trace.span("evaluate.predictions"):
+            save_predictions(graph, config, directory, outcome.results)
     with agree(grid.world):
+        trace.close()
         if grid.rank == 0 and outcome.stopped:
             report(f"stopped by a signal, with a checkpoint in {directory.checkpoints}")
         elif grid.rank == 0:
-            summary = summarise(config, task, outcome.results, directory.read_metrics(), ranks)
+            summary = summarise(config, graph, outcome, directory.read_metrics(), ranks)
             directory.write_summary(summary)
-            if as_json:
-                print_json(summary)
-            else:
-                print_results(summary, directory.path)
+    return summary

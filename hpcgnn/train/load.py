@@ -1,11 +1,11 @@
-"""From a store to this rank's task: rows, exchange plan, scaled operators, node data."""
+"""From a store to this rank's graph: rows, exchange plan, scaled operators, node data."""
 
 import difflib
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, agree, allreduce_sum, bcast
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS, Aggregations, GraphView
 from hpcgnn.sparse import (
@@ -18,19 +18,50 @@ from hpcgnn.sparse import (
     symmetric,
 )
 from hpcgnn.spmm import DistributedSpMM, Exchange, make_exchange
-from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
+from hpcgnn.storage import GraphStore, assign_parts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
-from hpcgnn.train.task import GraphFacts, NodeTask
-from hpcgnn.typing import FloatArray
+from hpcgnn.train.features import FeatureScale, cast_features, scale_features
+from hpcgnn.train.local_graph import GraphFacts, LocalGraph
+from hpcgnn.train.task import NodeTask
 
-__all__ = ["load_task"]
+__all__ = ["load_graph", "load_task"]
 
 
 def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTask:
+    """Read this rank's share of the graph and prepare to train on it.
+
+    Collective.
+
+    Raises
+    ------
+    CollectiveInputError
+        As `load_graph`, and when there are no labels, no split or no node to train on.
+    """
+    graph = load_graph(grid, config, trace, needs=("features", "labels", "split"))
+    return NodeTask(graph, config)
+
+
+def load_graph(
+    grid: ProcessGrid,
+    config: Config,
+    trace: TraceRecorder,
+    *,
+    needs: Sequence[str] = ("features",),
+    scale: FeatureScale | None = None,
+) -> LocalGraph:
     """Read this rank's share of the graph and prepare its products.
 
     Collective.
+
+    Parameters
+    ----------
+    grid, config, trace
+        The ranks, the configuration, the recorder.
+    needs
+        Node data that the store must hold.
+    scale
+        For standardised features: what to scale by; None takes it from this graph.
 
     Raises
     ------
@@ -40,15 +71,16 @@ def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTa
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store)
     with store:
-        row_map = _share_rows(grid, config, store)
-        directed = not (store.undirected or config.graph.undirected)
+        row_map = _share_rows(grid, config, store, needs)
         with trace.span("read.nodes"):
             with agree(grid.world):
                 nodes = store.read_nodes(row_map.start, row_map.stop)
-            features = _features(grid, config, nodes)
-        wanted = MODELS[config.model.name].aggregations
+            assert nodes.features is not None
+            features = cast_features(grid, nodes.features, config.train.dtype)
+            scale = scale_features(grid, config.graph.normalize_features, features, scale)
+        directed = not (store.undirected or config.graph.undirected)
         with trace.span("plan"):
-            operators, details = _operators(grid, config, store, row_map, wanted, directed, trace)
+            operators, details = _operators(grid, config, store, row_map, directed, trace)
         facts = GraphFacts(
             name=store.name,
             fingerprint=store.fingerprint,
@@ -59,24 +91,31 @@ def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTa
             multi_label=store.multi_label,
             directed=directed,
             num_parts=store.num_parts,
+            class_names=store.class_names,
         )
-    assert nodes.labels is not None
-    labels = nodes.labels.astype(features.dtype if facts.multi_label else np.int64)
-    return NodeTask(
+    return LocalGraph(
         grid=grid,
         row_map=row_map,
         facts=facts,
         view=GraphView(operators, nodes.original_id),
         features=torch.from_numpy(features),
-        labels=torch.from_numpy(labels),
-        split=torch.from_numpy(nodes.split),
+        scale=scale,
+        labels=nodes.labels,
+        split=nodes.split,
         details=details,
     )
 
 
-def _share_rows(grid: ProcessGrid, config: Config, store: GraphStore) -> RowMap:
+def _share_rows(
+    grid: ProcessGrid, config: Config, store: GraphStore, needs: Sequence[str]
+) -> RowMap:
     relations = config.graph.relations
     starts = None
+    there = {
+        "features": store.has_features,
+        "labels": store.has_labels,
+        "split": store.has_split,
+    }
     with agree(grid.world):
         for name in relations:
             if name not in store.relations:
@@ -85,37 +124,13 @@ def _share_rows(grid: ProcessGrid, config: Config, store: GraphStore) -> RowMap:
                     f"graph.relations: {store.path} has no relation {name!r}; "
                     f"did you mean {near[0]!r}? (hpcgnn.inspect lists them)"
                 )
-        for field, there, remedy in (
-            ("features", store.has_features, "convert the graph with node features"),
-            ("labels", store.has_labels, "convert the graph with labels"),
-            ("split", store.has_split, "convert the graph with a split"),
-        ):
-            if not there:
-                raise InputError(f"{store.path} has no node {field}: {remedy}")
+        for field in needs:
+            if not there[field]:
+                raise InputError(f"{store.path} has no node {field}: convert the graph with them")
         if grid.rank == 0:
             edges = store.part_edges(relations or None)
             starts = assign_parts(store.row_starts, edges, grid.num_blocks)
     return RowMap(bcast(grid.world, starts), grid.block)
-
-
-def _features(grid: ProcessGrid, config: Config, nodes: NodeBlock) -> FloatArray:
-    features = np.ascontiguousarray(nodes.features, dtype=config.train.dtype)
-    kind = config.graph.normalize_features
-    if kind == "row":
-        sums = np.abs(features).sum(axis=1, keepdims=True, dtype=np.float64)
-        features = (features / np.where(sums > 0, sums, 1)).astype(features.dtype)
-    elif kind == "standard":
-        # Two passes, since E[x²] - E[x]² cancels.
-        count = np.array([len(features)], np.float64)
-        total = features.sum(axis=0, dtype=np.float64)
-        allreduce_sum(grid.layer, count)
-        allreduce_sum(grid.layer, total)
-        centred = features - total / count
-        squares = np.square(centred).sum(axis=0)
-        allreduce_sum(grid.layer, squares)
-        deviation = np.sqrt(squares / count)
-        features = (centred / np.where(deviation > 0, deviation, 1)).astype(features.dtype)
-    return features
 
 
 def _operators(
@@ -123,10 +138,10 @@ def _operators(
     config: Config,
     store: GraphStore,
     row_map: RowMap,
-    wanted: tuple[Aggregations, ...],
     directed: bool,
     trace: TraceRecorder,
 ) -> tuple[dict[Aggregations, AggregationOperator], dict[str, int]]:
+    wanted = MODELS[config.model.name].aggregations
     rows = read_adjacency(
         grid,
         store,

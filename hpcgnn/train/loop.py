@@ -1,7 +1,7 @@
 """The training loop: seeds, epochs, checkpoints, and a clean stop on request."""
 
+import dataclasses
 import shutil
-from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree
@@ -17,7 +17,7 @@ from hpcgnn.train.task import NodeTask
 __all__ = ["Outcome", "TrainingLoop"]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What the loop has reached.
 
@@ -27,10 +27,13 @@ class Outcome:
         A line for each finished seed, see `SeedRun.result`.
     stopped
         Whether a signal ended it before all seeds were done; a checkpoint is there.
+    epochs_run
+        Epochs since the start of this process.
     """
 
     results: list[dict[str, Any]]
     stopped: bool
+    epochs_run: int
 
 
 class TrainingLoop:
@@ -65,6 +68,7 @@ class TrainingLoop:
         self._directory, self._stop = directory, stop
         self._checkpoint_found = checkpoint
         self._results: list[dict[str, Any]] = []
+        self._epochs_run = 0
 
     def run(self) -> Outcome:
         """Train until all seeds are done or a rank is asked to stop.
@@ -81,17 +85,21 @@ class TrainingLoop:
         if checkpoint is not None:
             self._results = checkpoint.state["finished_seeds"]
             seeds = seeds[seeds.index(checkpoint.state["seed"]) :]
-        for seed in seeds:
+        for position, seed in enumerate(seeds, start=1):
             run = SeedRun(self._task, self._config, seed, self._trace)
             if checkpoint is not None:
                 run.restore(checkpoint)
                 checkpoint = None
-            if not self._run_seed(run):
-                return Outcome(self._results, stopped=True)
-            self._results.append(run.result())
-        return Outcome(self._results, stopped=False)
+            stop = self._run_seed(run)
+            if run.finished:
+                self._results.append(run.result())
+            # The next seed's first epoch may be longer than the time that is left.
+            if stop and not (run.finished and position == len(seeds)):
+                return Outcome(self._results, stopped=True, epochs_run=self._epochs_run)
+        return Outcome(self._results, stopped=False, epochs_run=self._epochs_run)
 
     def _run_seed(self, run: SeedRun) -> bool:
+        """Train a seed to its end or until a rank is asked to stop; return whether one was."""
         config = self._config
         title = f"{config.model.name} seed {run.seed}"
         every = config.run.checkpoint_every
@@ -99,6 +107,7 @@ class TrainingLoop:
         with EpochDisplay(title, config.train.epochs, active=self._grid.rank == 0) as display:
             while not (run.finished or stop):
                 row, stop = run.run_epoch(self._stop.received is not None)
+                self._epochs_run += 1
                 with agree(self._grid.world):
                     self._trace.flush()
                     if self._grid.rank == 0:
@@ -107,15 +116,14 @@ class TrainingLoop:
                 due = every > 0 and run.epoch % every == 0
                 if due or stop or run.finished:
                     self._checkpoint(run)
-        return run.finished
+        return stop
 
     def _checkpoint(self, run: SeedRun) -> None:
         with self._trace.span("checkpoint"), agree(self._grid.world):
             if self._grid.rank == 0:
                 more = {
                     "finished_seeds": self._results,
-                    "fingerprint": self._task.facts.fingerprint,
-                    "num_nodes": self._task.facts.num_nodes,
+                    "graph": dataclasses.asdict(self._task.graph.facts),
                 }
                 write_checkpoint(self._directory.checkpoints, run.checkpoint(more))
                 self._prune(run.seed)

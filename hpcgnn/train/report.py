@@ -3,20 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import print_table, report
 from hpcgnn.train.config import Config
-from hpcgnn.train.task import NodeTask
+from hpcgnn.train.local_graph import LocalGraph
 
 __all__ = ["describe_run", "print_results"]
 
 
-def describe_run(grid: ProcessGrid, task: NodeTask, config: Config, threads: int) -> str:
+def describe_run(graph: LocalGraph, config: Config, threads: int) -> str:
     """Return the line that says what is about to run.
 
     Not collective.
     """
-    facts = task.facts
+    facts, grid = graph.facts, graph.grid
     edges = "directed edges" if facts.directed else "edges"
     return (
         f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, {facts.num_edges} {edges}, "
@@ -54,7 +53,7 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     )
     if epoch is not None:
         report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
-    report(f"results in {path}: config.toml metrics.jsonl summary.json checkpoints/")
+    report(f"results in {path}: config.toml metrics.jsonl summary.json checkpoints/ and more")
 
 
 def _percent(value: float | None) -> str:

@@ -1,16 +1,41 @@
 """Where a run goes on: the newest checkpoint of its directory, if it belongs to this run."""
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree, bcast
 from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
 from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, read_checkpoint
 from hpcgnn.train.config import Config
+from hpcgnn.train.local_graph import GraphFacts
 from hpcgnn.train.run_directory import RunDirectory
-from hpcgnn.train.task import GraphFacts
 
-__all__ = ["open_run"]
+__all__ = ["find_finished", "open_run"]
+
+
+def find_finished(
+    grid: ProcessGrid, config: Config, directory: RunDirectory
+) -> dict[str, Any] | None:
+    """Return the summary when the run has ended already, so that nothing is left to do.
+
+    Collective.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the store, or what the directory holds, does not read.
+    """
+    summary = None
+    with agree(grid.world):
+        if grid.rank == 0 and config.run.resume != "never":
+            summary = directory.finished(config)
+            if summary is not None:
+                with GraphStore.open(config.graph.store) as store:
+                    # Another graph in the same place: go on to the error that says so.
+                    if summary["graph"]["fingerprint"] != store.fingerprint:
+                        summary = None
+    return bcast(grid.world, summary)
 
 
 def open_run(
@@ -64,7 +89,7 @@ def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Graph
             f"checkpoint {path} has seed {state['seed']}, which is not in train.seeds; use "
             "another run.dir, or run.resume=never to start over"
         )
-    if state["fingerprint"] != facts.fingerprint:
+    if state["graph"]["fingerprint"] != facts.fingerprint:
         raise InputError(
             f"checkpoint {path} was trained on another store than {config.graph.store}; "
             "use that store, another run.dir, or run.resume=never to start over"
@@ -73,8 +98,6 @@ def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Graph
 
 def _prepare(checkpoint: Checkpoint | None, config: Config, directory: RunDirectory) -> None:
     if checkpoint is None:
-        for _, _, path in checkpoint_paths(directory.checkpoints):
-            shutil.rmtree(path)
         directory.start(config)
         return
     state = checkpoint.state

@@ -1,18 +1,24 @@
 """The run directory: what a run writes beside its checkpoints, by rank 0 only."""
 
-import dataclasses
+import contextlib
+import fcntl
 import json
 import os
+import platform
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.errors import InputError
+from hpcgnn.train.checkpoint import checkpoint_paths
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import dump_toml, load_config
+from hpcgnn.train.same_run import check_same_run
 
 __all__ = ["RunDirectory"]
 
-_FREE_SECTIONS = ("run", "trace", "exchange")
+_LEFTOVERS = (".*.partial-*", "checkpoints/.*.partial-*", ".predictions.h5.*.tmp")
 
 
 class RunDirectory:
@@ -30,25 +36,43 @@ class RunDirectory:
         self._config = self.path / "config.toml"
         self._summary = self.path / "summary.json"
 
-    def create(self) -> None:
-        """Make the directory and see that it can be written."""
-        try:
+    @contextlib.contextmanager
+    def reserve(self) -> Iterator[None]:
+        """Make the directory, see that it can be written, and keep other runs out of it.
+
+        A job that is requeued, or submitted twice, must not write beside the one that still runs.
+        """
+        with self._faults(self.path, "choose a directory that can be written"):
             for directory in (self.checkpoints, self.traces):
                 directory.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".probe-{os.getpid()}"
-            probe.write_bytes(b"x")
-            probe.unlink()
-        except OSError as error:
-            raise InputError(
-                f"run.dir {self.path}: {error.strerror}; choose a directory that can be written"
-            ) from error
+            lock = (self.path / ".lock").open("a+", encoding="utf-8")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise InputError(
+                    f"run.dir {self.path} is in use ({lock.read().strip()}): wait for that run to "
+                    "end, or choose another run.dir"
+                ) from None
+            except OSError:
+                # Some parallel file systems have no locks: the check is then up to the user.
+                pass
+            with self._faults(self.path, "choose a directory that can be written"):
+                lock.truncate(0)
+                lock.write(f"{platform.node()}, process {os.getpid()}\n")
+                lock.flush()
+            yield
 
     def start(self, config: Config) -> None:
         """Begin a run: write the resolved configuration and drop the results of an earlier one."""
-        for file in (self._metrics, self._summary, self.predictions):
-            file.unlink(missing_ok=True)
-        for trace in self.traces.glob("rank*.jsonl"):
-            trace.unlink()
+        with self._faults(self.path, "remove its files, or choose another run.dir"):
+            for _, _, path in checkpoint_paths(self.checkpoints):
+                shutil.rmtree(path)
+            for trace in self.traces.glob("rank*.jsonl"):
+                trace.unlink()
+            self._metrics.unlink(missing_ok=True)
+            self._drop_results()
         self._write(self._config, dump_toml(config))
 
     def resume(self, config: Config, epochs_done: dict[int, int]) -> None:
@@ -57,74 +81,102 @@ class RunDirectory:
         Parameters
         ----------
         config
-            The new configuration; only where and how it runs may differ.
+            The new configuration; only where and how it runs may differ, or how long.
         epochs_done
             Epochs that the checkpoints cover, by seed.
         """
-        self._check_same(config)
+        check_same_run(self._read_config(), config, self.path)
         kept = [
             json.dumps(row) + "\n"
             for row in self.read_metrics()
             if row["epoch"] < epochs_done.get(row["seed"], 0)
         ]
+        with self._faults(self.path, "remove its files, or choose another run.dir"):
+            self._drop_results()
         self._write(self._metrics, "".join(kept))
         self._write(self._config, dump_toml(config))
 
+    def finished(self, config: Config) -> dict[str, Any] | None:
+        """Return the summary of a run that has ended and that `config` describes, else None."""
+        if not self._summary.is_file() or not self._config.is_file():
+            return None
+        before = self._read_config()
+        same = (before.graph, before.model, before.train) == (
+            config.graph,
+            config.model,
+            config.train,
+        )
+        if not same or (config.run.save_predictions and not self.predictions.is_file()):
+            return None
+        with self._faults(self._summary, "remove that file to have it written again"):
+            summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))
+        return summary
+
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the line of an epoch."""
-        try:
-            with self._metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        except OSError as error:
-            raise InputError(f"{self._metrics}: {error.strerror}; free space and resume") from error
+        with (
+            self._faults(self._metrics, "free space, then start the same command again to resume"),
+            self._metrics.open("a", encoding="utf-8") as file,
+        ):
+            file.write(json.dumps(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines written so far; a last line cut short by a crash is left out."""
-        rows: list[dict[str, Any]] = []
         if not self._metrics.is_file():
-            return rows
-        lines = self._metrics.read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                if number < len(lines):
-                    raise InputError(
-                        f"{self._metrics} line {number} is not JSON; mend or remove that line"
-                    ) from error
-        return rows
+            return []
+        with self._faults(self._metrics, "mend that line or remove it"):
+            whole, _, _ = self._metrics.read_text(encoding="utf-8").rpartition("\n")
+            return [_metrics_row(*numbered) for numbered in enumerate(whole.splitlines(), start=1)]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json."""
+        """Write summary.json, the sign that the run has ended."""
         self._write(self._summary, json.dumps(summary, indent=1) + "\n")
 
-    def _check_same(self, config: Config) -> None:
+    def _read_config(self) -> Config:
         if not self._config.is_file():
             raise InputError(
                 f"{self.path} has checkpoints but no config.toml; use another run.dir, or "
                 "run.resume=never to start over"
             )
-        before = load_config(self._config)
-        for section in dataclasses.fields(Config):
-            if section.name in _FREE_SECTIONS:
-                continue
-            old, new = getattr(before, section.name), getattr(config, section.name)
-            for key in (each.name for each in dataclasses.fields(old)):
-                may_change = (section.name, key) == ("graph", "store") or (
-                    (section.name, key) == ("train", "epochs") and len(config.train.seeds) == 1
-                )
-                if getattr(old, key) != getattr(new, key) and not may_change:
-                    raise InputError(
-                        f"{section.name}.{key} = {getattr(new, key)!r}, but the run in {self.path} "
-                        f"has {getattr(old, key)!r}: set it back, use another run.dir, or "
-                        "run.resume=never to start over"
-                    )
+        return load_config(self._config)
+
+    def _drop_results(self) -> None:
+        """Remove what holds for a finished run only, and what a killed run left half-written."""
+        for file in (self._summary, self.predictions):
+            file.unlink(missing_ok=True)
+        for pattern in _LEFTOVERS:
+            for path in self.path.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _write(self, path: Path, text: str) -> None:
         partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
         try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
+            with self._faults(path, "free space or change run.dir"):
+                with partial.open("w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _faults(self, path: Path, remedy: str) -> Iterator[None]:
+        """Name the path and the remedy where the system, or what a file holds, is at fault."""
+        try:
+            yield
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise InputError(f"{path}: {error.strerror}; free space or change run.dir") from error
+            raise InputError(f"{path}: {error.strerror}; {remedy}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: does not read ({error}); {remedy}") from error
+
+
+def _metrics_row(number: int, line: str) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        if not {"seed", "epoch"} <= row.keys():
+            raise ValueError("no seed or no epoch")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    return row

@@ -39,7 +39,7 @@ class SeedRun:
         self._task, self._config, self._trace = task, config, trace
         self.seed = seed
         self.epoch = 0
-        self.model = task.make_model(config, seed)
+        self.model = task.graph.make_model(config, seed)
         self._optimizer = make_optimizer(self.model, config.train)
         self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
         self._kept_model = self._weights()
@@ -89,18 +89,15 @@ class SeedRun:
         evaluated = time.perf_counter()
         moved = [now - before for now, before in zip(self._moved(), moved_before, strict=True)]
         # Every replica of a block row brings the same share of the loss.
-        sums = sum_over_ranks(self._task.grid.world, [loss, float(stop), *moved])
-        row["train_loss"] = self._last_loss = sums[0] / self._task.grid.replication
+        sums = sum_over_ranks(self._task.graph.grid.world, [loss, float(stop), *moved])
+        row["train_loss"] = self._last_loss = sums[0] / self._task.graph.grid.replication
         if evaluation is not None:
             row |= {key: v for key, v in evaluation.values.items() if key != "train_loss"}
+        self._check_finite(row)
+        if evaluation is not None:
             self._judge(evaluation)
         row |= {"epoch_s": trained - began, "evaluate_s": evaluated - trained}
         row |= {"rows_sent": int(sums[2]), "bytes_sent": int(sums[3])}
-        if not math.isfinite(self._last_loss):
-            raise CollectiveInputError(
-                f"the training loss is {self._last_loss} at epoch {epoch} of seed {self.seed}: "
-                "lower train.learning_rate or set train.clip_norm; earlier checkpoints are kept"
-            )
         return row, sums[1] > 0
 
     def checkpoint(self, more: dict[str, Any]) -> Checkpoint:
@@ -116,8 +113,13 @@ class SeedRun:
             "train_loss": self._last_loss,
             **more,
         }
+        scale = self._task.graph.scale
         return Checkpoint(
-            state, self._weights(), optimizer_tensors(self.model, self._optimizer), self._kept_model
+            state,
+            model=self._weights(),
+            optimizer=optimizer_tensors(self.model, self._optimizer),
+            best=self._kept_model,
+            features={} if scale is None else scale.tensors(),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -140,7 +142,7 @@ class SeedRun:
         Not collective.
         """
         metrics = self._kept["metrics"]
-        metric = "micro_f1" if self._task.facts.multi_label else "accuracy"
+        metric = self._task.graph.facts.metric
         return {
             "seed": self.seed,
             "epochs": self.epoch,
@@ -153,21 +155,34 @@ class SeedRun:
 
     def _step(self, rate: float) -> float:
         task, config, trace = self._task, self._config.train, self._trace
+        graph = task.graph
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
             key = DropoutKey(self.seed, self.epoch)
-            logits_NC = self.model(task.view, task.features, key)
+            logits_NC = self.model(graph.view, graph.features, key)
             loss = task.loss(logits_NC, config.label_smoothing)
         with trace.span("dense.backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):
-            sum_gradients(task.grid, self.model.parameters())
+            sum_gradients(graph.grid, self.model.parameters())
         with trace.span("optimiser"):
             clip_gradients(self.model.parameters(), config.clip_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
-        return float(loss.detach())
+        # Broken weights would show in the next epoch's loss only, after their checkpoint.
+        weights = torch.cat([each.detach().reshape(-1) for each in self.model.parameters()])
+        return float(loss.detach()) if weights.isfinite().all() else math.nan
+
+    def _check_finite(self, row: dict[str, Any]) -> None:
+        """Raise on all ranks, which hold equal rows, where a loss is no longer a number."""
+        if all(math.isfinite(value) for name, value in row.items() if name.endswith("_loss")):
+            return
+        raise CollectiveInputError(
+            f"training diverges: loss {row['train_loss']} in epoch {row['epoch']} of seed "
+            f"{self.seed}; lower train.learning_rate or set train.clip_norm, and start over with "
+            "run.resume=never or another run.dir"
+        )
 
     def _judge(self, evaluation: Evaluation) -> None:
         value = evaluation.chosen("valid")

@@ -7,10 +7,10 @@ import statistics
 from typing import Any
 
 from hpcgnn import __version__
-from hpcgnn.comm import ProcessGrid
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
-from hpcgnn.train.task import NodeTask
+from hpcgnn.train.local_graph import LocalGraph
+from hpcgnn.train.loop import Outcome
 
 __all__ = ["gather_rank_details", "summarise"]
 
@@ -18,9 +18,7 @@ FORMAT_VERSION = 1
 _KIBIBYTE = 1024
 
 
-def gather_rank_details(
-    grid: ProcessGrid, task: NodeTask, trace: TraceRecorder
-) -> list[dict[str, Any]]:
+def gather_rank_details(graph: LocalGraph, trace: TraceRecorder) -> list[dict[str, Any]]:
     """Return a line for each rank, on rank 0; others get an empty list.
 
     Collective.
@@ -28,22 +26,22 @@ def gather_rank_details(
     totals = trace.totals()
     moved = {name: each for name, each in totals.items() if name.startswith("exchange")}
     mine = {
-        "rank": grid.rank,
+        "rank": graph.grid.rank,
         "host": platform.node(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
         "seconds_by_phase": trace.seconds_by_phase(),
         "rows_sent": int(sum(each["rows"] for each in moved.values())),
         "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
         "exchanges": moved,
-        **task.details,
+        **graph.details,
     }
-    return grid.world.gather(mine, root=0) or []
+    return graph.grid.world.gather(mine, root=0) or []
 
 
 def summarise(
     config: Config,
-    task: NodeTask,
-    results: list[dict[str, Any]],
+    graph: LocalGraph,
+    outcome: Outcome,
     rows: list[dict[str, Any]],
     ranks: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -53,16 +51,17 @@ def summarise(
 
     Parameters
     ----------
-    config, task
+    config, graph
         Of the run.
-    results
-        A line for each finished seed, see `SeedRun.result`.
+    outcome
+        Of the training loop; times and rows of `ranks` belong to its epochs, while `rows` has those
+        before a resume too.
     rows
         The lines of metrics.jsonl.
     ranks
         Of `gather_rank_details`.
     """
-    facts = task.facts
+    facts, results = graph.facts, outcome.results
     prefixes = ("valid", "test")
     values = {p: [each[p] for each in results if each[p] is not None] for p in prefixes}
     return {
@@ -70,7 +69,7 @@ def summarise(
         "version": __version__,
         "name": facts.name,
         "model": config.model.name,
-        "ranks": task.grid.size,
+        "ranks": graph.grid.size,
         "parts": facts.num_parts,
         "exchange": config.exchange.method,
         "replication": config.exchange.replication,
@@ -83,10 +82,11 @@ def summarise(
             "num_classes": facts.num_classes,
             "fingerprint": facts.fingerprint,
         },
-        "metric": "micro_f1" if facts.multi_label else "accuracy",
+        "metric": facts.metric,
         "seeds": results,
         "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
         "std": {p: _deviation(values[p]) for p in prefixes},
+        "session_epochs": outcome.epochs_run,
         "epoch_s": _spread([row["epoch_s"] for row in rows]),
         "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
         "exchange_rows": {

@@ -1,34 +1,19 @@
-"""Full-graph node classification: what one rank holds, and how it scores logits."""
+"""Full-graph node classification: the loss over all ranks, and how logits score."""
 
-from dataclasses import dataclass
-
+import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.comm import ProcessGrid, RowMap, raise_on_all
+from hpcgnn.comm import raise_on_all
 from hpcgnn.errors import InputError
-from hpcgnn.nn import Aggregations, GraphView, Model, ModelShape, make_model
+from hpcgnn.nn import Model
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.storage import Split
 from hpcgnn.train.config import Config
+from hpcgnn.train.local_graph import LocalGraph
 from hpcgnn.train.metrics import Evaluation, evaluate_multi_label, evaluate_single_label
 
-__all__ = ["GraphFacts", "NodeTask"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphFacts:
-    """Sizes of the graph, equal on all ranks."""
-
-    name: str
-    fingerprint: str
-    num_nodes: int
-    num_edges: int
-    num_features: int
-    num_classes: int
-    multi_label: bool
-    directed: bool
-    num_parts: int
+__all__ = ["NodeTask"]
 
 
 class NodeTask:
@@ -38,75 +23,33 @@ class NodeTask:
 
     Parameters
     ----------
-    grid
-        The ranks.
-    facts
-        Sizes of the graph.
-    view
-        Operators and original ids of the local nodes.
-    features
-        (N, F) in the training dtype.
-    labels
-        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype.
-    split
-        (N,) uint8, see `hpcgnn.storage.Split`.
+    graph
+        The share of this rank, with labels and split.
+    config
+        The configuration.
 
     Raises
     ------
     CollectiveInputError
-        When no node of the whole graph is there to train on.
+        When no node of the whole graph is there to train on, or none to be patient about.
     """
 
-    def __init__(
-        self,
-        *,
-        grid: ProcessGrid,
-        row_map: RowMap,
-        facts: GraphFacts,
-        view: GraphView,
-        features: Tensor,
-        labels: Tensor,
-        split: Tensor,
-        details: dict[str, int],
-    ) -> None:
-        self.grid, self.row_map, self.facts, self.view = grid, row_map, facts, view
-        self.features, self.labels, self.split, self.details = features, labels, split, details
-        trains = split == int(Split.TRAIN)
-        if not facts.multi_label:
-            trains &= labels >= 0
-        self._train_rows = trains.nonzero().squeeze(1)
-        self.num_train = int(grid.layer.allreduce(len(self._train_rows)))
-        raise_on_all(
-            grid.world,
-            None
-            if self.num_train
-            else InputError(
-                f"graph {facts.name}: no labelled node is in the training split; "
-                "convert it with a split and labels"
-            ),
+    def __init__(self, graph: LocalGraph, config: Config) -> None:
+        assert graph.labels is not None
+        assert graph.split is not None
+        self.graph = graph
+        multi_label = graph.facts.multi_label
+        # (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype.
+        self.labels = torch.from_numpy(graph.labels).to(
+            graph.features.dtype if multi_label else torch.int64
         )
-
-    def make_model(self, config: Config, seed: int) -> Model:
-        """Return the model of `config` for this graph, equal on all ranks.
-
-        Not collective.
-        """
-        shape = ModelShape(
-            num_features=self.facts.num_features,
-            num_classes=self.facts.num_classes,
-            hidden=config.model.hidden,
-            num_layers=config.model.num_layers,
-            dropout=config.model.dropout,
-            input_dropout=config.model.input_dropout,
-            residual=config.model.residual,
-        )
-        return make_model(
-            config.model.name,
-            shape,
-            directed=Aggregations.MEAN_OUT in self.view.operators,
-            seed=seed,
-            dtype=self.features.dtype,
-        )
+        self.split = torch.from_numpy(graph.split)
+        labelled = np.ones(len(graph.split), bool) if multi_label else graph.labels >= 0
+        rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
+        self._train_rows = torch.from_numpy(rows[Split.TRAIN])
+        counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
+        self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
+        raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
 
     def loss(self, logits_NC: Tensor, smoothing: float) -> Tensor:
         """Return this rank's share of the training loss; the shares of a layer add up to it.
@@ -114,7 +57,7 @@ class NodeTask:
         Not collective.
         """
         rows = self._train_rows
-        loss = multi_label_loss if self.facts.multi_label else single_label_loss
+        loss = multi_label_loss if self.graph.facts.multi_label else single_label_loss
         return loss(logits_NC[rows], self.labels[rows], self.num_train, smoothing)
 
     @torch.no_grad()
@@ -123,6 +66,21 @@ class NodeTask:
 
         Collective.
         """
-        logits_NC = model(self.view, self.features, None)
-        evaluate = evaluate_multi_label if self.facts.multi_label else evaluate_single_label
-        return evaluate(self.grid, logits_NC, self.labels, self.split)
+        graph = self.graph
+        logits_NC = model(graph.view, graph.features, None)
+        evaluate = evaluate_multi_label if graph.facts.multi_label else evaluate_single_label
+        return evaluate(graph.grid, logits_NC, self.labels, self.split)
+
+
+def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
+    if num_train == 0:
+        return InputError(
+            f"{config.graph.store}: no labelled node is in the training split; "
+            "convert the graph with a split that has training nodes"
+        )
+    if num_valid == 0 and config.train.patience > 0:
+        return InputError(
+            f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
+            "validation node; set train.patience=0 or convert with a validation split"
+        )
+    return None

@@ -1,0 +1,89 @@
+"""What one rank holds of a graph: its rows, products, features."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.nn import GraphView, Model, ModelShape, make_model
+from hpcgnn.train.config import Config
+from hpcgnn.train.features import FeatureScale
+from hpcgnn.typing import Array
+
+__all__ = ["GraphFacts", "LocalGraph"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFacts:
+    """Sizes of the graph, equal on all ranks."""
+
+    name: str
+    fingerprint: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    multi_label: bool
+    directed: bool
+    num_parts: int
+    class_names: tuple[str, ...]
+
+    @property
+    def metric(self) -> str:
+        """The metric that models are chosen by."""
+        return "micro_f1" if self.multi_label else "accuracy"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalGraph:
+    """The share of one rank.
+
+    Parameters
+    ----------
+    grid, row_map
+        The ranks, and the rows of this one.
+    facts
+        Sizes of the whole graph.
+    view
+        Operators and original ids of the local nodes.
+    features
+        (N, F) in the training dtype, scaled as the configuration says.
+    scale
+        What the features were scaled by, where that comes from the graph.
+    labels, split
+        (N,) or (N, C) and (N,) as the store holds them, None where it does not.
+    details
+        Sizes of this rank's share, for the summary.
+    """
+
+    grid: ProcessGrid
+    row_map: RowMap
+    facts: GraphFacts
+    view: GraphView
+    features: Tensor
+    scale: FeatureScale | None
+    labels: Array | None
+    split: Array | None
+    details: dict[str, int]
+
+    def make_model(self, config: Config, seed: int) -> Model:
+        """Return the model of `config` for this graph, equal on all ranks.
+
+        Not collective.
+        """
+        shape = ModelShape(
+            num_features=self.facts.num_features,
+            num_classes=self.facts.num_classes,
+            hidden=config.model.hidden,
+            num_layers=config.model.num_layers,
+            dropout=config.model.dropout,
+            input_dropout=config.model.input_dropout,
+            residual=config.model.residual,
+        )
+        return make_model(
+            config.model.name,
+            shape,
+            directed=self.facts.directed,
+            seed=seed,
+            dtype=self.features.dtype,
+        )
