@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "FloatArray", "GlobalIndices", "LocalIndices", "Offsets"]
+__all__ = ["Array", "FloatArray", "GlobalIndices", "LocalIndices", "Mask", "Offsets"]
 
 LocalIndices: TypeAlias = NDArray[np.int32]
 GlobalIndices: TypeAlias = NDArray[np.int64]
 Offsets: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 Array: TypeAlias = NDArray[Any]

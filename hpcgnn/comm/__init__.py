@@ -15,10 +15,11 @@ from hpcgnn.comm.collective import (
 )
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.launch import run_mpi_command
-from hpcgnn.comm.plan import CommPlan, Volume
+from hpcgnn.comm.plan import CommPlan, Transfer
 from hpcgnn.comm.redistribute import redistribute
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.sums import allreduce_sum, start_broadcast, start_reduce, sum_over_ranks
+from hpcgnn.comm.volume import Volume
 
 __all__ = [
     "BufferPool",
@@ -28,6 +29,7 @@ __all__ = [
     "ProcessGrid",
     "RankArgumentParser",
     "RowMap",
+    "Transfer",
     "Volume",
     "agree",
     "allreduce_sum",

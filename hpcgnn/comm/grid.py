@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from hpcgnn.comm.sums import allreduce_sum
 from hpcgnn.errors import InputError
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, LocalIndices
 
 __all__ = ["ProcessGrid"]
 
@@ -53,6 +53,7 @@ class ProcessGrid:
         self.replication = replication
         self.num_blocks = comm.size // replication
         self.block, self.replica = divmod(comm.rank, replication)
+        self._neighbourhoods: list[MPI.Distgraphcomm] = []
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
 
@@ -83,12 +84,27 @@ class ProcessGrid:
         """
         allreduce_sum(self.replicas, partial)
 
+    def neighbourhood(self, peers: LocalIndices) -> MPI.Distgraphcomm:
+        """Return a communicator of the layer whose neighbours are `peers`, both ways.
+
+        Collective; freed by `close`.
+
+        Parameters
+        ----------
+        peers
+            (neighbours,) int32 increasing ranks of the layer. When a names b, b must name a.
+        """
+        ranks = peers.tolist()
+        comm = self.layer.Create_dist_graph_adjacent(ranks, ranks)
+        self._neighbourhoods.append(comm)
+        return comm
+
     def close(self) -> None:
-        """Free the communicators.
+        """Free the communicators; plans made on this grid end with it.
 
         Collective.
         """
-        for comm in (self.replicas, self.layer, self.world):
+        for comm in (*self._neighbourhoods, self.replicas, self.layer, self.world):
             if comm != MPI.COMM_NULL:
                 comm.Free()
 

@@ -4,20 +4,24 @@
 `normalise` scales them, and `AggregationOperator` is what layers multiply with.
 """
 
+from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric
-from hpcgnn.sparse.operator import AggregationOperator, Transposed
+from hpcgnn.sparse.operator import AggregationOperator, OperatorSize, Transposed
 
 __all__ = [
     "AggregationOperator",
     "DistCSR",
     "LocalCSR",
+    "OperatorSize",
     "PatternRows",
     "Transposed",
+    "active_sets",
     "column_mean",
     "read_adjacency",
+    "restrict",
     "row_mean",
     "symmetric",
 ]

@@ -6,7 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
+from hpcgnn.kernels.arguments import Half
+from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
 
 __all__ = ["LocalCSR"]
 
@@ -49,29 +50,43 @@ class LocalCSR:
         stored = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
         return np.repeat(stored, np.diff(self.indptr))
 
-    def relabel_columns(self, new_columns: LocalIndices, num_columns: int) -> "LocalCSR":
-        """Return the entries whose columns get a new index, in a matrix of `num_columns` columns.
+    def select(
+        self,
+        kept: Mask,
+        columns: LocalIndices,
+        num_columns: int,
+        rows: LocalIndices | None = None,
+        num_rows: int | None = None,
+    ) -> "LocalCSR":
+        """Return some of the entries, with rows and columns numbered anew.
 
         Not collective.
 
         Parameters
         ----------
-        new_columns
-            (columns,) int32 new index of each column, or -1 to drop its entries.
+        kept
+            (nnz,) the entries to keep.
+        columns
+            (columns,) int32 new index of each column that a kept entry has.
         num_columns
             Columns of the result.
+        rows
+            (rows,) int32 increasing new index of each row that a kept entry has; None: as it is.
+        num_rows
+            Rows of the result when `rows` is given.
         """
-        moved = new_columns[self.indices]
-        kept = moved >= 0
         offsets = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])[self.indptr]
-        rows = np.arange(len(offsets) - 1, dtype=np.int32) if self.rows is None else self.rows
+        stored = np.arange(len(offsets) - 1, dtype=np.int32) if self.rows is None else self.rows
         occupied = np.flatnonzero(np.diff(offsets))
+        stored = stored[occupied]
+        if rows is not None:
+            stored = rows[stored]
         return LocalCSR(
             np.append(offsets[occupied], offsets[-1]),
-            moved[kept],
+            columns[self.indices[kept]],
             None if self.values is None else self.values[kept],
-            (self.shape[0], num_columns),
-            rows[occupied],
+            (self.shape[0] if num_rows is None else num_rows, num_columns),
+            stored,
         )
 
     @cached_property
@@ -84,7 +99,9 @@ class LocalCSR:
             indices = self.rows[indices]
         return LocalCSR(indptr, indices, values, (self.shape[1], self.shape[0]))
 
-    def matmul(self, x: Array, out: Array, *, accumulate: bool = False) -> None:
+    def matmul(
+        self, x: Array, out: Array, *, accumulate: bool = False, half: Half | None = None
+    ) -> None:
         """Write or add ``A @ x`` to `out`.
 
         Not collective.
@@ -92,13 +109,22 @@ class LocalCSR:
         Parameters
         ----------
         x
-            (columns, width), C-contiguous, dtype of the values.
+            (columns, width), C-contiguous, dtype of the values, or 16-bit floats as uint16.
         out
             (rows, width). Without `accumulate` every row is written, also rows that are not stored.
+        half
+            What uint16 stands for.
         """
         if self.rows is not None and not accumulate:
             out[:] = 0
             accumulate = True
         kernels.spmm(
-            self.indptr, self.indices, self.values, x, out, rows=self.rows, accumulate=accumulate
+            self.indptr,
+            self.indices,
+            self.values,
+            x,
+            out,
+            rows=self.rows,
+            accumulate=accumulate,
+            half=half,
         )

@@ -1,9 +1,11 @@
 """A sparse matrix spread over ranks by block rows, split into what is here and what is elsewhere.
 
-A rank's block row is ``D`` (columns of its own rows) and a remote part (columns owned elsewhere,
+A rank's block row is ``D`` (columns of its own nodes) and a remote part (columns owned elsewhere,
 compressed to the ghosts that occur). Rows without ghost columns are *interior*: their products need
-no communication. The remote part stores the boundary rows only, so no renumbering of nodes is
-needed.
+no communication. The remote part stores the boundary rows only, so nodes need no renumbering.
+
+Rows and columns are all nodes of a rank, or some of them: a matrix restricted to an active set has
+`row_nodes` and `column_nodes`, and multiplies compact arrays that hold those nodes' rows only.
 """
 
 from dataclasses import dataclass
@@ -12,9 +14,9 @@ import numpy as np
 
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse.local import LocalCSR
-from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["DistCSR"]
+__all__ = ["DistCSR", "positions_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +26,23 @@ class DistCSR:
     Parameters
     ----------
     row_map
-        Owners of rows and columns (the matrix is square).
+        Owners of the nodes.
     diagonal
-        (num_local, num_local) entries in own columns.
+        (rows, columns) entries in own columns.
     remote
-        (num_local, num_ghosts) entries in other ranks' columns; stores boundary rows only.
+        (rows, num_ghosts) entries in other ranks' columns; stores boundary rows only.
     ghosts
-        (num_ghosts,) int64 increasing global rows that the remote columns stand for.
+        (num_ghosts,) int64 increasing global nodes that the remote columns stand for.
+    row_nodes, column_nodes
+        (rows,) and (columns,) int32 increasing local nodes; None when all nodes are there.
     """
 
     row_map: RowMap
     diagonal: LocalCSR
     remote: LocalCSR
     ghosts: GlobalIndices
+    row_nodes: LocalIndices | None = None
+    column_nodes: LocalIndices | None = None
 
     @classmethod
     def from_rows(
@@ -74,18 +80,20 @@ class DistCSR:
         if len(columns) and not 0 <= columns.min() <= columns.max() < row_map.num_rows:
             raise ValueError(f"columns must lie in [0, {row_map.num_rows})")
         local = row_map.is_local(columns)
-        ghosts, ghost_columns = np.unique(columns[~local], return_inverse=True)
+        offsets = np.concatenate([[0], np.cumsum(local, dtype=np.int64)])[indptr]
         diagonal = LocalCSR(
-            _offsets_of(local, indptr),
+            offsets,
             row_map.to_local(columns[local]),
             None if values is None else values[local],
             (row_map.num_local, row_map.num_local),
         )
-        remote_offsets = _offsets_of(~local, indptr)
+        outside = columns[~local]
+        ghosts, numbers = _number_ghosts(row_map, outside)
+        remote_offsets = indptr - offsets
         boundary = np.flatnonzero(np.diff(remote_offsets)).astype(np.int32)
         remote = LocalCSR(
             np.append(remote_offsets[boundary], remote_offsets[-1]),
-            ghost_columns.astype(np.int32),
+            numbers,
             None if values is None else values[~local],
             (row_map.num_local, len(ghosts)),
             boundary,
@@ -102,7 +110,14 @@ class DistCSR:
             self.diagonal.with_values(diagonal),
             self.remote.with_values(remote),
             self.ghosts,
+            self.row_nodes,
+            self.column_nodes,
         )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Local rows and columns."""
+        return self.diagonal.shape
 
     @property
     def nnz(self) -> int:
@@ -112,12 +127,38 @@ class DistCSR:
     @property
     def num_boundary(self) -> int:
         """Rows of this rank that read ghosts."""
-        rows = self.remote.rows
-        return 0 if rows is None else len(rows)
+        return len(np.unique(self.remote.entry_rows()))
+
+    def row_positions(self) -> LocalIndices | None:
+        """Return (num_local,) int32 row of each local node, -1 for none; None for the identity."""
+        return positions_of(self.row_nodes, self.row_map.num_local)
+
+    def column_positions(self) -> LocalIndices | None:
+        """Return (num_local,) int32 column of each local node, -1 for none; None: the identity."""
+        return positions_of(self.column_nodes, self.row_map.num_local)
 
 
-def _offsets_of(mask: np.ndarray[tuple[int], np.dtype[np.bool_]], indptr: Offsets) -> Offsets:
-    """Return row offsets of the entries that `mask` keeps."""
-    kept = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
-    offsets: Offsets = kept[indptr]
-    return offsets
+def positions_of(nodes: LocalIndices | None, num_local: int) -> LocalIndices | None:
+    """Return the inverse of a list of nodes: (num_local,) int32, -1 where a node is not listed.
+
+    Not collective.
+    """
+    if nodes is None:
+        return None
+    positions = np.full(num_local, -1, np.int32)
+    positions[nodes] = np.arange(len(nodes), dtype=np.int32)
+    return positions
+
+
+def _number_ghosts(row_map: RowMap, columns: GlobalIndices) -> tuple[GlobalIndices, LocalIndices]:
+    """Return the distinct columns in order, and the number of each column among them."""
+    if row_map.num_rows <= 8 * len(columns):
+        # Marking beats sorting when the columns are not a small part of all nodes.
+        marked = np.zeros(row_map.num_rows, np.bool_)
+        marked[columns] = True
+        ghosts = np.flatnonzero(marked)
+        numbers = np.empty(row_map.num_rows, np.int32)
+        numbers[ghosts] = np.arange(len(ghosts), dtype=np.int32)
+        return ghosts, numbers[columns]
+    ghosts, inverse = np.unique(columns, return_inverse=True)
+    return ghosts, inverse.astype(np.int32)

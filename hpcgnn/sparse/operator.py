@@ -1,10 +1,37 @@
 """What every layer multiplies with, wherever it comes from."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
+from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
-__all__ = ["AggregationOperator", "Transposed"]
+__all__ = ["AggregationOperator", "OperatorSize", "Transposed"]
+
+
+@dataclass(frozen=True)
+class OperatorSize:
+    """Sums over all block rows, equal on all ranks, so that ranks decide alike.
+
+    Parameters
+    ----------
+    num_rows, num_columns
+        Rows of the result and of the input.
+    num_entries
+        Non-zeros.
+    num_moved
+        Rows and partial sums that one product moves between ranks.
+    """
+
+    num_rows: int
+    num_columns: int
+    num_entries: int
+    num_moved: int
+
+    @property
+    def transposed(self) -> "OperatorSize":
+        """The sizes of the adjoint."""
+        return OperatorSize(self.num_columns, self.num_rows, self.num_entries, self.num_moved)
 
 
 class AggregationOperator(Protocol):
@@ -13,6 +40,9 @@ class AggregationOperator(Protocol):
     `apply` and `apply_transpose` are collective over the ranks that share the operator, and satisfy
     ⟨A x, y⟩ = ⟨x, Aᵀ y⟩ summed over ranks.
     """
+
+    trace: TraceRecorder
+    size: OperatorSize
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -33,6 +63,7 @@ class Transposed:
 
     def __init__(self, operator: AggregationOperator) -> None:
         self._operator = operator
+        self.trace, self.size = operator.trace, operator.size.transposed
 
     @property
     def shape(self) -> tuple[int, int]:

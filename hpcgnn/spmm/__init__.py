@@ -1,22 +1,12 @@
 """Distributed sparse times dense: one loop, with the exchange and the process grid as objects.
 
-`DistributedSpMM` is the loop; `aware` fetches only the rows that are needed and `oblivious`
-broadcasts whole block rows. A new exchange is a new file here and an entry in `EXCHANGES`.
+`DistributedSpMM` is the loop. An exchange cuts the remote part of a matrix into entries whose dense
+rows are fetched and entries whose partial sums are pushed (`cover`), and moves both through a ghost
+exchange (`planned`, `broadcast`). `make_exchange` makes each by name.
 """
 
-from hpcgnn.spmm.aware import AwareExchange
-from hpcgnn.spmm.exchange import Exchange, Fetch, Push
-from hpcgnn.spmm.oblivious import ObliviousExchange
+from hpcgnn.spmm.exchange import Exchange
 from hpcgnn.spmm.operator import DistributedSpMM
-from hpcgnn.spmm.registry import EXCHANGES, make_exchange
+from hpcgnn.spmm.registry import EXCHANGES, WIRES, make_exchange
 
-__all__ = [
-    "EXCHANGES",
-    "AwareExchange",
-    "DistributedSpMM",
-    "Exchange",
-    "Fetch",
-    "ObliviousExchange",
-    "Push",
-    "make_exchange",
-]
+__all__ = ["EXCHANGES", "WIRES", "DistributedSpMM", "Exchange", "make_exchange"]

@@ -1,50 +1,32 @@
-"""What the product loop needs of an exchange: ghost rows by stages, and the adjoint.
+"""Exchanges as a product sees them: they cut a matrix into its fetched and its pushed half.
 
-An exchange cuts the remote part of a matrix into *stages*, each with its own ghost numbering. A
-fetch delivers the ghost rows of one stage after the other; a push returns partial sums for the same
-ghosts to their owners, with add. Fetch and push are adjoint.
+An exchange is made once for a pattern, and binds every matrix of that pattern: scalings of one
+adjacency share plans and buffers.
 """
 
 from typing import Protocol
 
-from hpcgnn.comm import Volume
-from hpcgnn.sparse import LocalCSR
-from hpcgnn.trace import Span, TraceRecorder
-from hpcgnn.typing import Array
+import numpy as np
 
-__all__ = ["Exchange", "Fetch", "Push", "exchange_span"]
+from hpcgnn.comm import ProcessGrid, Volume, redistribute
+from hpcgnn.kernels import transpose_csr
+from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.spmm.cover import Cover
+from hpcgnn.spmm.ghosts import GhostExchange, Ghosts, Wire
+from hpcgnn.spmm.remote import Halves, RemoteHalf
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, FloatArray
 
-
-class Fetch(Protocol):
-    """A fetch under way; stages are taken in order."""
-
-    def stage(self, index: int) -> Array:
-        """Return the ghost rows (ghosts of the stage, width), valid until the next stage.
-
-        Collective.
-        """
-        ...
+__all__ = ["CoveredExchange", "Exchange", "FetchAll", "GhostFactory"]
 
 
-class Push(Protocol):
-    """A push under way; stages are filled and sent in order."""
+class GhostFactory(Protocol):
+    """Makes a ghost exchange."""
 
-    def buffer(self, index: int) -> Array:
-        """Return the array (ghosts of the stage, width) that takes the partial sums.
-
-        Collective.
-        """
-        ...
-
-    def send(self, index: int) -> None:
-        """Start to return the partial sums of a stage to their owners.
-
-        Collective.
-        """
-        ...
-
-    def finish(self, out: Array) -> None:
-        """Add what all other ranks pushed here to ``out`` (num_local, width).
+    def __call__(
+        self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder
+    ) -> GhostExchange:
+        """Return the exchange.
 
         Collective.
         """
@@ -52,60 +34,160 @@ class Push(Protocol):
 
 
 class Exchange(Protocol):
-    """A way to move the rows that the remote part of a matrix needs."""
+    """A way to move what the remote part of a matrix needs."""
 
-    name: str
-
-    def split(self, remote: LocalCSR) -> tuple[LocalCSR, ...]:
-        """Return the stages' blocks of a remote part, columns in the ghost numbering of the stage.
-
-        Not collective.
-        """
-        ...
-
-    def start_fetch(self, x: Array) -> Fetch:
-        """Start to deliver ghost rows of `x` (num_local, width).
-
-        Collective.
-        """
-        ...
-
-    def start_push(self, like: Array) -> Push:
-        """Start the adjoint for rows of the width and dtype of `like`.
+    def bind(self, matrix: DistCSR) -> Halves:
+        """Return the halves of the remote part of a matrix of the exchange's pattern.
 
         Collective.
         """
         ...
 
     def volume(self) -> Volume:
-        """Return the rows of one fetch; a push moves the same rows the other way.
+        """Return the rows and partial sums that one product moves; its adjoint moves them back.
 
         Not collective.
         """
         ...
 
 
-def exchange_span(trace: TraceRecorder, name: str, rows: Array, like: Array, peers: Array) -> Span:
-    """Return the span of an exchange.
+class CoveredExchange:
+    """Fetch some columns and push some rows, as a cover of every block says.
 
-    Not collective.
+    Collective.
 
     Parameters
     ----------
-    trace
-        The recorder of this rank.
-    name
-        Name of the span.
-    rows
-        (ranks of the layer,) int64 rows that this rank sends to each.
-    like
-        A two-dimensional array of the width and dtype that travel.
-    peers
-        (ranks of the layer,) int world rank of each.
+    grid
+        The ranks; a replica moves only what its block columns need.
+    pattern
+        The matrix, with any values.
+    cover
+        Chooses the entries to push.
+    make_ghosts
+        Moves the rows.
+    wire, trace
+        As for `PlannedExchange`.
     """
-    if not trace.enabled:
-        return trace.span(name)
-    row_bytes = like.shape[1] * like.itemsize
-    moved = [(int(peers[i]), int(rows[i]), int(rows[i]) * row_bytes) for i in rows.nonzero()[0]]
-    total = int(rows.sum())
-    return trace.span(name, rows=total, bytes=total * row_bytes, peers=moved)
+
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        pattern: DistCSR,
+        cover: Cover,
+        make_ghosts: GhostFactory,
+        wire: Wire,
+        trace: TraceRecorder,
+    ) -> None:
+        self._grid = grid
+        row_map, remote = pattern.row_map, pattern.remote
+        owners = row_map.owner(pattern.ghosts)
+        handled = (owners % grid.replication == grid.replica)[remote.indices]
+        bounds = np.searchsorted(owners, np.arange(grid.num_blocks + 1)).astype(np.int64)
+        pushed = cover(remote, bounds)
+        self._fetched, self._pushed = handled & ~pushed, handled & pushed
+        used = np.zeros(len(pattern.ghosts), np.bool_)
+        used[remote.indices[self._fetched]] = True
+        self._columns = (np.cumsum(used) - 1).astype(np.int32)
+        nodes = pattern.ghosts[used]
+        self._num_fetched = len(nodes)
+        columns = pattern.column_positions()
+        self._fetch = make_ghosts(
+            grid, Ghosts(row_map, nodes, columns, pattern.shape[1]), wire, trace
+        )
+        # Where nothing at all is pushed, no rank needs the second half.
+        self._push: GhostExchange | None = None
+        if grid.layer.allreduce(int(self._pushed.sum())) > 0:
+            nodes = self._receive_pattern(pattern)
+            rows = pattern.row_positions()
+            self._push = make_ghosts(
+                grid, Ghosts(row_map, nodes, rows, pattern.shape[0]), wire, trace
+            )
+
+    def bind(self, matrix: DistCSR) -> Halves:
+        """Return both halves; the values of pushed entries travel to the owners of their columns.
+
+        Collective.
+        """
+        block = matrix.remote.select(self._fetched, self._columns, self._num_fetched)
+        fetched = RemoteHalf(self._fetch, block)
+        if self._push is None:
+            return fetched, None
+        values = self._receive_values(matrix.remote.values)
+        return fetched, RemoteHalf(self._push, self._pushed_pattern.with_values(values))
+
+    def volume(self) -> Volume:
+        """Return fetched and pushed rows.
+
+        Not collective.
+        """
+        volume = self._fetch.volume()
+        # Fetched rows leave the owner of a column, and so do pushed sums: the adjoint of a fetch.
+        return volume if self._push is None else volume + self._push.volume().reversed()
+
+    def _receive_pattern(self, pattern: DistCSR) -> Array:
+        """Send pushed entries to the owners of their columns; return the rows pushed to, int64."""
+        row_map, remote = pattern.row_map, pattern.remote
+        rows = remote.entry_rows()[self._pushed]
+        if pattern.row_nodes is not None:
+            rows = pattern.row_nodes[rows]
+        columns = pattern.ghosts[remote.indices[self._pushed]]
+        self._owners = row_map.owner(columns)
+        rows, columns = redistribute(
+            self._grid.layer, self._owners, row_map.to_global(rows), columns
+        )
+        targets, numbers = np.unique(rows, return_inverse=True)
+        local = row_map.to_local(columns)
+        positions = pattern.column_positions()
+        if positions is not None:
+            local = positions[local]
+        # A CSR of the entries by target row, transposed: rows are own columns, columns are targets.
+        order = np.argsort(numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=len(targets))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        indptr, indices, _, source = transpose_csr(
+            indptr, np.ascontiguousarray(local[order]), None, pattern.shape[1]
+        )
+        self._order = order[source]
+        self._pushed_pattern = LocalCSR(indptr, indices, None, (pattern.shape[1], len(targets)))
+        return targets
+
+    def _receive_values(self, values: FloatArray | None) -> FloatArray | None:
+        if values is None:
+            return None
+        (arrived,) = redistribute(self._grid.layer, self._owners, values[self._pushed])
+        in_order: FloatArray = arrived[self._order]
+        return in_order
+
+
+class FetchAll:
+    """Fetch through a ghost exchange that makes no choice between entries.
+
+    Collective; see `CoveredExchange` for the parameters.
+    """
+
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        pattern: DistCSR,
+        make_ghosts: GhostFactory,
+        wire: Wire,
+        trace: TraceRecorder,
+    ) -> None:
+        positions = pattern.column_positions()
+        ghosts = Ghosts(pattern.row_map, pattern.ghosts, positions, pattern.shape[1])
+        self._ghosts = make_ghosts(grid, ghosts, wire, trace)
+
+    def bind(self, matrix: DistCSR) -> Halves:
+        """Return the fetched half.
+
+        Not collective.
+        """
+        return RemoteHalf(self._ghosts, matrix.remote), None
+
+    def volume(self) -> Volume:
+        """Return the rows of one product.
+
+        Not collective.
+        """
+        return self._ghosts.volume()

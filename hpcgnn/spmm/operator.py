@@ -1,15 +1,18 @@
-"""The product loop: own columns while ghost rows travel, then ghost columns stage by stage.
+"""The product loop: own columns while rows travel, then what arrived.
 
-With block row ``A = D + Σ_s C_s F_s`` (D own columns; F_s fetches the ghosts of stage s) the
-forward product is ``D x + Σ_s C_s F_s x`` and the backward product ``Dᵀ g + Σ_s F_sᵀ C_sᵀ g``.
-Every exchange and every process grid runs through these two methods.
+With the block row ``A = D + C F + Gᵀ R`` (D own columns; F fetches ghost rows that C multiplies; R
+multiplies own rows for other ranks and Gᵀ pushes the sums) the forward product starts the fetch,
+computes and starts the push, multiplies D meanwhile, and then takes in what arrived. Its adjoint
+``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the halves exchanged. Every exchange, every process
+grid and every wire format runs through it.
 """
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, Volume
-from hpcgnn.sparse import DistCSR
+from hpcgnn.sparse import DistCSR, LocalCSR, OperatorSize
 from hpcgnn.spmm.exchange import Exchange
+from hpcgnn.spmm.remote import RemoteHalf
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
@@ -19,16 +22,16 @@ __all__ = ["DistributedSpMM"]
 class DistributedSpMM:
     """A distributed matrix that multiplies dense rows; an `AggregationOperator`.
 
-    Not collective.
+    Collective.
 
     Parameters
     ----------
     grid
         The ranks. Replicas of a block row pass equal dense rows and get equal results.
     matrix
-        This rank's block row. Matrices with the pattern that `exchange` was made for may share it.
+        This rank's block row.
     exchange
-        Moves ghost rows.
+        Moves rows; made for the pattern of `matrix`.
     trace
         Where times are recorded.
     """
@@ -36,16 +39,20 @@ class DistributedSpMM:
     def __init__(
         self, grid: ProcessGrid, matrix: DistCSR, exchange: Exchange, trace: TraceRecorder
     ) -> None:
-        self._grid, self._exchange, self._trace = grid, exchange, trace
+        self.trace = trace
+        self._grid, self._exchange = grid, exchange
         # One replica multiplies the own columns; the sum over replicas brings them to the others.
         self._diagonal = matrix.diagonal if grid.handles(grid.block) else None
-        self._blocks = exchange.split(matrix.remote)
-        self._num_local = matrix.row_map.num_local
+        self._fetched, self._pushed = exchange.bind(matrix)
+        self._shape = matrix.shape
+        counts = np.array([*matrix.shape, matrix.nnz, exchange.volume().sent.sum()], np.int64)
+        rows, columns, entries, moved = grid.layer.allreduce(counts)
+        self.size = OperatorSize(int(rows), int(columns), int(entries), int(moved))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Local rows of the result and of the input."""
-        return self._num_local, self._num_local
+        return self._shape
 
     def volume(self) -> Volume:
         """Return the rows that one product moves.
@@ -62,29 +69,14 @@ class DistributedSpMM:
         Parameters
         ----------
         x
-            (num_local, width) float32 or float64, C-contiguous.
+            (columns, width) float32 or float64, C-contiguous.
 
         Returns
         -------
         array
-            (num_local, width) of the same dtype.
+            (rows, width) of the same dtype.
         """
-        trace = self._trace
-        self._check(x)
-        fetch = self._exchange.start_fetch(x)
-        out = np.empty_like(x)
-        with trace.span("interior.forward"):
-            if self._diagonal is not None:
-                self._diagonal.matmul(x, out)
-            else:
-                out[:] = 0
-        for index, block in enumerate(self._blocks):
-            with trace.span("wait.forward"):
-                ghosts = fetch.stage(index)
-            with trace.span("boundary.forward"):
-                block.matmul(ghosts, out, accumulate=True)
-        self._sum_over_replicas(out)
-        return out
+        return self._run(x, self._diagonal, self._shape, self._fetched, self._pushed, "forward")
 
     def apply_transpose(self, gradient: Array) -> Array:
         """Return ``Aᵀ g``.
@@ -94,36 +86,42 @@ class DistributedSpMM:
         Parameters
         ----------
         gradient
-            (num_local, width) float32 or float64, C-contiguous.
+            (rows, width) float32 or float64, C-contiguous.
 
         Returns
         -------
         array
-            (num_local, width) of the same dtype.
+            (columns, width) of the same dtype.
         """
-        trace = self._trace
-        self._check(gradient)
-        push = self._exchange.start_push(gradient)
-        for index, block in enumerate(self._blocks):
-            partial = push.buffer(index)
-            with trace.span("boundary.reverse"):
-                block.transposed.matmul(gradient, partial)
-            push.send(index)
-        out = np.empty_like(gradient)
-        with trace.span("interior.reverse"):
-            if self._diagonal is not None:
-                self._diagonal.transposed.matmul(gradient, out)
+        diagonal = None if self._diagonal is None else self._diagonal.transposed
+        shape = self._shape[::-1]
+        return self._run(gradient, diagonal, shape, self._pushed, self._fetched, "reverse")
+
+    def _run(
+        self,
+        x: Array,
+        diagonal: LocalCSR | None,
+        shape: tuple[int, int],
+        fetched: RemoteHalf | None,
+        pushed: RemoteHalf | None,
+        direction: str,
+    ) -> Array:
+        if x.ndim != 2 or len(x) != shape[1]:
+            raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
+        trace = self.trace
+        fetch = fetched.start_fetch(x) if fetched is not None else None
+        push = pushed.start_push(x, trace) if pushed is not None else None
+        out = np.empty((shape[0], x.shape[1]), x.dtype)
+        with trace.span(f"interior.{direction}"):
+            if diagonal is not None:
+                diagonal.matmul(x, out)
             else:
                 out[:] = 0
-        push.finish(out)
-        self._sum_over_replicas(out)
-        return out
-
-    def _sum_over_replicas(self, out: Array) -> None:
+        if fetched is not None and fetch is not None:
+            fetched.finish_fetch(fetch, out, trace)
+        if push is not None:
+            push.finish(out)
         if self._grid.replication > 1:
-            with self._trace.span("reduce.replicas", rows=len(out), bytes=out.nbytes):
+            with trace.span("reduce.replicas", rows=len(out), bytes=out.nbytes):
                 self._grid.sum_over_replicas(out)
-
-    def _check(self, x: Array) -> None:
-        if x.ndim != 2 or len(x) != self._num_local:
-            raise ValueError(f"expected ({self._num_local}, width) rows, not {x.shape}")
+        return out

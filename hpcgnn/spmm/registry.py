@@ -1,43 +1,57 @@
 """The exchanges by the name that configurations use."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Protocol
-
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
-from hpcgnn.spmm.aware import AwareExchange
-from hpcgnn.spmm.exchange import Exchange
-from hpcgnn.spmm.oblivious import ObliviousExchange
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmm.broadcast import BroadcastExchange
+from hpcgnn.spmm.cover import COVERS
+from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll
+from hpcgnn.spmm.ghosts import Wire
+from hpcgnn.spmm.planned import PlannedExchange
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import GlobalIndices
 
-__all__ = ["EXCHANGES", "make_exchange"]
+__all__ = ["EXCHANGES", "WIRES", "make_exchange"]
 
+EXCHANGES = ("oblivious", "aware", "push", "joint")
+"""Names of exchanges."""
 
-class _Factory(Protocol):
-    def __call__(
-        self, grid: ProcessGrid, row_map: RowMap, ghosts: GlobalIndices, trace: TraceRecorder
-    ) -> Exchange: ...
-
-
-EXCHANGES: Mapping[str, _Factory] = MappingProxyType(
-    {"aware": AwareExchange, "oblivious": ObliviousExchange}
-)
+WIRES = ("native", "bfloat16", "float16")
+"""Names of wire formats; native is the dtype of the arrays."""
 
 
 def make_exchange(
-    name: str, grid: ProcessGrid, row_map: RowMap, ghosts: GlobalIndices, trace: TraceRecorder
+    name: str, grid: ProcessGrid, pattern: DistCSR, trace: TraceRecorder, wire: str = "native"
 ) -> Exchange:
-    """Return the exchange called `name` for the ghosts of one pattern.
+    """Return the exchange called `name` for a pattern.
 
     Collective.
+
+    Parameters
+    ----------
+    name
+        One of `EXCHANGES`.
+    grid
+        The ranks.
+    pattern
+        The matrix; its values do not matter.
+    trace
+        Where rows and bytes are recorded.
+    wire
+        One of `WIRES`.
 
     Raises
     ------
     InputError
-        When there is no such exchange.
+        When there is no such exchange or wire format.
     """
-    if name not in EXCHANGES:
-        raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
-    return EXCHANGES[name](grid, row_map, ghosts, trace)
+    for kind, chosen, known in (("exchange", name, EXCHANGES), ("wire format", wire, WIRES)):
+        if chosen not in known:
+            raise InputError(f"{kind} {chosen!r} is unknown; choose one of {', '.join(known)}")
+    travels = Wire()
+    if wire == "bfloat16":
+        travels = Wire("bfloat16")
+    elif wire == "float16":
+        travels = Wire("float16")
+    if name == "oblivious":
+        return FetchAll(grid, pattern, BroadcastExchange, travels, trace)
+    return CoveredExchange(grid, pattern, COVERS[name], PlannedExchange, travels, trace)

@@ -1,33 +1,42 @@
+from collections.abc import Iterator
+
 from mpi4py import MPI
 
 import numpy as np
 import pytest
 
-from hpcgnn.comm import CommPlan, RowMap, redistribute
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, redistribute
 from tests.ugly import gather_rows, uneven_starts
 
 NUM_NODES = 53
 
 
-def make_plan(comm: MPI.Intracomm, seed: int) -> tuple[RowMap, np.ndarray, CommPlan]:
+@pytest.fixture
+def grid(comm: MPI.Intracomm) -> Iterator[ProcessGrid]:
+    with ProcessGrid(comm) as opened:
+        yield opened
+
+
+def make_plan(grid: ProcessGrid, seed: int) -> tuple[RowMap, np.ndarray, CommPlan]:
+    comm = grid.layer
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, seed), comm.rank)
     rng = np.random.default_rng(100 * seed + comm.rank)
     wanted = np.unique(rng.integers(0, NUM_NODES, 20))
     ghosts = wanted[~row_map.is_local(wanted)] if comm.rank != 1 else np.zeros(0, np.int64)
-    return row_map, ghosts, CommPlan.from_ghosts(comm, row_map, ghosts)
+    return row_map, ghosts, CommPlan.from_ghosts(grid, row_map, ghosts)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [1, 5])
-def test_forward_delivers_the_ghosts(comm: MPI.Intracomm, dtype: type, width: int) -> None:
-    row_map, ghosts, plan = make_plan(comm, seed=11)
+def test_forward_delivers_the_ghosts(grid: ProcessGrid, dtype: type, width: int) -> None:
+    row_map, ghosts, plan = make_plan(grid, seed=11)
     x = np.random.default_rng(3).normal(size=(NUM_NODES, width)).astype(dtype)
     received = plan.forward(np.ascontiguousarray(x[row_map.start : row_map.stop]))
     np.testing.assert_array_equal(received, x[ghosts])
 
 
-def test_reverse_is_the_adjoint(comm: MPI.Intracomm) -> None:
-    row_map, ghosts, plan = make_plan(comm, seed=23)
+def test_reverse_is_the_adjoint(comm: MPI.Intracomm, grid: ProcessGrid) -> None:
+    row_map, ghosts, plan = make_plan(grid, seed=23)
     rng = np.random.default_rng(comm.rank)
     x = rng.normal(size=(row_map.num_local, 4))
     y = rng.normal(size=(len(ghosts), 4))
@@ -38,8 +47,8 @@ def test_reverse_is_the_adjoint(comm: MPI.Intracomm) -> None:
     assert left == pytest.approx(right, rel=1e-12, abs=1e-12)
 
 
-def test_reverse_adds_to_what_is_there(comm: MPI.Intracomm) -> None:
-    row_map, ghosts, plan = make_plan(comm, seed=5)
+def test_reverse_adds_to_what_is_there(comm: MPI.Intracomm, grid: ProcessGrid) -> None:
+    row_map, ghosts, plan = make_plan(grid, seed=5)
     out = np.full((row_map.num_local, 2), 10.0)
     plan.reverse_add(np.ones((len(ghosts), 2)), out)
     counts = np.bincount(gather_rows(comm, ghosts), minlength=NUM_NODES)
@@ -47,8 +56,8 @@ def test_reverse_adds_to_what_is_there(comm: MPI.Intracomm) -> None:
     np.testing.assert_array_equal(out, expected)
 
 
-def test_volume_counts_rows(comm: MPI.Intracomm) -> None:
-    row_map, ghosts, plan = make_plan(comm, seed=7)
+def test_volume_counts_rows(comm: MPI.Intracomm, grid: ProcessGrid) -> None:
+    row_map, ghosts, plan = make_plan(grid, seed=7)
     volume = plan.volume()
     expected = np.bincount(row_map.owner(ghosts), minlength=comm.size)
     np.testing.assert_array_equal(volume.received, expected)
@@ -66,8 +75,8 @@ def test_volume_counts_rows(comm: MPI.Intracomm) -> None:
 def test_bad_ghosts(wrong: str) -> None:
     row_map = RowMap(np.array([0, 4], np.int64), 0)
     ghosts = np.array([1] if wrong == "own" else [3, 2], np.int64)
-    with pytest.raises(ValueError, match="ghosts"):
-        CommPlan.from_ghosts(MPI.COMM_SELF, row_map, ghosts)
+    with ProcessGrid(MPI.COMM_SELF) as alone, pytest.raises(ValueError, match="ghosts"):
+        CommPlan.from_ghosts(alone, row_map, ghosts)
 
 
 def test_redistribute_keeps_order_and_pairs(comm: MPI.Intracomm) -> None:

@@ -40,9 +40,9 @@ def local_view(
     import scipy.sparse as sp
 
     part = block_row(sp.csr_matrix(dense), row_map)
-    plan = CommPlan.from_ghosts(grid.layer, row_map, part.ghosts)
+    plan = CommPlan.from_ghosts(grid, row_map, part.ghosts)
     trace = TraceRecorder.off()
-    mover = make_exchange("aware", grid, row_map, part.ghosts, trace)
+    mover = make_exchange("aware", grid, part, trace)
     operators = {
         Aggregations.SYMMETRIC: DistributedSpMM(
             grid, symmetric(part, plan, np.float64), mover, trace

@@ -48,13 +48,15 @@ def test_products_and_transposes(num_nodes: int, seed: int, accumulate: bool) ->
         np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_relabel_columns_selects_and_moves() -> None:
+def test_select_keeps_and_renumbers() -> None:
     matrix = ugly_matrix(20, 9)
     part = block_row(matrix, RowMap(np.array([0, 20], np.int64), 0)).diagonal
-    new_columns = np.full(20, -1, np.int32)
-    new_columns[[4, 2, 11]] = [0, 1, 2]
-    chosen = part.relabel_columns(new_columns, 3)
-    np.testing.assert_array_equal(to_dense(chosen), matrix.toarray()[:, [4, 2, 11]])
+    rows, columns = np.array([1, 3, 8, 19]), np.array([4, 2, 11])
+    new_rows, new_columns = np.full((2, 20), -1, np.int32)
+    new_rows[rows], new_columns[columns] = np.arange(4), np.arange(3)
+    kept = (new_rows[part.entry_rows()] >= 0) & (new_columns[part.indices] >= 0)
+    chosen = part.select(kept, new_columns, 3, new_rows, 4)
+    np.testing.assert_array_equal(to_dense(chosen), matrix.toarray()[rows][:, columns])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from hpcgnn.comm import CommPlan, RowMap
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
 from hpcgnn.sparse import DistCSR, column_mean, row_mean, symmetric
 from tests.ugly import block_row, ugly_matrix, uneven_starts
 
@@ -23,20 +23,28 @@ def dense_rows(part: DistCSR) -> np.ndarray:
     return rows
 
 
+def scale(grid: ProcessGrid, part: DistCSR, kind: str) -> DistCSR:
+    plan = CommPlan.from_ghosts(grid, part.row_map, part.ghosts)
+    if kind == "symmetric":
+        return symmetric(part, plan, np.float64)
+    if kind == "row_mean":
+        return row_mean(part, np.float64)
+    return column_mean(part, plan, np.float64)
+
+
 @pytest.mark.parametrize("kind", ["symmetric", "row_mean", "column_mean"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_against_dense(comm: MPI.Intracomm, kind: str, weighted: bool) -> None:
     matrix = ugly_matrix(NUM_NODES, 31, weighted=weighted)
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 2), comm.rank)
     part = block_row(matrix, row_map)
-    plan = CommPlan.from_ghosts(comm, row_map, part.ghosts)
+    with ProcessGrid(comm) as grid:
+        scaled = scale(grid, part, kind)
     by_row, by_column = inverse(matrix.sum(axis=1)), inverse(matrix.sum(axis=0))
-    if kind == "symmetric":
-        scaled = symmetric(part, plan, np.float64)
-        expected = sp.diags(np.sqrt(by_row)) @ matrix @ sp.diags(np.sqrt(by_column))
-    elif kind == "row_mean":
-        scaled, expected = row_mean(part, np.float64), sp.diags(by_row) @ matrix
-    else:
-        scaled, expected = column_mean(part, plan, np.float64), matrix @ sp.diags(by_column)
+    expected = {
+        "symmetric": sp.diags(np.sqrt(by_row)) @ matrix @ sp.diags(np.sqrt(by_column)),
+        "row_mean": sp.diags(by_row) @ matrix,
+        "column_mean": matrix @ sp.diags(by_column),
+    }[kind]
     wanted = expected.toarray()[row_map.start : row_map.stop]
     np.testing.assert_allclose(dense_rows(scaled), wanted, rtol=1e-13, atol=1e-15)

@@ -16,6 +16,7 @@ from hpcgnn.trace import TraceRecorder
 from tests.ugly import block_row, ugly_matrix, uneven_starts
 
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-10}
 
 
 def divisors(size: int) -> list[int]:
@@ -23,11 +24,16 @@ def divisors(size: int) -> list[int]:
 
 
 def product(
-    grid: ProcessGrid, matrix: sp.csr_matrix, exchange: str, seed: int, dtype: type = np.float64
+    grid: ProcessGrid,
+    matrix: sp.csr_matrix,
+    exchange: str,
+    seed: int,
+    dtype: type = np.float64,
+    wire: str = "native",
 ) -> tuple[RowMap, DistributedSpMM]:
     row_map = RowMap(uneven_starts(matrix.shape[0], grid.num_blocks, seed), grid.block)
     part = block_row(matrix, row_map, dtype)
-    mover = make_exchange(exchange, grid, row_map, part.ghosts, TraceRecorder.off())
+    mover = make_exchange(exchange, grid, part, TraceRecorder.off(), wire)
     return row_map, DistributedSpMM(grid, part, mover, TraceRecorder.off())
 
 
@@ -75,6 +81,23 @@ def test_any_graph(
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+def test_narrow_wires_round_once(comm: MPI.Intracomm, exchange: str, wire: str) -> None:
+    matrix = ugly_matrix(101, 17)
+    for replication in divisors(comm.size):
+        with ProcessGrid(comm, replication) as grid:
+            row_map, operator = product(grid, matrix, exchange, 3, np.float32, wire)
+            x = np.random.default_rng(5).normal(size=(101, 7)).astype(np.float32)
+            mine = slice(row_map.start, row_map.stop)
+            for apply, dense in ((operator.apply, matrix), (operator.apply_transpose, matrix.T)):
+                result = apply(np.ascontiguousarray(x[mine]))
+                expected = (dense @ x.astype(np.float64))[mine]
+                # Every term, or every partial sum, is rounded at most once.
+                bound = ROUNDING[wire] * (abs(dense) @ np.abs(x))[mine] + 1e-5
+                assert (np.abs(result - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
 def test_adjoint(comm: MPI.Intracomm, exchange: str) -> None:
     for replication in divisors(comm.size):
         with ProcessGrid(comm, replication) as grid:
@@ -113,15 +136,17 @@ def test_trace_counts_what_the_plan_says(comm: MPI.Intracomm, exchange: str) -> 
         row_map = RowMap(uneven_starts(70, comm.size, 4), comm.rank)
         part = block_row(matrix, row_map)
         trace = TraceRecorder.open(None, comm.rank, {})
-        mover = make_exchange(exchange, grid, row_map, part.ghosts, trace)
+        mover = make_exchange(exchange, grid, part, trace)
         operator = DistributedSpMM(grid, part, mover, trace)
         x = np.ones((row_map.num_local, 6))
         operator.apply(x)
         operator.apply_transpose(x)
         volume, totals = operator.volume(), trace.totals()
-        assert totals["exchange.forward"]["rows"] == volume.sent.sum()
-        assert totals["exchange.forward"]["bytes"] == volume.sent.sum() * 6 * 8
-        assert totals["exchange.reverse"]["rows"] == volume.received.sum()
+        names = ("exchange.forward", "exchange.reverse")
+        rows, size = (sum(totals.get(n, {}).get(k, 0) for n in names) for k in ("rows", "bytes"))
+        # The adjoint moves every row back.
+        assert rows == volume.sent.sum() + volume.received.sum()
+        assert size == rows * 6 * 8
 
 
 def test_wrong_rows_are_refused() -> None:
@@ -133,6 +158,8 @@ def test_wrong_rows_are_refused() -> None:
 
 def test_unknown_exchange() -> None:
     with ProcessGrid(MPI.COMM_SELF) as grid:
-        row_map = RowMap(np.array([0, 2], np.int64), 0)
-        with pytest.raises(InputError, match="aware, oblivious"):
-            make_exchange("awre", grid, row_map, np.zeros(0, np.int64), TraceRecorder.off())
+        part = block_row(ugly_matrix(3, 1), RowMap(np.array([0, 3], np.int64), 0))
+        with pytest.raises(InputError, match="oblivious, aware"):
+            make_exchange("awre", grid, part, TraceRecorder.off())
+        with pytest.raises(InputError, match="bfloat16"):
+            make_exchange("aware", grid, part, TraceRecorder.off(), "float8")

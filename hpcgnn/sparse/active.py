@@ -1,0 +1,121 @@
+"""Active sets: the rows that the training loss can reach, layer by layer.
+
+With training nodes V and L layers, the loss reads rows ``S_L = V`` of the last layer's output, and
+a layer with output rows ``S_l`` reads the input rows ``S_{l-1}``: ``S_l`` itself and its
+neighbours. The execution paths of "Accelerating GNN training by execution path preparing" are these
+sets seen from the backward pass, and message-flow graphs are the same sets seen from the forward
+pass. Products restricted to them leave out exact zeros and rows that nothing reads, so results do
+not change; the restricted matrices have exchange plans of their own, so bytes fall with the edges.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcgnn.comm import CommPlan
+from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.matrix import DistCSR, positions_of
+from hpcgnn.typing import LocalIndices, Mask
+
+__all__ = ["active_sets", "restrict"]
+
+
+def active_sets(
+    matrix: DistCSR, plan: CommPlan, targets: Mask, num_layers: int, directions: Sequence[str]
+) -> list[Mask]:
+    """Return the masks ``S_0 .. S_L`` of local nodes.
+
+    Neighborwise collective.
+
+    Parameters
+    ----------
+    matrix
+        The whole adjacency.
+    plan
+        Delivers `matrix.ghosts`.
+    targets
+        (num_local,) the nodes whose outputs are wanted.
+    num_layers
+        L.
+    directions
+        "in" when layers aggregate along rows, "out" when along columns, or both.
+    """
+    sets = [targets]
+    for _ in range(num_layers):
+        reached = sets[0].copy()
+        if "in" in directions:
+            reached |= _read_by_rows(matrix, plan, sets[0])
+        if "out" in directions:
+            reached |= _read_by_columns(matrix, plan, sets[0])
+        sets.insert(0, reached)
+    return sets
+
+
+def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> DistCSR:
+    """Return the entries in active rows and active columns, as a matrix over those nodes only.
+
+    Neighborwise collective.
+
+    Parameters
+    ----------
+    matrix
+        A matrix over all nodes.
+    plan
+        Delivers `matrix.ghosts`.
+    rows, columns
+        (num_local,) masks of local nodes.
+    """
+    row_nodes = np.flatnonzero(rows).astype(np.int32)
+    column_nodes = np.flatnonzero(columns).astype(np.int32)
+    row_positions = _positions(row_nodes, matrix)
+    ghost_active = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
+    diagonal = matrix.diagonal.select(
+        rows[matrix.diagonal.entry_rows()] & columns[matrix.diagonal.indices],
+        _positions(column_nodes, matrix),
+        len(column_nodes),
+        row_positions,
+        len(row_nodes),
+    )
+    kept = rows[matrix.remote.entry_rows()] & ghost_active[matrix.remote.indices]
+    used = np.zeros(len(matrix.ghosts), np.bool_)
+    used[matrix.remote.indices[kept]] = True
+    numbers = (np.cumsum(used) - 1).astype(np.int32)
+    num_ghosts = int(used.sum())
+    remote = matrix.remote.select(kept, numbers, num_ghosts, row_positions, len(row_nodes))
+    return DistCSR(matrix.row_map, diagonal, remote, matrix.ghosts[used], row_nodes, column_nodes)
+
+
+def _positions(nodes: LocalIndices, matrix: DistCSR) -> LocalIndices:
+    positions = positions_of(nodes, matrix.row_map.num_local)
+    assert positions is not None
+    return positions
+
+
+def _read_by_rows(matrix: DistCSR, plan: CommPlan, rows: Mask) -> Mask:
+    """Return the local nodes whose column has an entry in one of the rows, on any rank."""
+    own = _marks(matrix.diagonal.indices, rows[matrix.diagonal.entry_rows()], len(rows))
+    ghosts = _marks(matrix.remote.indices, rows[matrix.remote.entry_rows()], len(matrix.ghosts))
+    plan.reverse_add(ghosts, own)
+    return own[:, 0] > 0
+
+
+def _read_by_columns(matrix: DistCSR, plan: CommPlan, columns: Mask) -> Mask:
+    """Return the local nodes whose row has an entry in one of the columns, on any rank."""
+    ghosts = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
+    found = np.zeros(len(columns), np.bool_)
+    found[_rows_of(matrix.diagonal, columns)] = True
+    found[_rows_of(matrix.remote, ghosts)] = True
+    return found
+
+
+def _rows_of(part: LocalCSR, columns: Mask) -> LocalIndices:
+    rows: LocalIndices = part.entry_rows()[columns[part.indices]]
+    return rows
+
+
+def _marks(
+    columns: LocalIndices, chosen: Mask, num_columns: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    marks = np.zeros((num_columns, 1), np.float32)
+    marks[columns[chosen]] = 1
+    return marks

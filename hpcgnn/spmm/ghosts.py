@@ -1,0 +1,166 @@
+"""Moving the rows of a list of ghosts: the part of a product that communicates.
+
+A ghost exchange knows which global nodes this rank needs (its *ghosts*) and who owns them. A fetch
+delivers their rows; a push, its adjoint, takes one row for each ghost back to the owner, with add.
+Both go by *stages*, each a subset of the ghosts with its own numbering, so that an exchange may
+keep less than everything in memory.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, RowMap, Volume
+from hpcgnn.kernels.arguments import Half
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.trace import Span, TraceRecorder
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
+
+__all__ = ["Fetch", "GhostExchange", "Ghosts", "Push", "Wire", "exchange_span"]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a number travels: in the dtype of the arrays, or as a 16-bit float.
+
+    Products read 16-bit ghosts directly and accumulate in float32; partial sums are rounded once,
+    when they are sent.
+    """
+
+    half: Half | None = None
+
+    def dtype(self, like: Array) -> np.dtype[np.generic]:
+        """Return the dtype of buffers for rows of `like`; float64 rows are never narrowed."""
+        narrow = self.half is not None and like.dtype == np.float32
+        return np.dtype(np.uint16) if narrow else like.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Ghosts:
+    """What a ghost exchange is made for.
+
+    Parameters
+    ----------
+    row_map
+        Owners of the nodes.
+    nodes
+        (num_ghosts,) int64 increasing global nodes of other ranks.
+    positions
+        (num_local,) int32: the row of each local node in the arrays that are fetched from and
+        pushed to, -1 for none; None when they hold all local nodes in order.
+    num_rows
+        Rows of those arrays on this rank.
+    """
+
+    row_map: RowMap
+    nodes: GlobalIndices
+    positions: LocalIndices | None
+    num_rows: int
+
+
+class Fetch(Protocol):
+    """A fetch under way; stages are taken in order."""
+
+    def stage(self, index: int) -> Array:
+        """Return the ghost rows (ghosts of the stage, width), valid until the next stage.
+
+        Collective.
+        """
+        ...
+
+
+class Push(Protocol):
+    """A push under way; stages are filled and sent in order."""
+
+    def buffer(self, index: int) -> Array:
+        """Return the array (ghosts of the stage, width) that takes the partial sums.
+
+        Collective.
+        """
+        ...
+
+    def send(self, index: int) -> None:
+        """Start to return the partial sums of a stage to their owners.
+
+        Collective.
+        """
+        ...
+
+    def finish(self, out: Array) -> None:
+        """Add what all other ranks pushed here to ``out`` (num_rows, width).
+
+        Collective.
+        """
+        ...
+
+
+class GhostExchange(Protocol):
+    """A way to move rows of ghosts."""
+
+    wire: Wire
+
+    def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
+        """Return a block with a column for each ghost, by stages, in the stages' numberings.
+
+        Not collective.
+        """
+        ...
+
+    def start_fetch(self, x: Array) -> Fetch:
+        """Start to deliver ghost rows of `x` (num_rows, width).
+
+        Collective.
+        """
+        ...
+
+    def start_push(self, like: Array) -> Push:
+        """Start the adjoint for rows of the width and dtype of `like`.
+
+        Collective.
+        """
+        ...
+
+    def volume(self) -> Volume:
+        """Return the rows of one fetch; a push moves the same rows the other way.
+
+        Not collective.
+        """
+        ...
+
+
+def world_ranks(grid: ProcessGrid) -> LocalIndices:
+    """Return the rank in the whole grid of each rank of this layer, (layer ranks,) int32.
+
+    Not collective.
+    """
+    ranks = np.arange(grid.num_blocks, dtype=np.int32)
+    return ranks * np.int32(grid.replication) + np.int32(grid.replica)
+
+
+def exchange_span(
+    trace: TraceRecorder, name: str, rows: Array, buffer: Array, peers: LocalIndices
+) -> Span:
+    """Return the span of an exchange.
+
+    Not collective.
+
+    Parameters
+    ----------
+    trace
+        The recorder of this rank.
+    name
+        Name of the span.
+    rows
+        (ranks of the layer,) int64 rows that this rank sends to each.
+    buffer
+        An array of the width and dtype that travel.
+    peers
+        Of `world_ranks`.
+    """
+    if not trace.enabled:
+        return trace.span(name)
+    row_bytes = buffer.shape[1] * buffer.itemsize
+    moved = [(int(peers[i]), int(rows[i]), int(rows[i]) * row_bytes) for i in rows.nonzero()[0]]
+    total = int(rows.sum())
+    return trace.span(name, rows=total, bytes=total * row_bytes, peers=moved)
