@@ -1,6 +1,7 @@
 """Opening the file of a store, alone or together with other ranks."""
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage.datasets import format_errors
 from hpcgnn.storage.schema import REMEDY
 
-__all__ = ["open_file"]
+__all__ = ["fault_of", "open_file", "raise_together"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -21,26 +22,35 @@ def open_file(path: Path, comm: Any | None) -> h5py.File:
     With a parallel h5py this is collective over `comm`, and a rank's error is every rank's. Raises
     `InputError` where there is no readable file and `StorageFormatError` where it is not HDF5.
     """
-    if comm is None or not h5py.get_config().mpi:
-        check_path(path)
-        with format_errors(path, "file"):
-            # A lock protects nothing here (stores are never changed in place), and some parallel
-            # file systems refuse it.
-            return h5py.File(path, "r", locking=False)
-    faults = [fault for fault in comm.allgather(path_fault(path)) if fault is not None]
-    if faults:
-        raise faults[0]
+    raise_together(fault_of(lambda: check_path(path)), comm)
     with format_errors(path, "file"):
-        return h5py.File(path, "r", driver="mpio", comm=comm)
+        if is_parallel(comm):
+            return h5py.File(path, "r", driver="mpio", comm=comm)
+        # A lock protects nothing here (stores are never changed in place), and some parallel file
+        # systems refuse it.
+        return h5py.File(path, "r", locking=False)
 
 
-def path_fault(path: Path) -> InputError | None:
-    """Return what `check_path` raises."""
+def is_parallel(comm: Any | None) -> bool:
+    """Tell whether files are opened collectively."""
+    return comm is not None and bool(h5py.get_config().mpi)
+
+
+def fault_of(action: Callable[[], object]) -> InputError | None:
+    """Call `action` and return the `InputError` that it raises."""
     try:
-        check_path(path)
+        action()
     except InputError as error:
         return error
     return None
+
+
+def raise_together(fault: InputError | None, comm: Any | None) -> None:
+    """Raise `fault`; where files are opened collectively, raise any rank's fault on every rank."""
+    faults = comm.allgather(fault) if comm is not None and is_parallel(comm) else [fault]
+    for each in faults:
+        if each is not None:
+            raise each
 
 
 def check_path(path: Path) -> None:

@@ -13,7 +13,7 @@ from hpcgnn.storage import checks
 from hpcgnn.storage.blocks import CSRBlock, NodeBlock
 from hpcgnn.storage.datasets import array_crc, damaged, format_errors, read_slab, slab_pieces
 from hpcgnn.storage.layout import Layout, read_layout
-from hpcgnn.storage.opening import open_file
+from hpcgnn.storage.opening import fault_of, open_file, raise_together
 from hpcgnn.storage.schema import relation_path
 from hpcgnn.typing import Array, Offsets
 
@@ -52,11 +52,15 @@ class GraphStore:
         """
         path = Path(path)
         file = open_file(path, comm)
+        stores: list[GraphStore] = []
         try:
-            return cls(path, file, read_layout(path, file))
+            fault = fault_of(lambda: stores.append(cls(path, file, read_layout(path, file))))
+            # Closing a file is collective too, so the ranks must give up together.
+            raise_together(fault, comm)
         except BaseException:
             file.close()
             raise
+        return stores[0]
 
     def close(self) -> None:
         """Close the file; the store cannot be read any more."""

@@ -1,7 +1,7 @@
 """Flip bytes of a store, one at a time, and tell what its reader makes of each.
 
 Run as a script, so that a crash or an endless loop inside HDF5 ends this process and not the suite:
-`flip_probe.py STORE SCRATCH FIRST STRIDE MASK` prints a JSON object of counts and of faults.
+`python -m tests.storage.flip_probe STORE SCRATCH FIRST STRIDE MASK` prints a JSON object of counts and of faults.
 """
 
 import json

@@ -15,7 +15,7 @@ import pytest
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage import EdgeBuilder, GraphStore, StoreHeader, StoreWriter, schema
 
-PROBE = Path(__file__).with_name("flip_probe.py")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def write_probe_store(path: Path) -> None:
@@ -45,9 +45,10 @@ def test_flipped_byte_is_noticed(
     monkeypatch.setattr(schema, "CHUNK_BYTES", chunk_bytes)
     store = tmp_path / "probe.h5"
     write_probe_store(store)
-    command = [sys.executable, PROBE, store, tmp_path / "flipped.h5", first, 61, mask]
+    command = [sys.executable, "-m", "tests.storage.flip_probe"]
+    command += [str(each) for each in (store, tmp_path / "flipped.h5", first, 61, mask)]
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=True, timeout=100
+        command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
     )
     result = json.loads(done.stdout)
     assert result["faults"] == {}
