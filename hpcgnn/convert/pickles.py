@@ -110,6 +110,13 @@ class _DefaultDict(metaclass=_Closed):
         return {}
 
 
+class _NoBytes(metaclass=_Closed):
+    """Stand-in for `bytes`, by which Python 3 writes empty bytes for Python 2."""
+
+    def __new__(cls) -> Any:
+        return b""
+
+
 class _Encode(metaclass=_Closed):
     """Stand-in for `_codecs.encode`, by which Python 3 writes bytes for Python 2."""
 
@@ -129,6 +136,7 @@ _ADMITTED: dict[tuple[str, str], type] = {
     ("collections", "defaultdict"): _DefaultDict,
     ("__builtin__", "list"): _ListType,
     ("builtins", "list"): _ListType,
+    ("__builtin__", "bytes"): _NoBytes,
     ("_codecs", "encode"): _Encode,
 }
 
@@ -137,7 +145,9 @@ class _Refused(Exception):  # noqa: N818 - caught at once and turned into an Inp
     """The pickle names something that is not admitted."""
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(pickle._Unpickler):
+    # The reader in Python: that in C gives room to the largest memo number that a file mentions, so
+    # that a damaged byte can ask for tens of gigabytes.
     def find_class(self, module: str, name: str) -> Any:
         # Keyed on both parts as written: no import, no attribute look-up, no dotted names.
         admitted = _ADMITTED.get((module, name))
