@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS
-from hpcgnn.spmm import EXCHANGES
+from hpcgnn.spmm import EXCHANGES, WIRES
 
 __all__ = [
     "Config",
@@ -131,11 +131,15 @@ class TrainConfig:
 class ExchangeConfig:
     """How rows travel between ranks."""
 
-    method: str = option("aware", "aware or oblivious")
+    method: str = option("aware", ", ".join(EXCHANGES))
+    wire: str = option(
+        "native", "number format on the wire: native (train.dtype), bfloat16, float16"
+    )
     replication: int = option(1, "copies of every block row (1.5D); divides the number of ranks")
 
     def __post_init__(self) -> None:
         _choice("exchange.method", self.method, EXCHANGES)
+        _choice("exchange.wire", self.wire, WIRES)
         _require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
 
 

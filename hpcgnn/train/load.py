@@ -156,8 +156,8 @@ def _operators(
                 f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
             )
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
-    plan = CommPlan.from_ghosts(grid.layer, row_map, matrix.ghosts)
-    exchange = make_exchange(config.exchange.method, grid, row_map, matrix.ghosts, trace)
+    plan = CommPlan.from_ghosts(grid, row_map, matrix.ghosts)
+    exchange = make_exchange(config.exchange.method, grid, matrix, trace, config.exchange.wire)
     dtype = config.train.dtype
     operators: dict[Aggregations, AggregationOperator] = {}
     for kind in wanted:
