@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hpcgnn.errors import InputError
+from hpcgnn.storage.edge_checks import check_arrays, check_ids, finite_weights
 from hpcgnn.storage.merging import Duplicates, block_rows, keep_first, sort_edges
 from hpcgnn.storage.runs import MAX_ID, Keys, Run, SpilledRun, make_keys
 from hpcgnn.storage.writer import StoreWriter
@@ -109,7 +110,7 @@ class EdgeBuilder:
         values = None if weights is None else np.asarray(weights)
         if (values is not None) != self._reads_weights:
             raise ValueError("give weights exactly where the builder is weighted")
-        self._check_arrays(sources, targets, values)
+        check_arrays(sources, targets, values)
         for low in range(0, len(sources), PIECE):
             part = slice(low, low + PIECE)
             self._add_piece(sources[part], targets[part], None if values is None else values[part])
@@ -146,23 +147,17 @@ class EdgeBuilder:
         self.close()
         return num_edges
 
-    def _check_arrays(self, sources: Array, targets: Array, values: Array | None) -> None:
-        for name, array in (("source", sources), ("target", targets)):
-            if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-                kind = f"shape {array.shape} and type {array.dtype}"
-                raise InputError(f"the edges' {name} ids have {kind}; give integers (m,)")
-        if len(sources) != len(targets) or (values is not None and values.shape != sources.shape):
-            counts = f"{len(sources)} sources, {len(targets)} targets"
-            if values is not None:
-                counts += f" and weights of shape {values.shape}"
-            raise InputError(f"edges have {counts}; give one of each for every edge")
-        if values is not None and values.dtype.kind not in "iuf":
-            raise InputError(f"the edges' weights have type {values.dtype}; give numbers")
-
     def _add_piece(self, sources: Array, targets: Array, values: Array | None) -> None:
-        self._check_ids("source", sources)
-        self._check_ids("target", targets)
-        weights = self._checked_weights(values, len(sources))
+        first, limit = self._num_added, MAX_ID
+        if self._given_nodes is not None:
+            limit = self._given_nodes - 1
+        check_ids("source", sources, limit, first)
+        check_ids("target", targets, limit, first)
+        weights: FloatArray | None = None
+        if values is not None:
+            weights = finite_weights(values, first)
+        elif self._weighted:
+            weights = np.ones(len(sources), np.float32)
         self._num_added += len(sources)
         self._largest = max(self._largest, int(sources.max()), int(targets.max()))
         loops = sources == targets
@@ -174,33 +169,6 @@ class EdgeBuilder:
         if self._undirected:
             keys, weights = add_reverse(keys, make_keys(sources, targets), weights, loops)
         self._keep(keys, weights)
-
-    def _check_ids(self, role: str, ids: Array) -> None:
-        limit = MAX_ID if self._given_nodes is None else self._given_nodes - 1
-        if ids.min() >= 0 and ids.max() <= limit:
-            return
-        position = int(((ids < 0) | (ids > limit)).argmax())
-        raise InputError(
-            f"edge {self._num_added + position}: {role} {ids[position]} is outside 0..{limit}; "
-            "number the nodes from 0 and below their number"
-        )
-
-    def _checked_weights(self, values: Array | None, count: int) -> FloatArray | None:
-        if not self._weighted:
-            return None
-        if values is None:
-            return np.ones(count, np.float32)
-        with np.errstate(over="ignore"):
-            # What overflows becomes infinite, and is refused as that.
-            weights = values.astype(np.float32)
-        finite = np.isfinite(weights)
-        if not np.all(finite):
-            position = int(finite.argmin())
-            raise InputError(
-                f"edge {self._num_added + position}: weight {values[position]} is not a finite "
-                "float32 number"
-            )
-        return weights
 
     def _keep(self, keys: Keys, weights: FloatArray | None) -> None:
         while len(keys):

@@ -1,7 +1,8 @@
 """Flip bytes of a store, one at a time, and tell what its reader makes of each.
 
-Run as a script, so that a crash or an endless loop inside HDF5 ends this process and not the suite:
-`python -m tests.storage.flip_probe STORE SCRATCH FIRST STRIDE MASK` prints a JSON object of counts and of faults.
+Run as a process of its own, so that a crash or an endless loop inside HDF5 does not end the suite:
+`python -m tests.storage.flip_probe STORE SCRATCH FIRST STRIDE MASK` prints a JSON object of counts
+and of faults.
 """
 
 import json
