@@ -10,11 +10,13 @@ This package imports nothing but NumPy and its own extension.
 """
 
 from hpcgnn.kernels._kernels import available_isas
+from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.dropout import dropout_rows
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 from hpcgnn.kernels.sparse import spmm, transpose_csr, validate_csr
 
 __all__ = [
+    "VertexCover",
     "available_isas",
     "dropout_rows",
     "gather_rows",
@@ -22,4 +24,5 @@ __all__ = [
     "spmm",
     "transpose_csr",
     "validate_csr",
+    "vertex_cover",
 ]

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "cover_bindings.h"
 #include "dropout.h"
 #include "isa.h"
 #include "pattern.h"
@@ -212,6 +213,7 @@ NB_MODULE(_kernels, m) {
         "key"_a, "p"_a, "out"_a.noconvert(), "threads"_a);
   m.def("dropout_rows", &py_dropout_rows<double>, "x"_a.noconvert(), "row_ids"_a.noconvert(),
         "key"_a, "p"_a, "out"_a.noconvert(), "threads"_a);
+  bind_cover(m);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void transpose_csr(const Pattern& a, std::int64_t* out_indptr, std::int32_t* out
       for (std::int64_t e = a.indptr[i]; e < a.indptr[i + 1]; ++e) {
         const std::int64_t position = mine[a.indices[e]]++;
         out_indices[position] = static_cast<std::int32_t>(i);
-        source[position] = e;
+        if (source != nullptr) source[position] = e;
       }
   });
 }

@@ -14,7 +14,8 @@ struct Pattern {
 };
 
 /// Transpose: out_indptr[num_columns + 1], out_indices[nnz] (row numbers, ascending inside a
-/// column), source[nnz] (position of each entry in the original). O(nnz + num_columns) per thread.
+/// column), source[nnz] (position of each entry in the original; not wanted if null). O(nnz +
+/// num_columns) per thread.
 void transpose_csr(const Pattern& a, std::int64_t* out_indptr, std::int32_t* out_indices,
                    std::int64_t* source, int num_threads);
 

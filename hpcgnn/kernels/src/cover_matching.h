@@ -1,0 +1,23 @@
+/// Matchings of a block's graph, and the minimum vertex cover that a maximum one gives.
+#pragma once
+
+#include <cstdint>
+
+#include "cover_graph.h"
+
+namespace hpcgnn::kernels {
+
+/// Make `graph.mate` a maximal matching and return its size. Vertices with one neighbour left are
+/// matched first (Karp and Sipser), which loses nothing; then columns in order, each with its row
+/// of fewest neighbours left. Linear time.
+std::int64_t match_greedily(CoverGraph& graph);
+
+/// Enlarge the matching `graph.mate` to a maximum one, by Hopcroft and Karp, and mark the columns
+/// that alternating paths from free columns reach in `graph.level` (>= 0).
+void match_fully(CoverGraph& graph);
+
+/// Mark in `graph.in_cover` the minimum cover that most columns are in, by König's theorem.
+/// @pre match_fully has run on the graph.
+void cover_from_matching(CoverGraph& graph);
+
+}  // namespace hpcgnn::kernels
