@@ -21,6 +21,10 @@ __all__ = [
 ]
 
 
+PIECE_VALUES = 1 << 20
+"""Features that are checked at a time, so that a slab is not joined by a mask of its size."""
+
+
 def first_true(mask: Array) -> int | None:
     """Return the position of the first True of a 1-D mask, or None."""
     if not mask.size:
@@ -69,13 +73,15 @@ def fault_in_weights(weights: Array) -> str | None:
 
 def fault_in_features(features: Array, start: int = 0) -> str | None:
     """Check that features (m, f) are finite; `start` is the first node's number."""
-    finite = np.isfinite(features)
-    if finite.all():
-        return None
-    row = first_true(~np.all(finite, axis=1))
-    assert row is not None
-    column = int(finite[row].argmin())
-    return f"node {start + row} has the value {features[row, column]} in column {column}"
+    step = max(1, PIECE_VALUES // max(1, features.shape[1]))
+    for low in range(0, len(features), step):
+        piece = features[low : low + step]
+        finite = np.isfinite(piece)
+        row = first_true(~np.all(finite, axis=1))
+        if row is not None:
+            column = int(finite[row].argmin())
+            return f"node {start + low + row} has the value {piece[row, column]} in column {column}"
+    return None
 
 
 def fault_in_labels(labels: Array, num_classes: int, start: int = 0) -> str | None:
