@@ -2,5 +2,6 @@
 
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.dropout import DropoutKey, dropout
+from hpcgnn.autograd.graph_linear import graph_linear
 
-__all__ = ["DropoutKey", "aggregate", "dropout"]
+__all__ = ["DropoutKey", "aggregate", "dropout", "graph_linear"]

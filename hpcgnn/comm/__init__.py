@@ -10,6 +10,7 @@ from hpcgnn.comm.collective import (
     CollectiveInputError,
     Communicator,
     agree,
+    all_ranks,
     bcast,
     raise_on_all,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Transfer",
     "Volume",
     "agree",
+    "all_ranks",
     "allreduce_sum",
     "bcast",
     "raise_on_all",

@@ -13,7 +13,14 @@ from mpi4py import MPI
 
 from hpcgnn.errors import InputError
 
-__all__ = ["CollectiveInputError", "Communicator", "agree", "bcast", "raise_on_all"]
+__all__ = [
+    "CollectiveInputError",
+    "Communicator",
+    "agree",
+    "all_ranks",
+    "bcast",
+    "raise_on_all",
+]
 
 T = TypeVar("T")
 
@@ -72,6 +79,14 @@ def agree(comm: MPI.Comm) -> Iterator[None]:
     except Exception as caught:
         error = caught
     raise_on_all(comm, error)
+
+
+def all_ranks(comm: MPI.Comm, holds: bool) -> bool:
+    """Return whether `holds` is true on every rank.
+
+    Collective.
+    """
+    return bool(comm.allreduce(holds, op=MPI.LAND))
 
 
 def bcast(comm: MPI.Comm, value: T | None, root: int = 0) -> T:

@@ -6,7 +6,7 @@ of logits a node. A new model is a file here and an entry in `MODELS`.
 
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
-from hpcgnn.nn.model import Aggregations, GraphView, Model, ModelShape
+from hpcgnn.nn.model import Aggregations, GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.registry import MODELS, make_model
 from hpcgnn.nn.sage import GraphSAGE
 
@@ -16,6 +16,7 @@ __all__ = [
     "Aggregations",
     "GraphSAGE",
     "GraphView",
+    "LayerView",
     "Model",
     "ModelShape",
     "make_model",

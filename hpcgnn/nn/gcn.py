@@ -4,9 +4,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import aggregate
+from hpcgnn.autograd import graph_linear
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.model import Aggregations, GraphView, ModelShape, linear_first
+from hpcgnn.nn.model import Aggregations, LayerView, ModelShape
 
 __all__ = ["GCN", "GCNLayer"]
 
@@ -23,19 +23,15 @@ class GCNLayer(nn.Module):
         if self.residual is not None:
             nn.init.xavier_uniform_(self.residual.weight)
 
-    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
-        """Return (N, out_width) for `x` (N, in_width).
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width).
 
         Collective.
         """
-        operator = graph.operators[Aggregations.SYMMETRIC]
-        if linear_first(operator, self.linear.in_features, self.linear.out_features):
-            out = aggregate(operator, self.linear(x))
-        else:
-            out = self.linear(aggregate(operator, x))
-        out = out + self.bias
+        operator = view.operators[Aggregations.SYMMETRIC]
+        out = graph_linear(operator, x, self.linear.weight) + self.bias
         if self.residual is not None:
-            out = out + self.residual(x)
+            out = out + self.residual(view.own(x))
         return out
 
 

@@ -10,7 +10,7 @@ __all__ = ["LayeredModel"]
 
 
 class LayeredModel(Model):
-    """A stack of graph layers, each called as ``layer(graph, x)``, with ReLU between them.
+    """A stack of graph layers, each called as ``layer(view, x)``, with ReLU between them.
 
     Subclasses fill `layers` in their constructor.
     """
@@ -42,9 +42,10 @@ class LayeredModel(Model):
     ) -> Tensor:
         h_NH = x_NF
         for place in range(num_layers):
+            view = graph.layer(place)
             draw = key.at(place) if key is not None else None
-            h_NH = dropout(h_NH, graph.node_ids, draw, self.shape.dropout_before(place))
-            h_NH = self.layers[place](graph, h_NH)
+            h_NH = dropout(h_NH, view.node_ids, draw, self.shape.dropout_before(place))
+            h_NH = self.layers[place](view, h_NH)
             if place < len(self.layers) - 1:
                 h_NH = functional.relu(h_NH)
         return h_NH

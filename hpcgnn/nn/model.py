@@ -14,7 +14,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.sparse import AggregationOperator
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["Aggregations", "GraphView", "Model", "ModelShape", "linear_first"]
+__all__ = ["Aggregations", "GraphView", "LayerView", "Model", "ModelShape"]
 
 
 class Aggregations(Enum):
@@ -29,19 +29,51 @@ class Aggregations(Enum):
 
 
 @dataclass(frozen=True, eq=False)
+class LayerView:
+    """The local share of a graph as one layer sees it.
+
+    Parameters
+    ----------
+    operators
+        The aggregations that the model asked for, from input rows to output rows.
+    node_ids
+        (input rows,) int64 original ids.
+    kept
+        (output rows,) int64 position of each output row among the input rows; None when a layer
+        returns a row for every input row.
+    """
+
+    operators: Mapping[Aggregations, AggregationOperator]
+    node_ids: GlobalIndices
+    kept: Tensor | None = None
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return the input rows of the output nodes."""
+        return x if self.kept is None else x[self.kept]
+
+
+@dataclass(frozen=True, eq=False)
 class GraphView:
     """The local share of a graph as a model sees it.
 
     Parameters
     ----------
     operators
-        The aggregations that the model asked for.
+        The aggregations that the model asked for, over all local nodes.
     node_ids
         (N,) int64 original ids of the local nodes.
+    active
+        A view for each layer, when only the outputs of some nodes are wanted; otherwise empty, and
+        every layer sees all local nodes.
     """
 
     operators: Mapping[Aggregations, AggregationOperator]
     node_ids: GlobalIndices
+    active: tuple[LayerView, ...] = ()
+
+    def layer(self, place: int) -> LayerView:
+        """Return the view of a layer."""
+        return self.active[place] if self.active else LayerView(self.operators, self.node_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +131,7 @@ class Model(nn.Module):
         self.shape, self.directed = shape, directed
 
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C).
+        """Return logits: (N, C), or those of the last active layer's output rows.
 
         Collective.
 
@@ -108,7 +140,7 @@ class Model(nn.Module):
         graph
             Operators and node ids of this rank.
         x_NF
-            Features of the local nodes.
+            Features of the local nodes, or of the first active layer's input rows.
         key
             The draw of dropout masks; None evaluates.
         """
@@ -124,12 +156,3 @@ class Model(nn.Module):
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the first layer."""
         raise NotImplementedError(type(self).__name__)
-
-
-def linear_first(operator: AggregationOperator, in_width: int, out_width: int) -> bool:
-    """Whether A (X W) moves and multiplies fewer columns than (A X) W.
-
-    Not collective.
-    """
-    rows, columns = operator.shape
-    return out_width * columns <= in_width * rows

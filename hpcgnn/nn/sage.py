@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import aggregate
+from hpcgnn.autograd import graph_linear
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.model import Aggregations, GraphView, ModelShape, linear_first
+from hpcgnn.nn.model import Aggregations, LayerView, ModelShape
 
 __all__ = ["GraphSAGE", "SAGELayer"]
 
@@ -25,29 +25,25 @@ class SAGELayer(nn.Module):
         self, in_width: int, out_width: int, *, directed: bool, residual: bool = False
     ) -> None:
         super().__init__()
-        self.widths = in_width, out_width
         self.own = nn.Linear(in_width, out_width)
-        self.neighbours = nn.ModuleList(
-            nn.Linear(in_width, out_width, bias=False) for _ in range(1 + directed)
+        self.neighbours = nn.ParameterList(
+            self.own.weight.new_empty(out_width, in_width) for _ in range(1 + directed)
         )
         self.residual = residual and in_width == out_width
         nn.init.zeros_(self.own.bias)
-        for linear in (self.own, *self.neighbours):
-            nn.init.xavier_uniform_(linear.weight)
+        for weight in (self.own.weight, *self.neighbours):
+            nn.init.xavier_uniform_(weight)
 
-    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
-        """Return (N, out_width) for `x` (N, in_width).
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width).
 
         Collective.
         """
-        out: Tensor = self.own(x)
-        for direction, linear in zip(_DIRECTIONS, self.neighbours, strict=False):
-            operator = graph.operators[direction]
-            if linear_first(operator, *self.widths):
-                out = out + aggregate(operator, linear(x))
-            else:
-                out = out + linear(aggregate(operator, x))
-        return out + x if self.residual else out
+        own = view.own(x)
+        out: Tensor = self.own(own)
+        for direction, weight in zip(_DIRECTIONS, self.neighbours, strict=False):
+            out = out + graph_linear(view.operators[direction], x, weight)
+        return out + own if self.residual else out
 
 
 class GraphSAGE(LayeredModel):

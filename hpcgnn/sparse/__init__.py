@@ -10,15 +10,18 @@ from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric
 from hpcgnn.sparse.operator import AggregationOperator, OperatorSize, Transposed
+from hpcgnn.sparse.order import ComputationOrder, choose_order
 
 __all__ = [
     "AggregationOperator",
+    "ComputationOrder",
     "DistCSR",
     "LocalCSR",
     "OperatorSize",
     "PatternRows",
     "Transposed",
     "active_sets",
+    "choose_order",
     "column_mean",
     "read_adjacency",
     "restrict",

@@ -135,6 +135,9 @@ class ExchangeConfig:
     wire: str = option(
         "native", "number format on the wire: native (train.dtype), bfloat16, float16"
     )
+    active_sets: bool = option(
+        True, "train on the rows that the training nodes reach, layer by layer; same results"
+    )
     replication: int = option(1, "copies of every block row (1.5D); divides the number of ranks")
 
     def __post_init__(self) -> None:

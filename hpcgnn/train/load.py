@@ -5,24 +5,17 @@ from collections.abc import Sequence
 
 import torch
 
-from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, agree, bcast
+from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS, Aggregations, GraphView
-from hpcgnn.sparse import (
-    AggregationOperator,
-    DistCSR,
-    Transposed,
-    column_mean,
-    read_adjacency,
-    row_mean,
-    symmetric,
-)
-from hpcgnn.spmm import DistributedSpMM, Exchange, make_exchange
+from hpcgnn.sparse import DistCSR, read_adjacency
+from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, assign_parts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale, cast_features, scale_features
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
+from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.train.task import NodeTask
 
 __all__ = ["load_graph", "load_task"]
@@ -80,7 +73,7 @@ def load_graph(
             scale = scale_features(grid, config.graph.normalize_features, features, scale)
         directed = not (store.undirected or config.graph.undirected)
         with trace.span("plan"):
-            operators, details = _operators(grid, config, store, row_map, directed, trace)
+            products, details = _products(grid, config, store, row_map, directed, trace)
         facts = GraphFacts(
             name=store.name,
             fingerprint=store.fingerprint,
@@ -97,7 +90,8 @@ def load_graph(
         grid=grid,
         row_map=row_map,
         facts=facts,
-        view=GraphView(operators, nodes.original_id),
+        view=GraphView(products.operators, nodes.original_id),
+        products=products,
         features=torch.from_numpy(features),
         scale=scale,
         labels=nodes.labels,
@@ -133,15 +127,18 @@ def _share_rows(
     return RowMap(bcast(grid.world, starts), grid.block)
 
 
-def _operators(
+def _products(
     grid: ProcessGrid,
     config: Config,
     store: GraphStore,
     row_map: RowMap,
     directed: bool,
     trace: TraceRecorder,
-) -> tuple[dict[Aggregations, AggregationOperator], dict[str, int]]:
+) -> tuple[AdjacencyProducts, dict[str, int]]:
     wanted = MODELS[config.model.name].aggregations
+    if not directed:
+        # Both directions of an undirected graph are the same mean.
+        wanted = tuple(kind for kind in wanted if kind is not Aggregations.MEAN_OUT)
     rows = read_adjacency(
         grid,
         store,
@@ -156,22 +153,8 @@ def _operators(
                 f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
             )
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
-    plan = CommPlan.from_ghosts(grid, row_map, matrix.ghosts)
-    exchange = make_exchange(config.exchange.method, grid, matrix, trace, config.exchange.wire)
-    dtype = config.train.dtype
-    operators: dict[Aggregations, AggregationOperator] = {}
-    for kind in wanted:
-        if kind is Aggregations.SYMMETRIC:
-            scaled = symmetric(matrix, plan, dtype)
-        elif kind is Aggregations.MEAN_IN:
-            scaled = row_mean(matrix, dtype)
-        elif directed:
-            scaled = column_mean(matrix, plan, dtype)
-        else:
-            continue
-        product = DistributedSpMM(grid, scaled, exchange, trace)
-        operators[kind] = Transposed(product) if kind is Aggregations.MEAN_OUT else product
-    return operators, _details(matrix, exchange)
+    products = AdjacencyProducts(grid, matrix, wanted, config.exchange, config.train.dtype, trace)
+    return products, _details(matrix, products.exchange)
 
 
 def _details(matrix: DistCSR, exchange: Exchange) -> dict[str, int]:

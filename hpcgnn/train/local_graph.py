@@ -8,6 +8,7 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import GraphView, Model, ModelShape, make_model
 from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale
+from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.typing import Array
 
 __all__ = ["GraphFacts", "LocalGraph"]
@@ -46,6 +47,8 @@ class LocalGraph:
         Sizes of the whole graph.
     view
         Operators and original ids of the local nodes.
+    products
+        What the operators are made of, for views of some nodes only.
     features
         (N, F) in the training dtype, scaled as the configuration says.
     scale
@@ -60,6 +63,7 @@ class LocalGraph:
     row_map: RowMap
     facts: GraphFacts
     view: GraphView
+    products: AdjacencyProducts
     features: Tensor
     scale: FeatureScale | None
     labels: Array | None

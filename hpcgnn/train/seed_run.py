@@ -159,8 +159,8 @@ class SeedRun:
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
             key = DropoutKey(self.seed, self.epoch)
-            logits_NC = self.model(graph.view, graph.features, key)
-            loss = task.loss(logits_NC, config.label_smoothing)
+            logits_TC = task.train_logits(self.model, key)
+            loss = task.loss(logits_TC, config.label_smoothing)
         with trace.span("dense.backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):

@@ -1,9 +1,12 @@
 """Full-graph node classification: the loss over all ranks, and how logits score."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import raise_on_all
 from hpcgnn.errors import InputError
 from hpcgnn.nn import Model
@@ -50,15 +53,42 @@ class NodeTask:
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
+        self._compact = config.exchange.active_sets
+        self._train_view, self._train_features = graph.view, graph.features
+        if self._compact:
+            self._activate(config.model.num_layers)
 
-    def loss(self, logits_NC: Tensor, smoothing: float) -> Tensor:
+    def train_logits(self, model: Model, key: DropoutKey) -> Tensor:
+        """Return logits with dropout, for `loss`.
+
+        Collective.
+        """
+        logits: Tensor = model(self._train_view, self._train_features, key)
+        return logits if self._compact else logits[self._train_rows]
+
+    def loss(self, logits_TC: Tensor, smoothing: float) -> Tensor:
         """Return this rank's share of the training loss; the shares of a layer add up to it.
 
         Not collective.
+
+        Parameters
+        ----------
+        logits_TC
+            Logits of the local training nodes, of `train_logits`.
+        smoothing
+            Label smoothing.
         """
-        rows = self._train_rows
         loss = multi_label_loss if self.graph.facts.multi_label else single_label_loss
-        return loss(logits_NC[rows], self.labels[rows], self.num_train, smoothing)
+        return loss(logits_TC, self.labels[self._train_rows], self.num_train, smoothing)
+
+    def _activate(self, num_layers: int) -> None:
+        graph = self.graph
+        targets = np.zeros(len(self.split), np.bool_)
+        targets[self._train_rows.numpy()] = True
+        with graph.products.trace.span("plan.active_sets"):
+            active = graph.products.active_views(targets, num_layers, graph.view.node_ids)
+        self._train_view = replace(graph.view, active=active.layers)
+        self._train_features = graph.features[active.inputs]
 
     @torch.no_grad()
     def evaluate(self, model: Model) -> Evaluation:

@@ -66,10 +66,10 @@ def reference(name: str, model: Model, operators: dict[Aggregations, Tensor], x:
                 out = out + h @ layer.residual.weight.T
         else:
             out = h @ layer.own.weight.T + layer.own.bias
-            for kind, linear in zip(
+            for kind, weight in zip(
                 (Aggregations.MEAN_IN, Aggregations.MEAN_OUT), layer.neighbours, strict=False
             ):
-                out = out + operators[kind] @ h @ linear.weight.T
+                out = out + operators[kind] @ h @ weight.T
             if layer.residual:
                 out = out + h
         x = out.relu() if place < len(model.layers) - 1 else out

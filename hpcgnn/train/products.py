@@ -1,0 +1,141 @@
+"""The scaled adjacency matrices of a model, as products over all nodes or over active sets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+
+from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
+from hpcgnn.nn import Aggregations, LayerView
+from hpcgnn.sparse import (
+    AggregationOperator,
+    DistCSR,
+    Transposed,
+    active_sets,
+    column_mean,
+    restrict,
+    row_mean,
+    symmetric,
+)
+from hpcgnn.spmm import DistributedSpMM, Exchange, make_exchange
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import ExchangeConfig
+from hpcgnn.typing import GlobalIndices, Mask
+
+__all__ = ["ActiveViews", "AdjacencyProducts"]
+
+_DIRECTIONS = {
+    Aggregations.SYMMETRIC: "in",
+    Aggregations.MEAN_IN: "in",
+    Aggregations.MEAN_OUT: "out",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveViews:
+    """The layers of a model restricted to what some outputs need.
+
+    Parameters
+    ----------
+    layers
+        A view for each layer.
+    inputs
+        (input rows of the first layer,) int64 local nodes.
+    """
+
+    layers: tuple[LayerView, ...]
+    inputs: torch.Tensor
+
+
+class AdjacencyProducts:
+    """The products that a model aggregates with.
+
+    Collective.
+
+    Parameters
+    ----------
+    grid, trace
+        The ranks, the recorder.
+    matrix
+        This rank's block row.
+    wanted
+        The aggregations of the model.
+    exchange
+        How rows travel.
+    dtype
+        float32 or float64.
+    """
+
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        wanted: tuple[Aggregations, ...],
+        exchange: ExchangeConfig,
+        dtype: DTypeLike,
+        trace: TraceRecorder,
+    ) -> None:
+        self._grid, self._config, self.trace = grid, exchange, trace
+        self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
+        self._matrix = matrix
+        self._scaled = {kind: _scale(kind, matrix, self._plan, dtype) for kind in wanted}
+        self.exchange = self._exchange_for(matrix)
+        self.operators = {
+            kind: self._operator(kind, scaled, self.exchange)
+            for kind, scaled in self._scaled.items()
+        }
+
+    def active_views(self, targets: Mask, num_layers: int, node_ids: GlobalIndices) -> ActiveViews:
+        """Return views of all layers for the outputs of `targets`.
+
+        Collective.
+
+        Parameters
+        ----------
+        targets
+            (num_local,) the nodes whose outputs are wanted.
+        num_layers
+            Layers of the model.
+        node_ids
+            (num_local,) original ids.
+        """
+        directions = {_DIRECTIONS[kind] for kind in self._scaled}
+        sets = active_sets(self._matrix, self._plan, targets, num_layers, sorted(directions))
+        layers = tuple(
+            self._layer(sets[place], sets[place + 1], node_ids) for place in range(num_layers)
+        )
+        return ActiveViews(layers, torch.from_numpy(np.flatnonzero(sets[0])))
+
+    def _layer(self, inputs: Mask, outputs: Mask, node_ids: GlobalIndices) -> LayerView:
+        if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
+            return LayerView(self.operators, node_ids)
+        operators: dict[Aggregations, AggregationOperator] = {}
+        exchanges: dict[str, Exchange] = {}
+        for kind, scaled in self._scaled.items():
+            direction = _DIRECTIONS[kind]
+            rows, columns = (outputs, inputs) if direction == "in" else (inputs, outputs)
+            part = restrict(scaled, self._plan, rows, columns)
+            if direction not in exchanges:
+                exchanges[direction] = self._exchange_for(part)
+            operators[kind] = self._operator(kind, part, exchanges[direction])
+        kept = np.cumsum(inputs)[outputs] - 1
+        return LayerView(operators, node_ids[inputs], torch.from_numpy(kept))
+
+    def _exchange_for(self, pattern: DistCSR) -> Exchange:
+        config = self._config
+        return make_exchange(config.method, self._grid, pattern, self.trace, config.wire)
+
+    def _operator(
+        self, kind: Aggregations, scaled: DistCSR, exchange: Exchange
+    ) -> AggregationOperator:
+        product = DistributedSpMM(self._grid, scaled, exchange, self.trace)
+        return Transposed(product) if _DIRECTIONS[kind] == "out" else product
+
+
+def _scale(kind: Aggregations, matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
+    if kind is Aggregations.SYMMETRIC:
+        return symmetric(matrix, plan, dtype)
+    if kind is Aggregations.MEAN_IN:
+        return row_mean(matrix, dtype)
+    return column_mean(matrix, plan, dtype)
