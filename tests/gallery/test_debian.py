@@ -1,0 +1,182 @@
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcgnn import gallery
+from hpcgnn.errors import InputError
+from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive
+from hpcgnn.gallery.debian_bundle import Bundle, build_bundle, quantise
+from hpcgnn.gallery.debian_features import description_features, tfidf, words
+from hpcgnn.gallery.packages_index import parse_stanzas
+
+DIGEST = "b0334dbedceb00e7838522a0106820d58002daab3d994d99110ec5ad3d0531f3"
+
+TEXT = """\
+Package: web-server
+Source: web (1.2)
+Section: httpd
+Depends: libweb1 (>= 1), mailer | sendmail, only-virtual, missing
+Pre-Depends: libweb1
+Recommends: web-server
+Conflicts: mailer, sendmail
+Replaces: only-virtual
+
+Package: libweb1
+Source: web
+Section: non-free/libs
+Provides: only-virtual (= 1)
+
+Package: postfix
+Section: mail
+Provides: mailer, twice (= 1), twice (= 2)
+Suggests: twice
+
+Package: exim
+Section: mail
+Provides: mailer
+Enhances: postfix | libweb1 | mailer
+
+Package: sendmail
+Section: mail
+Breaks: exim
+
+Package: web
+Depends: twice
+
+Package: exim
+Section: misc
+Depends: web
+"""
+
+
+@pytest.fixture(scope="module")
+def archive() -> Archive:
+    return read_archive(parse_stanzas(TEXT.splitlines(), Path("Packages")))
+
+
+def edges_of(archive: Archive, relation: str) -> set[tuple[str, str]]:
+    src, dst = archive.edges[relation]
+    return {(archive.names[s], archive.names[d]) for s, d in zip(src, dst, strict=True)}
+
+
+def test_nodes_are_sorted_names_and_classes_are_sections(archive: Archive) -> None:
+    assert archive.names == ("exim", "libweb1", "postfix", "sendmail", "web", "web-server")
+    assert archive.classes == ("httpd", "libs", "mail")
+    assert archive.labels.tolist() == [2, 1, 2, 2, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("relation", "expected"),
+    [
+        ("depends", {("web-server", "libweb1")}),
+        ("pre-depends", {("web-server", "libweb1")}),
+        ("recommends", set()),
+        ("suggests", set()),
+        ("enhances", {("exim", "postfix")}),
+        ("breaks", {("sendmail", "exim")}),
+        ("conflicts", {("web-server", "sendmail")}),
+        ("replaces", set()),
+        ("alternative", {("web-server", "sendmail"), ("exim", "libweb1")}),
+        (
+            "provided-by",
+            {("web-server", "exim"), ("web-server", "postfix"), ("exim", "postfix")}
+            | {("web", "postfix")},
+        ),
+        ("same-source", {("web-server", "web"), ("libweb1", "web")}),
+    ],
+)
+def test_edges_follow_their_definitions(
+    archive: Archive, relation: str, expected: set[tuple[str, str]]
+) -> None:
+    assert edges_of(archive, relation) == expected
+
+
+def test_own_name_and_plurals_are_left_out() -> None:
+    assert words("libfoo-games", "Games of foo: 3 libraries for libfoo's class") == [
+        "of",
+        "foo",
+        "library",
+        "for",
+        "class",
+    ]
+
+
+def test_tfidf_rows_have_length_one_or_zero() -> None:
+    matrix = tfidf([["a", "a", "b"], ["b", "rare"], [], ["a", "b"]], 2)
+    assert matrix.shape == (4, 2)
+    lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1))
+    assert np.asarray(lengths).ravel() == pytest.approx([1, 1, 0, 1])
+    assert matrix[0, 0] > matrix[0, 1]
+
+
+def descriptions(count: int) -> tuple[list[str], list[str]]:
+    generator = np.random.default_rng(313)
+    vocabulary = [f"word{letter}x" for letter in "abcdefghijklmno"]
+    texts = [" ".join(generator.choice(vocabulary, 5)) for _ in range(count)]
+    return [f"package{number}" for number in range(count)], texts
+
+
+def test_features_are_the_leading_directions_with_fixed_signs() -> None:
+    names, texts = descriptions(80)
+    features = description_features(names, texts, 6, seed=4)
+    again = description_features(names, texts, 6, seed=99)
+    assert np.allclose(features, again, atol=1e-9)
+    dense = tfidf([words(*pair) for pair in zip(names, texts, strict=True)], 5).toarray()
+    expected = np.linalg.svd(dense, compute_uv=False)[:6]
+    assert np.linalg.norm(features, axis=0) == pytest.approx(expected)
+
+
+def test_too_many_features_are_one_line() -> None:
+    with pytest.raises(InputError, match="15 features need more than 20 packages with 11 common"):
+        description_features(*descriptions(20), 15, seed=4)
+
+
+def test_quantised_features_are_close_and_of_unit_size() -> None:
+    features = np.random.default_rng(8).standard_normal((500, 4)) * [8, 4, 2, 1]
+    features[:, 3] = 0
+    levels, steps = quantise(features)
+    restored = levels * steps
+    assert restored.dtype == np.float32
+    assert np.sqrt(np.mean(restored**2)) == pytest.approx(1, abs=0.01)
+    scale = np.sqrt(np.mean(features**2))
+    assert np.all(np.abs(restored * scale - features) <= 0.5001 * steps * scale)
+
+
+def test_an_index_becomes_a_bundle_and_comes_back(tmp_path: Path) -> None:
+    names, texts = descriptions(60)
+    stanzas = [
+        f"Package: {name}\nSection: s{number % 3}\nDescription: {text}\nDepends: package0"
+        for number, (name, text) in enumerate(zip(names, texts, strict=True))
+    ]
+    index = tmp_path / "Packages"
+    index.write_text("\n\n".join(stanzas))
+    bundle = build_bundle(index, 5)
+    back = Bundle.decode(bundle.encode()).to_graph()
+    graph = bundle.to_graph()
+    assert np.array_equal(back.features, graph.features)
+    assert np.array_equal(back.labels, graph.labels)
+    assert back.node_names == graph.node_names == tuple(sorted(names))
+    assert tuple(back.edges) == RELATIONS
+    for relation in RELATIONS:
+        assert np.array_equal(back.edges[relation], graph.edges[relation])
+    assert back.edges["depends"][0].size == 59
+    assert bundle.encode() == bundle.encode()
+
+
+def test_the_bundled_graph_is_whole() -> None:
+    file = resources.files("hpcgnn.gallery") / "data" / "debian-packages.npz.xz"
+    content = file.read_bytes()
+    assert len(content) < 12_000_000
+    assert hashlib.sha256(content).hexdigest() == DIGEST
+    graph = gallery.debian_packages()
+    assert graph.num_nodes == len(graph.node_names) == 63_436
+    assert len(graph.class_names) == 58
+    sizes = [src.size for src, _ in graph.edges.values()]
+    assert tuple(graph.edges) == RELATIONS
+    assert sizes == [263100, 961, 27938, 21787, 1755, 5739, 1509, 3607, 5820, 24619, 29267]
+    assert graph.features.shape == (63_436, 256)
+    assert graph.features.dtype == np.float32
+    assert np.bincount(graph.split).tolist() == [0, 38_061, 12_687, 12_688]

@@ -1,0 +1,126 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcgnn import gallery, generate
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+
+
+def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["generate", *map(str, arguments), "-o", str(out)])
+    generate.main()
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_streamed_rmat_is_the_gallery_graph(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    undirected: bool,
+) -> None:
+    out = tmp_path / "rmat.h5"
+    options = ["--scale", 9, "--edge-factor", 6, "--seed", 37, "--memory", 0, "--json"]
+    run(monkeypatch, out, "rmat", *options, *["--undirected"] * undirected)
+    printed = json.loads(capsys.readouterr().out)
+    expected = gallery.rmat(9, 6, 37, undirected=undirected).to_scipy()
+    with GraphStore.open(out) as store:
+        store.verify()
+        rows = store.read_adjacency(0, 512).to_scipy(512)
+        nodes = store.read_nodes(0, 512)
+        assert store.undirected == undirected
+    assert (rows != expected).nnz == 0
+    assert nodes.features.shape == (512, 64)
+    assert set(np.unique(nodes.split)) == {1, 2, 3}
+    assert printed["num_edges"] == expected.nnz
+    assert printed["num_classes"] == 16
+    assert [path.name for path in tmp_path.iterdir()] == ["rmat.h5"]
+
+
+def test_streamed_grid_is_the_gallery_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "GRID_CHUNK", 11)
+    out = tmp_path / "grid.h5"
+    run(monkeypatch, out, "grid3d", "--shape", "3,5,4", "--features", 0, "--classes", 0)
+    with GraphStore.open(out) as store:
+        rows = store.read_adjacency(0, 60).to_scipy(60)
+        assert (store.has_features, store.has_labels, store.has_split) == (False, False, False)
+    assert (rows != gallery.grid3d((3, 5, 4)).to_scipy()).nnz == 0
+
+
+def test_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "planted.h5"
+    run(monkeypatch, out, "planted", "--nodes", 101, "--classes", 3, "--features", 4, "--seed", 9)
+    expected = gallery.planted(101, 3, 4, 9)
+    with GraphStore.open(out) as store:
+        nodes = store.read_nodes(0, 101)
+        assert store.class_names == ("block0", "block1", "block2")
+    assert np.array_equal(nodes.features, expected.features)
+    assert np.array_equal(nodes.labels, expected.labels)
+    assert np.array_equal(nodes.split, expected.split)
+
+
+def test_debian_packages_from_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, names, out = tmp_path / "Packages", tmp_path / "names.txt", tmp_path / "debian.h5"
+    texts = ["one two three", "two three four", "three four one", "four one two"] * 4
+    index.write_text(
+        "\n\n".join(
+            f"Package: p{number:02}\nSection: s{number % 3}\nDescription: {text}\nSuggests: p00"
+            for number, text in enumerate(texts)
+        )
+    )
+    chosen = ["--packages", index, "--features", 2, "--split-seed", 5, "--names", names]
+    run(monkeypatch, out, "debian-packages", *chosen, "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["relations"]["suggests"] == 15
+    assert len(printed["relations"]) == 11
+    assert names.read_text().splitlines() == [f"p{number:02}" for number in range(16)]
+    with GraphStore.open(out) as store:
+        assert store.num_features == 2
+        split = store.read_nodes(0, 16).split
+        suggested = store.read_adjacency(0, 1, "suggests")
+    assert np.array_equal(split, gallery.random_split(16, 5))
+    assert suggested.indices.tolist() == list(range(1, 16))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rmat", "--scale", "50"], "scale is 50"),
+        (["rmat", "--scale", "4", "--a", "0.9"], "no probabilities"),
+        (["planted", "--nodes", "0"], "--nodes 0"),
+        (["debian-packages", "--features", "3"], "--features belongs to --packages"),
+        (["debian-packages", "--packages", "nothing.xz"], r"nothing\.xz: cannot be read"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run(monkeypatch, tmp_path / "out.h5", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rmat", "--scale", "4", "-o", "missing/out.h5"],
+        ["rmat", "--scale", "-4", "-o", "out.h5"],
+        ["grid3d", "--shape", "3,x,5", "-o", "out.h5"],
+        [],
+    ],
+)
+def test_the_command_exits_with_two(tmp_path: Path, arguments: list[str]) -> None:
+    words = [sys.executable, "-m", "hpcgnn.generate", *arguments]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
