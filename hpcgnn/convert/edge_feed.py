@@ -52,8 +52,7 @@ class EdgeFeed:
 
     def _add(self, chunk: EdgeChunk, builder: EdgeBuilder) -> None:
         limit = _LARGEST_ID if self._source.num_nodes is None else self._source.num_nodes - 1
-        for role, ids in (("source", chunk.src), ("target", chunk.dst)):
-            _check_ids(chunk, role, ids, limit)
+        _check_ids(chunk, limit)
         src, dst = (chunk.dst, chunk.src) if self._reverse else (chunk.src, chunk.dst)
         weights = _finite_weights(chunk) if self._source.weighted else None
         self.num_edges += len(src)
@@ -66,20 +65,24 @@ class EdgeFeed:
         builder.add(src, dst, weights)
 
 
-def _check_ids(chunk: EdgeChunk, role: str, ids: Array, limit: int) -> None:
-    if ids.dtype.kind not in "iu":
+def _check_ids(chunk: EdgeChunk, limit: int) -> None:
+    faults = []
+    for role, ids in (("source", chunk.src), ("target", chunk.dst)):
+        if ids.dtype.kind not in "iu":
+            raise InputError(
+                f"{chunk.locate(0)}: {role} ids have dtype {ids.dtype}; node ids are whole numbers"
+            )
+        if ids.size and (ids.min() < 0 or ids.max() > limit):
+            position = int(np.argmax((ids < 0) | (ids > limit)))
+            faults.append((position, role, ids[position]))
+    if faults:
+        position, role, node = min(faults)
+        remedy = "number the nodes from 0"
+        if limit == _LARGEST_ID:
+            remedy += ", or give an edge list with --relabel"
         raise InputError(
-            f"{chunk.locate(0)}: {role} ids have dtype {ids.dtype}; node ids are whole numbers"
+            f"{chunk.locate(position)}: {role} id {node} is outside 0..{limit}; {remedy}"
         )
-    if not ids.size or (ids.min() >= 0 and ids.max() <= limit):
-        return
-    position = int(np.argmax((ids < 0) | (ids > limit)))
-    remedy = "number the nodes from 0"
-    if limit == _LARGEST_ID:
-        remedy += ", or give an edge list with --relabel"
-    raise InputError(
-        f"{chunk.locate(position)}: {role} id {ids[position]} is outside 0..{limit}; {remedy}"
-    )
 
 
 def _finite_weights(chunk: EdgeChunk) -> Array:

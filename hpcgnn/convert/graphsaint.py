@@ -78,14 +78,17 @@ def _check_training_part(path: Path, split: NDArray[np.uint8]) -> None:
 def _read_roles(path: Path, num_nodes: int) -> NDArray[np.uint8]:
     roles = _read_json(path)
     if not isinstance(roles, dict) or not set(_ROLES) <= set(roles):
-        raise InputError(
-            f"{path}: must be an object with the lists 'tr', 'va' and 'te'; copy it again"
-        )
+        raise InputError(f"{path}: must hold the lists 'tr', 'va' and 'te'; copy it again")
     parts, where = {}, {}
     for role, name in _ROLES.items():
         ids = roles[role]
-        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+        if not isinstance(ids, list):
             raise InputError(f"{path}: {role!r} must be a list of node ids; copy it again")
+        for node in ids:
+            if type(node) is not int or not 0 <= node < num_nodes:
+                raise InputError(
+                    f"{path}: {role!r}: {node!r} is no node id in 0..{num_nodes - 1}; correct it"
+                )
         parts[name] = np.array(ids, np.int64)
         where[name] = f"{path}: {role!r}"
     return split_from_indices(parts, num_nodes, where)

@@ -61,7 +61,7 @@ def _features(npz: Npz, options: ConvertOptions, known: dict[str, int]) -> Featu
             data=npz.need("attr_data").load(),
             indices=npz.need("attr_indices").load(),
             indptr=npz.need("attr_indptr").load(),
-            shape=npz.need("attr_shape").load(),
+            shape=npz.need("attr_shape").load().ravel().tolist(),
         )
         known[where] = matrix.shape[0]
         return dense_features([matrix], where)

@@ -70,6 +70,7 @@ class _Dtype(metaclass=_Closed):
         return np.dtype(f"{self.order}{self.code}")
 
 
+_ID_LIMIT = 1 << 62
 _TYPE_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
@@ -201,7 +202,9 @@ def load_matrix(path: Path) -> scipy.sparse.csr_matrix:
     if not isinstance(value, _Matrix) or not isinstance(state, dict):
         raise InputError(f"{path}: holds a {_kind(value)} where a CSR matrix is due; copy it again")
     data, indices, indptr = (_build(path, state.get(k)) for k in ("data", "indices", "indptr"))
-    shape = np.array(state.get("_shape", state.get("shape", ())))
+    shape = state.get("_shape", state.get("shape"))
+    if not isinstance(shape, tuple):
+        raise InputError(f"{path}: the shape of the matrix is {shape!r}; copy it again")
     return checked_matrix(str(path), data=data, indices=indices, indptr=indptr, shape=shape)
 
 
@@ -211,11 +214,15 @@ def load_lists(path: Path) -> dict[int, list[int]]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds a {_kind(value)} where a dict is due; copy it again")
     for key, items in value.items():
-        if not isinstance(items, list) or not all(type(i) is int for i in [key, *items]):
+        if not isinstance(items, list) or not all(_is_id(i) for i in [key, *items]):
             raise InputError(
                 f"{path}: the entry of node {key!r} is no list of node numbers; copy it again"
             )
     return value
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and -_ID_LIMIT < value < _ID_LIMIT
 
 
 def _kind(value: object) -> str:

@@ -1,7 +1,7 @@
 """Stream a parsed graph into a store: edges first, sorted out of core, then rows of node data."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,24 @@ def write_store(
 
 
 def _edge_builder(source: GraphSource, options: ConvertOptions) -> EdgeBuilder:
-    return EdgeBuilder(
-        source.num_nodes,
-        undirected=options.undirected or source.undirected,
-        self_loops=options.self_loops,
-        duplicates=options.duplicates,
-        weighted=source.weighted,
-        memory_bytes=options.memory_bytes // len(source.relations),
-    )
+    with _naming(source.path):
+        return EdgeBuilder(
+            source.num_nodes,
+            undirected=options.undirected or source.undirected,
+            self_loops=options.self_loops,
+            duplicates=options.duplicates,
+            weighted=source.weighted,
+            memory_bytes=options.memory_bytes // len(source.relations),
+        )
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put the name of the input before what `storage` finds wrong with its content."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _header(
@@ -116,11 +126,9 @@ def _default_name(path: Path) -> str:
 def _write_edges(builder: EdgeBuilder, writer: StoreWriter, relation: str, path: Path) -> int:
     rows = writer.header.num_nodes
     text = f"writing edges {relation}".rstrip()
-    with Progress(text, rows, "rows", quiet=rows < _QUIET_BELOW_ROWS) as progress:
-        try:
-            return builder.write(writer, relation, progress.advance)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+    quiet = rows < _QUIET_BELOW_ROWS
+    with Progress(text, rows, "rows", quiet=quiet) as progress, _naming(path):
+        return builder.write(writer, relation, progress.advance)
 
 
 def _write_nodes(writer: StoreWriter, nodes: Nodes, options: ConvertOptions) -> None:

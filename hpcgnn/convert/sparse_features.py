@@ -15,17 +15,16 @@ _BLOCK_VALUES = 1 << 20
 
 
 def checked_matrix(
-    where: str, *, data: Array, indices: Array, indptr: Array, shape: Array
+    where: str, *, data: Array, indices: Array, indptr: Array, shape: Sequence[int]
 ) -> scipy.sparse.csr_matrix:
     """Return a CSR matrix whose parts fit together; raises `InputError` if they do not."""
     kinds = (data.dtype.kind in "biuf", indices.dtype.kind in "iu", indptr.dtype.kind in "iu")
-    sides = shape.tolist()
     try:
-        if not all(kinds) or len(sides) != 2 or min(sides) < 0:
-            raise ValueError("values must be numbers, indices and shape whole numbers")
-        matrix = scipy.sparse.csr_matrix((data, indices, indptr), shape=tuple(sides))
+        if not all(kinds) or len(shape) != 2 or not all(type(side) is int for side in shape):
+            raise ValueError("values must be numbers, indices and two sides whole numbers")
+        matrix = scipy.sparse.csr_matrix((data, indices, indptr), shape=tuple(shape))
         matrix.check_format(full_check=True)
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{where} is no valid CSR matrix ({reason}); save it again") from error
     return matrix

@@ -1,0 +1,161 @@
+"""The command as a user meets it: detection, output, exit status, an earlier store kept whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcgnn.convert import detect
+from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.symmetry import SymmetryCheck
+from hpcgnn.errors import InputError
+from tests.convert.graphs import Little, contents, write_gz
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> Path:
+    path = tmp_path / "ring.txt"
+    path.write_text("0 1\n1 2\n2 0\n")
+    return path
+
+
+def run(*arguments: str | Path) -> Any:
+    command = [sys.executable, "-m", "hpcgnn.convert", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_json_is_one_object_and_all_of_the_output(edges: Path, tmp_path: Path) -> None:
+    result = run(edges, "-o", tmp_path / "out.h5", "--json", "--undirected", "--self-loops", "add")
+    assert result.returncode == 0
+    assert result.stderr == "format: edge-list (line 1 has 2 fields)\n"
+    summary = json.loads(result.stdout)
+    assert summary["num_edges"] == 9
+    assert (summary["num_nodes"], summary["undirected"], summary["name"]) == (3, True, "ring")
+
+
+def test_an_error_is_one_line_and_an_earlier_store_stays(edges: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.h5"
+    assert run(edges, "-o", out).returncode == 0
+    before = out.read_bytes()
+    edges.write_text("0 1\n1 -2\n")
+    result = run(edges, "-o", out)
+    assert (result.returncode, result.stdout) == (2, "")
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("format: ")
+    assert lines[1].startswith(f"hpcgnn convert: error: {edges}: line 2: target id -2 is outside")
+    assert len(lines) == 2
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5", "ring.txt"]
+
+
+def test_an_unreadable_file_is_named(edges: Path, tmp_path: Path) -> None:
+    edges.unlink()
+    # Root may read everything, but nobody the memory at address 0.
+    edges.symlink_to("/proc/self/mem")
+    with pytest.raises(InputError, match=r"ring\.txt: cannot be read"):
+        main([str(edges), "-o", str(tmp_path / "out.h5")])
+
+
+@pytest.mark.parametrize("where", ["missing/out.h5", ""])
+def test_an_impossible_output_is_named_first(tmp_path: Path, where: str) -> None:
+    with pytest.raises(InputError, match=r"cannot be written|is a directory"):
+        main([str(tmp_path / "none"), "--format", "npz", "-o", str(tmp_path / where)])
+
+
+def test_the_input_is_not_overwritten(edges: Path) -> None:
+    with pytest.raises(InputError, match=r"ring\.txt: is an input of the conversion"):
+        main([str(edges), "-o", str(edges)])
+    assert edges.read_text() == "0 1\n1 2\n2 0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--memory", "0"], "--memory 0: give at least 1"),
+        (["--num-nodes", "0"], "--num-nodes 0: give at least 1"),
+        (["--split", "x"], "--split: does not apply to the format edge-list; leave it out"),
+        (["--format", "npz", "--relabel"], "--relabel: does not apply to the format npz"),
+        (["--format", "npz"], r"ring\.txt: the compressed file is truncated or damaged"),
+        (["--format", "ogb"], r"edge\.csv\.gz: no such file"),
+        (["--format", "graphsaint"], r"adj_full\.npz: no such file"),
+        (["--format", "planetoid"], r"test\.index: no such file"),
+        (["--num-nodes", "2"], r"line 2: target id 2 is outside 0\.\.1"),
+        (["--name", "a\nb"], "graph name .* has unprintable characters"),
+    ],
+)
+def test_faulty_arguments_are_named(
+    edges: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        main([str(edges), "-o", str(tmp_path / "out.h5"), *arguments])
+    assert not (tmp_path / "out.h5").exists()
+
+
+def test_a_small_memory_gives_the_same_store(tmp_path: Path) -> None:
+    rng = np.random.default_rng(37)
+    pairs = rng.integers(0, 300, (90_000, 2)).tolist()
+    path = write_gz(tmp_path / "e.tsv.gz", "".join(f"{i}\t{j}\n" for i, j in pairs))
+    prints = set()
+    for memory in ("1", "512"):
+        main([str(path), "-o", str(tmp_path / "out.h5"), "--memory", memory, "--json"])
+        prints.add(contents(tmp_path / "out.h5").store.fingerprint)
+    assert len(prints) == 1
+
+
+def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
+    little = Little()
+    samples = {
+        "planetoid": little.write_planetoid(tmp_path / "planetoid"),
+        "graphsaint": little.write_graphsaint(tmp_path / "saint"),
+        "ogb": little.write_ogb(tmp_path / "ogb"),
+        "npz": little.write_npz(tmp_path / "g.npz"),
+        "metis": little.write_metis(tmp_path / "g.graph"),
+        "matrix-market": little.write_matrix_market(tmp_path / "matrix.txt"),
+    }
+    for name, path in samples.items():
+        assert detect(path)[0] == name
+    for text, name in (
+        ("0 1\n", "edge-list"),
+        ("0 1 2.5\n", "edge-list"),
+        ("src,dst\n0,1\n", "edge-list"),
+        ("0 1 cites\n", "typed-edge-list"),
+    ):
+        (tmp_path / "g.csv").write_text(text)
+        assert detect(tmp_path / "g.csv")[0] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.txt", "no such file or folder"),
+        ("folder", r"holds none of adj_full\.npz, raw/ and ind\.NAME\.graph"),
+        ("g.pt", "could execute code: use hpcgnn.convert.from_torch_geometric"),
+        ("g.h5", "a store needs no conversion"),
+        ("g.xyz", "its name tells no format; choose one with --format: npz, ogb"),
+    ],
+)
+def test_what_is_no_known_input_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for each in ("g.pt", "g.h5", "g.xyz"):
+        (tmp_path / each).write_text("")
+    with pytest.raises(InputError, match=message):
+        detect(tmp_path / name)
+
+
+def test_symmetry_is_that_of_the_multiset() -> None:
+    rng = np.random.default_rng(43)
+    src, dst = rng.integers(0, 9, (2, 60))
+    weights = rng.integers(1, 4, 60).astype(np.float32)
+    check = SymmetryCheck()
+    check.update(src, dst, weights)
+    assert not check.symmetric
+    check.update(dst[::-1], src[::-1], weights[::-1])
+    assert check.symmetric
+    check.update(src[:1], src[:1], None, "loops")
+    assert check.symmetric
+    check.update(np.array([1, 2]), np.array([2, 1]), np.array([1.0, 2.0]), "weights")
+    assert not check.symmetric
