@@ -21,8 +21,8 @@ from types import TracebackType
 
 from mpi4py import MPI
 
+from hpcgnn.comm.collective import CollectiveInputError
 from hpcgnn.comm.sums import allreduce_sum
-from hpcgnn.errors import InputError
 from hpcgnn.typing import Array, LocalIndices
 
 __all__ = ["ProcessGrid"]
@@ -39,13 +39,13 @@ class ProcessGrid:
 
     Raises
     ------
-    InputError
+    CollectiveInputError
         When `replication` does not divide the number of ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, replication: int = 1) -> None:
         if replication < 1 or comm.size % replication:
-            raise InputError(
+            raise CollectiveInputError(
                 f"replication {replication} does not divide the {comm.size} ranks; choose one of "
                 f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
             )

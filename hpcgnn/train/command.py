@@ -199,7 +199,7 @@ def _finish(
     if config.run.save_predictions and not outcome.stopped:
         trace.set_epoch(None)
         with trace.span("evaluate.predictions"):
-            save_predictions(graph, config, directory, outcome.results)
+            save_predictions(graph, directory, outcome.results)
     with agree(grid.world):
         trace.close()
         if grid.rank == 0 and outcome.stopped:

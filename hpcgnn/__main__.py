@@ -1,0 +1,50 @@
+"""``python -m hpcgnn``, or ``hpcgnn``: list the commands, or run one (``hpcgnn train ...``)."""
+
+import difflib
+import runpy
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hpcgnn import __version__
+from hpcgnn.console import USAGE_ERROR, report
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "convert": "turn a graph in files of many formats into a store (.h5)",
+        "generate": "make a synthetic or bundled graph as a store",
+        "partition": "cut a store into parts, for as many ranks or fewer",
+        "train": "train a node model on a partitioned store (MPI)",
+        "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
+        "inspect": "print what a store, a checkpoint or a run directory holds",
+    }
+)
+
+USAGE = """usage: hpcgnn COMMAND [arguments]      (the same as python -m hpcgnn.COMMAND)
+       srun hpcgnn train CONFIG.toml   (MPI commands start on every rank)
+"""
+
+
+def main() -> None:
+    """Run the command that the first argument names, or list them all."""
+    match sys.argv[1:]:
+        case [] | ["-h" | "--help", *_]:
+            sys.stdout.write(f"{USAGE}\n{listing()}")
+        case ["--version", *_]:
+            sys.stdout.write(f"hpcgnn {__version__}\n")
+        case [name, *_] if name in COMMANDS:
+            del sys.argv[1]
+            runpy.run_module(f"hpcgnn.{name}", run_name="__main__", alter_sys=True)
+        case [name, *_]:
+            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
+            report(f"hpcgnn: error: no command {name!r}; did you mean {near[0]!r}?")
+            raise SystemExit(USAGE_ERROR)
+
+
+def listing() -> str:
+    """Return a line for each command."""
+    return "".join(f"  {name:<11}{purpose}\n" for name, purpose in COMMANDS.items())
+
+
+if __name__ == "__main__":
+    main()
