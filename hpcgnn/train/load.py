@@ -62,7 +62,7 @@ def load_graph(
         On a store that does not read, or does not fit the configuration or the number of ranks.
     """
     with trace.span("read.open"), agree(grid.world):
-        store = GraphStore.open(config.graph.store)
+        store = GraphStore.open(config.graph.store, grid.world)
     with store:
         row_map = _share_rows(grid, config, store, needs)
         with trace.span("read.nodes"):
