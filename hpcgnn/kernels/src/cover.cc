@@ -4,8 +4,8 @@
 #include <atomic>
 #include <vector>
 
-#include "cover_degree.h"
 #include "cover_graph.h"
+#include "cover_greedy.h"
 #include "cover_matching.h"
 #include "parallel.h"
 
@@ -32,12 +32,12 @@ CoverSizes largest_sizes(const Pattern& transposed, const std::int64_t* column_s
 /// Cover the graph of block q and write its part of the result.
 void cover_block(CoverGraph& graph, std::int64_t q, std::int64_t first_column, bool exact,
                  const CoverResult& result) {
-  const std::int64_t matched = match_greedily(graph);
+  const std::int64_t matched = cover_greedily(graph);
   if (exact) {
     match_fully(graph);
     cover_from_matching(graph);
   } else {
-    cover_by_degree(graph);
+    shrink_cover(graph);
   }
   const bool* const columns = graph.in_cover.get();
   const bool* const rows = columns + graph.num_columns();

@@ -5,49 +5,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-/// The greedy matching under way: a queue of vertices that have come down to one neighbour.
-/// A vertex comes down to one only once, so the queue never outgrows the vertices.
-class GreedyMatching {
- public:
-  explicit GreedyMatching(CoverGraph& graph) : graph_(graph) {
-    std::fill_n(graph.mate.get(), graph.num_vertices(), -1);
-    for (std::int32_t v = 0; v < graph.num_vertices(); ++v) {
-      graph.remaining[v] = graph.degree(v);
-      if (graph.remaining[v] == 1) graph.queue[tail_++] = v;
-    }
-  }
-
-  void match_single_neighbours() {
-    while (head_ < tail_) match(graph_.queue[head_++]);
-  }
-
-  /// Match `v`, unless it is matched, with its free neighbour of fewest free neighbours.
-  void match(std::int32_t v) {
-    if (graph_.mate[v] >= 0) return;
-    std::int32_t best = -1;
-    for (const std::int32_t u : graph_.neighbours(v))
-      if (graph_.mate[u] < 0 && (best < 0 || graph_.remaining[u] < graph_.remaining[best]))
-        best = u;
-    if (best < 0) return;
-    graph_.mate[v] = best;
-    graph_.mate[best] = v;
-    ++size_;
-    withdraw(v);
-    withdraw(best);
-  }
-
-  std::int64_t size() const { return size_; }
-
- private:
-  void withdraw(std::int32_t v) {
-    for (const std::int32_t u : graph_.neighbours(v))
-      if (--graph_.remaining[u] == 1) graph_.queue[tail_++] = u;
-  }
-
-  CoverGraph& graph_;
-  std::int64_t head_ = 0, tail_ = 0, size_ = 0;
-};
-
 /// Set the level of every column that is reached before or with the nearest free row: the number of
 /// matched edges on a shortest alternating path from a free column. Return whether there is a free
 /// row; if not, all reachable columns have their level.
@@ -106,16 +63,6 @@ void augment(CoverGraph& graph, std::int32_t root) {
 }
 
 }  // namespace
-
-std::int64_t match_greedily(CoverGraph& graph) {
-  GreedyMatching matching(graph);
-  matching.match_single_neighbours();
-  for (std::int32_t c = 0; c < graph.num_columns(); ++c) {
-    matching.match(c);
-    matching.match_single_neighbours();
-  }
-  return matching.size();
-}
 
 void match_fully(CoverGraph& graph) {
   while (set_levels(graph)) {

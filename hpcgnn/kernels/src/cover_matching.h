@@ -1,4 +1,4 @@
-/// Matchings of a block's graph, and the minimum vertex cover that a maximum one gives.
+/// Maximum matchings of a block's graph, and the minimum vertex covers that they give.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,6 @@
 #include "cover_graph.h"
 
 namespace hpcgnn::kernels {
-
-/// Make `graph.mate` a maximal matching and return its size. Vertices with one neighbour left are
-/// matched first (Karp and Sipser), which loses nothing; then columns in order, each with its row
-/// of fewest neighbours left. Linear time.
-std::int64_t match_greedily(CoverGraph& graph);
 
 /// Enlarge the matching `graph.mate` to a maximum one, by Hopcroft and Karp, and mark the columns
 /// that alternating paths from free columns reach in `graph.level` (>= 0).
