@@ -24,7 +24,7 @@ from hpcgnn.storage import Split
 
 __all__ = ["read"]
 
-_ROLES = {"tr": "train", "va": "valid", "te": "test"}
+_ROLES = {"tr": "train", "va": "valid", "te": "test"}  # codespell:ignore te
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
@@ -78,7 +78,7 @@ def _check_training_part(path: Path, split: NDArray[np.uint8]) -> None:
 def _read_roles(path: Path, num_nodes: int) -> NDArray[np.uint8]:
     roles = _read_json(path)
     if not isinstance(roles, dict) or not set(_ROLES) <= set(roles):
-        raise InputError(f"{path}: must hold the lists 'tr', 'va' and 'te'; copy it again")
+        raise InputError(f"{path}: must hold the lists {', '.join(_ROLES)}; copy it again")
     parts, where = {}, {}
     for role, name in _ROLES.items():
         ids = roles[role]

@@ -121,7 +121,7 @@ class Little:
         np.save(folder / "feats.npy", self.features)
         classes = {str(i): int(label) for i, label in enumerate(self.labels)}
         (folder / "class_map.json").write_text(json.dumps(classes))
-        short = {"train": "tr", "valid": "va", "test": "te"}
+        short = {"train": "tr", "valid": "va", "test": "te"}  # codespell:ignore te
         roles = {short[name]: self.nodes_of(code).tolist() for name, code in self.parts}
         (folder / "role.json").write_text(json.dumps(roles))
         return folder
