@@ -88,8 +88,8 @@ def main() -> None:
 
 def choose(options: argparse.Namespace) -> Partitioner:
     """Return the partitioner that the options name; raise InputError where they contradict."""
-    if options.parts < 1:
-        raise InputError(f"--parts {options.parts}: at least 1 part is needed")
+    if not 1 <= options.parts < 2**31:
+        raise InputError(f"--parts {options.parts}: give at least 1 and below 2**31 parts")
     if options.imbalance is not None and options.method != "metis":
         raise InputError(f"--imbalance belongs to --method metis, not to {options.method}")
     if not 0 <= options.seed < 2**63:
