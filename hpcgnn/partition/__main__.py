@@ -10,7 +10,7 @@ from typing import Any
 from hpcgnn.console import print_json, print_table, report, run_command
 from hpcgnn.errors import InputError
 from hpcgnn.partition.methods import Partitioner, block, random
-from hpcgnn.partition.multilevel import metis
+from hpcgnn.partition.metis import metis
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.partition.volume import measure
