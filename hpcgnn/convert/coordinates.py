@@ -74,7 +74,7 @@ def by_relation(chunk: EdgeChunk, ids: Array, relations: tuple[str, ...]) -> Ite
             f"{chunk.locate(position)}: relation {ids[position]} is outside "
             f"0..{len(relations) - 1}; correct it or name more relations"
         )
-    for number in np.unique(ids):
+    for number in np.flatnonzero(np.bincount(ids.astype(np.int64))):
         places = np.flatnonzero(ids == number)
         yield EdgeChunk(
             chunk.src[places],

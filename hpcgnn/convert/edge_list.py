@@ -10,17 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.convert.relabel import compact, distinct_ids
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, Nodes
 from hpcgnn.convert.text import Table
 from hpcgnn.convert.text_reader import first_fields, read_tables
 from hpcgnn.errors import InputError
-from hpcgnn.typing import Array, GlobalIndices
 
-__all__ = ["EdgeText", "compact", "read", "unique_ids"]
+__all__ = ["EdgeText", "read"]
 
 _ROLES = ("src", "dst", "weight", "relation", "skip")
 _USUAL = {2: ("src", "dst"), 3: ("src", "dst", "weight")}
-_PENDING_IDS = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     text = EdgeText.open(path, options, _USUAL)
     if "relation" in text.roles:
         raise InputError("--columns: an edge list has no relation; use --format typed-edge-list")
-    ids = unique_ids(text) if options.relabel else None
+    ids = distinct_ids(text.edges(table) for table in text.tables()) if options.relabel else None
 
     def stream() -> EdgeStream:
         for table in text.tables():
@@ -102,44 +101,3 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         nodes=Nodes(original_id=ids),
         ignored=text.ignored,
     )
-
-
-def unique_ids(text: EdgeText) -> GlobalIndices:
-    """Return all ids of a file, sorted; they take eight bytes each in memory."""
-    merger = IdMerger()
-    for table in text.tables():
-        chunk = text.edges(table)
-        merger.add(chunk.src)
-        merger.add(chunk.dst)
-    return merger.ids()
-
-
-class IdMerger:
-    """Collect the distinct ids of many arrays."""
-
-    def __init__(self) -> None:
-        self._merged: GlobalIndices = np.zeros(0, np.int64)
-        self._pending: list[GlobalIndices] = []
-        self._count = 0
-
-    def add(self, ids: Array) -> None:
-        """Take the ids of an array."""
-        distinct = np.unique(ids)
-        self._pending.append(distinct)
-        self._count += len(distinct)
-        if self._count > max(_PENDING_IDS, len(self._merged)):
-            self.ids()
-
-    def ids(self) -> GlobalIndices:
-        """Return the distinct ids so far, sorted."""
-        self._merged = np.unique(np.concatenate([self._merged, *self._pending]))
-        self._pending, self._count = [], 0
-        return self._merged
-
-
-def compact(chunk: EdgeChunk, ids: GlobalIndices | None) -> EdgeChunk:
-    """Return the chunk with each id replaced by its position in the sorted `ids`."""
-    if ids is None:
-        return chunk
-    src, dst = np.searchsorted(ids, chunk.src), np.searchsorted(ids, chunk.dst)
-    return EdgeChunk(src, dst, chunk.locate, chunk.weights, chunk.relation)

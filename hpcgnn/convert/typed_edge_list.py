@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.coordinates import by_relation
-from hpcgnn.convert.edge_list import EdgeText, IdMerger, compact
+from hpcgnn.convert.edge_list import EdgeText
 from hpcgnn.convert.npy import decode_texts
+from hpcgnn.convert.relabel import IdMerger, compact
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.typing import GlobalIndices
@@ -58,9 +59,7 @@ def _survey(
     for table in text.tables():
         names = np.unique(np.concatenate([names, np.unique(table.texts(column))]))
         if relabel:
-            chunk = text.edges(table)
-            merger.add(chunk.src)
-            merger.add(chunk.dst)
+            merger.add(text.edges(table))
     if not len(names):
         raise InputError(f"{text.path}: the graph has no edges; check the input")
     return names, merger.ids() if relabel else None

@@ -73,7 +73,7 @@ def test_scipy_files(tmp_path: Path, form: str, packed: bool) -> None:
 
 
 def test_a_typed_graph_has_relations(tmp_path: Path) -> None:
-    etype = np.array([1, 0, 1, 1], np.int8)
+    etype = np.array([1, 0, 1, 1], np.uint64)
     names = np.array(["likes", "cites", "unused"])
     path = save(tmp_path, **plain(etype=etype, etypes=names, names=np.array(["a", "b"])))
     result = convert(path, tmp_path / "out.h5", format_name="npz")
