@@ -96,7 +96,7 @@ BAD = [
     ({"x": np.zeros((3, 4), np.uint16)}, TypeError, "half="),
     ({"values": np.zeros(3, np.float64)}, TypeError, "values must be float32, not float64"),
     ({"values": np.zeros(2, np.float32)}, ValueError, "values and indices"),
-    ({"indptr": np.array([0, 2, 4])}, ValueError, "indptr ends at 4 but there are 3 indices"),
+    ({"indptr": np.array([0, 2, 4])}, ValueError, "indptr must end at the number of indices"),
     ({"indptr": np.array([0, 5, 3])}, ValueError, "indptr must not decrease"),
     ({"indptr": np.array([1, 2, 3])}, ValueError, "indptr must start at 0"),
     ({"indptr": np.empty(0, np.int64)}, ValueError, "indptr must not be empty"),

@@ -102,8 +102,9 @@ void py_spmm(const Offsets& indptr, const Indices& indices, const std::optional<
     require(extent(out, 0) == num_rows, "out must have one row for each row of indptr");
   }
   require(nonzeros == 0 || arguments.num_x_rows > 0, "x must have rows when there are non-zeros");
+  require(indptr.data()[0] == 0, "indptr must start at 0");
+  require(indptr.data()[num_rows] == nonzeros, "indptr must end at the number of indices");
   nb::gil_scoped_release unlocked;
-  check_indptr(indptr.data(), num_rows, nonzeros);
   spmm(arguments);
 }
 

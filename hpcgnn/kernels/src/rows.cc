@@ -58,6 +58,18 @@ void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
   });
 }
 
+void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
+                  std::int64_t copied_bytes, void* out, int num_threads) {
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / copied_bytes);
+  parallel_tasks(num_threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    const std::int64_t last = std::min(num_rows, (task + 1) * chunk);
+    for (std::int64_t i = task * chunk; i < last; ++i)
+      std::memcpy(static_cast<char*>(out) + i * copied_bytes,
+                  static_cast<const char*>(x) + i * pitch_bytes,
+                  static_cast<std::size_t>(copied_bytes));
+  });
+}
+
 void convert_rows(const RowsArguments& a) {
   const RowsTable::Kernel kernel =
       table_of(a.isa).convert[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];

@@ -12,6 +12,10 @@ namespace hpcgnn::kernels {
 void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
                  std::int64_t row_bytes, void* out, int num_threads);
 
+/// Copy the first `copied_bytes` of each row of x, `pitch_bytes` apart, one after the other.
+void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
+                  std::int64_t copied_bytes, void* out, int num_threads);
+
 /// Operands of a gather that converts, or of a scatter that adds.
 struct RowsArguments {
   const void* source;

@@ -20,6 +20,7 @@ struct F32 {
     const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return {_mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), index), lanes};
   }
+  HPCGNN_INLINE static void fence() { _mm_sfence(); }
   HPCGNN_INLINE static Reg zero() { return _mm256_setzero_ps(); }
   HPCGNN_INLINE static Reg broadcast(float value) { return _mm256_set1_ps(value); }
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
@@ -29,6 +30,7 @@ struct F32 {
   HPCGNN_INLINE static Reg load(const float* p) { return _mm256_loadu_ps(p); }
   HPCGNN_INLINE static Reg load(const float* p, Mask m) { return _mm256_maskload_ps(p, m.lanes); }
   HPCGNN_INLINE static void store(float* p, Reg r) { _mm256_storeu_ps(p, r); }
+  HPCGNN_INLINE static void stream(float* p, Reg r) { _mm256_stream_ps(p, r); }
   HPCGNN_INLINE static void store(float* p, Reg r, Mask m) { _mm256_maskstore_ps(p, m.lanes, r); }
 
   template <class S>
@@ -45,6 +47,11 @@ struct F32 {
   template <class S>
   HPCGNN_INLINE static void store(S* p, Reg r) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(r, *p));
+  }
+  // Rows of 16-bit results fill half a line per register, too little to gain from streaming.
+  template <class S>
+  HPCGNN_INLINE static void stream(S* p, Reg r) {
+    store(p, r);
   }
   template <class S>
   HPCGNN_INLINE static void store(S* p, Reg r, Mask m) {
@@ -84,6 +91,7 @@ struct F64 {
   HPCGNN_INLINE static Mask mask(int lanes) {
     return _mm256_cmpgt_epi64(_mm256_set1_epi64x(lanes), _mm256_setr_epi64x(0, 1, 2, 3));
   }
+  HPCGNN_INLINE static void fence() { _mm_sfence(); }
   HPCGNN_INLINE static Reg zero() { return _mm256_setzero_pd(); }
   HPCGNN_INLINE static Reg broadcast(double value) { return _mm256_set1_pd(value); }
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm256_add_pd(a, b); }
@@ -93,6 +101,7 @@ struct F64 {
   HPCGNN_INLINE static Reg load(const double* p) { return _mm256_loadu_pd(p); }
   HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm256_maskload_pd(p, m); }
   HPCGNN_INLINE static void store(double* p, Reg r) { _mm256_storeu_pd(p, r); }
+  HPCGNN_INLINE static void stream(double* p, Reg r) { _mm256_stream_pd(p, r); }
   HPCGNN_INLINE static void store(double* p, Reg r, Mask m) { _mm256_maskstore_pd(p, m, r); }
 };
 

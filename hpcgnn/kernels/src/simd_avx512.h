@@ -14,6 +14,7 @@ struct F32 {
   using Mask = __mmask16;
 
   HPCGNN_INLINE static Mask mask(int lanes) { return static_cast<Mask>((1u << lanes) - 1u); }
+  HPCGNN_INLINE static void fence() { _mm_sfence(); }
   HPCGNN_INLINE static Reg zero() { return _mm512_setzero_ps(); }
   HPCGNN_INLINE static Reg broadcast(float value) { return _mm512_set1_ps(value); }
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
@@ -23,6 +24,7 @@ struct F32 {
   HPCGNN_INLINE static Reg load(const float* p) { return _mm512_loadu_ps(p); }
   HPCGNN_INLINE static Reg load(const float* p, Mask m) { return _mm512_maskz_loadu_ps(m, p); }
   HPCGNN_INLINE static void store(float* p, Reg r) { _mm512_storeu_ps(p, r); }
+  HPCGNN_INLINE static void stream(float* p, Reg r) { _mm512_stream_ps(p, r); }
   HPCGNN_INLINE static void store(float* p, Reg r, Mask m) { _mm512_mask_storeu_ps(p, m, r); }
 
   template <class S>
@@ -36,6 +38,11 @@ struct F32 {
   template <class S>
   HPCGNN_INLINE static void store(S* p, Reg r) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(r, *p));
+  }
+  // Rows of 16-bit results fill half a line per register, too little to gain from streaming.
+  template <class S>
+  HPCGNN_INLINE static void stream(S* p, Reg r) {
+    store(p, r);
   }
   template <class S>
   HPCGNN_INLINE static void store(S* p, Reg r, Mask m) {
@@ -69,6 +76,7 @@ struct F64 {
   using Mask = __mmask8;
 
   HPCGNN_INLINE static Mask mask(int lanes) { return static_cast<Mask>((1u << lanes) - 1u); }
+  HPCGNN_INLINE static void fence() { _mm_sfence(); }
   HPCGNN_INLINE static Reg zero() { return _mm512_setzero_pd(); }
   HPCGNN_INLINE static Reg broadcast(double value) { return _mm512_set1_pd(value); }
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm512_add_pd(a, b); }
@@ -78,6 +86,7 @@ struct F64 {
   HPCGNN_INLINE static Reg load(const double* p) { return _mm512_loadu_pd(p); }
   HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm512_maskz_loadu_pd(m, p); }
   HPCGNN_INLINE static void store(double* p, Reg r) { _mm512_storeu_pd(p, r); }
+  HPCGNN_INLINE static void stream(double* p, Reg r) { _mm512_stream_pd(p, r); }
   HPCGNN_INLINE static void store(double* p, Reg r, Mask m) { _mm512_mask_storeu_pd(p, m, r); }
 };
 

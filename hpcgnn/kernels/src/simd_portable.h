@@ -2,7 +2,8 @@
 ///
 /// Every SIMD type offers the same names: `Scalar` (the accumulator type), `kLanes`, `Reg`, `Mask`,
 /// and static functions; kernels are templates over it. A masked load reads only the first lanes
-/// and sets the others to zero; a masked store leaves the others alone.
+/// and sets the others to zero; a masked store leaves the others alone. `stream` stores past the
+/// cache where the machine can and needs the alignment of a register; `fence` orders such stores.
 #pragma once
 
 #include <cstring>
@@ -51,6 +52,11 @@ struct Vector {
       store(p, r, kLanes);
     }
   }
+  template <class S>
+  HPCGNN_INLINE static void stream(S* p, Reg r) {
+    store(p, r);
+  }
+  HPCGNN_INLINE static void fence() {}
   template <class S>
   HPCGNN_INLINE static void store(S* p, Reg r, Mask lanes) {
     for (int i = 0; i < lanes; ++i) half::narrow(r[i], p[i]);

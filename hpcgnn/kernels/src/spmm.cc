@@ -1,24 +1,30 @@
 #include "spmm.h"
 
 #include <algorithm>
-#include <limits>
+#include <atomic>
+#include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "balance.h"
+#include "cache.h"
+#include "long_rows.h"
 #include "parallel.h"
+#include "rows.h"
 #include "spmm_problem.h"
 
 namespace hpcgnn::kernels {
 namespace {
 
-// A segment must be long enough to hide its partial sum and short enough to balance many threads.
-constexpr std::int64_t kSegment = 8192;
 constexpr std::int64_t kChunkCost = 32768;
+constexpr std::int64_t kChunksPerThread = 8;
 // Writing a row of the result costs about as much as reading this many non-zeros.
 constexpr std::int64_t kRowCost = 3;
 // Below this many multiply-adds waking threads costs more than it saves.
 constexpr std::int64_t kSerialWork = 1 << 16;
-constexpr std::int64_t kPrefetchLines = 32;
+// Results this many times larger than the cache are gone before anyone reads them: measured with a
+// reader after the product, streaming them pays from here on.
+constexpr std::int64_t kStreamCaches = 4;
 
 const SpmmTable& table_of(Isa isa) {
 #ifdef HPCGNN_X86
@@ -33,32 +39,95 @@ SpmmKernel kernel_of(Isa isa, Storage x, Storage out) {
   return table_of(isa).kernel[static_cast<int>(x)][static_cast<int>(out)];
 }
 
-/// Rows longer than a segment, cut into segments.
-struct LongRows {
-  std::vector<std::int64_t> begin, end;     ///< non-zeros of each segment
-  std::vector<std::int64_t> first_segment;  ///< per long row, and one past the last
-  std::vector<std::int32_t> out_row;        ///< per long row
-  std::vector<std::int64_t> counts;         ///< non-zeros of each long row
-  std::vector<std::int32_t> identity;       ///< segment numbers, the indices of the second product
+bool streams(const SpmmArguments& a) {
+  const std::int64_t pitch = a.width * storage_bytes(a.out_storage);
+  const bool aligned = pitch % 64 == 0 && reinterpret_cast<std::uintptr_t>(a.out) % 64 == 0;
+  return aligned && !a.accumulate && a.num_rows * pitch > kStreamCaches * private_cache_bytes();
+}
 
-  explicit LongRows(const SpmmArguments& a) {
-    first_segment.push_back(0);
-    for (std::int64_t i = 0; i < a.num_rows; ++i) {
-      const std::int64_t length = a.indptr[i + 1] - a.indptr[i];
-      if (length <= kSegment) continue;
-      for (std::int64_t e = a.indptr[i]; e < a.indptr[i + 1]; e += kSegment) {
-        begin.push_back(e);
-        end.push_back(std::min(e + kSegment, a.indptr[i + 1]));
-        identity.push_back(static_cast<std::int32_t>(identity.size()));
+/// One product cut into tasks, for any number of column tiles of the same pattern.
+class Schedule {
+ public:
+  explicit Schedule(const SpmmArguments& a)
+      : a_(a), cost_(a.num_nonzeros + kRowCost * a.num_rows) {
+    threads_ = cost_ * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
+    const std::int64_t wanted = threads_ > 1 ? threads_ * kChunksPerThread : 1;
+    const std::int64_t chunks = std::max(cost_ / kChunkCost, wanted);
+    bounds_ = balanced_rows(a.indptr, a.num_rows, chunks, kRowCost);
+    find_long_rows();
+  }
+
+  int threads() const { return threads_; }
+
+  void run(const SpmmProblem& problem) const {
+    const SpmmKernel kernel = kernel_of(a_.isa, a_.x_storage, a_.out_storage);
+    const Storage sum_storage = accumulator_of(a_.x_storage);
+    const SpmmKernel segment_kernel = kernel_of(a_.isa, a_.x_storage, sum_storage);
+    const std::int64_t num_segments = long_rows_.num_segments();
+    const std::unique_ptr<std::byte[]> partial(new std::byte[static_cast<std::size_t>(
+        num_segments * problem.width * storage_bytes(sum_storage))]);
+    const SpmmProblem segments = long_rows_.segments(problem, partial.get());
+    const std::int64_t num_chunks = static_cast<std::int64_t>(bounds_.size()) - 1;
+    parallel_tasks(threads_, num_segments + num_chunks, [&](std::int64_t task) {
+      if (task < num_segments) {
+        segment_kernel(segments, task, task + 1);
+      } else {
+        const std::size_t chunk = static_cast<std::size_t>(task - num_segments);
+        kernel(problem, bounds_[chunk], bounds_[chunk + 1]);
       }
-      first_segment.push_back(static_cast<std::int64_t>(begin.size()));
-      out_row.push_back(a.rows ? a.rows[i] : static_cast<std::int32_t>(i));
-      counts.push_back(length);
+    });
+    const SpmmProblem sums = long_rows_.sums(problem, partial.get());
+    kernel_of(a_.isa, sum_storage, a_.out_storage)(sums, 0, long_rows_.num_rows());
+  }
+
+ private:
+  void find_long_rows() {
+    std::vector<std::uint8_t> has_long(bounds_.size());
+    std::atomic<bool> decreases{false};
+    parallel_tasks(threads_, static_cast<std::int64_t>(bounds_.size()) - 1, [&](std::int64_t task) {
+      const std::size_t chunk = static_cast<std::size_t>(task);
+      std::int64_t shortest = 0, longest = 0;
+      for (std::int64_t i = bounds_[chunk]; i < bounds_[chunk + 1]; ++i) {
+        const std::int64_t length = a_.indptr[i + 1] - a_.indptr[i];
+        shortest = std::min(shortest, length);
+        longest = std::max(longest, length);
+      }
+      if (shortest < 0) decreases = true;
+      has_long[chunk] = longest > kSegment;
+    });
+    if (decreases) throw std::invalid_argument("indptr must not decrease");
+    for (std::size_t chunk = 0; chunk + 1 < bounds_.size(); ++chunk) {
+      if (has_long[chunk] == 0) continue;
+      for (std::int64_t i = bounds_[chunk]; i < bounds_[chunk + 1]; ++i)
+        if (a_.indptr[i + 1] - a_.indptr[i] > kSegment)
+          long_rows_.add(a_.rows ? a_.rows[i] : i, a_.indptr[i], a_.indptr[i + 1]);
     }
   }
-  std::int64_t num_segments() const { return static_cast<std::int64_t>(begin.size()); }
-  std::int64_t num_rows() const { return static_cast<std::int64_t>(out_row.size()); }
+
+  const SpmmArguments& a_;
+  std::int64_t cost_;
+  int threads_;
+  std::vector<std::int64_t> bounds_;
+  LongRows long_rows_;
 };
+
+void run_tiles(const SpmmArguments& a, const Schedule& schedule, SpmmProblem problem,
+               std::int64_t bytes) {
+  const std::int64_t x_bytes = storage_bytes(a.x_storage);
+  const std::int64_t out_bytes = storage_bytes(a.out_storage);
+  const std::unique_ptr<std::byte[]> packed(
+      new std::byte[static_cast<std::size_t>(a.num_x_rows * bytes + 64)]);
+  void* const aligned =
+      packed.get() + (64 - reinterpret_cast<std::uintptr_t>(packed.get()) % 64) % 64;
+  for (std::int64_t column = 0; column < a.width; column += bytes / x_bytes) {
+    problem.width = problem.x_pitch = std::min(bytes / x_bytes, a.width - column);
+    copy_columns(static_cast<const std::byte*>(a.x) + column * x_bytes, a.num_x_rows,
+                 a.width * x_bytes, problem.width * x_bytes, aligned, schedule.threads());
+    problem.x = aligned;
+    problem.out = static_cast<std::byte*>(a.out) + column * out_bytes;
+    schedule.run(problem);
+  }
+}
 
 }  // namespace
 
@@ -68,59 +137,30 @@ bool spmm_supports(Storage x, Storage out) {
 
 void spmm(const SpmmArguments& a) {
   if (a.num_rows == 0 || a.width == 0) return;
-  const std::int64_t cost = a.num_nonzeros + kRowCost * a.num_rows;
-  const int threads = cost * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
-  const LongRows long_rows(a);
-
-  std::vector<std::int64_t> counts;
-  if (a.mean) {
-    counts.resize(static_cast<std::size_t>(a.num_rows));
-    for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = a.indptr[i + 1] - a.indptr[i];
-  }
-  const SpmmProblem rows{
-      a.indptr,    a.indptr + 1, a.indices,      a.values,
-      a.x,         a.out,        a.rows,         a.mean ? counts.data() : nullptr,
-      a.width,     kSegment,     a.num_nonzeros, kPrefetchLines,
-      a.accumulate};
-  const SpmmKernel row_kernel = kernel_of(a.isa, a.x_storage, a.out_storage);
-  const std::int64_t num_chunks =
-      std::max<std::int64_t>({1, cost / kChunkCost, threads > 1 ? 4 * threads : 1});
-  const std::vector<std::int64_t> bounds =
-      balanced_rows(a.indptr, a.num_rows, num_chunks, kRowCost);
-
-  const Storage partial_storage = accumulator_of(a.x_storage);
-  std::vector<double> partial(static_cast<std::size_t>(
-      (long_rows.num_segments() * a.width * storage_bytes(partial_storage) + 7) / 8));
-  SpmmProblem segments = rows;
-  segments.begin = long_rows.begin.data();
-  segments.end = long_rows.end.data();
-  segments.out = partial.data();
-  segments.rows = nullptr;
-  segments.counts = nullptr;
-  segments.accumulate = false;
-  const SpmmKernel segment_kernel = kernel_of(a.isa, a.x_storage, partial_storage);
-
-  const std::int64_t num_segments = long_rows.num_segments();
-  parallel_tasks(threads, num_segments + num_chunks, [&](std::int64_t task) {
-    if (task < num_segments) {
-      segment_kernel(segments, task, task + 1, 0, a.width);
-    } else {
-      const std::size_t chunk = static_cast<std::size_t>(task - num_segments);
-      row_kernel(rows, bounds[chunk], bounds[chunk + 1], 0, a.width);
-    }
-  });
-
-  SpmmProblem sums = rows;
-  sums.begin = long_rows.first_segment.data();
-  sums.end = long_rows.first_segment.data() + 1;
-  sums.indices = long_rows.identity.data();
-  sums.values = nullptr;
-  sums.x = partial.data();
-  sums.rows = long_rows.out_row.data();
-  sums.counts = a.mean ? long_rows.counts.data() : nullptr;
-  sums.longest_row = std::numeric_limits<std::int64_t>::max();
-  sums.num_indices = num_segments;
-  kernel_of(a.isa, partial_storage, a.out_storage)(sums, 0, long_rows.num_rows(), 0, a.width);
+  const SpmmProblem problem{.begin = a.indptr,
+                            .end = a.indptr + 1,
+                            .indices = a.indices,
+                            .values = a.values,
+                            .x = a.x,
+                            .out = a.out,
+                            .rows = a.rows,
+                            .counts = nullptr,
+                            .x_pitch = a.width,
+                            .out_pitch = a.width,
+                            .width = a.width,
+                            .longest_row = kSegment,
+                            .num_indices = a.num_nonzeros,
+                            .accumulate = a.accumulate,
+                            .mean = a.mean,
+                            .stream = streams(a)};
+  const Schedule schedule(a);
+  const std::int64_t row_bytes = a.width * storage_bytes(a.x_storage);
+  const std::int64_t bytes =
+      tile_bytes(a.num_x_rows, row_bytes, a.num_nonzeros, private_cache_bytes());
+  if (bytes < row_bytes)
+    run_tiles(a, schedule, problem, bytes);
+  else
+    schedule.run(problem);
 }
 
 }  // namespace hpcgnn::kernels

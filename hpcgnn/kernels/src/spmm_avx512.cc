@@ -3,6 +3,6 @@
 
 namespace hpcgnn::kernels {
 
-constinit const SpmmTable kSpmmAvx512 = make_spmm_table<avx512::F32, avx512::F64, 8>();
+constinit const SpmmTable kSpmmAvx512 = make_spmm_table<avx512::F32, avx512::F64, 16>();
 
 }  // namespace hpcgnn::kernels

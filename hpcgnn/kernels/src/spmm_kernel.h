@@ -1,15 +1,17 @@
 /// The SpMM kernel, a template over the SIMD types; included once per instruction set.
 ///
-/// A block of up to `kBlocks` registers of output columns stays in registers while the non-zeros of
-/// a row go by. Each output element is summed over its non-zeros in order, whatever the block, the
-/// tile or the thread, so results depend only on the instruction set.
+/// A block of columns stays in registers while the non-zeros of a row go by: where the registers
+/// hold the whole row, x is read in the pattern that hardware likes best, and the pattern once.
+/// Each output element is summed over its non-zeros in order, whatever the block, the tile or the
+/// thread, so results depend only on the instruction set.
 #pragma once
-
-#include <utility>
 
 #include "spmm_problem.h"
 
 namespace hpcgnn::kernels {
+
+// Measured: a core keeps about this many line fills on their way before prefetches are dropped.
+inline constexpr std::int64_t kPrefetchLines = 64;
 
 /// `kRegs` registers of columns starting at `column`; with `kTail` the last one is partial.
 template <class V, class X, class Out, int kRegs, bool kTail, bool kWeighted>
@@ -18,14 +20,14 @@ void spmm_block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_
   using Scalar = typename V::Scalar;
   using Reg = typename V::Reg;
   constexpr int kFull = kTail ? kRegs - 1 : kRegs;
-  constexpr std::int64_t kRowBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
-  constexpr std::int64_t kLines = (kRowBytes + 63) / 64;
+  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
+  constexpr std::int64_t kLines = (kBytes + 63) / 64;
+  constexpr std::int64_t kDistance = (kPrefetchLines + kLines - 1) / kLines;
   const auto tail = V::mask(tail_lanes);
-  const std::int64_t width = p.width;
+  const std::int64_t pitch = p.x_pitch;
   const X* const x = static_cast<const X*>(p.x) + column;
   const Scalar* const values = static_cast<const Scalar*>(p.values);
-  const std::int64_t distance = (p.prefetch_lines + kLines - 1) / kLines;
-  const std::int64_t last_ahead = p.num_indices - distance;
+  const std::int64_t last_ahead = p.num_indices - kDistance;
 
   for (std::int64_t i = first_row; i < last_row; ++i) {
     const std::int64_t begin = p.begin[i], end = p.end[i];
@@ -34,7 +36,7 @@ void spmm_block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_
     for (Reg& reg : sum) reg = V::zero();
 
     const auto add_nonzero = [&](std::int64_t e) __attribute__((always_inline)) {
-      const X* const source = x + p.indices[e] * width;
+      const X* const source = x + p.indices[e] * pitch;
       if constexpr (kWeighted) {
         const Reg value = V::broadcast(values[e]);
         for (int r = 0; r < kFull; ++r)
@@ -50,76 +52,101 @@ void spmm_block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_
 
     std::int64_t e = begin;
     for (const std::int64_t ahead_end = end < last_ahead ? end : last_ahead; e < ahead_end; ++e) {
-      const char* const next = reinterpret_cast<const char*>(x + p.indices[e + distance] * width);
+      const char* const next =
+          reinterpret_cast<const char*>(x + p.indices[e + kDistance] * pitch);
       for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
       add_nonzero(e);
     }
     for (; e < end; ++e) add_nonzero(e);
 
-    if (p.counts != nullptr) {
-      const std::int64_t count = p.counts[i];
-      const Reg scale =
-          V::broadcast(count > 0 ? Scalar(1) / static_cast<Scalar>(count) : Scalar(0));
+    if (p.mean) {
+      const std::int64_t count = p.counts ? p.counts[i] : end - begin;
+      const Reg scale = V::broadcast(count > 0 ? Scalar(1) / static_cast<Scalar>(count) : Scalar(0));
       for (Reg& reg : sum) reg = V::mul(reg, scale);
     }
-    Out* const out = static_cast<Out*>(p.out) + (p.rows ? p.rows[i] : i) * width + column;
+    Out* const out = static_cast<Out*>(p.out) + (p.rows ? p.rows[i] : i) * p.out_pitch + column;
     if (p.accumulate) {
       for (int r = 0; r < kFull; ++r) sum[r] = V::add(sum[r], V::load(out + r * V::kLanes));
       if constexpr (kTail) sum[kFull] = V::add(sum[kFull], V::load(out + kFull * V::kLanes, tail));
     }
-    for (int r = 0; r < kFull; ++r) V::store(out + r * V::kLanes, sum[r]);
+    if (p.stream) {
+      for (int r = 0; r < kFull; ++r) V::stream(out + r * V::kLanes, sum[r]);
+    } else {
+      for (int r = 0; r < kFull; ++r) V::store(out + r * V::kLanes, sum[r]);
+    }
     if constexpr (kTail) V::store(out + kFull * V::kLanes, sum[kFull], tail);
   }
 }
 
-/// Cut the columns into register blocks and run each over the rows.
-template <class V, class X, class Out, int kBlock>
+/// Cuts the columns into register blocks and runs each over the rows.
+template <class V, class X, class Out, int kMaxRegs>
 struct SpmmColumns {
-  using Block = void (*)(const SpmmProblem&, std::int64_t, std::int64_t, std::int64_t, int);
-
-  template <bool kTail, bool kWeighted, int... kIndex>
-  static void call(int regs, std::integer_sequence<int, kIndex...>, const SpmmProblem& p,
-                   std::int64_t first_row, std::int64_t last_row, std::int64_t column, int tail) {
-    static constexpr Block kTable[] = {spmm_block<V, X, Out, kIndex + 1, kTail, kWeighted>...};
-    kTable[regs - 1](p, first_row, last_row, column, tail);
+  /// Registers of the next block when `regs` are left: few sizes are compiled beyond eight.
+  static constexpr int block_regs(std::int64_t regs) {
+    if (regs <= 8) return static_cast<int>(regs);
+    if (regs >= 16 && kMaxRegs >= 16) return 16;
+    return regs >= 12 && kMaxRegs >= 12 ? 12 : 8;
   }
 
-  static void run(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
-                  std::int64_t first_column, std::int64_t last_column) {
-    constexpr auto kSequence = std::make_integer_sequence<int, kBlock>{};
-    for (std::int64_t column = first_column; column < last_column;) {
-      const std::int64_t left = last_column - column;
-      const std::int64_t lanes = left < kBlock * V::kLanes ? left : kBlock * V::kLanes;
-      const int regs = static_cast<int>((lanes + V::kLanes - 1) / V::kLanes);
-      const int tail = static_cast<int>(lanes % V::kLanes);
-      const auto invoke = [&]<bool kTail, bool kWeighted>() {
-        call<kTail, kWeighted>(regs, kSequence, p, first_row, last_row, column, tail);
-      };
+  template <int kRegs, bool kTail>
+  static void block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
+                    std::int64_t column, int tail) {
+    if constexpr (kRegs <= kMaxRegs) {
       if (p.values != nullptr)
-        tail ? invoke.template operator()<true, true>() : invoke.template operator()<false, true>();
+        spmm_block<V, X, Out, kRegs, kTail, true>(p, first_row, last_row, column, tail);
       else
-        tail ? invoke.template operator()<true, false>()
-             : invoke.template operator()<false, false>();
+        spmm_block<V, X, Out, kRegs, kTail, false>(p, first_row, last_row, column, tail);
+    }
+  }
+
+  template <bool kTail>
+  static void dispatch(int regs, const SpmmProblem& p, std::int64_t first_row,
+                       std::int64_t last_row, std::int64_t column, int tail) {
+    switch (regs) {
+      case 1: return block<1, kTail>(p, first_row, last_row, column, tail);
+      case 2: return block<2, kTail>(p, first_row, last_row, column, tail);
+      case 3: return block<3, kTail>(p, first_row, last_row, column, tail);
+      case 4: return block<4, kTail>(p, first_row, last_row, column, tail);
+      case 5: return block<5, kTail>(p, first_row, last_row, column, tail);
+      case 6: return block<6, kTail>(p, first_row, last_row, column, tail);
+      case 7: return block<7, kTail>(p, first_row, last_row, column, tail);
+      case 8: return block<8, kTail>(p, first_row, last_row, column, tail);
+      case 12: return block<12, kTail>(p, first_row, last_row, column, tail);
+      case 16: return block<16, kTail>(p, first_row, last_row, column, tail);
+    }
+  }
+
+  static void run(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row) {
+    for (std::int64_t column = 0; column < p.width;) {
+      const std::int64_t left = p.width - column;
+      const int regs = block_regs((left + V::kLanes - 1) / V::kLanes);
+      const std::int64_t lanes = std::int64_t{regs} * V::kLanes;
+      if (left < lanes)
+        dispatch<true>(regs, p, first_row, last_row, column, static_cast<int>(left % V::kLanes));
+      else
+        dispatch<false>(regs, p, first_row, last_row, column, 0);
       column += lanes;
     }
+    if (p.stream) V::fence();
   }
 };
 
-/// The table of one instruction set; `kBlock` registers of sums fit beside the operands.
-template <class F32, class F64, int kBlock>
+/// The table of one instruction set; `kMaxRegs` registers of sums fit beside the operands.
+template <class F32, class F64, int kMaxRegs>
 constexpr SpmmTable make_spmm_table() {
   SpmmTable table{};
-  const auto set = [&](Storage x, Storage out, SpmmKernel kernel) {
-    table.kernel[static_cast<int>(x)][static_cast<int>(out)] = kernel;
+  const auto set = [&]<class V, class X, class Out>(Storage x, Storage out) {
+    table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kMaxRegs>::run;
   };
-  set(Storage::kFloat32, Storage::kFloat32, SpmmColumns<F32, float, float, kBlock>::run);
-  set(Storage::kFloat32, Storage::kBFloat16, SpmmColumns<F32, float, BFloat16, kBlock>::run);
-  set(Storage::kFloat32, Storage::kFloat16, SpmmColumns<F32, float, Float16, kBlock>::run);
-  set(Storage::kFloat64, Storage::kFloat64, SpmmColumns<F64, double, double, kBlock>::run);
-  set(Storage::kBFloat16, Storage::kFloat32, SpmmColumns<F32, BFloat16, float, kBlock>::run);
-  set(Storage::kBFloat16, Storage::kBFloat16, SpmmColumns<F32, BFloat16, BFloat16, kBlock>::run);
-  set(Storage::kFloat16, Storage::kFloat32, SpmmColumns<F32, Float16, float, kBlock>::run);
-  set(Storage::kFloat16, Storage::kFloat16, SpmmColumns<F32, Float16, Float16, kBlock>::run);
+  using enum Storage;
+  set.template operator()<F32, float, float>(kFloat32, kFloat32);
+  set.template operator()<F32, float, BFloat16>(kFloat32, kBFloat16);
+  set.template operator()<F32, float, Float16>(kFloat32, kFloat16);
+  set.template operator()<F64, double, double>(kFloat64, kFloat64);
+  set.template operator()<F32, BFloat16, float>(kBFloat16, kFloat32);
+  set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
+  set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
+  set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
   return table;
 }
 

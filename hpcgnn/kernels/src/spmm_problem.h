@@ -1,5 +1,4 @@
-/// What one SpMM kernel call works on, and the tables that hold the kernels of each instruction
-/// set.
+/// What one SpMM kernel call works on, and the tables that hold the kernels of each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +9,8 @@ namespace hpcgnn::kernels {
 
 /// A CSR-like matrix times a dense row-major matrix.
 ///
-/// Row i holds the non-zeros [begin[i], end[i]) of `indices` and `values`. The dense operands have
-/// `width` elements a row without padding. Results of rows longer than `longest_row` are left
-/// alone.
+/// Row i holds the non-zeros [begin[i], end[i]) of `indices` and `values`. Results of rows longer
+/// than `longest_row` are left alone.
 struct SpmmProblem {
   const std::int64_t* begin;
   const std::int64_t* end;
@@ -21,18 +19,19 @@ struct SpmmProblem {
   const void* x;               ///< row indices[e] is read for non-zero e
   void* out;                   ///< row rows[i], or i, is written
   const std::int32_t* rows;    ///< null = identity
-  const std::int64_t* counts;  ///< divides row i by counts[i] (a zero count gives zero); null = no
-  std::int64_t width;
+  const std::int64_t* counts;  ///< divisor of each row when `mean`; null = its number of non-zeros
+  std::int64_t x_pitch;        ///< elements from one row of x to the next
+  std::int64_t out_pitch;      ///< elements from one row of out to the next
+  std::int64_t width;          ///< columns to compute
   std::int64_t longest_row;
-  std::int64_t num_indices;  ///< readable length of `indices`; prefetch looks no further
-  std::int64_t prefetch_lines;
-  bool accumulate;  ///< add to `out` instead of overwriting it
+  std::int64_t num_indices;    ///< readable length of `indices`; prefetch looks no further
+  bool accumulate;             ///< add to `out` instead of overwriting it
+  bool mean;                   ///< divide by `counts`; a zero count gives zero
+  bool stream;                 ///< write past the cache; rows of `out` begin on 64-byte boundaries
 };
 
-/// Compute columns [first_column, last_column) of rows [first_row, last_row).
-/// first_column is a multiple of 64 bytes of x, or 0.
-using SpmmKernel = void (*)(const SpmmProblem&, std::int64_t first_row, std::int64_t last_row,
-                            std::int64_t first_column, std::int64_t last_column);
+/// Compute rows [first_row, last_row).
+using SpmmKernel = void (*)(const SpmmProblem&, std::int64_t first_row, std::int64_t last_row);
 
 /// Kernels by storage type of x and of out; null where the pair is not offered.
 struct SpmmTable {
