@@ -15,6 +15,7 @@ from hpcgnn.comm.collective import (
     raise_on_all,
 )
 from hpcgnn.comm.grid import ProcessGrid
+from hpcgnn.comm.host_memory import HostMemory
 from hpcgnn.comm.launch import run_mpi_command
 from hpcgnn.comm.plan import CommPlan, Transfer
 from hpcgnn.comm.redistribute import redistribute
@@ -27,6 +28,7 @@ __all__ = [
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
+    "HostMemory",
     "ProcessGrid",
     "RankArgumentParser",
     "RowMap",

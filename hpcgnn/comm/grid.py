@@ -17,11 +17,16 @@ Replication 1 is the 1D algorithm. Neighbouring ranks are replicas, because laun
 one host and the replicas' sum is the densest traffic.
 """
 
+import platform
+from functools import cached_property
 from types import TracebackType
 
 from mpi4py import MPI
 
+import numpy as np
+
 from hpcgnn.comm.collective import CollectiveInputError
+from hpcgnn.comm.host_memory import HostMemory
 from hpcgnn.comm.sums import allreduce_sum
 from hpcgnn.typing import Array, LocalIndices
 
@@ -33,9 +38,18 @@ class ProcessGrid:
 
     Collective.
 
-    It owns its communicators.     Use as a context manager, or call `close` on all ranks:
+    It owns its communicators. Use as a context manager, or call `close` on all ranks:
     communicators are freed there and nowhere else, since a garbage collector runs at different
     times on different ranks.
+
+    Parameters
+    ----------
+    comm
+        The ranks; duplicated.
+    replication
+        Copies of every block row.
+    host
+        Name of this rank's host; None asks the system.
 
     Raises
     ------
@@ -43,7 +57,7 @@ class ProcessGrid:
         When `replication` does not divide the number of ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm, replication: int = 1) -> None:
+    def __init__(self, comm: MPI.Intracomm, replication: int = 1, host: str | None = None) -> None:
         if replication < 1 or comm.size % replication:
             raise CollectiveInputError(
                 f"replication {replication} does not divide the {comm.size} ranks; choose one of "
@@ -53,6 +67,8 @@ class ProcessGrid:
         self.replication = replication
         self.num_blocks = comm.size // replication
         self.block, self.replica = divmod(comm.rank, replication)
+        self._host = host if host is not None else platform.node()
+        self._host_memories: list[HostMemory] = []
         self._neighbourhoods: list[MPI.Distgraphcomm] = []
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
@@ -84,6 +100,29 @@ class ProcessGrid:
         """
         allreduce_sum(self.replicas, partial)
 
+    @cached_property
+    def host_ranks(self) -> LocalIndices:
+        """Ranks of this layer that are on this host, int32 increasing.
+
+        Collective at the first use.
+
+        Hosts are told by name, since the shared-memory split of some MPI builds reports every rank
+        as alone.
+        """
+        hosts = self.layer.allgather(self._host)
+        mine = [rank for rank, host in enumerate(hosts) if host == self._host]
+        return np.array(mine, np.int32)
+
+    def host_memory(self) -> HostMemory:
+        """Return new memory shared by the ranks of this layer on this host.
+
+        Collective; freed by `close`.
+        """
+        comm = MPI.Intracomm(self.layer.Split(color=int(self.host_ranks[0]), key=self.layer.rank))
+        memory = HostMemory(comm)
+        self._host_memories.append(memory)
+        return memory
+
     def neighbourhood(self, peers: LocalIndices) -> MPI.Distgraphcomm:
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
 
@@ -104,6 +143,9 @@ class ProcessGrid:
 
         Collective.
         """
+        for memory in self._host_memories:
+            memory.close()
+            memory.comm.Free()
         for comm in (*self._neighbourhoods, self.replicas, self.layer, self.world):
             if comm != MPI.COMM_NULL:
                 comm.Free()

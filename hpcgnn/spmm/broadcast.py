@@ -51,6 +51,8 @@ class BroadcastExchange:
             for root in self.roots
         )
 
+    split_push = split
+
     def start_fetch(self, x: Array) -> "_Fetch":
         """Start the first broadcast.
 

@@ -107,6 +107,13 @@ class GhostExchange(Protocol):
         """
         ...
 
+    def split_push(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
+        """Return the block by stages as a push takes it, where that is numbered differently.
+
+        Not collective.
+        """
+        ...
+
     def start_fetch(self, x: Array) -> Fetch:
         """Start to deliver ghost rows of `x` (num_rows, width).
 

@@ -45,6 +45,8 @@ class PlannedExchange:
         """
         return (block,)
 
+    split_push = split
+
     def start_fetch(self, x: Array) -> "_Fetch":
         """Pack and start the all-to-all.
 

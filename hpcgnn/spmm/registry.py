@@ -7,12 +7,13 @@ from hpcgnn.spmm.broadcast import BroadcastExchange
 from hpcgnn.spmm.cover import COVERS
 from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll
 from hpcgnn.spmm.ghosts import Wire
+from hpcgnn.spmm.hosts import HostExchange
 from hpcgnn.spmm.planned import PlannedExchange
 from hpcgnn.trace import TraceRecorder
 
 __all__ = ["EXCHANGES", "WIRES", "make_exchange"]
 
-EXCHANGES = ("oblivious", "aware", "push", "joint")
+EXCHANGES = ("oblivious", "aware", "push", "joint", "hierarchical")
 """Names of exchanges."""
 
 WIRES = ("native", "bfloat16", "float16")
@@ -54,4 +55,6 @@ def make_exchange(
         travels = Wire("float16")
     if name == "oblivious":
         return FetchAll(grid, pattern, BroadcastExchange, travels, trace)
+    if name == "hierarchical":
+        return CoveredExchange(grid, pattern, COVERS["aware"], HostExchange, travels, trace)
     return CoveredExchange(grid, pattern, COVERS[name], PlannedExchange, travels, trace)

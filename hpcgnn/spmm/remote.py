@@ -31,6 +31,7 @@ class RemoteHalf:
     def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
         self.ghosts = ghosts
         self._blocks = ghosts.split(block)
+        self._push_blocks = ghosts.split_push(block)
 
     def start_fetch(self, x: Array) -> Fetch:
         """Start to fetch what ``C F x`` needs.
@@ -58,7 +59,7 @@ class RemoteHalf:
         """
         push = self.ghosts.start_push(x)
         half = self.ghosts.wire.half
-        for index, block in enumerate(self._blocks):
+        for index, block in enumerate(self._push_blocks):
             partial = push.buffer(index)
             with trace.span("boundary.reverse"):
                 block.transposed.matmul(x, partial, half=half)

@@ -1,0 +1,230 @@
+"""The hierarchical ghost exchange: a host fetches a row once, whatever number of its ranks need it.
+
+The ranks of a host (*mates*) share one array a product. It holds, for every mate, the rows that it
+owns and other mates need, and the rows that it fetched from other hosts on behalf of all::
+
+    | rank 0: own rows | rank 0: fetched | rank 1: own rows | rank 1: fetched | ...
+
+Columns of the remote block are rows of that array, so nothing is copied a second time. All rows of
+one owner are fetched by one mate: a pair of an owner and a host exchanges one message. The adjoint
+sums the mates' partial sums in shared memory, in mate order, and returns one row for each ghost of
+the host.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn import kernels
+from hpcgnn.comm import BufferPool, CommPlan, HostMemory, ProcessGrid, RowMap, Volume
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.ghosts import Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+
+__all__ = ["HostExchange"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """What one mate puts into the shared array: its own rows, then the rows that it fetches."""
+
+    own: GlobalIndices
+    fetched: GlobalIndices
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.own) + len(self.fetched)
+
+
+class HostExchange:
+    """Fetch every ghost of a host once.
+
+    Collective.
+
+    Parameters
+    ----------
+    grid, ghosts, wire, trace
+        As for `PlannedExchange`. Partial sums stay in their own dtype until they leave the host.
+    """
+
+    def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
+        self.wire, self.trace = wire, trace
+        self.memory: HostMemory = grid.host_memory()
+        mates = grid.host_ranks
+        self.mate = int(np.searchsorted(mates, grid.layer.rank))
+        self.needs: list[GlobalIndices] = self.memory.comm.allgather(ghosts.nodes)
+        self.shares = _shares(ghosts.row_map, self.needs, mates)
+        mine = self.shares[self.mate]
+        self.plan = CommPlan.from_ghosts(grid, ghosts.row_map, mine.fetched, ghosts.positions)
+        self.sent, self.received = self.plan.volume().sent, self.plan.volume().received
+        self.peers = world_ranks(grid)
+        self.pool = BufferPool()
+        self.own_rows = _positions(ghosts, mine.own)
+        self.num_shared = self.shares[-1].stop
+        self._columns = _shared_rows(ghosts.row_map, ghosts.nodes, self.shares, mates)
+        self.push_starts: Offsets = np.cumsum([0, *map(len, self.needs)])
+        self.own_parts = [_matches(nodes, mine.own) for nodes in self.needs]
+        self.fetched_parts = [_matches(nodes, mine.fetched) for nodes in self.needs]
+
+    def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
+        """Return the block with the rows of the shared array as columns.
+
+        Not collective.
+        """
+        kept = np.ones(block.nnz, np.bool_)
+        return (block.select(kept, self._columns, self.num_shared),)
+
+    def split_push(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
+        """Return the block as it is.
+
+        Not collective.
+        """
+        return (block,)
+
+    def start_fetch(self, x: Array) -> "_Fetch":
+        """Write own rows, and start to fetch from other hosts into shared memory.
+
+        Collective.
+        """
+        return _Fetch(self, x)
+
+    def start_push(self, like: Array) -> "_Push":
+        """Prepare the return of partial sums.
+
+        Collective.
+        """
+        return _Push(self, like)
+
+    def volume(self) -> Volume:
+        """Return the rows of one fetch that leave a host, and only those.
+
+        Not collective.
+        """
+        return self.plan.volume()
+
+
+def _shares(row_map: RowMap, needs: list[GlobalIndices], mates: LocalIndices) -> list[_Share]:
+    everything = np.unique(np.concatenate(needs))
+    owners = row_map.owner(everything)
+    on_host = np.isin(owners, mates)
+    readers = owners % len(mates)
+    shares, start = [], 0
+    for index, rank in enumerate(mates):
+        own = everything[on_host & (owners == rank)]
+        fetched = everything[~on_host & (readers == index)]
+        shares.append(_Share(own, fetched, start))
+        start = shares[-1].stop
+    return shares
+
+
+def _shared_rows(
+    row_map: RowMap, nodes: GlobalIndices, shares: list[_Share], mates: LocalIndices
+) -> LocalIndices:
+    """Return (ghosts,) int32: the row of each ghost in the shared array."""
+    owners = row_map.owner(nodes)
+    rows = np.empty(len(nodes), np.int32)
+    for share, rank in zip(shares, mates, strict=True):
+        chosen = owners == rank
+        rows[chosen] = share.start + np.searchsorted(share.own, nodes[chosen])
+    off_host = np.flatnonzero(~np.isin(owners, mates))
+    for index, share in enumerate(shares):
+        chosen = off_host[owners[off_host] % len(mates) == index]
+        first = share.start + len(share.own)
+        rows[chosen] = first + np.searchsorted(share.fetched, nodes[chosen])
+    return rows
+
+
+def _positions(ghosts: Ghosts, nodes: GlobalIndices) -> LocalIndices:
+    rows = ghosts.row_map.to_local(nodes)
+    return rows if ghosts.positions is None else ghosts.positions[rows]
+
+
+def _matches(nodes: GlobalIndices, chosen: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
+    """Return where the common entries of two increasing lists stand, in each of them."""
+    _, left, right = np.intersect1d(nodes, chosen, assume_unique=True, return_indices=True)
+    return left.astype(np.int32), right.astype(np.int32)
+
+
+class _Fetch:
+    def __init__(self, exchange: HostExchange, x: Array) -> None:
+        self._exchange = exchange
+        width, dtype = x.shape[1], exchange.wire.dtype(x)
+        memory, half = exchange.memory, exchange.wire.half
+        self._shared = memory.get("fetch", (exchange.num_shared, width), dtype)
+        packed = exchange.pool.get("packed", (exchange.plan.num_sent, width), dtype)
+        share = exchange.shares[exchange.mate]
+        fetched = share.start + len(share.own)
+        with exchange_span(
+            exchange.trace, "exchange.forward", exchange.sent, packed, exchange.peers
+        ):
+            kernels.gather_rows(x, exchange.plan.send_rows, packed, half=half)
+            # Mates may still read the previous product's rows.
+            memory.synchronise("fetch")
+            self._transfer = exchange.plan.start_forward(packed, self._shared[fetched : share.stop])
+            own = self._shared[share.start : fetched]
+            kernels.gather_rows(x, exchange.own_rows, own, half=half)
+
+    def stage(self, index: int) -> Array:
+        assert index == 0
+        self._transfer.wait()
+        self._exchange.memory.synchronise("fetch")
+        return self._shared
+
+
+class _Push:
+    def __init__(self, exchange: HostExchange, like: Array) -> None:
+        self._exchange = exchange
+        width = like.shape[1]
+        starts = exchange.push_starts
+        self._shared = exchange.memory.get("push", (int(starts[-1]), width), like.dtype)
+        # Mates may still read the previous product's sums.
+        exchange.memory.synchronise("push")
+        self._partial = self._shared[starts[exchange.mate] : starts[exchange.mate + 1]]
+        dtype = exchange.wire.dtype(like)
+        self._sums = exchange.pool.get("sums", (exchange.plan.num_ghosts, width), like.dtype)
+        self._outgoing = self._sums
+        if dtype != like.dtype:
+            self._outgoing = exchange.pool.get("outgoing", self._sums.shape, dtype)
+        self._arrived = exchange.pool.get("arrived", (exchange.plan.num_sent, width), dtype)
+
+    def buffer(self, index: int) -> Array:
+        assert index == 0
+        return self._partial
+
+    def send(self, index: int) -> None:
+        assert index == 0
+        exchange = self._exchange
+        exchange.memory.synchronise("push")
+        self._sums[:] = 0
+        self._add(exchange.fetched_parts, self._sums, None)
+        with exchange_span(
+            exchange.trace, "exchange.reverse", exchange.received, self._outgoing, exchange.peers
+        ):
+            if self._outgoing is not self._sums:
+                kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.half)
+            self._transfer = exchange.plan.start_reverse(self._outgoing, self._arrived)
+
+    def finish(self, out: Array) -> None:
+        exchange = self._exchange
+        self._add(exchange.own_parts, out, exchange.own_rows)
+        with exchange.trace.span("wait.reverse"):
+            self._transfer.wait()
+        with exchange.trace.span("boundary.add"):
+            rows, half = exchange.plan.send_rows, exchange.wire.half
+            kernels.scatter_add_rows(self._arrived, rows, out, half=half)
+
+    def _add(
+        self,
+        parts: list[tuple[LocalIndices, LocalIndices]],
+        out: Array,
+        rows: LocalIndices | None,
+    ) -> None:
+        """Add the mates' sums, in mate order, so that results do not depend on timing."""
+        starts = self._exchange.push_starts
+        for mate, (sources, targets) in enumerate(parts):
+            segment = self._shared[starts[mate] : starts[mate + 1]]
+            picked = self._exchange.pool.get("picked", (len(sources), out.shape[1]), out.dtype)
+            kernels.gather_rows(segment, sources, picked)
+            kernels.scatter_add_rows(picked, targets if rows is None else rows[targets], out)
