@@ -1,9 +1,10 @@
 """Partition a graph's nodes into parts of equal work, and permute its store accordingly.
 
-A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block` and `metis` make
-partitioners. `measure` counts the rows that the parts exchange in one forward aggregation, exactly
-as training sends them. ``python -m hpcgnn.partition`` does all of it on a store. This package
-imports no MPI: parts are independent of ranks.
+A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block`, `metis` and
+`volume_balanced` make partitioners, and `part_graph` partitions any CSR matrix by volume. `measure`
+counts the rows that the parts exchange in one forward aggregation, exactly as training sends them.
+``python -m hpcgnn.partition`` does all of it on a store. This package imports no MPI: parts are
+independent of ranks.
 """
 
 from hpcgnn.partition.methods import Partitioner, block, random
@@ -11,15 +12,19 @@ from hpcgnn.partition.metis import metis
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import CSRGraph, read_pattern
 from hpcgnn.partition.volume import VolumeMetrics, measure
+from hpcgnn.partition.volume_balanced import VolumePartition, part_graph, volume_balanced
 
 __all__ = [
     "CSRGraph",
     "Partition",
     "Partitioner",
     "VolumeMetrics",
+    "VolumePartition",
     "block",
     "measure",
     "metis",
+    "part_graph",
     "random",
     "read_pattern",
+    "volume_balanced",
 ]

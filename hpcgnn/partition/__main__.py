@@ -14,10 +14,16 @@ from hpcgnn.partition.metis import metis
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.partition.volume import measure
+from hpcgnn.partition.volume_options import (
+    DEFAULT_IMBALANCE,
+    add_volume_options,
+    refuse_volume_options,
+    volume_partitioner,
+)
 from hpcgnn.storage import GraphStore, check_output
 
-METHODS = ("metis", "random", "block")
-DEFAULT_IMBALANCE = 0.05
+METHODS = ("metis", "volume", "random", "block")
+BALANCED = ("metis", "volume")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,14 +40,14 @@ def parser() -> argparse.ArgumentParser:
         "--method",
         choices=METHODS,
         default="metis",
-        help="metis: least edge cut; random: shuffled; block: present order; each balances "
-        "non-zeros (default: metis)",
+        help="metis: least edge cut; volume: least rows at the busiest part; random: shuffled; "
+        "block: present order; each balances non-zeros (default: metis)",
     )
     cli.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     cli.add_argument(
         "--imbalance",
         type=float,
-        help="metis only: allowed work of a part over the average, minus one (default: "
+        help="metis and volume: allowed work of a part over the average, minus one (default: "
         f"{DEFAULT_IMBALANCE})",
     )
     cli.add_argument(
@@ -56,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         "--undirected", action="store_true", help="partition and measure with reverse edges too"
     )
     cli.add_argument("--json", action="store_true", help="print the metrics as JSON")
+    add_volume_options(cli)
     return cli
 
 
@@ -90,10 +97,13 @@ def choose(options: argparse.Namespace) -> Partitioner:
     """Return the partitioner that the options name; raise InputError where they contradict."""
     if not 1 <= options.parts < 2**31:
         raise InputError(f"--parts {options.parts}: give at least 1 and below 2**31 parts")
-    if options.imbalance is not None and options.method != "metis":
-        raise InputError(f"--imbalance belongs to --method metis, not to {options.method}")
+    if options.imbalance is not None and options.method not in BALANCED:
+        raise InputError(f"--imbalance belongs to {BALANCED}, not to {options.method}")
     if not 0 <= options.seed < 2**63:
         raise InputError(f"--seed {options.seed}: a seed is at least 0 and below 2**63")
+    if options.method == "volume":
+        return volume_partitioner(options)
+    refuse_volume_options(options)
     if options.method == "metis":
         imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
         return metis(options.seed, imbalance)

@@ -1,0 +1,45 @@
+/// What a partition costs in one forward aggregation. These definitions are the library's measure:
+/// every candidate is scored by them, and hpcgnn.partition.measure and CommPlan.volume() count the
+/// same rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "volpart/csr.h"
+
+namespace hpcgnn::volpart {
+
+inline constexpr int kMaxParts = 1024;
+
+/// Row j of the dense operand is *sent* once by the part that owns node j to every other part that
+/// owns a row with a non-zero in column j; that part *receives* it. A diagonal entry changes
+/// nothing, a repeated entry counts once.
+struct Metrics {
+  /// Stored non-zeros whose row and column lie in different parts.
+  std::int64_t edge_cut = 0;
+  /// Rows sent by all parts (the sum over parts of sends, and of receives).
+  std::int64_t total_rows = 0;
+  /// Rows sent by the busiest sender, received by the busiest receiver, and sent between the
+  /// busiest ordered pair of parts.
+  std::int64_t max_send_rows = 0;
+  std::int64_t max_recv_rows = 0;
+  std::int64_t max_pair_rows = 0;
+  /// Maximum over the parts of weight(p) / max(average weight, heaviest node of p), minus one: 0 is
+  /// perfect, and a node heavier than the average does no harm when it is alone.
+  double imbalance = 0;
+};
+
+/// Count the metrics of `part` from the definition, apart from all incremental bookkeeping.
+/// @param[in] part One part number in [0, num_parts) for each row.
+/// @param[in] weights Weight of each row; empty means its stored non-zeros.
+/// @pre csr.check() passes and `part` is in range.
+/// Memory: O(rows + parts).
+Metrics measure(const CsrView& csr, std::span<const std::int32_t> part, int num_parts,
+                std::span<const std::int64_t> weights);
+
+/// @throws std::invalid_argument unless `num_parts` is in [1, 1024] and `part` has one number in
+/// [0, num_parts) for each row.
+void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts);
+
+}  // namespace hpcgnn::volpart

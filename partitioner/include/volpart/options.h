@@ -1,0 +1,45 @@
+/// What a caller may choose.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace hpcgnn::volpart {
+
+/// What is minimised, under the bound on imbalance. Every objective but kTotal falls back on the
+/// total where the maximum cannot be lowered.
+enum class Objective : std::uint8_t {
+  /// Rows sent in all (connectivity minus one).
+  kTotal,
+  /// Rows sent by the busiest sender.
+  kMaxSend,
+  /// Rows received by the busiest receiver.
+  kMaxRecv,
+  /// The larger of the two.
+  kMaxBoth,
+  /// As kMaxBoth, for the joint exchange, which fetches some rows and pushes partial sums of
+  /// others: every non-zero is priced on the side of its row or of its column, whichever has more
+  /// non-zeros. Such a split covers every block, so it never prices below the minimum vertex cover
+  /// that the exchange uses.
+  kJoint,
+};
+
+/// How much work is done.
+enum class Preset : std::uint8_t { kFast, kDefault };
+
+struct Options {
+  Objective objective = Objective::kMaxBoth;
+  Preset preset = Preset::kDefault;
+  /// Allowed weight of a part: (1 + imbalance) times the larger of the average and its heaviest
+  /// node. Where node weights are too coarse for this, the nearest that was found is returned.
+  double imbalance = 0.05;
+  std::uint64_t seed = 0;
+  /// Independent refinements run side by side, the best of which is kept: at least 1. The result
+  /// depends on the seed and on this number, not on timing.
+  int threads = 1;
+  /// Wall clock after which the best partition so far is returned; a limit that is reached makes
+  /// the result depend on the machine.
+  double time_limit_s = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace hpcgnn::volpart

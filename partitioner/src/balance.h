@@ -1,0 +1,39 @@
+/// The bound on part weights.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "state.h"
+
+namespace hpcgnn::volpart {
+
+/// Allowed weight of each part: (1 + imbalance) times the larger of the average part weight and the
+/// part's heaviest vertex. Vertices heavier than the average are fixed where they are, so that the
+/// limits stay valid under moves.
+class Balance {
+ public:
+  Balance(const State& state, double imbalance);
+
+  /// Whether v may move to q: q stays within its limit, or exceeds it by less than v's part does.
+  bool allows(const State& state, Vertex v, Part q) const {
+    const Weight weight = state.graph().vertex_weight[v];
+    if (weight > _average) return false;
+    const Weight over = state.weight(q) + weight - _limit[q];
+    return over <= 0 || over < excess(state, state.part(v));
+  }
+  /// Weight of p above its limit; negative where there is room.
+  Weight excess(const State& state, Part p) const { return state.weight(p) - _limit[p]; }
+  /// Sum of the positive excesses.
+  Weight total_excess(const State& state) const;
+
+ private:
+  Weight _average;
+  std::vector<Weight> _limit;
+};
+
+/// Give vertices heavier than the average part a part each, as far as there are parts: all but the
+/// heaviest of a part go to the lightest parts without one.
+void separate_heavy(std::span<const Weight> weights, int num_parts, std::span<Part> part);
+
+}  // namespace hpcgnn::volpart

@@ -1,0 +1,56 @@
+/// The directed hypergraph that every phase works on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "volpart/csr.h"
+
+namespace hpcgnn::volpart {
+
+using Vertex = std::uint32_t;
+using Net = std::uint32_t;
+using Offset = std::uint64_t;
+using Weight = std::int64_t;
+
+/// Vertices own nets. A *fetch* net is a row of the dense operand: its owner's part sends it to
+/// every other part that holds one of its pins. A *push* net is a partial sum: every part other
+/// than the owner's that holds a pin sends one to the owner's part. The owner is never a pin.
+struct Hypergraph {
+  std::vector<Weight> vertex_weight;
+  /// Nets owned by v: [owned_begin[v], owned_begin[v + 1]).
+  std::vector<Net> owned_begin;
+  std::vector<Vertex> net_owner;
+  /// Number of merged identical nets.
+  std::vector<std::uint32_t> net_weight;
+  std::vector<std::uint8_t> net_push;
+  std::vector<Offset> pins_begin;
+  std::vector<Vertex> pins;
+  /// Nets that v is a pin of: nets[nets_begin[v] .. nets_begin[v + 1]).
+  std::vector<Offset> nets_begin;
+  std::vector<Net> nets;
+
+  Vertex num_vertices() const { return static_cast<Vertex>(vertex_weight.size()); }
+  Net num_nets() const { return static_cast<Net>(net_owner.size()); }
+  std::span<const Vertex> pins_of(Net net) const {
+    return {pins.data() + pins_begin[net], pins.data() + pins_begin[net + 1]};
+  }
+  std::span<const Net> nets_of(Vertex v) const {
+    return {nets.data() + nets_begin[v], nets.data() + nets_begin[v + 1]};
+  }
+  Weight total_weight() const;
+  /// Fill `nets_begin` and `nets` from the pins.
+  void index_nets();
+};
+
+/// One fetch net for each column with a pin; repeated entries and the diagonal are dropped.
+/// @pre csr.check() passes.
+/// @param[in] weights Weight of each row; empty means its stored non-zeros, at least 1.
+Hypergraph fetch_hypergraph(const CsrView& csr, std::span<const Weight> weights);
+
+/// Each non-zero belongs to the push net of its row where the row has more non-zeros than the
+/// column, else to the fetch net of its column.
+Hypergraph joint_hypergraph(const CsrView& csr, std::span<const Weight> weights);
+
+}  // namespace hpcgnn::volpart

@@ -1,0 +1,105 @@
+#include "volpart/part_graph.h"
+
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "deadline.h"
+#include "multilevel.h"
+
+namespace hpcgnn::volpart {
+namespace {
+
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+void check(const CsrView& csr, int num_parts, std::span<const std::int64_t> weights,
+           const std::vector<Start>& starts, const Options& options) {
+  csr.check();
+  const auto num_rows = static_cast<std::size_t>(csr.num_rows());
+  require(weights.empty() || weights.size() == num_rows, "there must be one weight for each row");
+  for (const std::int64_t weight : weights)
+    require(weight >= 0 && weight <= std::int64_t{1} << 31, "a weight must be in [0, 2^31]");
+  require(options.imbalance >= 0 && std::isfinite(options.imbalance),
+          "imbalance must be at least 0");
+  require(options.threads >= 1, "threads must be at least 1");
+  require(options.time_limit_s >= 0, "the time limit must be at least 0 seconds");
+  require(!starts.empty(), "at least one start is needed");
+  for (const Start& start : starts) check_parts(csr, start.part, num_parts);
+}
+
+/// One start refined with one stream of random numbers.
+struct Job {
+  const Start* start;
+  std::uint64_t replica;
+  Candidate found;
+  std::exception_ptr error;
+};
+
+void run(Job& job, const Hypergraph& graph, const Task& task) {
+  const std::vector<Part> part(job.start->part.begin(), job.start->part.end());
+  Random random(task.options.seed);
+  for (std::uint64_t skipped = 0; skipped < job.replica; ++skipped) random.bits();
+  job.found = refine(graph, part, task, random.fork());
+}
+
+/// Take jobs until none is left. Jobs know nothing of threads, so results do not depend on them.
+void work(std::vector<Job>& jobs, std::atomic<std::size_t>& next, const Hypergraph& graph,
+          Task task, const Report& report, Deadline& deadline) {
+  for (std::size_t taken = next++; taken < jobs.size(); taken = next++) {
+    Job& job = jobs[taken];
+    if (report)
+      task.report = [&](const std::string& text) {
+        report(job.start->name + ": " + text, deadline.elapsed_s());
+      };
+    try {
+      run(job, graph, task);
+    } catch (...) {
+      job.error = std::current_exception();
+      deadline.cancel();
+    }
+  }
+}
+
+const Job& best_of(const std::vector<Job>& jobs) {
+  for (const Job& job : jobs)
+    if (job.error) std::rethrow_exception(job.error);
+  const Job* best = &jobs.front();
+  for (const Job& job : jobs)
+    if (job.found.score.improves(best->found.score)) best = &job;
+  return *best;
+}
+
+}  // namespace
+
+Result part_graph(const CsrView& csr, int num_parts, std::span<const std::int64_t> weights,
+                  const std::vector<Start>& starts, const Options& options, const Report& report) {
+  Deadline deadline(options.time_limit_s);
+  check(csr, num_parts, weights, starts, options);
+  const Hypergraph graph = options.objective == Objective::kJoint ? joint_hypergraph(csr, weights)
+                                                                  : fetch_hypergraph(csr, weights);
+  const Task task{options, num_parts, 0, &deadline, {}};
+  std::vector<Job> jobs;
+  for (const Start& start : starts)
+    for (int replica = 0; replica < options.threads; ++replica)
+      jobs.push_back({&start, static_cast<std::uint64_t>(replica), {}, {}});
+  std::atomic<std::size_t> next = 0;
+  {
+    std::vector<std::jthread> helpers;
+    for (int helper = 1; helper < options.threads; ++helper)
+      helpers.emplace_back([&] { work(jobs, next, graph, task, {}, deadline); });
+    work(jobs, next, graph, task, report, deadline);
+  }
+  const Job& best = best_of(jobs);
+  Result result;
+  result.winner = best.start->name;
+  result.part.assign(best.found.part.begin(), best.found.part.end());
+  result.metrics = measure(csr, result.part, num_parts, weights);
+  return result;
+}
+
+}  // namespace hpcgnn::volpart

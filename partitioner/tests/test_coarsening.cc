@@ -1,0 +1,77 @@
+#include "coarsening.h"
+#include "score.h"
+#include "support.h"
+
+using namespace hpcgnn::volpart;
+using namespace hpcgnn::volpart::testing;
+
+namespace {
+
+void expect_valid(const Hypergraph& graph) {
+  CHECK(graph.owned_begin.size() == graph.num_vertices() + std::size_t{1});
+  CHECK(graph.owned_begin.back() == graph.num_nets());
+  CHECK(graph.pins_begin.back() == graph.pins.size() && graph.nets.size() == graph.pins.size());
+  for (Vertex v = 0; v < graph.num_vertices(); ++v)
+    for (Net net = graph.owned_begin[v]; net < graph.owned_begin[v + 1]; ++net) {
+      CHECK(graph.net_owner[net] == v);
+      CHECK(!graph.pins_of(net).empty());
+      for (const Vertex pin : graph.pins_of(net)) CHECK(pin != v);
+    }
+}
+
+/// A coarse partition must send and receive just what the same partition of the input does.
+void loads_survive_contraction(const Hypergraph& graph, int num_parts) {
+  const auto part = random_parts<Part>(graph.num_vertices(), num_parts, 3);
+  const Weight max_weight = graph.total_weight() / 20;
+  const Clustering clustering = cluster_vertices(graph, part, max_weight, Random(4));
+  const Hypergraph coarse = contract(graph, clustering);
+  expect_valid(coarse);
+  CHECK(coarse.num_vertices() == clustering.num_clusters);
+  CHECK(coarse.num_vertices() < graph.num_vertices());
+  CHECK(coarse.num_vertices() * 2.5 + 2.5 >= graph.num_vertices());
+  CHECK(coarse.total_weight() == graph.total_weight());
+  std::vector<Part> coarse_part(coarse.num_vertices());
+  for (Vertex v = 0; v < graph.num_vertices(); ++v) coarse_part[clustering.cluster[v]] = part[v];
+  for (Vertex v = 0; v < graph.num_vertices(); ++v)
+    CHECK(coarse_part[clustering.cluster[v]] == part[v]);
+  const State fine_state(graph, num_parts, part);
+  const State coarse_state(coarse, num_parts, coarse_part);
+  CHECK(fine_state.total() == coarse_state.total());
+  for (int p = 0; p < num_parts; ++p) {
+    const auto at = static_cast<Part>(p);
+    CHECK(fine_state.weight(at) == coarse_state.weight(at));
+    CHECK(fine_state.load(at).send == coarse_state.load(at).send);
+    CHECK(fine_state.load(at).recv == coarse_state.load(at).recv);
+  }
+}
+
+void nets_with_equal_pins_merge() {
+  // Vertices 0 and 1 both send to 2 alone; as one cluster they own one net of weight 2.
+  const Graph input{{0, 0, 0, 2}, {0, 1}};
+  const Hypergraph graph = fetch_hypergraph(input.view(), {});
+  CHECK(graph.num_nets() == 2);
+  const Hypergraph coarse = contract(graph, {{0, 0, 1}, 2});
+  CHECK(coarse.num_nets() == 1 && coarse.net_weight[0] == 2);
+}
+
+void each_entry_is_priced_on_one_side() {
+  const Graph input = random_graph(150, 10, 71);
+  const Hypergraph fetch = fetch_hypergraph(input.view(), {});
+  const Hypergraph joint = joint_hypergraph(input.view(), {});
+  expect_valid(fetch);
+  expect_valid(joint);
+  CHECK(fetch.pins.size() == joint.pins.size());
+  CHECK(fetch.num_nets() != joint.num_nets());
+}
+
+}  // namespace
+
+int main() {
+  const Graph input = random_graph(400, 8, 21);
+  for (const int num_parts : {1, 5}) {
+    loads_survive_contraction(fetch_hypergraph(input.view(), {}), num_parts);
+    loads_survive_contraction(joint_hypergraph(input.view(), {}), num_parts);
+  }
+  nets_with_equal_pins_merge();
+  each_entry_is_priced_on_one_side();
+}
