@@ -50,12 +50,14 @@ class GraphConfig:
     relations: tuple[str, ...] = option((), "relations to aggregate over, united; empty: all")
     undirected: bool = option(False, "add the reverse of every edge")
     normalize_features: str = option(
-        "none", "none; row: absolute values sum to 1; standard: columns to mean 0, deviation 1"
+        "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
     )
 
     def __post_init__(self) -> None:
         _require(bool(self.store), "graph.store", self.store, "give the path of a store")
-        _choice("graph.normalize_features", self.normalize_features, ("none", "row", "standard"))
+        _choice(
+            "graph.normalize_features", self.normalize_features, ("none", "row", "l2", "standard")
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,14 +102,16 @@ class TrainConfig:
     label_smoothing: float = option(0.0, "in [0, 1)")
     evaluate_every: int = option(1, "epochs between evaluations")
     patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
-    select: str = option("best", "model that is kept: best on validation, or last")
+    select: str = option(
+        "best", "model that is kept: best or best_loss on validation nodes, or last"
+    )
     dtype: str = option("float32", "float32 or float64: features, weights and rows on the wire")
 
     def __post_init__(self) -> None:
         _choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
         _choice("train.schedule", self.schedule, ("constant", "cosine", "step", "exponential"))
         _choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
-        _choice("train.select", self.select, ("best", "last"))
+        _choice("train.select", self.select, ("best", "best_loss", "last"))
         _choice("train.dtype", self.dtype, ("float32", "float64"))
         for key in ("epochs", "evaluate_every"):
             value = getattr(self, key)

@@ -69,16 +69,16 @@ def scale_features(
     grid
         The ranks.
     kind
-        ``graph.normalize_features``: none, row or standard.
+        ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
     features
         Of the local nodes.
     known
         For standard, the scale of the graph that the model was trained on; None takes this one's.
     """
-    if kind == "row":
+    if kind in ("row", "l2"):
         for block in _blocks(features):
-            sums = np.abs(block).sum(axis=1, keepdims=True, dtype=np.float64)
-            block[:] = block / np.where(sums > 0, sums, 1)
+            norms = np.linalg.norm(block.astype(np.float64), 1 if kind == "row" else 2, axis=1)
+            block[:] = block / np.where(norms > 0, norms, 1)[:, None]
     if kind != "standard":
         return None
     scale = known or _measure(grid, features)

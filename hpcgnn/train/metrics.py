@@ -33,6 +33,13 @@ class Evaluation:
     values: dict[str, float]
     metric: str
 
+    def rank_value(self, select: str) -> float | None:
+        """Return what ranks models on the validation nodes, larger is better; None without any."""
+        if select == "best_loss":
+            loss = self.values.get("valid_loss")
+            return None if loss is None else -loss
+        return self.chosen("valid")
+
     def chosen(self, prefix: str) -> float | None:
         """Return the choosing metric on a split, or None when it has no nodes."""
         return self.values.get(f"{prefix}_{self.metric}")

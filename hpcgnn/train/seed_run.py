@@ -185,7 +185,7 @@ class SeedRun:
         )
 
     def _judge(self, evaluation: Evaluation) -> None:
-        value = evaluation.chosen("valid")
+        value = evaluation.rank_value(self._config.train.select)
         best = self._kept["value"]
         # Without validation nodes there is nothing to choose by: the last model is kept.
         keeps_last = self._config.train.select == "last" or value is None
