@@ -82,9 +82,10 @@ def test_any_pattern_is_partitioned_no_worse_than_its_start(
         counted.max_recv_rows,
         counted.max_pair_rows,
     )
+    limit = 0.1 + 1e-9
     before = measure(as_pattern(csr), np.array(start, np.int32), num_parts)
-    if before.imbalance <= 0.1:
-        assert counted.imbalance <= 0.1
+    if before.imbalance <= limit:
+        assert counted.imbalance <= limit
         if objective != "joint":
             assert busiest(counted, objective) <= busiest(before, objective)
 
