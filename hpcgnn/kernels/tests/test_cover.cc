@@ -14,8 +14,6 @@
 
 namespace {
 
-using hpcgnn::kernels::CoverResult;
-using hpcgnn::kernels::Pattern;
 using Entries = std::vector<std::pair<int, int>>;
 using Counts = std::vector<std::int64_t>;
 
@@ -55,10 +53,10 @@ Cover cover(const Case& c, std::int64_t limit, int threads) {
   const auto pushed = std::make_unique<bool[]>(columns.size());
   const Counts zeros(static_cast<std::size_t>(c.num_blocks()), 0);
   Cover found{{}, {}, zeros, zeros, zeros};
-  vertex_cover({indptr.data(), columns.data(), c.num_rows, c.column_starts.back()},
-               c.column_starts.data(), c.num_blocks(), limit, threads,
-               {fetched.get(), pushed.get(), found.fetched_rows.data(), found.pushed_rows.data(),
-                found.lower_bound.data()});
+  hpcgnn::kernels::vertex_cover({indptr.data(), columns.data(), c.num_rows, c.column_starts.back()},
+                                c.column_starts.data(), c.num_blocks(), limit, threads,
+                                {fetched.get(), pushed.get(), found.fetched_rows.data(),
+                                 found.pushed_rows.data(), found.lower_bound.data()});
   found.fetched.assign(fetched.get(), fetched.get() + num_columns);
   found.pushed.assign(pushed.get(), pushed.get() + columns.size());
   for (std::size_t e = 0; e < columns.size(); ++e)
@@ -130,16 +128,19 @@ void run(const Case& c) {
   }
 }
 
+int draw(std::mt19937& random, int count) {
+  return static_cast<int>(random() % static_cast<std::uint32_t>(count));
+}
+
 Case random_case(const char* name, std::uint32_t seed, int num_rows, int num_blocks, int width,
                  int per_row) {
   std::mt19937 random(seed);
   Case c{name, num_rows, {0}, {}};
   for (int q = 0; q < num_blocks; ++q)
-    c.column_starts.push_back(c.column_starts.back() + static_cast<int>(random()) % (width + 1));
+    c.column_starts.push_back(c.column_starts.back() + draw(random, width + 1));
   std::set<std::pair<int, int>> entries;
   for (int i = 0; i < num_rows * per_row && c.column_starts.back() > 0; ++i)
-    entries.emplace(random() % static_cast<std::uint32_t>(num_rows),
-                    random() % static_cast<std::uint32_t>(c.column_starts.back()));
+    entries.emplace(draw(random, num_rows), draw(random, static_cast<int>(c.column_starts.back())));
   c.entries.assign(entries.begin(), entries.end());
   return c;
 }
