@@ -6,14 +6,11 @@
 #   cluster.sh run DIRECTORY COMMAND...   on the controller's host
 #   cluster.sh down DIRECTORY             stop what `up` started
 #
-# A host is a set of namespaces (network, hostname, mounts, processes) held by one process, whose
-# number is in DIRECTORY/HOST.pid: when it ends, the kernel ends all that runs there and removes
-# the links. Nothing has a route out of the emulated network.
+# benchmarks/hosts.sh makes the hosts; their daemons end with them.
 set -euo pipefail
 
 NODES=(node1 node2)
 CORES=4
-SUBNET=10.83.0
 PORT=17310
 
 fail() {
@@ -34,27 +31,12 @@ install_slurm() {
 
 # ---- hosts -----------------------------------------------------------------------------------
 
-write_names() {
-    local number=1 host
-    echo "127.0.0.1 localhost"
-    echo "$SUBNET.254 head"
-    for host in "${NODES[@]}"; do
-        echo "$SUBNET.$number $host"
-        number=$((number + 1))
-    done
+hosts() {
+    bash "$(dirname -- "${BASH_SOURCE[0]}")/../../benchmarks/hosts.sh" "$@"
 }
 
-start_host() {
-    local host=$1
-    # The first process of a host adopts its daemons, and bash in `wait` reaps them.
-    # shellcheck disable=SC2016
-    unshare --net --uts --mount --pid --fork --kill-child --mount-proc bash -c '
-        hostname "$1" && mount -t tmpfs tmpfs /dev/shm && mount --bind "$2/hosts" /etc/hosts &&
-        touch "$2/$1.ready" && sleep infinity & wait' \
-        bash "$host" "$state" </dev/null >"$state/$host.log" 2>&1 &
-    local outer=$!
-    wait_for 5 test -e "$state/$host.ready" || fail "no namespaces: $(cat "$state/$host.log")"
-    ps -o pid= --ppid "$outer" | tr -d ' ' >"$state/$host.pid"
+on() {
+    hosts run "$state" "$1" env SLURM_CONF="$state/slurm.conf" "${@:2}"
 }
 
 wait_for() {
@@ -66,40 +48,12 @@ wait_for() {
     done
 }
 
-on() {
-    local host=$1
-    shift
-    nsenter --target "$(<"$state/$host.pid")" --net --uts --mount --pid --wd="$PWD" \
-        env SLURM_CONF="$state/slurm.conf" "$@"
-}
-
-network_of() {
-    nsenter --net="/proc/$(<"$state/$1.pid")/ns/net" "${@:2}"
-}
-
-connect_hosts() {
-    local number=1 host
-    network_of head ip link set lo up
-    network_of head ip link add bridge type bridge
-    network_of head ip addr add "$SUBNET.254/24" dev bridge
-    network_of head ip link set bridge up
-    for host in "${NODES[@]}"; do
-        network_of head ip link add "$host" type veth \
-            peer name eth0 netns "$(<"$state/$host.pid")"
-        network_of head ip link set "$host" master bridge up
-        network_of "$host" ip link set lo up
-        network_of "$host" ip addr add "$SUBNET.$number/24" dev eth0
-        network_of "$host" ip link set eth0 up
-        number=$((number + 1))
-    done
-}
-
 # ---- Slurm -----------------------------------------------------------------------------------
 
 write_configuration() {
     cat <<CONF
 ClusterName=hpcgnn
-SlurmctldHost=head($SUBNET.254)
+SlurmctldHost=head($(head_address))
 SlurmctldPort=$PORT
 SlurmdPort=$((PORT + 1))
 SrunPortRange=$((PORT + 10))-$((PORT + 200))
@@ -138,6 +92,10 @@ PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=2
 CONF
 }
 
+head_address() {
+    awk '$2 == "head" { print $1 }' "$state/hosts"
+}
+
 join() {
     local IFS=,
     echo "$*"
@@ -162,23 +120,10 @@ start_slurm() {
     wait_for 30 nodes_idle || fail "the nodes did not come up: $(tail -n 5 "$state"/slurm*.log)"
 }
 
-stop_hosts() {
-    local file pid
-    for file in "$state"/{head,node1,node2}.pid; do
-        [[ -s $file ]] || continue
-        pid=$(<"$file")
-        # A number may have been given to another process since.
-        if grep -qsF -- "$state" "/proc/$pid/cmdline"; then kill -KILL "$pid"; fi
-        rm -f "$file"
-    done
-}
-
 up() {
-    trap stop_hosts EXIT
-    write_names >"$state/hosts"
+    hosts up "$state" "${NODES[@]}"
+    trap 'hosts down "$state"' EXIT
     write_configuration >"$state/slurm.conf"
-    for host in head "${NODES[@]}"; do start_host "$host"; done
-    connect_hosts
     start_slurm
     trap - EXIT
 }
@@ -190,7 +135,7 @@ fi
 case $#,${1:-} in
 1,install) install_slurm ;;
 2,up) up ;;
-2,down) stop_hosts ;;
+2,down) hosts down "$state" ;;
 *,run) on head "${@:3}" ;;
 *) fail "usage: cluster.sh install | up DIRECTORY | run DIRECTORY COMMAND... | down DIRECTORY" ;;
 esac

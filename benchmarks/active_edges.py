@@ -1,0 +1,39 @@
+"""The share of edges that a backward pass on active sets needs, counted without MPI.
+
+An oracle for `hpcgnn.sparse.active_sets`: sets of whole graphs, by SciPy.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.partition import read_pattern
+from hpcgnn.storage import GraphStore, Split
+
+__all__ = ["active_edge_share"]
+
+
+def active_edge_share(
+    path: Path, relations: Sequence[str], num_layers: int, *, undirected: bool
+) -> float:
+    """Return active edges over all edges, summed over the layers that have an input gradient.
+
+    The first layer has none: features are constant. With directed edges a layer aggregates both
+    ways, as GraphSAGE does.
+    """
+    with GraphStore.open(path) as store:
+        matrix = read_pattern(store, relations, undirected).to_scipy().astype(np.int8)
+        split = store.read_split(0, store.num_nodes)
+        directed = not (undirected or store.undirected)
+    assert split is not None
+    directions = [matrix, matrix.T.tocsr()] if directed else [matrix]
+    rows, active = split == Split.TRAIN, 0
+    for _ in range(num_layers - 1):
+        columns = rows.copy()
+        for each in directions:
+            columns |= each.T.astype(np.int32) @ rows.astype(np.int32) > 0
+        for each in directions:
+            active += int(each[rows][:, columns].nnz)
+        rows = columns
+    return active / ((num_layers - 1) * len(directions) * matrix.nnz)

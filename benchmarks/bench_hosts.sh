@@ -1,0 +1,132 @@
+#!/bin/bash
+# The exchange benchmark, and training with one exchange and another, over emulated hosts.
+#
+#   bash benchmarks/bench_hosts.sh [products|training|all] [OUT]
+#
+# Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
+# their defaults:
+HOSTS=${HOSTS:-4}                   # emulated hosts, one part of the graph for each rank
+RANKS_PER_HOST=${RANKS_PER_HOST:-1} #
+RATE=${RATE:-200mbit}               # of every link, both ways
+ROUNDS=${ROUNDS:-3}                 # training runs of each kind, in turn
+EPOCHS=${EPOCHS:-4}                 # of each run; the first is not counted
+REPEAT=${REPEAT:-5}                 # of each product
+LIMIT_S=${LIMIT_S:-900}             # for one launch
+
+set -euo pipefail
+cd -- "$(dirname -- "$0")/.."
+. jobs/env.sh
+
+RELATIONS=depends,pre-depends,recommends,suggests
+QUOTED='["depends", "pre-depends", "recommends", "suggests"]'
+ranks=$((HOSTS * RANKS_PER_HOST))
+what=${1:-all}
+out=${2:-runs/bench-hosts}
+
+prepare() {
+    hosts check
+    use_environment
+    mkdir -p "$out"
+    state=$(mktemp -d -t hpcgnn-hosts-XXXXXX)
+    trap 'hosts down "$state"; rm -rf -- "$state"' EXIT
+    mapfile -t names < <(seq -f node%g "$HOSTS")
+    hosts up "$state" "${names[@]}"
+    hosts rate "$state" "$RATE"
+    write_launcher
+}
+
+hosts() {
+    bash "$HPCGNN_ROOT/benchmarks/hosts.sh" "$@"
+}
+
+# The launcher that jobs/env.sh is to take: the one it found, on the emulated hosts.
+write_launcher() {
+    cat >"$state/mpiexec" <<LAUNCHER
+#!/bin/bash
+exec bash ${HPCGNN_ROOT@Q}/benchmarks/hosts.sh mpiexec ${state@Q} $RANKS_PER_HOST ${MPI_LAUNCHER[*]@Q} "\$@"
+LAUNCHER
+    chmod +x "$state/mpiexec"
+    export MPIEXEC=$state/mpiexec HPCGNN_MPI
+    # Every host counts the machine's cores as its own.
+    export OMP_NUM_THREADS=1
+}
+
+on_hosts() {
+    timeout --kill-after=10 "$LIMIT_S" bash -c '. jobs/env.sh && mpi_exec "$@"' bash "$ranks" "$@"
+}
+
+graphs() {
+    graph=$out/debian.parts$ranks.h5
+    few=$out/debian.parts$ranks.train10.h5
+    [[ -f $out/debian.h5 ]] || python -m hpcgnn.generate debian-packages -o "$out/debian.h5"
+    [[ -f $graph ]] || python -m hpcgnn.partition "$out/debian.h5" --parts "$ranks" \
+        --method metis --relations "$RELATIONS" -o "$graph"
+    [[ -f $few ]] || python -m benchmarks.training_share "$graph" --share 0.1 -o "$few"
+}
+
+products() {
+    say "$(date +%T) products"
+    on_hosts python -m benchmarks.bench_exchange --graph "$graph" --relations "$RELATIONS" \
+        --width 256 --exchange all --wire native,bfloat16 --repeat "$REPEAT" --json \
+        >"$out/exchange.jsonl"
+    cat "$out/exchange.jsonl"
+}
+
+# train NAME STORE [section.key=value...]
+train() {
+    local name=$1 store=$2
+    shift 2
+    say "$(date +%T) $name"
+    on_hosts python -m hpcgnn.train graph.store="$store" graph.relations="$QUOTED" \
+        model.name=sage model.hidden=256 model.num_layers=3 \
+        train.epochs="$EPOCHS" train.evaluate_every="$EPOCHS" trace.enabled=true \
+        run.threads=1 run.resume=never run.checkpoint_every=0 run.save_predictions=false \
+        run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || fail "$name: see $out/$name.log"
+}
+
+runs_of() {
+    local name=$1 round
+    local -a directories=()
+    for ((round = 1; round <= ROUNDS; round++)); do directories+=("$out/$name-$round"); done
+    (IFS=, && echo "$name=${directories[*]}")
+}
+
+training() {
+    local round method
+    for ((round = 1; round <= ROUNDS; round++)); do
+        for method in oblivious aware joint; do
+            train "$method-$round" "$graph" exchange.method="$method"
+        done
+        for method in aware joint; do
+            train "$method-bfloat16-$round" "$graph" exchange.method="$method" \
+                exchange.wire=bfloat16
+            train "$method-10-whole-$round" "$few" exchange.method="$method" \
+                exchange.active_sets=false
+            train "$method-10-active-$round" "$few" exchange.method="$method"
+        done
+    done
+    compare exchanges oblivious aware joint
+    for method in aware joint; do
+        compare "$method-wire" "$method" "$method-bfloat16"
+        compare "$method-active" "$method-10-whole" "$method-10-active"
+    done
+}
+
+# compare TABLE BASE NAME...
+compare() {
+    local table=$1 name
+    local -a runs=()
+    shift
+    for name in "$@"; do runs+=("$(runs_of "$name")"); done
+    say "$table"
+    python -m benchmarks.compare_training "${runs[@]}" | tee "$out/$table.txt"
+}
+
+case $what in
+products | training) steps=("$what") ;;
+all) steps=(products training) ;;
+*) fail "usage: bench_hosts.sh [products|training|all] [OUT]" || exit ;;
+esac
+prepare
+graphs
+for step in "${steps[@]}"; do "$step"; done

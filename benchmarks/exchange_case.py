@@ -1,0 +1,165 @@
+"""One case of the exchange benchmark: a product, its times, and what it really moved."""
+
+import platform
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmm import DistributedSpMM, make_exchange
+from hpcgnn.trace import Span, TraceRecorder
+from hpcgnn.trace.span import Peers
+from hpcgnn.typing import Array
+
+__all__ = ["Case", "Counter", "Sizes"]
+
+
+class Counter(TraceRecorder):
+    """A recorder that counts what leaves this rank.
+
+    A message is one entry of a span's peers: a neighbour that gets rows. A broadcast counts one for
+    each other rank of the layer, as the p - 1 edges of its tree, and a reduction one for each rank
+    that contributes; how the MPI library forwards them is its own choice.
+    """
+
+    def __init__(self, grid: ProcessGrid) -> None:
+        super().__init__(None)
+        hosts = grid.world.allgather(platform.node())
+        self._elsewhere = [host != hosts[grid.rank] for host in hosts]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything counted so far."""
+        self.rows_to = np.zeros(len(self._elsewhere), np.int64)
+        self.bytes = self.bytes_elsewhere = self.messages = self.bytes_summed = 0
+
+    def span(
+        self,
+        name: str,
+        *,
+        rows: int = 0,
+        bytes: int = 0,  # noqa: A002
+        peers: Peers | None = None,
+        **attributes: Any,
+    ) -> Span:
+        """Return a span as any recorder does, after counting it."""
+        for peer, moved_rows, moved_bytes in peers or ():
+            self.rows_to[peer] += moved_rows
+            self.bytes += moved_bytes
+            self.bytes_elsewhere += moved_bytes * self._elsewhere[peer]
+            self.messages += moved_rows > 0
+        if name.startswith("reduce"):
+            self.bytes_summed += bytes
+        return super().span(name, rows=rows, bytes=bytes, peers=peers, **attributes)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What one product moves, over all ranks; equal on all ranks.
+
+    `bytes_between_hosts` are those of `bytes_total` that leave a host. `bytes_summed` is what the
+    ranks put into the sum over replicas, which is no part of the exchange.
+    """
+
+    rows_total: int
+    rows_max_send: int
+    rows_max_recv: int
+    bytes_total: int
+    bytes_max_send: int
+    bytes_between_hosts: int
+    messages_total: int
+    bytes_summed: int
+
+    @classmethod
+    def measured(cls, grid: ProcessGrid, counter: Counter) -> "Sizes":
+        """Return what `counter` saw since its reset; collective."""
+        sent = int(counter.rows_to.sum())
+        everywhere = np.array(grid.world.allgather(counter.rows_to))
+        mine = (
+            sent,
+            counter.bytes,
+            counter.bytes_elsewhere,
+            counter.messages,
+            counter.bytes_summed,
+        )
+        rows, size, elsewhere, messages, summed = np.array(grid.world.allgather(mine)).T
+        return cls(
+            rows_total=int(rows.sum()),
+            rows_max_send=int(rows.max()),
+            rows_max_recv=int(everywhere.sum(axis=0).max()),
+            bytes_total=int(size.sum()),
+            bytes_max_send=int(size.max()),
+            bytes_between_hosts=int(elsewhere.sum()),
+            messages_total=int(messages.sum()),
+            bytes_summed=int(summed.sum()),
+        )
+
+
+class Case:
+    """An exchange and a wire format on a grid, with the product that uses them; collective."""
+
+    def __init__(
+        self, grid: ProcessGrid, pattern: DistCSR, matrix: DistCSR, exchange: str, wire: str
+    ) -> None:
+        self._grid = grid
+        self.exchange, self.wire = exchange, wire
+        self.counter = Counter(grid)
+        mover = make_exchange(exchange, grid, pattern, self.counter, wire)
+        self._product = DistributedSpMM(grid, matrix, mover, self.counter)
+        self._seconds: dict[str, list[float]] = {"forward": [], "adjoint": []}
+
+    def run(self, x: Array, y: Array) -> None:
+        """Time one product and one adjoint: the slowest rank's seconds; collective."""
+        for name, apply, rows in (
+            ("forward", self._product.apply, x),
+            ("adjoint", self._product.apply_transpose, y),
+        ):
+            self._grid.world.Barrier()
+            began = time.perf_counter()
+            apply(rows)
+            mine = time.perf_counter() - began
+            self._seconds[name].append(max(self._grid.world.allgather(mine)))
+
+    def measure(self, x: Array, y: Array) -> Sizes:
+        """Run once uncounted by time, compare with the plan, and return what a product moves.
+
+        Collective.
+
+        Raises
+        ------
+        RuntimeError
+            When a rank sent or received other rows than its plan says.
+        """
+        grid, counter = self._grid, self.counter
+        planned = self._product.volume()
+        sides = (planned.sent, planned.received), (planned.received, planned.sent)
+        sizes = []
+        for apply, rows, (send, receive) in zip(
+            (self._product.apply, self._product.apply_transpose), (x, y), sides, strict=True
+        ):
+            counter.reset()
+            apply(rows)
+            arrived = np.array(grid.world.allgather(counter.rows_to)).sum(axis=0)[grid.rank]
+            moved = (int(counter.rows_to.sum()), int(arrived))
+            expected = (int(send.sum()), int(receive.sum()))
+            if grid.world.allreduce(moved != expected):
+                raise RuntimeError(
+                    f"{self.exchange}, {self.wire}, replication {grid.replication}: this rank "
+                    f"moved {moved} rows, its plan says {expected}"
+                )
+            sizes.append(Sizes.measured(grid, counter))
+        return sizes[0]
+
+    def forget_times(self) -> None:
+        """Drop the times of warm-up runs."""
+        for seconds in self._seconds.values():
+            seconds.clear()
+
+    def spread(self, name: str) -> tuple[float, float, float]:
+        """Return median, least and greatest seconds of `forward` or `adjoint`."""
+        seconds = self._seconds[name]
+        return statistics.median(seconds), min(seconds), max(seconds)
