@@ -1,0 +1,195 @@
+"""Small graphs in parts, configurations for them, and runs to look at."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+from safetensors.numpy import load_file
+
+from hpcgnn.partition import Partitioner, block, measure, metis, random, read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from hpcgnn.train.checkpoint import checkpoint_paths
+from hpcgnn.train.command import run_training
+from hpcgnn.train.config import Config
+from hpcgnn.train.config_file import load_config
+from hpcgnn.train.signals import StopRequest
+from tests.ugly import ugly_matrix
+
+NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
+PARTITIONERS: Mapping[str, Partitioner] = {
+    "random": random(5),
+    "block": block(),
+    "metis": metis(5),
+}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph in memory, nodes in their original order."""
+
+    adjacency: sp.csr_matrix
+    features: np.ndarray
+    labels: np.ndarray
+    split: np.ndarray
+    directed: bool
+    weighted: bool
+    ids: np.ndarray
+
+
+def make_graph(
+    seed: int = 3,
+    *,
+    directed: bool = True,
+    weighted: bool = False,
+    multi_label: bool = False,
+    num_nodes: int = NUM_NODES,
+) -> Graph:
+    """Return a graph with a hub, isolated nodes and a node without a label; ids count from 0."""
+    rng = np.random.default_rng(seed)
+    adjacency = ugly_matrix(num_nodes, seed, weighted=weighted, symmetric=not directed)
+    # A store holds float32 weights.
+    adjacency.data = adjacency.data.astype(np.float32).astype(np.float64)
+    classes = rng.integers(0, NUM_CLASSES, num_nodes)
+    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
+    features = (centres[classes] + rng.normal(size=(num_nodes, NUM_FEATURES))).astype(np.float32)
+    labels = (rng.random((num_nodes, NUM_CLASSES)) < 0.4).astype(np.uint8)
+    labels[np.arange(num_nodes), classes] = 1
+    split = rng.choice(
+        [Split.TRAIN, Split.VALID, Split.TEST, Split.NONE], num_nodes, p=[0.5, 0.2, 0.2, 0.1]
+    )
+    split[:3] = Split.TRAIN, Split.VALID, Split.TEST
+    if not multi_label:
+        labels = classes.astype(np.int32)
+        labels[5] = -1
+    return Graph(
+        adjacency,
+        features,
+        labels,
+        split.astype(np.uint8),
+        directed,
+        weighted,
+        np.arange(num_nodes),
+    )
+
+
+def write_store(
+    comm: MPI.Intracomm, directory: Path, graph: Graph, *, method: str = "random", parts: int = 4
+) -> Path:
+    """Write `graph` in parts; every rank gets the path once the file is there."""
+    path = directory / f"{method}{parts}.h5"
+    if comm.rank == 0:
+        plain = directory / "plain.h5"
+        rows, columns = graph.adjacency.nonzero()
+        edges = (columns, rows, graph.adjacency.data) if graph.weighted else (columns, rows)
+        store_from_arrays(
+            plain,
+            name="planted",
+            num_nodes=len(graph.ids),
+            edges={"": edges},
+            features=graph.features,
+            labels=graph.labels,
+            split=graph.split,
+            original_id=graph.ids,
+            num_classes=NUM_CLASSES,
+            class_names=tuple(f"kind{number}" for number in range(NUM_CLASSES)),
+            undirected=not graph.directed,
+        )
+        with GraphStore.open(plain) as store:
+            partition = PARTITIONERS[method](read_pattern(store), parts)
+            write_partitioned(
+                store, path, partition, method=method, seed=5, metrics={}, provenance={}
+            )
+    comm.Barrier()
+    return path
+
+
+def expected_volume(store: Path) -> Any:
+    """Return the metrics of a store's own parts."""
+    with GraphStore.open(store) as opened:
+        part = np.repeat(np.arange(opened.num_parts, dtype=np.int32), np.diff(opened.row_starts))
+        return measure(read_pattern(opened), part, opened.num_parts)
+
+
+def make_config(store: Path, run: Path, *overrides: str) -> Config:
+    """Return a configuration of a small model without dropout."""
+    defaults = ("model.hidden=5", "model.dropout=0", "train.epochs=20", "run.threads=1")
+    return load_config(None, [f"graph.store={store}", f"run.dir={run}", *defaults, *overrides])
+
+
+class StopAfter(StopRequest):
+    """A request to stop that arrives in the given epoch, counted from 1."""
+
+    def __init__(self, epoch: int) -> None:
+        self._left = epoch
+
+    @property
+    def received(self) -> str | None:  # type: ignore[override]
+        self._left -= 1
+        return "SIGTERM" if self._left <= 0 else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left in its directory."""
+
+    path: Path
+    status: int
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.metrics]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return found
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return every tensor of the newest checkpoint of each seed."""
+        found = {}
+        newest = {seed: path for seed, _, path in checkpoint_paths(self.path / "checkpoints")}
+        for checkpoint in newest.values():
+            for file in checkpoint.glob("*.safetensors"):
+                for name, value in load_file(file).items():
+                    found[f"{checkpoint.name}/{file.stem}/{name}"] = value
+        return found
+
+    def predictions(self) -> dict[str, np.ndarray]:
+        with h5py.File(self.path / "predictions.h5") as file:
+            return {name: file[name][...] for name in file}
+
+
+def train(comm: MPI.Intracomm, config: Config, stop: StopRequest | None = None) -> Run:
+    """Run a training on `comm`."""
+    _, status = run_training(comm, config, stop or StopRequest())
+    return Run(Path(config.run.dir), status)
+
+
+def assert_same(run: Run, other: Run) -> None:
+    """Require equal bits of weights, optimiser, metrics, predictions and results."""
+    mine, theirs = run.tensors(), other.tensors()
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    assert [lasting(row) for row in run.metrics] == [lasting(row) for row in other.metrics]
+    assert run.summary["seeds"] == other.summary["seeds"]
+    mine, theirs = run.predictions(), other.predictions()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+def lasting(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a line of metrics says beside times."""
+    return {name: value for name, value in row.items() if name not in ("epoch_s", "evaluate_s")}

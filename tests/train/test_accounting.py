@@ -1,0 +1,81 @@
+"""The rows that training moves are those that the partition's metric counts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import pytest
+
+from tests.train.support import expected_volume, make_config, make_graph, train, write_store
+
+# Exchanges restricted to what the training nodes need move fewer rows than the metric counts.
+WHOLE = ("exchange.active_sets=false",)
+
+
+def exchanges(run: Path, name: str) -> list[list[dict[str, Any]]]:
+    """Return the records of an exchange of every rank, in rank order."""
+    found = []
+    for file in sorted((run / "trace").glob("rank*.jsonl")):
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        found.append([record for record in records if record.get("name") == name])
+    return found
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("method", ["random", "block", "metis"])
+def test_rows_of_trace_and_summary_equal_the_metric(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, method: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(), method=method, parts=comm.size)
+    settings = (f"model.name={model}", "train.epochs=2", "trace.enabled=true")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings, *WHOLE))
+    metric = expected_volume(store)
+
+    by_rank = exchanges(run.path, "exchange.forward")
+    assert len(by_rank) == comm.size
+    assert all(len(records) == len(by_rank[0]) for records in by_rank)
+    for records in zip(*by_rank, strict=True):
+        sent = [record["rows"] for record in records]
+        received = [0] * comm.size
+        pairs = [rows for record in records for _, rows, _ in record.get("peers") or ()]
+        for record in records:
+            for peer, rows, _ in record.get("peers") or ():
+                received[peer] += rows
+        assert sum(sent) == metric.total_rows
+        assert max(sent) == metric.max_send_rows
+        assert max(received) == metric.max_recv_rows
+        assert max(pairs, default=0) == metric.max_pair_rows
+
+    assert run.summary["exchange_rows"] == {
+        "total": metric.total_rows,
+        "max_send": metric.max_send_rows,
+        "max_recv": metric.max_recv_rows,
+        "max_pair": metric.max_pair_rows,
+    }
+    moved = sum(
+        record["rows"]
+        for name in ("exchange.forward", "exchange.reverse")
+        for records in exchanges(run.path, name)
+        for record in records
+        if record["epoch"] is not None
+    )
+    assert sum(run.column("rows_sent")) == moved
+
+
+def test_replicas_share_the_rows_of_their_block(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    if comm.size % 2:
+        pytest.skip("two replicas need an even number of ranks")
+    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size // 2)
+    settings = ("exchange.replication=2", "train.epochs=1", *WHOLE)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    assert run.summary["exchange_rows"]["total"] == expected_volume(store).total_rows
+
+
+def test_oblivious_moves_whole_blocks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph, parts=comm.size)
+    settings = ("exchange.method=oblivious", "train.epochs=1", *WHOLE)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    assert run.summary["exchange_rows"]["total"] == len(graph.ids) * (comm.size - 1)

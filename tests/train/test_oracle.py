@@ -1,0 +1,66 @@
+"""Training equals a serial dense float64 reference, however the graph is spread."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from tests.train.oracle import dense_losses
+from tests.train.support import make_config, make_graph, train, write_store
+
+EPOCHS = 20
+QUIET = (f"train.epochs={EPOCHS}", f"train.evaluate_every={EPOCHS}", "run.save_predictions=false")
+
+SPREADS = [
+    (method, exchange)
+    for method in ("random", "block", "metis")
+    for exchange in ("aware", "oblivious")
+]
+
+
+def check(comm: MPI.Intracomm, directory: Path, graph: dict[str, bool], *overrides: str) -> None:
+    """Train on a graph and compare every loss with the reference."""
+    made = make_graph(**graph)
+    method = next(each for each in overrides if "=" not in each)
+    settings = [each for each in overrides if "=" in each]
+    store = write_store(comm, directory, made, method=method)
+    config = make_config(store, directory / "run", *QUIET, *settings)
+    losses = train(comm, config).column("train_loss")
+    tolerance = 1e-12 if config.train.dtype == "float64" else 1e-5
+    np.testing.assert_allclose(losses, dense_losses(made, config, EPOCHS), rtol=tolerance)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize(("method", "exchange"), SPREADS)
+def test_float64_on_a_directed_weighted_graph(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, method: str, exchange: str
+) -> None:
+    graph = {"directed": True, "weighted": True}
+    settings = (f"model.name={model}", f"exchange.method={exchange}", "train.dtype=float64")
+    check(comm, comm_tmp_path, graph, method, *settings)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("directed", [False, True])
+def test_float32(comm: MPI.Intracomm, comm_tmp_path: Path, model: str, directed: bool) -> None:
+    check(comm, comm_tmp_path, {"directed": directed}, "metis", f"model.name={model}")
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("exchange", ["aware", "oblivious"])
+def test_replicated_block_rows(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, exchange: str
+) -> None:
+    if comm.size % 2:
+        pytest.skip("two replicas need an even number of ranks")
+    graph = {"directed": True, "weighted": True}
+    settings = (f"model.name={model}", f"exchange.method={exchange}", "exchange.replication=2")
+    check(comm, comm_tmp_path, graph, "random", "train.dtype=float64", *settings)
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_other_depths(comm: MPI.Intracomm, comm_tmp_path: Path, num_layers: int) -> None:
+    settings = (f"model.num_layers={num_layers}", "train.dtype=float64")
+    check(comm, comm_tmp_path, {"directed": True}, "random", *settings)
