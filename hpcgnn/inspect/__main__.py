@@ -8,6 +8,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.inspect.kinds import inspect_path
 from hpcgnn.inspect.show import show
 from hpcgnn.inspect.volume import exchange_volume
+from hpcgnn.partition import EXCHANGES
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument(
         "--exchange",
-        choices=("aware",),
+        choices=EXCHANGES,
         help="of a store: print only the rows that one aggregation with this exchange moves",
     )
     cli.add_argument(
@@ -56,9 +57,18 @@ def main() -> None:
         if options.verify:
             raise InputError("--verify and --exchange are two questions; ask them one by one")
         volume = exchange_volume(
-            options.path, options.ranks, options.relations, undirected=options.undirected
+            options.path,
+            options.ranks,
+            options.relations,
+            undirected=options.undirected,
+            exchange=options.exchange,
         )
-        found = {"kind": "exchange", "path": str(options.path), "exchange": "aware", **volume}
+        found = {
+            "kind": "exchange",
+            "path": str(options.path),
+            "exchange": options.exchange,
+            **volume,
+        }
     if options.json:
         print_json(found)
     else:

@@ -2,11 +2,12 @@
 
 A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block`, `metis` and
 `volume_balanced` make partitioners, and `part_graph` partitions any CSR matrix by volume. `measure`
-counts the rows that the parts exchange in one forward aggregation, exactly as training sends them.
-``python -m hpcgnn.partition`` does all of it on a store. This package imports no MPI: parts are
-independent of ranks.
+counts the rows that the parts exchange in one forward aggregation, exactly as training sends them;
+`exchange_volume` counts those of every exchange. ``python -m hpcgnn.partition`` does all of it on a
+store. This package imports no MPI: parts are independent of ranks.
 """
 
+from hpcgnn.partition.exchange_volume import EXCHANGES, Exchange, exchange_volume
 from hpcgnn.partition.methods import Partitioner, block, random
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.parts import Partition
@@ -15,12 +16,15 @@ from hpcgnn.partition.volume import VolumeMetrics, measure
 from hpcgnn.partition.volume_balanced import VolumePartition, part_graph, volume_balanced
 
 __all__ = [
+    "EXCHANGES",
     "CSRGraph",
+    "Exchange",
     "Partition",
     "Partitioner",
     "VolumeMetrics",
     "VolumePartition",
     "block",
+    "exchange_volume",
     "measure",
     "metis",
     "part_graph",

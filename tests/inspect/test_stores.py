@@ -141,8 +141,10 @@ def test_command(store: Path, ring: Path) -> None:
     done = run(store, "--json", "--verify")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == inspect_path(store, verify=True, quiet=True)
-    done = run(ring, "--exchange", "aware", "--ranks", 2, "--json")
-    assert json.loads(done.stdout)["rows_total"] == 2
+    for exchange in ("aware", "push", "joint"):
+        done = run(ring, "--exchange", exchange, "--ranks", 2, "--json")
+        found = json.loads(done.stdout)
+        assert (found["exchange"], found["rows_total"], found["lower_bound"]) == (exchange, 2, 2)
     done = run(store.with_name("missing.h5"))
     assert done.returncode == 2
     assert done.stdout == ""
