@@ -47,10 +47,14 @@ stage "ruff check" 60 ruff check .
 stage "ruff format" 60 ruff format --check .
 stage "mypy" 300 mypy
 stage "import layers" 120 lint-imports
-mapfile -d '' -t cxx < <(find hpcgnn -type f \( -name '*.cc' -o -name '*.h' \) -print0)
+mapfile -d '' -t cxx < <(
+    find hpcgnn partitioner -type f \( -name '*.cc' -o -name '*.h' -o -name '*.cu' \) -print0
+)
 stage "clang-format" 60 clang-format --dry-run -Werror "${cxx[@]}"
 stage "codespell" 60 codespell
-mapfile -d '' -t scripts < <(find jobs tests -type f \( -name '*.sh' -o -name '*.sbatch' \) -print0)
+mapfile -d '' -t scripts < <(
+    find jobs tests benchmarks -type f \( -name '*.sh' -o -name '*.sbatch' \) -print0
+)
 stage "shellcheck" 60 shellcheck .ci/run "${scripts[@]}"
 
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
