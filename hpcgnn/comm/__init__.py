@@ -17,10 +17,11 @@ from hpcgnn.comm.collective import (
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.host_memory import HostMemory
 from hpcgnn.comm.launch import run_mpi_command
-from hpcgnn.comm.plan import CommPlan, Transfer
+from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import redistribute
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.sums import allreduce_sum, start_broadcast, start_reduce, sum_over_ranks
+from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
 
 __all__ = [

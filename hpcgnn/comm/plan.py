@@ -15,27 +15,11 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
-__all__ = ["CommPlan", "Transfer"]
-
-
-class Transfer:
-    """An exchange under way; `wait` ends it. Its buffers must not be touched before that."""
-
-    def __init__(self, request: MPI.Request, row: MPI.Datatype | None) -> None:
-        self._request, self._row = request, row
-
-    def wait(self) -> None:
-        """Return when this rank has all its rows.
-
-        Neighborwise collective.
-        """
-        self._request.Wait()
-        if self._row is not None:
-            self._row.Free()
-            self._row = None
+__all__ = ["CommPlan"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +166,7 @@ class CommPlan:
         self, send: Array, send_counts: LocalIndices, recv: Array, recv_counts: LocalIndices
     ) -> Transfer:
         if len(self.peers) == 0 or send.shape[1] == 0:
-            return Transfer(MPI.REQUEST_NULL, None)
+            return Transfer()
         row = MPI.BYTE.Create_contiguous(send.shape[1] * send.itemsize).Commit()
         request = self.comm.Ineighbor_alltoallv((send, send_counts, row), (recv, recv_counts, row))
-        return Transfer(request, row)
+        return Transfer([request], row)

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import numpy as np
 
+from hpcgnn.comm.transfer import Transfer
 from hpcgnn.typing import Array
 
 __all__ = ["allreduce_sum", "start_broadcast", "start_reduce", "sum_over_ranks"]
@@ -26,25 +27,29 @@ def allreduce_sum(comm: MPI.Comm, values: Array) -> None:
             comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.SUM)
 
 
-def start_reduce(comm: MPI.Intracomm, values: Array, total: Array, root: int) -> list[MPI.Request]:
+def start_reduce(comm: MPI.Intracomm, values: Array, total: Array, root: int) -> Transfer:
     """Start to sum `values` over the ranks into `total` on `root`; other ranks' `total` is unused.
 
     Collective.
     """
     if comm.rank == root:
-        return [
-            comm.Ireduce(piece, result, op=MPI.SUM, root=root)
-            for piece, result in _pieces(values, total)
-        ]
-    return [comm.Ireduce(piece, None, op=MPI.SUM, root=root) for (piece,) in _pieces(values)]
+        return Transfer(
+            [
+                comm.Ireduce(piece, result, op=MPI.SUM, root=root)
+                for piece, result in _pieces(values, total)
+            ]
+        )
+    return Transfer(
+        [comm.Ireduce(piece, None, op=MPI.SUM, root=root) for (piece,) in _pieces(values)]
+    )
 
 
-def start_broadcast(comm: MPI.Intracomm, values: Array, root: int) -> list[MPI.Request]:
+def start_broadcast(comm: MPI.Intracomm, values: Array, root: int) -> Transfer:
     """Start to copy `values` (C-contiguous, any shape) from `root` to all ranks.
 
     Collective.
     """
-    return [comm.Ibcast(piece, root=root) for (piece,) in _pieces(values)]
+    return Transfer([comm.Ibcast(piece, root=root) for (piece,) in _pieces(values)])
 
 
 def _pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:

@@ -6,12 +6,18 @@ block rows; bytes do not depend on the graph. Its push is a reduction for each b
 dtype of the arrays: MPI does not add 16-bit floats.
 """
 
-from mpi4py import MPI
-
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.comm import BufferPool, CommPlan, ProcessGrid, Volume, start_broadcast, start_reduce
+from hpcgnn.comm import (
+    BufferPool,
+    CommPlan,
+    ProcessGrid,
+    Transfer,
+    Volume,
+    start_broadcast,
+    start_reduce,
+)
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmm.ghosts import Ghosts, Wire, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
@@ -100,7 +106,7 @@ class _Fetch:
     def __init__(self, exchange: BroadcastExchange, x: Array) -> None:
         self._exchange, self._width = exchange, x.shape[1]
         self._dtype = exchange.wire.dtype(x)
-        self._requests: dict[int, list[MPI.Request]] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._own = x
         if self._dtype != x.dtype:
             self._own = exchange.pool.get("own", x.shape, self._dtype)
@@ -111,7 +117,7 @@ class _Fetch:
             self._start(0)
 
     def stage(self, index: int) -> Array:
-        MPI.Request.Waitall(self._requests.pop(index))
+        self._transfers.pop(index).wait()
         # The other buffer is free: its block was multiplied before this stage was asked for.
         self._start(index + 1)
         return self._block(index)
@@ -120,7 +126,7 @@ class _Fetch:
         if index < len(self._exchange.roots):
             root = self._exchange.roots[index]
             rows = self._block(index)
-            self._requests[index] = start_broadcast(self._exchange.comm, rows, root)
+            self._transfers[index] = start_broadcast(self._exchange.comm, rows, root)
 
     def _block(self, index: int) -> Array:
         if self._exchange.roots[index] == self._exchange.comm.rank:
@@ -133,10 +139,10 @@ class _Push:
         self._exchange, self._like = exchange, like
         shape = (int(exchange.sizes[exchange.comm.rank]), like.shape[1])
         self._arrived = exchange.pool.get("arrived", shape, like.dtype)
-        self._requests: dict[int, list[MPI.Request]] = {}
+        self._transfers: dict[int, Transfer] = {}
 
     def buffer(self, index: int) -> Array:
-        MPI.Request.Waitall(self._requests.pop(index - 2, []))
+        self._transfers.pop(index - 2, Transfer()).wait()
         return self._exchange.buffer(index, self._like.shape[1], self._like.dtype)
 
     def send(self, index: int) -> None:
@@ -147,12 +153,12 @@ class _Push:
             rows[root] = exchange.sizes[root]
         partial = self.buffer(index)
         with exchange_span(exchange.trace, "exchange.reverse", rows, partial, exchange.peers):
-            self._requests[index] = start_reduce(exchange.comm, partial, self._arrived, root)
+            self._transfers[index] = start_reduce(exchange.comm, partial, self._arrived, root)
 
     def finish(self, out: Array) -> None:
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
-            for requests in self._requests.values():
-                MPI.Request.Waitall(requests)
+            for transfer in self._transfers.values():
+                transfer.wait()
         if exchange.comm.rank in exchange.roots:
             out += self._arrived
