@@ -175,7 +175,7 @@ mpiexec() {
     exec nsenter --target "$(holder head)" --net --uts unshare --mount bash -c \
         'mount --bind "$0" /etc/hosts && exec "$@"' "$state/hosts" \
         "$launcher" "${agent[@]}" --host "$hosts" --bind-to none --map-by slot \
-        --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include "$SUBNET.0/24" \
+        --mca pml ob1 --mca osc ^ucx --mca btl self,sm,tcp --mca btl_tcp_if_include "$SUBNET.0/24" \
         --mca mpi_yield_when_idle 1 "$@"
 }
 
