@@ -22,8 +22,8 @@ struct CoverResult {
 /// Blocks of at most `limit` entries get a minimum cover (a maximum matching by Hopcroft and Karp,
 /// then König's theorem), and of the minimum covers the one with most columns. Larger ones get a
 /// cover by degrees in almost linear time, never larger than all columns. The result does not
-/// depend on `num_threads`. Memory: O(nnz + num_columns), and for each thread O(num_rows + the
-/// largest block).
+/// depend on `num_threads`. Memory: 4 bytes an entry and 8 a column; and for each thread 4 bytes a
+/// row, and of the largest block 8 bytes an entry, 25 a vertex and 16 a column.
 ///
 /// @pre the pattern is valid; column_starts ascends from 0 to num_columns; num_rows + num_columns
 /// is below 2^31.
