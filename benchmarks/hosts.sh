@@ -116,13 +116,22 @@ up() {
     trap - EXIT
 }
 
+holds_host() {
+    grep -qsF -- "$state" "/proc/$1/cmdline"
+}
+
+ended() {
+    ! holds_host "$1"
+}
+
 down() {
     local file pid
     for file in "$state"/*.pid; do
         [[ -s $file ]] || continue
         pid=$(<"$file")
         # A number may have been given to another process since.
-        if grep -qsF -- "$state" "/proc/$pid/cmdline"; then kill -KILL "$pid"; fi
+        if holds_host "$pid"; then kill -KILL "$pid"; fi
+        wait_for 10 ended "$pid" || fail "process $pid of $state does not end"
         rm -f "$file" "${file%.pid}.ready"
     done
 }

@@ -1,0 +1,167 @@
+"""Communication volume of partitioners: ours against METIS, KaMinPar and Mt-KaHyPar.
+
+``python -m benchmarks.bench_partition --json`` prints one JSON object a case, as it ends: graph,
+parts, method, seed, total_rows, max_send_rows, max_recv_rows, max_pair_rows, imbalance,
+send_imbalance, joint_rows, joint_busiest, seconds (CPU, one thread), peak_bytes,
+bytes_per_nonzero, recv_bound. The peers' wheels (``pip install kaminpar mtkahypar``) must be
+importable for their methods. Without ``--json`` a table of ratios to METIS follows.
+
+recv_bound is what the busiest receiver gets in every partition: the largest, over all nodes, of
+the node's neighbours less those that fit into the part beside it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from benchmarks.partition_case import IMBALANCE
+from hpcgnn.console import print_json, print_table, report
+from hpcgnn.gallery import GalleryGraph, dcsbm, debian_packages, delaunay, grid3d, lfr, rmat
+from hpcgnn.partition import CSRGraph
+
+SEED = 20261121
+METIS_SEEDS = 5
+
+
+def blocks(num_nodes: int, num_blocks: int) -> GalleryGraph:
+    labels = np.random.default_rng(SEED).integers(0, num_blocks, num_nodes, np.int32)
+    return dcsbm(labels, SEED, mean_degree=20.0, mixing=0.3)
+
+
+GRAPHS: dict[str, Callable[[], GalleryGraph]] = {
+    "rmat-16": lambda: rmat(16, 16, SEED),
+    "rmat-17": lambda: rmat(17, 16, SEED),
+    "rmat-18": lambda: rmat(18, 16, SEED),
+    "dcsbm": lambda: blocks(40_000, 40),
+    "lfr": lambda: lfr(50_000, SEED),
+    "delaunay": lambda: delaunay(1 << 16, SEED),
+    "grid3d": lambda: grid3d((40, 40, 40)),
+    "debian": debian_packages,
+    "lfr-mixed": lambda: lfr(30_000, SEED + 1, mixing=0.5),
+}
+METHODS = (
+    "metis",
+    "metis-volume",
+    "kaminpar",
+    "mtkahypar",
+    "volume-fast:max_send",
+    "volume:max_send",
+    "volume:max_both",
+    "volume:joint",
+)
+DEFAULT_GRAPHS = tuple(name for name in GRAPHS if name != "rmat-18")
+
+
+def main() -> None:
+    cli = argparse.ArgumentParser(prog="python -m benchmarks.bench_partition")
+    cli.add_argument("--graphs", default=",".join(DEFAULT_GRAPHS), help="from " + ", ".join(GRAPHS))
+    cli.add_argument("--parts", default="16,64,256", help="numbers of parts (default: 16,64,256)")
+    cli.add_argument("--methods", default=",".join(METHODS), help="from " + ", ".join(METHODS))
+    cli.add_argument("--limit", type=float, default=120, help="seconds a case (default: 120)")
+    cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
+    options = cli.parse_args()
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for name in options.graphs.split(","):
+            graph = pattern(GRAPHS[name]())
+            file = Path(directory, f"{name}.npz")
+            np.savez(file, indptr=graph.indptr, indices=graph.indices)
+            for parts in map(int, options.parts.split(",")):
+                bound = {"graph": name, "parts": parts, "recv_bound": recv_bound(graph, parts)}
+                for method in options.methods.split(","):
+                    for case in cases(file, parts, method, options.limit):
+                        case["bytes_per_nonzero"] = round(
+                            case["peak_bytes"] / graph.indices.size, 1
+                        )
+                        found.append(bound | {"method": method} | case)
+                        if options.json:
+                            print_json(found[-1])
+    if not options.json:
+        show(found)
+
+
+def pattern(graph: GalleryGraph) -> CSRGraph:
+    """Return the symmetric pattern of all relations without loops: what GNNs on them aggregate."""
+    matrix = graph.to_scipy()
+    both = sparse.csr_matrix(matrix + matrix.T)
+    both.setdiag(0)
+    both.eliminate_zeros()
+    return CSRGraph.from_scipy(both)
+
+
+def recv_bound(graph: CSRGraph, parts: int) -> int:
+    """Return the rows that the busiest part receives whatever the partition."""
+    weights = graph.row_weights()
+    room = (1 + IMBALANCE) * np.maximum(graph.indices.size / parts, weights) - weights
+    bound = 0
+    for node in np.argsort(-weights)[: 4 * parts]:
+        near = np.sort(weights[graph.indices[graph.indptr[node] : graph.indptr[node + 1]]])
+        fits = int(np.searchsorted(np.cumsum(near), room[node], side="right"))
+        bound = max(bound, near.size - fits)
+    return bound
+
+
+def cases(file: Path, parts: int, method: str, limit: float) -> list[dict[str, Any]]:
+    """Return the results of a method: of every seed for METIS, of one for the others."""
+    found = []
+    for seed in range(METIS_SEEDS if method == "metis" else 1):
+        command = [sys.executable, "-m", "benchmarks.partition_case", file, parts, method, seed + 1]
+        try:
+            done = subprocess.run(
+                [str(word) for word in command],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=limit,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+        except subprocess.TimeoutExpired:
+            report(f"{file.stem}, {parts} parts, {method}: over {limit:.0f} s")
+            break
+        except subprocess.CalledProcessError as error:
+            report(f"{file.stem}, {parts} parts, {method}: {error.stderr.strip()[-200:]}")
+            break
+        found.append({"seed": seed + 1} | json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """Print, for each method, geometric means of its ratios to the median of METIS's seeds."""
+    keys = ("max_send_rows", "max_recv_rows", "busiest", "total_rows", "joint_busiest", "seconds")
+    for case in found:
+        case["busiest"] = max(case["max_send_rows"], case["max_recv_rows"])
+    base: dict[tuple[str, int], dict[str, float]] = {}
+    for case in found:
+        group = [
+            c
+            for c in found
+            if (c["graph"], c["parts"], c["method"]) == (case["graph"], case["parts"], "metis")
+        ]
+        if group:
+            middle = {key: median(c[key] for c in group) for key in keys}
+            base[case["graph"], case["parts"]] = middle
+    rows = []
+    for method in dict.fromkeys(case["method"] for case in found):
+        mine = [c for c in found if c["method"] == method and (c["graph"], c["parts"]) in base]
+        ratios = [
+            geometric_mean(
+                max(c[k], 1e-9) / max(base[c["graph"], c["parts"]][k], 1e-9) for c in mine
+            )
+            for k in keys
+        ]
+        rows.append((method, len(mine), *(f"{ratio:.3f}" for ratio in ratios)))
+    print_table("ratios to METIS (geometric means)", ("method", "cases", *keys), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What the comparison of training runs counts: bytes as the runs count them, edges as defined."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.active_edges import active_edge_share
+from benchmarks.compare_training import busiest_link
+from benchmarks.training_share import copy_with_split, draw_split
+from hpcgnn.gallery import planted
+from hpcgnn.partition import block, read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from tests.conftest import MpiRun
+
+NUM_NODES = 211
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store in two parts with a tenth of its nodes for training."""
+    whole, parts, few = (tmp_path / name for name in ("whole.h5", "parts.h5", "few.h5"))
+    planted(NUM_NODES, 4, 8, 5).write(whole)
+    with GraphStore.open(whole) as opened:
+        partition = block()(read_pattern(opened), 2)
+        write_partitioned(
+            opened, parts, partition, method="block", seed=0, metrics={}, provenance={}
+        )
+    with GraphStore.open(parts) as opened:
+        copy_with_split(opened, few, draw_split(NUM_NODES, 0.1, 3))
+    return few
+
+
+def test_only_the_split_is_new(store: Path) -> None:
+    with GraphStore.open(store) as few, GraphStore.open(store.with_name("parts.h5")) as parts:
+        counts = np.bincount(few.read_nodes(0, NUM_NODES).split, minlength=4)
+        assert counts.tolist() == [0, 21, 21, NUM_NODES - 42]
+        assert (few.num_parts, few.partition_info) == (2, parts.partition_info)
+        for name in ("features", "labels", "original_id"):
+            copied, known = (getattr(each.read_nodes(0, NUM_NODES), name) for each in (few, parts))
+            np.testing.assert_array_equal(copied, known)
+        rows, known_rows = (each.read_adjacency(0, NUM_NODES) for each in (few, parts))
+        np.testing.assert_array_equal(rows.indptr, known_rows.indptr)
+        np.testing.assert_array_equal(rows.indices, known_rows.indices)
+
+
+def train(mpi_run: MpiRun, store: Path, name: str, *overrides: str) -> Path:
+    run = store.with_name(name)
+    words = [f"graph.store={store}", f"run.dir={run}", "model.hidden=5", "model.num_layers=3"]
+    words += ["train.epochs=3", "train.evaluate_every=3", "trace.enabled=true", *overrides]
+    done = mpi_run(2, "-m", "hpcgnn.train", *words, "run.save_predictions=false", timeout=110)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_comparison_counts_what_the_runs_count(
+    mpi_run: MpiRun,
+    store: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from benchmarks import compare_training
+
+    whole = train(mpi_run, store, "all-rows", "exchange.active_sets=false")
+    active = train(mpi_run, store, "active-rows")
+    words = ["compare_training", f"whole={whole}", f"active={active}", "--json"]
+    monkeypatch.setattr("sys.argv", words)
+    compare_training.main()
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for run, result in zip((whole, active), results, strict=True):
+        epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        # The last epoch also evaluates.
+        assert result["bytes_total"] == epochs[1]["bytes_sent"]
+        assert result["epochs"] == 2
+    assert results[0]["active_edges"] == 1
+    assert results[0]["bytes_backward"] > results[1]["bytes_backward"]
+
+
+def test_active_edges_of_a_path(tmp_path: Path) -> None:
+    path, ends = tmp_path / "path.h5", np.arange(6)
+    split = np.full(7, Split.TEST, np.uint8)
+    split[6] = Split.TRAIN
+    store_from_arrays(path, name="path", num_nodes=7, edges={"": (ends, ends + 1)}, split=split)
+    # Node i reads node i - 1. The last layer needs 5 -> 6; the one before it also 4 -> 5, and the
+    # edge 5 -> 6 the other way, for the output of node 5.
+    assert active_edge_share(path, (), 3, undirected=False) == (1 + 3) / (2 * 2 * 6)
+    assert active_edge_share(path, (), 3, undirected=True) == (1 + 3) / (2 * 12)
+
+
+def test_a_link_belongs_to_a_host() -> None:
+    sent = np.array([[0, 5, 7], [1, 0, 2], [3, 4, 0]])
+    assert busiest_link(sent, ["a", "b", "c"]) == 12
+    assert busiest_link(sent, ["a", "a", "b"]) == 9
+    assert busiest_link(sent, ["a", "a", "a"]) == 0
