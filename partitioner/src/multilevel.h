@@ -17,7 +17,6 @@ namespace hpcgnn::volpart {
 struct Task {
   Options options;
   int num_parts = 1;
-  Weight bound = 0;  ///< Rows that some part receives in every partition.
   const Deadline* deadline = nullptr;
   std::function<void(const std::string&)> report;
 };

@@ -4,18 +4,25 @@
 
 namespace hpcgnn::volpart {
 
-Potential::Potential(Objective objective, int num_parts, Weight bound)
+Potential::Potential(Objective objective, int num_parts, std::span<const Weight> bounds, Weight cap)
     : _price_send(objective != Objective::kTotal && objective != Objective::kMaxRecv),
       _price_recv(objective != Objective::kTotal && objective != Objective::kMaxSend),
-      _bound(bound),
+      _bounds(bounds),
+      _cap(cap),
+      _recv_reference(static_cast<std::size_t>(num_parts)),
       _cost(static_cast<std::size_t>(num_parts)) {}
 
 void Potential::retarget(const State& state) {
-  const double average = static_cast<double>(state.total()) / state.num_parts();
-  const double reference = std::max({1.0, average, static_cast<double>(_bound)});
-  _inverse = 1 / reference;
-  _scale = kPriceAtReference * reference / (1 << kDoublings);
-  for (std::size_t p = 0; p < _cost.size(); ++p) _cost[p] = cost(state.load(static_cast<Part>(p)));
+  _send_reference = std::max(1.0, static_cast<double>(state.total()) / state.num_parts());
+  std::ranges::fill(_recv_reference, _send_reference);
+  for (std::size_t v = 0; v < _bounds.size(); ++v) {
+    double& reference = _recv_reference[state.part(static_cast<Vertex>(v))];
+    reference = std::max(reference, kBoundShare * static_cast<double>(_bounds[v]));
+  }
+  for (int p = 0; p < state.num_parts(); ++p) {
+    const auto part = static_cast<Part>(p);
+    _cost[part] = cost(part, state.load(part));
+  }
 }
 
 double Potential::change(const State& state, const MoveEffect& effect) const {
@@ -26,13 +33,13 @@ double Potential::change(const State& state, const MoveEffect& effect) const {
     const Load& now = state.load(part);
     rows += change.send;
     if (_price_send || _price_recv)
-      sum += cost({now.send + change.send, now.recv + change.recv}) - _cost[part];
+      sum += cost(part, {now.send + change.send, now.recv + change.recv}) - _cost[part];
   }
   return sum + static_cast<double>(rows);
 }
 
 void Potential::follow(const State& state, const MoveEffect& effect) {
-  for (const Part part : effect.touched()) _cost[part] = cost(state.load(part));
+  for (const Part part : effect.touched()) _cost[part] = cost(part, state.load(part));
 }
 
 }  // namespace hpcgnn::volpart

@@ -1,6 +1,8 @@
 /// The smooth objective that refinement descends.
 #pragma once
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "state.h"
@@ -15,9 +17,11 @@ namespace hpcgnn::volpart {
 /// larger.
 class Potential {
  public:
-  Potential(Objective objective, int num_parts, Weight bound);
+  /// @param[in] bounds For each vertex, rows that its part receives in every partition.
+  /// @param[in] cap Priced load above which every row costs much more.
+  Potential(Objective objective, int num_parts, std::span<const Weight> bounds, Weight cap);
 
-  /// Set the reference to the present average, and forget all cached costs.
+  /// Set the references by the present loads and parts, and forget all cached costs.
   void retarget(const State& state);
   /// Cost after minus cost before, exactly.
   double change(const State& state, const MoveEffect& effect) const;
@@ -25,22 +29,34 @@ class Potential {
   void follow(const State& state, const MoveEffect& effect);
 
  private:
-  double steep(Weight load) const {
-    double power = static_cast<double>(load) * _inverse;
-    for (int step = 0; step < kDoublings; ++step) power *= power;
-    return _scale * power;
+  static double steep(double relative) {
+    for (int step = 0; step < kDoublings; ++step) relative *= relative;
+    return relative;
   }
-  double cost(const Load& load) const {
-    return (_price_send ? steep(load.send) : 0) + (_price_recv ? steep(load.recv) : 0);
+  double price(Weight load, double reference) const {
+    const double excess = static_cast<double>(std::max<Weight>(load - _cap, 0));
+    return kScale * reference * steep(static_cast<double>(load) / reference) +
+           kPriceOverCap * excess;
+  }
+  double cost(Part part, const Load& load) const {
+    return (_price_send ? price(load.send, _send_reference) : 0) +
+           (_price_recv ? price(load.recv, _recv_reference[part]) : 0);
   }
 
   static constexpr int kDoublings = 5;  ///< The exponent is 2^5.
   /// Price of a priced row at a part whose load is the reference, beside the 1 of every row.
   static constexpr double kPriceAtReference = 0.5;
+  static constexpr double kScale = kPriceAtReference / (1 << kDoublings);
+
+  static constexpr double kPriceOverCap = 16;
+  /// A reference just below the bound keeps the price of a row felt where the bound binds.
+  static constexpr double kBoundShare = 0.95;
 
   bool _price_send, _price_recv;
-  Weight _bound;
-  double _inverse = 1, _scale = 1;
+  std::span<const Weight> _bounds;
+  Weight _cap;
+  double _send_reference = 1;
+  std::vector<double> _recv_reference;
   std::vector<double> _cost;
 };
 
