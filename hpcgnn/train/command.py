@@ -52,7 +52,6 @@ def main(comm: Communicator) -> int:
     with stop_on_signals() as stop:
         with agree(comm):
             config = load_config(arguments.config, arguments.overrides)
-        _check_agreement(comm, config)
         summary, status = run_training(comm, config, stop)
     if comm.rank == 0 and summary is not None:
         if arguments.json:
@@ -108,7 +107,7 @@ def run_training(
     comm
         The ranks.
     config
-        The configuration, equal on all ranks.
+        The configuration; all ranks must give the same.
     stop
         Ends the run after an epoch once it is set on any rank.
 
@@ -122,6 +121,7 @@ def run_training(
     CollectiveInputError
         On any fault of the input.
     """
+    _check_agreement(comm, config)
     directory = RunDirectory(config.run.dir)
     with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
         threads = set_threads(grid, config.run.threads)

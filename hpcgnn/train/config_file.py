@@ -89,10 +89,7 @@ def dump_toml(config: Config) -> str:
     for section in dataclasses.fields(config):
         lines.append(f"[{section.name}]")
         table = dataclasses.asdict(getattr(config, section.name))
-        # Every value here is a bool, number, string or list, whose JSON form is TOML as well.
-        lines += [
-            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()
-        ]
+        lines += [f"{key} = {_dump_value(value)}" for key, value in table.items()]
         lines.append("")
     return "\n".join(lines)
 
@@ -105,6 +102,11 @@ def describe_keys() -> list[tuple[str, str, str]]:
             default = json.dumps(each.default)
             rows.append((f"{section}.{each.name}", default, each.metadata["meaning"]))
     return rows
+
+
+def _dump_value(value: Any) -> str:
+    # The JSON form of a bool, number, string or list is TOML as well, but for this character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _parse_value(text: str) -> Any:
@@ -130,4 +132,11 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{key} = {value!r}: expected {hint.__name__}, not {type(value).__name__}")
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{key} = {value!r}: is not valid UTF-8; choose another name"
+            ) from None
     return value

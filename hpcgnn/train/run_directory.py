@@ -42,7 +42,7 @@ class RunDirectory:
 
         A job that is requeued, or submitted twice, must not write beside the one that still runs.
         """
-        with self._faults(self.path, "choose a directory that can be written"):
+        with self._faults(f"run.dir {self.path}", "choose a directory that can be written"):
             for directory in (self.checkpoints, self.traces):
                 directory.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a+", encoding="utf-8")
@@ -58,7 +58,7 @@ class RunDirectory:
             except OSError:
                 # Some parallel file systems have no locks: the check is then up to the user.
                 pass
-            with self._faults(self.path, "choose a directory that can be written"):
+            with self._faults(f"run.dir {self.path}", "choose a directory that can be written"):
                 lock.truncate(0)
                 lock.write(f"{platform.node()}, process {os.getpid()}\n")
                 lock.flush()
@@ -162,7 +162,7 @@ class RunDirectory:
                 partial.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _faults(self, path: Path, remedy: str) -> Iterator[None]:
+    def _faults(self, path: str | Path, remedy: str) -> Iterator[None]:
         """Name the path and the remedy where the system, or what a file holds, is at fault."""
         try:
             yield

@@ -175,12 +175,12 @@ class SeedRun:
         return float(loss.detach()) if weights.isfinite().all() else math.nan
 
     def _check_finite(self, row: dict[str, Any]) -> None:
-        """Raise on all ranks, which hold equal rows, where a loss is no longer a number."""
+        """Raise on all ranks, which hold equal rows, where a loss is no longer finite."""
         if all(math.isfinite(value) for name, value in row.items() if name.endswith("_loss")):
             return
         raise CollectiveInputError(
-            f"training diverges: loss {row['train_loss']} in epoch {row['epoch']} of seed "
-            f"{self.seed}; lower train.learning_rate or set train.clip_norm, and start over with "
+            f"training diverges in epoch {row['epoch']} of seed {self.seed}: losses or weights are "
+            "not finite; lower train.learning_rate or set train.clip_norm, and start over with "
             "run.resume=never or another run.dir"
         )
 

@@ -1,0 +1,151 @@
+"""What the settings of training do, seen from outside."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.nn import ModelShape, make_model
+from hpcgnn.train.config_file import load_config
+from hpcgnn.train.optimise import clip_gradients, learning_rate, make_optimizer
+from tests.train.oracle import dense_losses
+from tests.train.support import (
+    NUM_CLASSES,
+    NUM_FEATURES,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
+
+
+@pytest.fixture
+def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
+    return write_store(comm, comm_tmp_path, make_graph())
+
+
+def test_dropout_does_not_depend_on_the_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    settings = ("train.epochs=6", "model.dropout=0.5", "model.input_dropout=0.3")
+    config = (*settings, "train.dtype=float64")
+    run = train(comm, make_config(store, comm_tmp_path / "all", *config))
+    alone = comm.Split(comm.rank)
+    single = train(alone, make_config(store, comm_tmp_path / f"alone{comm.rank}", *config))
+    alone.Free()
+    np.testing.assert_allclose(run.column("train_loss"), single.column("train_loss"), rtol=1e-12)
+    assert run.column("train_accuracy") == single.column("train_accuracy")
+
+
+def test_best_model_is_kept_and_patience_ends_the_run(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    settings = ("train.epochs=60", "train.patience=5", "train.learning_rate=0.05")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    valid = run.column("valid_accuracy")
+    best = int(np.argmax(valid))
+    seed = run.summary["seeds"][0]
+    assert seed["best_epoch"] == best
+    assert seed["valid"] == valid[best]
+    assert seed["test"] == run.metrics[best]["test_accuracy"]
+    assert seed["epochs"] == len(valid) == best + 6
+
+
+def test_predictions_come_from_the_kept_model_of_the_best_seed(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    settings = ("train.epochs=9", "train.seeds=[1, 2, 3]", "train.learning_rate=0.05")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    seeds = run.summary["seeds"]
+    best = max(seeds, key=lambda seed: (seed["valid"], -seed["seed"]))
+    graph = make_graph()
+    rows = (graph.split == 3) & (graph.labels >= 0)
+    found = run.predictions()
+    np.testing.assert_array_equal(found["node_id"], graph.ids)
+    np.testing.assert_array_equal(found["prediction"], found["probabilities"].argmax(axis=1))
+    np.testing.assert_allclose(found["probabilities"].sum(axis=1), 1, rtol=1e-6)
+    assert (found["prediction"][rows] == graph.labels[rows]).mean() == best["test"]
+    assert found["classes"].tolist() == [b"kind0", b"kind1", b"kind2", b"kind3"]
+
+
+def test_the_last_model_is_kept_on_request(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    settings = ("train.epochs=7", "train.select=last", "train.evaluate_every=3")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    assert [row["epoch"] for row in run.metrics if "valid_accuracy" in row] == [2, 5, 6]
+    assert run.summary["seeds"][0]["best_epoch"] == 6
+    tensors = run.tensors()
+    for name, value in tensors.items():
+        if "/model/" in name:
+            np.testing.assert_array_equal(value, tensors[name.replace("/model/", "/best/")])
+
+
+def test_checkpoints_are_pruned(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path) -> None:
+    settings = ("train.epochs=9", "run.checkpoint_every=2", "train.seeds=[5, 2]")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    left = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+    assert left == [f"seed{seed}-epoch{epoch:06d}" for seed in (2, 5) for epoch in (8, 9)]
+
+
+@pytest.mark.parametrize("kind", ["row", "standard"])
+def test_scaled_features_do_not_depend_on_the_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, kind: str
+) -> None:
+    graph = make_graph()
+    wide = graph.features.astype(np.float64)
+    scaled = {
+        "row": wide / np.abs(wide).sum(axis=1, keepdims=True),
+        "standard": (wide - wide.mean(axis=0)) / wide.std(axis=0),
+    }[kind]
+    settings = (f"graph.normalize_features={kind}", "train.epochs=3", "train.dtype=float64")
+    config = make_config(store, comm_tmp_path / "run", *settings)
+    losses = train(comm, config).column("train_loss")
+    expected = dense_losses(replace(graph, features=scaled), config, 3)
+    np.testing.assert_allclose(losses, expected, rtol=1e-12)
+
+
+def rates(*overrides: str) -> list[float]:
+    config = load_config(None, ["graph.store=a", "run.dir=b", "train.epochs=10", *overrides])
+    return [learning_rate(config.train, epoch) for epoch in range(10)]
+
+
+def test_schedules() -> None:
+    assert rates("train.learning_rate=0.3") == [0.3] * 10
+    step = rates("train.schedule=step", "train.schedule_steps=[2, 5]", "train.learning_rate=1")
+    np.testing.assert_allclose(step, [1] * 2 + [0.1] * 3 + [0.01] * 5)
+    falling = rates("train.schedule=exponential", "train.learning_rate=1")
+    np.testing.assert_allclose(falling, [0.1 ** (epoch / 9) for epoch in range(10)])
+    cosine = rates("train.schedule=cosine", "train.learning_rate=1", "train.schedule_gamma=0.2")
+    halves = [0.2 + 0.4 * (1 + math.cos(math.pi * epoch / 9)) for epoch in range(10)]
+    np.testing.assert_allclose(cosine, halves)
+    warm = rates("train.warmup_epochs=3", "train.learning_rate=1")
+    np.testing.assert_allclose(warm, [0.25, 0.5, 0.75] + [1] * 7)
+
+
+def test_clipping_scales_the_common_norm() -> None:
+    first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    first.grad, second.grad = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
+    clip_gradients([first, second], 0)
+    assert first.grad.tolist() == [3.0, 0.0]
+    clip_gradients([first, second], 10)
+    assert second.grad.tolist() == [0.0, 4.0]
+    clip_gradients([first, second], 1)
+    np.testing.assert_allclose([*first.grad, *second.grad], [0.6, 0, 0, 0.8], rtol=1e-5)
+
+
+def test_optimisers_decay_the_layers_that_are_asked_for() -> None:
+    shape = ModelShape(num_features=NUM_FEATURES, num_classes=NUM_CLASSES, hidden=3, num_layers=2)
+    model = make_model("gcn", shape, directed=False, seed=1, dtype=torch.float32)
+    needed = ["graph.store=a", "run.dir=b", "train.weight_decay=0.5"]
+    for layers, decays in (("all", [0.5]), ("first", [0.5, 0.0])):
+        config = load_config(None, [*needed, f"train.weight_decay_layers={layers}"])
+        groups = make_optimizer(model, config.train).param_groups
+        assert [group["weight_decay"] for group in groups] == decays
+        assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    assert len(groups[0]["params"]) == len(list(model.layers[0].parameters()))

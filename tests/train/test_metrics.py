@@ -1,0 +1,102 @@
+"""Metrics over ranks equal a recount of all nodes on one."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.train.metrics import SPLITS, evaluate_multi_label, evaluate_single_label
+from tests.train.support import NUM_CLASSES, make_config, make_graph, train, write_store
+from tests.ugly import uneven_starts
+
+NUM_NODES = 53
+
+
+def f1(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float]:
+    """Return micro and macro F1 by counting class after class."""
+    scores, hits, errors = [], 0, 0
+    for kind in range(truth.shape[1]):
+        both = int((truth[:, kind] & guess[:, kind]).sum())
+        wrong = int((truth[:, kind] ^ guess[:, kind]).sum())
+        scores.append(2 * both / (2 * both + wrong) if both + wrong else 0.0)
+        hits, errors = hits + both, errors + wrong
+    return 2 * hits / (2 * hits + errors) if hits + errors else 0.0, float(np.mean(scores))
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_multi_label(comm: MPI.Intracomm, absent: bool) -> None:
+    rng = np.random.default_rng(8)
+    logits = rng.normal(size=(NUM_NODES, NUM_CLASSES))
+    truth = rng.random((NUM_NODES, NUM_CLASSES)) < 0.3
+    # A class that nobody has and nobody is given.
+    truth[:, 1], logits[:, 1] = False, -1.0
+    split = rng.integers(0, 3 if absent else 4, NUM_NODES).astype(np.uint8)
+    row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
+    mine = slice(row_map.start, row_map.stop)
+    with ProcessGrid(comm) as grid:
+        found = evaluate_multi_label(
+            grid,
+            torch.from_numpy(logits[mine].copy()),
+            torch.from_numpy(truth[mine].astype(np.float64)),
+            torch.from_numpy(split[mine].copy()),
+        )
+    assert found.metric == "micro_f1"
+    assert ("test_micro_f1" in found.values) != absent
+    for prefix, kind in SPLITS.items():
+        rows = split == kind
+        if not rows.any():
+            assert found.chosen(prefix) is None
+            continue
+        micro, macro = f1(truth[rows], logits[rows] > 0)
+        chance = 1 / (1 + np.exp(-logits[rows]))
+        loss = -np.log(np.where(truth[rows], chance, 1 - chance)).mean()
+        assert found.values[f"{prefix}_micro_f1"] == pytest.approx(micro, abs=1e-15)
+        assert found.values[f"{prefix}_macro_f1"] == pytest.approx(macro, abs=1e-15)
+        assert found.values[f"{prefix}_loss"] == pytest.approx(loss, rel=1e-12)
+
+
+def test_single_label(comm: MPI.Intracomm) -> None:
+    rng = np.random.default_rng(9)
+    logits = rng.normal(size=(NUM_NODES, NUM_CLASSES)).astype(np.float32)
+    labels = rng.integers(-1, NUM_CLASSES, NUM_NODES)
+    split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)
+    row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
+    mine = slice(row_map.start, row_map.stop)
+    with ProcessGrid(comm) as grid:
+        found = evaluate_single_label(
+            grid,
+            torch.from_numpy(logits[mine].copy()),
+            torch.from_numpy(labels[mine].copy()),
+            torch.from_numpy(split[mine].copy()),
+        )
+    for prefix, kind in SPLITS.items():
+        rows = (split == kind) & (labels >= 0)
+        exact = logits[rows].astype(np.float64)
+        log_sum = np.log(np.exp(exact).sum(axis=1))
+        loss = (log_sum - exact[np.arange(rows.sum()), labels[rows]]).mean()
+        accuracy = (exact.argmax(axis=1) == labels[rows]).mean()
+        assert found.values[f"{prefix}_loss"] == pytest.approx(loss, rel=1e-12)
+        assert found.values[f"{prefix}_accuracy"] == accuracy
+
+
+def test_a_multi_label_run_scores_its_predictions(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph(multi_label=True)
+    store = write_store(comm, comm_tmp_path, graph)
+    settings = ("train.epochs=12", "train.select=last", "train.learning_rate=0.05")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    found = run.predictions()
+    assert found["prediction"].dtype == np.uint8
+    np.testing.assert_array_equal(found["prediction"], found["probabilities"] > 0.5)
+    last = run.metrics[-1]
+    for prefix, kind in SPLITS.items():
+        rows = graph.split == kind
+        micro, macro = f1(graph.labels[rows] > 0, found["prediction"][rows] > 0)
+        assert last[f"{prefix}_micro_f1"] == pytest.approx(micro, abs=1e-15)
+        assert last[f"{prefix}_macro_f1"] == pytest.approx(macro, abs=1e-15)
+    assert run.summary["metric"] == "micro_f1"
+    assert run.summary["seeds"][0]["test"] == last["test_micro_f1"]
+    assert last["train_loss"] < run.metrics[0]["train_loss"]
