@@ -15,12 +15,18 @@ __all__ = ["active_edge_share"]
 
 
 def active_edge_share(
-    path: Path, relations: Sequence[str], num_layers: int, *, undirected: bool
+    path: Path, relations: Sequence[str], widths: Sequence[float], *, undirected: bool
 ) -> float:
-    """Return active edges over all edges, summed over the layers that have an input gradient.
+    """Return active edges over all edges, summed over the layers of the backward pass.
 
-    The first layer has none: features are constant. With directed edges a layer aggregates both
-    ways, as GraphSAGE does.
+    Parameters
+    ----------
+    path, relations, undirected
+        The store and the adjacency; with directed edges a layer aggregates both ways, as GraphSAGE
+        does.
+    widths
+        Columns that each layer's backward pass aggregates, the last layer first: how much an edge
+        of that layer counts. The first layer, which needs no gradient of features, has none.
     """
     with GraphStore.open(path) as store:
         matrix = read_pattern(store, relations, undirected).to_scipy().astype(np.int8)
@@ -28,12 +34,12 @@ def active_edge_share(
         directed = not (undirected or store.undirected)
     assert split is not None
     directions = [matrix, matrix.T.tocsr()] if directed else [matrix]
-    rows, active = split == Split.TRAIN, 0
-    for _ in range(num_layers - 1):
+    rows, active = split == Split.TRAIN, 0.0
+    for width in widths:
         columns = rows.copy()
         for each in directions:
             columns |= each.T.astype(np.int32) @ rows.astype(np.int32) > 0
         for each in directions:
-            active += int(each[rows][:, columns].nnz)
+            active += width * int(each[rows][:, columns].nnz)
         rows = columns
-    return active / ((num_layers - 1) * len(directions) * matrix.nnz)
+    return active / (sum(widths) * len(directions) * matrix.nnz)

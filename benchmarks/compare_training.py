@@ -3,8 +3,8 @@
     python -m benchmarks.compare_training BASE=DIR[,DIR...] NAME=DIR[,DIR...] [--json]
 
 Every NAME stands for repeated runs of one configuration, whose epochs are pooled. Ratios are BASE's
-value over NAME's. A link carries what a host sends and, on its other side, what it receives; the
-busiest one bounds the time.
+value over NAME's. Bytes are those of an epoch's forward and backward pass. "link MB" are those over
+the busiest link, product by product: they bound the time of communication.
 """
 
 import argparse
@@ -14,12 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from analysis.load import Run, open_run
 from benchmarks.active_edges import active_edge_share
 from benchmarks.columns import Columns, megabytes, print_columns, ratio, seconds, text
-from benchmarks.pass_totals import pass_totals
+from benchmarks.pass_totals import PASSES, pass_totals
 from hpcgnn.console import print_json, run_command
 from hpcgnn.errors import InputError
 
@@ -27,17 +25,19 @@ COLUMNS: Columns = {
     "run": ("name", text),
     "epoch s": ("epoch_s", seconds),
     "aggregation s": ("aggregation_s", seconds),
-    "backward": ("backward_aggregation_s", seconds),
+    "exchange+wait": ("communication_s", seconds),
+    "backward s": ("backward_s", seconds),
     "MB": ("bytes_total", megabytes),
     "backward MB": ("bytes_backward", megabytes),
-    "busiest link MB": ("bytes_busiest_link", megabytes),
+    "link MB": ("link_bytes", megabytes),
     "epoch ratio": ("epoch_ratio", ratio),
-    "aggregation ratio": ("aggregation_ratio", ratio),
+    "exchange+wait ratio": ("communication_ratio", ratio),
     "MB ratio": ("bytes_ratio", ratio),
     "link ratio": ("link_ratio", ratio),
     "backward MB ratio": ("backward_bytes_ratio", ratio),
     "backward s ratio": ("backward_ratio", ratio),
     "active edges": ("active_edges", ratio),
+    "by width": ("active_values", ratio),
 }
 
 
@@ -48,9 +48,13 @@ def main() -> None:
     cli.add_argument("runs", nargs="+", metavar="NAME=DIR[,DIR...]")
     cli.add_argument("--json", action="store_true", help="print one JSON object a name")
     options = cli.parse_args()
-    results = [describe(*named_runs(word)) for word in options.runs]
-    for result in results:
-        result |= ratios(results[0], result)
+    named = [named_runs(word) for word in options.runs]
+    widths = backward_widths(named[0][1][0])
+    results = []
+    for name, runs in named:
+        result = describe(name, runs)
+        first = results[0] if results else result
+        results.append(result | active_edges(runs[0], widths) | ratios(first, result))
     if options.json:
         for result in results:
             print_json(result)
@@ -72,59 +76,65 @@ def describe(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     if not epochs:
         raise InputError(f"{name}: needs runs of at least two epochs")
     passes = [pass_totals(run) for run in runs]
-    sent = {side: np.array([rank.sent for rank in ranks]) for side, ranks in passes[0].items()}
+    forward, backward = (passes[0][name] for name in PASSES)
     hosts = [trace.headers[-1]["host"] for trace in runs[0].traces()]
-    slowest = [
-        {side: max(rank.aggregation_s for rank in ranks) for side, ranks in each.items()}
-        for each in passes
-    ]
+
+    def typical(key: str, *names: str) -> float:
+        return median(sum(getattr(each[name], key) for name in names) for each in passes)
+
     return {
         "name": name,
         "epoch_s": median(epochs),
         "epoch_min_s": min(epochs),
         "epochs": len(epochs),
-        "bytes_total": int(sent["forward"].sum() + sent["backward"].sum()),
-        "bytes_backward": int(sent["backward"].sum()),
-        "bytes_busiest_link": busiest_link(sent["forward"] + sent["backward"], hosts),
-        "aggregation_s": median(sum(each.values()) for each in slowest),
-        "backward_aggregation_s": median(each["backward"] for each in slowest),
-        "active_edges": active_edges(runs[0]),
+        "bytes_total": int(forward.sent.sum() + backward.sent.sum()),
+        "bytes_backward": int(backward.sent.sum()),
+        "link_bytes": forward.link_bytes(hosts) + backward.link_bytes(hosts),
+        "aggregation_s": typical("aggregation_s", *PASSES),
+        "communication_s": typical("communication_s", *PASSES),
+        "backward_s": typical("aggregation_s", "backward"),
     }
 
 
-def busiest_link(sent: Any, hosts: Sequence[str]) -> int:
-    """Return the most bytes that a host sends to others, or receives from them.
+def backward_widths(run: Run) -> list[int]:
+    """Return the bytes of a row that each layer's backward pass aggregates, the last layer first."""
+    layers = config_of(run)["model"]["num_layers"]
+    # Features need no gradient; the products of a layer are equally wide, and follow each other.
+    row_bytes = pass_totals(run)["backward"].row_bytes.reshape(layers - 1, -1)
+    return [int(each) for each in row_bytes.max(axis=1)]
 
-    `sent` is (ranks, ranks) bytes from each rank to each; ranks of one name share a host.
+
+def active_edges(run: Run, widths: Sequence[int]) -> dict[str, float]:
+    """Return the share of edges that the backward pass of a run aggregates over.
+
+    `active_edges` counts them; `active_values` weighs those of a layer by the bytes that BASE moves
+    for a row there, as its exchange and its products do.
     """
-    names = sorted(set(hosts))
-    on_host = np.array([[host == name for host in hosts] for name in names], np.int64)
-    between = on_host @ sent @ on_host.T
-    np.fill_diagonal(between, 0)
-    return int(max(between.sum(axis=0).max(), between.sum(axis=1).max()))
-
-
-def active_edges(run: Run) -> float:
-    config = tomllib.loads((run.path / "config.toml").read_text())
+    config = config_of(run)
     if not config["exchange"]["active_sets"]:
-        return 1.0
+        return {"active_edges": 1.0, "active_values": 1.0}
     graph = config["graph"]
-    layers = config["model"]["num_layers"]
-    relations = graph["relations"]
-    return active_edge_share(
-        Path(graph["store"]), relations, layers, undirected=graph["undirected"]
-    )
+
+    def share(weights: Sequence[int]) -> float:
+        path, relations = Path(graph["store"]), graph["relations"]
+        return active_edge_share(path, relations, weights, undirected=graph["undirected"])
+
+    return {"active_edges": share([1] * len(widths)), "active_values": share(widths)}
+
+
+def config_of(run: Run) -> dict[str, Any]:
+    return tomllib.loads((run.path / "config.toml").read_text())
 
 
 def ratios(base: dict[str, Any], result: dict[str, Any]) -> dict[str, float | None]:
     """Return how many times less than `base` a result needs; None where it needs nothing."""
     pairs = {
         "epoch_ratio": "epoch_s",
-        "aggregation_ratio": "aggregation_s",
+        "communication_ratio": "communication_s",
         "bytes_ratio": "bytes_total",
-        "link_ratio": "bytes_busiest_link",
+        "link_ratio": "link_bytes",
         "backward_bytes_ratio": "bytes_backward",
-        "backward_ratio": "backward_aggregation_s",
+        "backward_ratio": "backward_s",
     }
     return {name: base[key] / result[key] if result[key] else None for name, key in pairs.items()}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.active_edges import active_edge_share
-from benchmarks.compare_training import busiest_link
+from benchmarks.pass_totals import PassTotals
 from benchmarks.training_share import copy_with_split, draw_split
 from hpcgnn.gallery import planted
 from hpcgnn.partition import block, read_pattern
@@ -85,12 +85,14 @@ def test_active_edges_of_a_path(tmp_path: Path) -> None:
     store_from_arrays(path, name="path", num_nodes=7, edges={"": (ends, ends + 1)}, split=split)
     # Node i reads node i - 1. The last layer needs 5 -> 6; the one before it also 4 -> 5, and the
     # edge 5 -> 6 the other way, for the output of node 5.
-    assert active_edge_share(path, (), 3, undirected=False) == (1 + 3) / (2 * 2 * 6)
-    assert active_edge_share(path, (), 3, undirected=True) == (1 + 3) / (2 * 12)
+    assert active_edge_share(path, (), (1, 1), undirected=False) == (1 + 3) / (2 * 2 * 6)
+    assert active_edge_share(path, (), (1, 1), undirected=True) == (1 + 3) / (2 * 12)
+    assert active_edge_share(path, (), (8, 1), undirected=True) == (8 * 1 + 3) / (9 * 12)
 
 
 def test_a_link_belongs_to_a_host() -> None:
-    sent = np.array([[0, 5, 7], [1, 0, 2], [3, 4, 0]])
-    assert busiest_link(sent, ["a", "b", "c"]) == 12
-    assert busiest_link(sent, ["a", "a", "b"]) == 9
-    assert busiest_link(sent, ["a", "a", "a"]) == 0
+    sent = np.array([[[0, 5, 7], [1, 0, 2], [3, 4, 0]], [[0, 0, 0], [9, 0, 0], [0, 0, 0]]])
+    totals = PassTotals(sent, np.array([4, 4]), 0.0, 0.0)
+    assert totals.link_bytes(["a", "b", "c"]) == 12 + 9
+    assert totals.link_bytes(["a", "a", "b"]) == 9 + 0
+    assert totals.link_bytes(["a", "a", "a"]) == 0
