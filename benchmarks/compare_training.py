@@ -97,7 +97,7 @@ def describe(name: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def backward_widths(run: Run) -> list[int]:
-    """Return the bytes of a row that each layer's backward pass aggregates, the last layer first."""
+    """Return the bytes of a row in each layer's backward aggregation, the last layer first."""
     layers = config_of(run)["model"]["num_layers"]
     # Features need no gradient; the products of a layer are equally wide, and follow each other.
     row_bytes = pass_totals(run)["backward"].row_bytes.reshape(layers - 1, -1)
