@@ -3,6 +3,7 @@
 Shape suffixes in this package: N local nodes, F input features, H hidden width, C classes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -111,7 +112,7 @@ class ModelShape:
         return self.input_dropout if layer == 0 else self.dropout
 
 
-class Model(nn.Module):
+class Model(nn.Module, ABC):
     """A node model. Subclasses name the `aggregations` they need and implement `forward`.
 
     Not collective.
@@ -130,6 +131,7 @@ class Model(nn.Module):
         super().__init__()
         self.shape, self.directed = shape, directed
 
+    @abstractmethod
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         """Return logits: (N, C), or those of the last active layer's output rows.
 
@@ -144,15 +146,14 @@ class Model(nn.Module):
         key
             The draw of dropout masks; None evaluates.
         """
-        raise NotImplementedError(type(self).__name__)
 
+    @abstractmethod
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
         """Return the input of the last layer (N, H), without dropout.
 
         Collective.
         """
-        raise NotImplementedError(type(self).__name__)
 
+    @abstractmethod
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the first layer."""
-        raise NotImplementedError(type(self).__name__)
