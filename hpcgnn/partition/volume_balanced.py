@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -14,21 +14,30 @@ from numpy.typing import ArrayLike
 from hpcgnn.errors import InputError
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.adjacency import as_integers, as_pattern
-from hpcgnn.partition.methods import Partitioner
+from hpcgnn.partition.methods import Partitioner, block, random
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.partition.volume import VolumeMetrics
 from hpcgnn.typing import LocalIndices
 
-__all__ = ["OBJECTIVES", "PRESETS", "VolumePartition", "part_graph", "volume_balanced"]
+__all__ = [
+    "CANDIDATES",
+    "OBJECTIVES",
+    "PRESETS",
+    "VolumePartition",
+    "part_graph",
+    "volume_balanced",
+]
 
 Objective: TypeAlias = Literal["total", "max_send", "max_recv", "max_both", "joint"]
 Preset: TypeAlias = Literal["fast", "default"]
+Candidate: TypeAlias = Literal["metis", "bisection", "block", "random"]
 Report: TypeAlias = Callable[[str, float], None]
 
 OBJECTIVES: tuple[Objective, ...] = ("total", "max_send", "max_recv", "max_both", "joint")
 PRESETS: tuple[Preset, ...] = ("fast", "default")
+CANDIDATES: tuple[Candidate, ...] = ("metis", "bisection", "block", "random")
 
 MAX_PARTS = 1024
 MAX_THREADS = 1024
@@ -64,11 +73,12 @@ def volume_balanced(
     time_limit: float | None = None,
     *,
     preset: Preset = "default",
+    candidates: Sequence[Candidate] = ("metis",),
     initial: ArrayLike | None = None,
     report: Report | None = None,
 ) -> Partitioner:
     """Return a partitioner that minimises the rows that parts exchange; see `part_graph`."""
-    _check_options(objective, preset, imbalance, seed, threads, time_limit)
+    _check_options(objective, preset, candidates, imbalance, seed, threads, time_limit)
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         began = time.perf_counter()
@@ -81,6 +91,7 @@ def volume_balanced(
             threads=threads,
             time_limit=time_limit,
             preset=preset,
+            candidates=candidates,
             initial=initial,
             report=report,
         )
@@ -104,6 +115,7 @@ def part_graph(
     threads: int = 1,
     time_limit: float | None = None,
     preset: Preset = "default",
+    candidates: Sequence[Candidate] = ("metis",),
     initial: ArrayLike | None = None,
     report: Report | None = None,
 ) -> VolumePartition:
@@ -133,22 +145,26 @@ def part_graph(
         Seconds after which the best partition so far is returned, METIS's own time included.
     preset
         fast: about the time of METIS on top of it; default: a few times that, and better.
+    candidates
+        Partitions to refine, of which the best result is kept: metis (least edge cut), bisection
+        (the library's own multilevel start, which needs no METIS and knows no limit of its index
+        type), block, random.
     initial
-        int[n] partition to refine instead of METIS's. The result is not worse than it.
+        int[n] partition to refine instead of all candidates. The result is not worse than it.
     report
         Called with a text and the seconds since the start of the refinement.
 
     Raises ValueError for a malformed pattern and for options out of range.
     """
-    _check_options(objective, preset, imbalance, seed, threads, time_limit)
+    _check_options(objective, preset, candidates, imbalance, seed, threads, time_limit)
     graph = as_pattern(adjacency, xadj, adjncy)
     weights = None if vweights is None else as_integers("vweights", vweights, np.int64)
     began = time.perf_counter()
-    starts = (
-        [("metis", _metis_start(graph, num_parts, seed, imbalance))]
-        if initial is None
-        else [("initial", as_integers("initial", initial, np.int32))]
-    )
+    starts: list[tuple[str, LocalIndices | None]]
+    if initial is None:
+        starts = [(name, _start(name, graph, num_parts, seed, imbalance)) for name in candidates]
+    else:
+        starts = [("initial", as_integers("initial", initial, np.int32))]
     left = np.inf if time_limit is None else time_limit - (time.perf_counter() - began)
     part, metrics, winner = _volpart.part_graph(
         num_parts,
@@ -167,28 +183,38 @@ def part_graph(
     return VolumePartition(part, VolumeMetrics(**metrics, parts=num_parts), winner)
 
 
-def _metis_start(graph: CSRGraph, num_parts: int, seed: int, imbalance: float) -> LocalIndices:
-    """Return METIS's partition of the pattern without repeated entries."""
+def _start(
+    name: Candidate, graph: CSRGraph, num_parts: int, seed: int, imbalance: float
+) -> LocalIndices | None:
+    """Return the partition that candidate `name` starts from, or None if the library makes it."""
     if not 1 <= num_parts <= MAX_PARTS:
         raise ValueError(f"num_parts is {num_parts}: 1 to {MAX_PARTS} are possible")
-    pattern = graph.to_scipy()
-    if not pattern.has_canonical_format:
-        # The arrays are the caller's: sorting them in place would change them.
-        graph = CSRGraph.from_scipy(pattern.copy())
-    balance = max(imbalance, SMALLEST_METIS_IMBALANCE)
-    found: LocalIndices = metis(seed % METIS_SEEDS, balance)(graph, num_parts).part
-    return found
+    if name == "bisection":
+        return None
+    if name == "metis":
+        pattern = graph.to_scipy()
+        if not pattern.has_canonical_format:
+            # The arrays are the caller's: sorting them in place would change them.
+            graph = CSRGraph.from_scipy(pattern.copy())
+        partitioner = metis(seed % METIS_SEEDS, max(imbalance, SMALLEST_METIS_IMBALANCE))
+    else:
+        partitioner = random(seed) if name == "random" else block()
+    return partitioner(graph, num_parts).part
 
 
 def _check_options(
     objective: str,
     preset: str,
+    candidates: Sequence[str],
     imbalance: float,
     seed: int,
     threads: int,
     time_limit: float | None,
 ) -> None:
-    for what, value, known in (("objective", objective, OBJECTIVES), ("preset", preset, PRESETS)):
+    choices: list[tuple[str, str, Sequence[str]]]
+    choices = [("objective", objective, OBJECTIVES), ("preset", preset, PRESETS)]
+    choices += [("a candidate", name, CANDIDATES) for name in candidates]
+    for what, value, known in choices:
         if value not in known:
             raise InputError(f"{what} is {value!r}: choose one of {', '.join(known)}")
     if not 0 <= imbalance < np.inf:

@@ -8,13 +8,13 @@ import numpy as np
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.partition.methods import Partitioner
-from hpcgnn.partition.volume_balanced import OBJECTIVES, PRESETS, volume_balanced
+from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, PRESETS, volume_balanced
 from hpcgnn.typing import LocalIndices
 
 __all__ = ["DEFAULT_IMBALANCE", "add_volume_options", "refuse_volume_options", "volume_partitioner"]
 
 DEFAULT_IMBALANCE = 0.05
-OPTIONS = ("objective", "preset", "threads", "time_limit", "refine")
+OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit", "refine")
 
 
 def add_volume_options(cli: argparse.ArgumentParser) -> None:
@@ -27,6 +27,13 @@ def add_volume_options(cli: argparse.ArgumentParser) -> None:
         "of the busier of both; or that under the joint exchange (default: max_both)",
     )
     group.add_argument("--preset", choices=PRESETS, help="fast: less refinement (default: default)")
+    group.add_argument(
+        "--candidates",
+        type=lambda text: tuple(text.split(",")),
+        metavar="A,B",
+        help="partitions that are refined, of which the best is kept, from "
+        f"{', '.join(CANDIDATES)} (default: metis)",
+    )
     group.add_argument(
         "--threads",
         type=int,
@@ -65,6 +72,7 @@ def volume_partitioner(options: argparse.Namespace) -> Partitioner:
         threads=1 if options.threads is None else options.threads,
         time_limit=options.time_limit,
         preset=options.preset or "default",
+        candidates=options.candidates or ("metis",),
         initial=None if options.refine is None else read_parts(options.refine),
         report=lambda text, seconds: report(f"{seconds:8.1f} s  {text}"),
     )

@@ -79,12 +79,14 @@ Vector<std::int32_t> as_array(std::vector<std::int32_t> values) {
 template <class Index>
 std::tuple<Vector<std::int32_t>, MetricsDict, std::string> py_part_graph(
     int num_parts, const Offsets& indptr, const Indices<Index>& indices,
-    const std::optional<Offsets>& weights, const std::vector<std::pair<std::string, Parts>>& starts,
+    const std::optional<Offsets>& weights,
+    const std::vector<std::pair<std::string, std::optional<Parts>>>& starts,
     const std::string& objective, const std::string& preset, double imbalance, std::uint64_t seed,
     int threads, double time_limit_s, const Report& report) {
   const CsrView csr(view(indptr), view(indices));
   std::vector<Start> given;
-  for (const auto& [name, part] : starts) given.push_back({name, view(part)});
+  for (const auto& [name, part] : starts)
+    given.push_back({name, part ? std::optional(view(*part)) : std::nullopt});
   const Options options{
       objective_of(objective), preset_of(preset), imbalance, seed, threads, time_limit_s};
   const Report tell = [&](const std::string& text, double seconds) {

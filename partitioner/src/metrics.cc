@@ -43,9 +43,13 @@ double imbalance_of(const CsrView& csr, std::span<const std::int32_t> part, int 
 
 }  // namespace
 
-void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts) {
+void check_parts(int num_parts) {
   if (num_parts < 1 || num_parts > kMaxParts)
     throw std::invalid_argument(std::to_string(num_parts) + " parts are not in [1, 1024]");
+}
+
+void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts) {
+  check_parts(num_parts);
   if (part.size() != at(csr.num_rows()))
     throw std::invalid_argument(std::to_string(part.size()) + " part numbers for " +
                                 std::to_string(csr.num_rows()) + " rows");

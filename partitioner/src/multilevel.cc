@@ -1,93 +1,81 @@
 #include "multilevel.h"
 
-#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "annealing.h"
-#include "coarsening.h"
+#include "hierarchy.h"
 #include "receive_bound.h"
+#include "recursive_bisection.h"
 #include "schedule.h"
 
 namespace hpcgnn::volpart {
 namespace {
 
-constexpr Weight kClustersPerPart = 50;
-constexpr Vertex kEnoughPerPart = 100;
-constexpr double kLeastShrink = 1.1;
+constexpr int kAllLevels = 64;
 
-struct Level {
-  Hypergraph graph;
-  Clustering from_finer;
-  std::vector<Weight> bounds;
+/// One way up from the coarsest level to the input.
+class Ascent {
+ public:
+  /// @param[in] floor Score of the start that the result must keep.
+  Ascent(const Task& task, std::optional<Score> floor, Random random)
+      : _task(task), _schedule(schedule_of(task.options.preset)), _floor(floor), _random(random) {}
+
+  /// Refine `part`, a partition of the coarsest level. The result is empty where no partition that
+  /// keeps the floor was met.
+  Candidate run(const Hypergraph& graph, std::span<const Weight> bounds, std::vector<Level> levels,
+                std::vector<Part> part) {
+    while (!levels.empty()) {
+      const Level& level = levels.back();
+      report(level.graph, "clusters");
+      part =
+          anneal(level.graph, level.bounds, std::move(part), _schedule.coarse_sweeps, false).part;
+      part = to_fine(level.from_finer, part);
+      levels.pop_back();
+    }
+    report(graph, "nodes");
+    return anneal(graph, bounds, std::move(part), _schedule.fine_sweeps, true);
+  }
+
+ private:
+  void report(const Hypergraph& graph, const std::string& what) const {
+    if (_task.report) _task.report("refining " + std::to_string(graph.num_vertices()) + " " + what);
+  }
+  double temperature(int sweep, int sweeps) const {
+    const double cooled = sweeps > 1 ? static_cast<double>(sweep) / (sweeps - 1) : 1;
+    return _schedule.hot * std::pow(_schedule.cold / _schedule.hot, cooled);
+  }
+  Candidate anneal(const Hypergraph& graph, std::span<const Weight> bounds, std::vector<Part> part,
+                   int sweeps, bool finest);
+
+  const Task& _task;
+  Schedule _schedule;
+  std::optional<Score> _floor;
+  Random _random;
 };
 
-std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> part) {
-  std::vector<Part> coarse(clustering.num_clusters);
-  for (std::size_t v = 0; v < part.size(); ++v) coarse[clustering.cluster[v]] = part[v];
-  return coarse;
-}
-
-std::vector<Part> to_fine(const Clustering& clustering, std::span<const Part> part) {
-  std::vector<Part> fine;
-  fine.reserve(clustering.cluster.size());
-  for (const Vertex cluster : clustering.cluster) fine.push_back(part[cluster]);
-  return fine;
-}
-
-std::vector<Weight> coarse_bounds(const Clustering& clustering, std::span<const Weight> bounds) {
-  std::vector<Weight> coarse(clustering.num_clusters);
-  for (std::size_t v = 0; v < bounds.size(); ++v) {
-    Weight& bound = coarse[clustering.cluster[v]];
-    bound = std::max(bound, bounds[v]);
-  }
-  return coarse;
-}
-
-/// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.
-std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> bounds,
-                           std::vector<Part>& part, const Task& task, Random random) {
-  std::vector<Level> levels;
-  const int most = schedule_of(task.options.preset).max_levels;
-  const Weight max_weight = graph.total_weight() / (kClustersPerPart * task.num_parts) + 1;
-  const Hypergraph* last = &graph;
-  while (static_cast<int>(levels.size()) < most && !task.deadline->passed() &&
-         last->num_vertices() > kEnoughPerPart * static_cast<Vertex>(task.num_parts)) {
-    Clustering clustering = cluster_vertices(*last, part, max_weight, random.fork());
-    if (clustering.num_clusters * kLeastShrink > last->num_vertices()) break;
-    part = to_coarse(clustering, part);
-    Hypergraph coarse = contract(*last, clustering);
-    std::vector<Weight> now = coarse_bounds(clustering, bounds);
-    levels.push_back({std::move(coarse), std::move(clustering), std::move(now)});
-    last = &levels.back().graph;
-    bounds = levels.back().bounds;
-  }
-  return levels;
-}
-
-/// Anneal one level. At the finest, only partitions that keep `floor` count: the result is empty
-/// where none was met.
-Candidate anneal(const Hypergraph& graph, std::span<const Weight> bounds, std::vector<Part> part,
-                 int sweeps, const Task& task, const Score& floor, bool finest, Random random) {
-  const Schedule schedule = schedule_of(task.options.preset);
-  State state(graph, task.num_parts, std::move(part));
-  const Balance balance(state, task.options.imbalance);
-  Potential potential(task.options.objective, task.num_parts, bounds, floor.busiest);
-  Annealer annealer(state, balance, potential, *task.deadline, random);
+Candidate Ascent::anneal(const Hypergraph& graph, std::span<const Weight> bounds,
+                         std::vector<Part> part, int sweeps, bool finest) {
+  const Objective objective = _task.options.objective;
+  State state(graph, _task.num_parts, std::move(part));
+  const Balance balance(state, _task.options.imbalance);
+  const Weight cap = _floor ? _floor->busiest : std::numeric_limits<Weight>::max();
+  Potential potential(objective, _task.num_parts, bounds, cap);
+  Annealer annealer(state, balance, potential, *_task.deadline, _random.fork());
   annealer.rebalance();
   Candidate best;
   const auto consider = [&] {
-    const Score now = score(state, balance, task.options.objective);
-    if (finest && !now.keeps(floor)) return;
+    const Score now = score(state, balance, objective);
+    if (finest && _floor && !now.keeps(*_floor)) return;
     if (best.part.empty() || now.improves(best.score))
       best = {{state.parts().begin(), state.parts().end()}, now};
   };
   consider();
-  for (int sweep = 0; sweep < sweeps && !task.deadline->passed(); ++sweep) {
-    const double cooled = sweeps > 1 ? static_cast<double>(sweep) / (sweeps - 1) : 1;
-    annealer.sweep(schedule.hot * std::pow(schedule.cold / schedule.hot, cooled),
-                   schedule.proposals);
+  for (int sweep = 0; sweep < sweeps && !_task.deadline->passed(); ++sweep) {
+    annealer.sweep(temperature(sweep, sweeps), _schedule.proposals);
     consider();
   }
   return best;
@@ -103,24 +91,25 @@ Score score_of(const Hypergraph& graph, const std::vector<Part>& part, const Tas
 Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const Task& task,
                  Random random) {
   const Score floor = score_of(graph, start, task);
-  const Schedule schedule = schedule_of(task.options.preset);
   std::vector<Part> part = start;
   separate_heavy(graph.vertex_weight, task.num_parts, part);
   const std::vector<Weight> bounds = receive_bounds(graph, task.num_parts, task.options.imbalance);
-  std::vector<Level> levels = coarsen(graph, bounds, part, task, random.fork());
-  while (!levels.empty()) {
-    const Level& level = levels.back();
-    if (task.report) task.report(std::to_string(level.graph.num_vertices()) + " clusters");
-    part = anneal(level.graph, level.bounds, std::move(part), schedule.coarse_sweeps, task, floor,
-                  false, random.fork())
-               .part;
-    part = to_fine(level.from_finer, part);
-    levels.pop_back();
-  }
-  if (task.report) task.report(std::to_string(graph.num_vertices()) + " nodes");
-  Candidate found = anneal(graph, bounds, std::move(part), schedule.fine_sweeps, task, floor, true,
-                           random.fork());
+  const CoarseningLimits limits{schedule_of(task.options.preset).max_levels, task.num_parts};
+  std::vector<Level> levels = coarsen(graph, bounds, part, limits, *task.deadline, random.fork());
+  Candidate found =
+      Ascent(task, floor, random.fork()).run(graph, bounds, std::move(levels), std::move(part));
   return found.part.empty() ? Candidate{start, floor} : found;
+}
+
+Candidate create(const Hypergraph& graph, const Task& task, Random random) {
+  const std::vector<Weight> bounds = receive_bounds(graph, task.num_parts, task.options.imbalance);
+  std::vector<Part> part(graph.num_vertices());
+  std::vector<Level> levels =
+      coarsen(graph, bounds, part, {kAllLevels, task.num_parts}, *task.deadline, random.fork());
+  const Hypergraph& coarsest = levels.empty() ? graph : levels.back().graph;
+  part = recursive_bisection(coarsest, task.num_parts, random.fork());
+  separate_heavy(coarsest.vertex_weight, task.num_parts, part);
+  return Ascent(task, {}, random.fork()).run(graph, bounds, std::move(levels), std::move(part));
 }
 
 }  // namespace hpcgnn::volpart

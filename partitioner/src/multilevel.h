@@ -1,4 +1,4 @@
-/// The V-cycle: coarsen inside the parts, refine from the coarsest hypergraph to the finest.
+/// The V-cycle: coarsen, partition the coarsest hypergraph, refine from there to the input.
 #pragma once
 
 #include <functional>
@@ -26,9 +26,12 @@ struct Candidate {
   Score score;
 };
 
-/// Refine `start`; the result is `start` itself where nothing was found that keeps its objective
-/// and its weights.
+/// Coarsen inside the parts of `start` and refine it at every level. The result is `start` itself
+/// where nothing was found that keeps its objective and its weights.
 Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const Task& task,
                  Random random);
+
+/// Coarsen freely, bisect the coarsest level recursively, and refine at every level.
+Candidate create(const Hypergraph& graph, const Task& task, Random random);
 
 }  // namespace hpcgnn::volpart

@@ -29,7 +29,9 @@ void check(const CsrView& csr, int num_parts, std::span<const std::int64_t> weig
   require(options.threads >= 1, "threads must be at least 1");
   require(options.time_limit_s >= 0, "the time limit must be at least 0 seconds");
   require(!starts.empty(), "at least one start is needed");
-  for (const Start& start : starts) check_parts(csr, start.part, num_parts);
+  check_parts(num_parts);
+  for (const Start& start : starts)
+    if (start.part) check_parts(csr, *start.part, num_parts);
 }
 
 /// One start refined with one stream of random numbers.
@@ -41,10 +43,14 @@ struct Job {
 };
 
 void run(Job& job, const Hypergraph& graph, const Task& task) {
-  const std::vector<Part> part(job.start->part.begin(), job.start->part.end());
   Random random(task.options.seed);
   for (std::uint64_t skipped = 0; skipped < job.replica; ++skipped) random.bits();
-  job.found = refine(graph, part, task, random.fork());
+  if (job.start->part) {
+    const std::vector<Part> part(job.start->part->begin(), job.start->part->end());
+    job.found = refine(graph, part, task, random.fork());
+  } else {
+    job.found = create(graph, task, random.fork());
+  }
 }
 
 /// Take jobs until none is left. Jobs know nothing of threads, so results do not depend on them.

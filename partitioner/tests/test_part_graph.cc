@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <stdexcept>
 
+#include "recursive_bisection.h"
 #include "support.h"
 #include "volpart/part_graph.h"
 
@@ -51,6 +53,33 @@ void the_best_start_wins() {
       part_graph(input.view(), 4, {}, {{"bad", bad}, {"good", good}}, options, nullptr);
   CHECK(result.winner == "good");
   CHECK(result.metrics.max_send_rows == 2 && result.metrics.total_rows == 8);
+}
+
+void a_start_is_made_where_none_is_given() {
+  const Graph input = random_graph(4000, 6, 17);
+  const Options options{Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 1, 60};
+  const auto noise = random_parts<std::int32_t>(4000, 9, 18);
+  const Result result = part_graph(input.view(), 9, {}, {{"own", {}}}, options, nullptr);
+  CHECK(result.winner == "own" && result.metrics.imbalance < 0.06);
+  CHECK(result.metrics.total_rows < measure(input.view(), noise, 9, {}).total_rows);
+  const Result in_no_time =
+      part_graph(input.view(), 9, {}, {{"own", {}}},
+                 {Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 1, 0}, nullptr);
+  CHECK(in_no_time.part.size() == 4000 && in_no_time.metrics.imbalance < 0.06);
+}
+
+void a_ring_is_bisected_into_arcs() {
+  const Graph input = ring(64);
+  const Hypergraph graph = fetch_hypergraph(input.view(), {});
+  const std::vector<Part> part = recursive_bisection(graph, 4, Random(3));
+  int cuts = 0;
+  std::vector<int> size(4);
+  for (std::size_t v = 0; v < 64; ++v) {
+    cuts += part[v] != part[(v + 1) % 64];
+    ++size[part[v]];
+  }
+  CHECK(cuts <= 8);
+  for (const int members : size) CHECK(members >= 15 && members <= 17);
 }
 
 void no_time_returns_the_start() {
@@ -117,6 +146,8 @@ int main() {
   better_than_a_random_start(Objective::kMaxBoth, Preset::kFast, 1);
   better_than_a_random_start(Objective::kMaxSend, Preset::kDefault, 3);
   the_best_start_wins();
+  a_start_is_made_where_none_is_given();
+  a_ring_is_bisected_into_arcs();
   no_time_returns_the_start();
   tiny_inputs_work();
   wrong_arguments_are_refused();

@@ -13,7 +13,7 @@ from scipy import sparse
 from hpcgnn.errors import InputError
 from hpcgnn.partition import CSRGraph, VolumeMetrics, measure, metis, part_graph, volume_balanced
 from hpcgnn.partition.adjacency import as_integers, as_pattern
-from hpcgnn.partition.volume_balanced import OBJECTIVES
+from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, Candidate
 from hpcgnn.partition.volume_options import read_parts
 from hpcgnn.storage import GraphStore, store_from_arrays
 
@@ -138,6 +138,31 @@ def test_factory_equals_part_graph_and_repeats_itself() -> None:
     assert other.metrics.max_send_rows <= again.metrics.max_send_rows
 
 
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_ends_balanced(name: Candidate) -> None:
+    graph = CSRGraph.from_scipy(hubs(1200, 8))
+    found = part_graph(7, graph, candidates=[name])
+    assert found.winner == name
+    assert found.metrics.imbalance < 0.06
+    assert np.unique(found.part).size == 7
+
+
+def test_the_best_candidate_is_kept() -> None:
+    graph = CSRGraph.from_scipy(hubs(1200, 8))
+    each = [part_graph(7, graph, candidates=[name], objective="total") for name in CANDIDATES]
+    best = part_graph(7, graph, candidates=CANDIDATES, objective="total")
+    assert best.metrics.total_rows == min(found.metrics.total_rows for found in each)
+    assert best.winner in [f.winner for f in each if f.metrics == best.metrics]
+
+
+@given(patterns(), st.integers(1, 20))
+@settings(deadline=None, max_examples=40)
+def test_any_pattern_is_bisected(csr: CSR, num_parts: int) -> None:
+    found = part_graph(num_parts, csr, candidates=["bisection"])
+    assert found.part.size == csr[0].size - 1
+    assert np.all((found.part >= 0) & (found.part < num_parts))
+
+
 def test_presets_and_time_limits_are_obeyed() -> None:
     graph = CSRGraph.from_scipy(hubs(2000, 6))
     start = metis()(graph, 12).part
@@ -174,6 +199,8 @@ def test_node_weights_are_balanced_instead_of_non_zeros() -> None:
     ("options", "message"),
     [
         ({"objective": "least"}, "choose one of total, max_send"),
+        ({"candidates": ["own"]}, "a candidate is 'own': choose one of metis, bisection"),
+        ({"candidates": []}, "at least one start"),
         ({"preset": "slow"}, "choose one of fast, default"),
         ({"imbalance": -0.1}, "imbalance is -0.1"),
         ({"seed": -1}, "seed is -1"),

@@ -38,6 +38,9 @@ struct Metrics {
 Metrics measure(const CsrView& csr, std::span<const std::int32_t> part, int num_parts,
                 std::span<const std::int64_t> weights);
 
+/// @throws std::invalid_argument unless `num_parts` is in [1, 1024].
+void check_parts(int num_parts);
+
 /// @throws std::invalid_argument unless `num_parts` is in [1, 1024] and `part` has one number in
 /// [0, num_parts) for each row.
 void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts);

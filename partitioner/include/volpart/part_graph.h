@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,10 +14,11 @@
 
 namespace hpcgnn::volpart {
 
-/// A partition to start from, and the name to report it under.
+/// A partition to start from, and the name to report it under. Without a partition, one is made by
+/// recursive bisection of a coarse hypergraph.
 struct Start {
   std::string name;
-  std::span<const std::int32_t> part;
+  std::optional<std::span<const std::int32_t>> part;
 };
 
 struct Result {

@@ -1,0 +1,60 @@
+#include "hierarchy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "deadline.h"
+
+namespace hpcgnn::volpart {
+namespace {
+
+constexpr Weight kClustersPerPart = 50;
+constexpr Vertex kEnoughPerPart = 100;
+constexpr double kLeastShrink = 1.1;
+
+std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> part) {
+  std::vector<Part> coarse(clustering.num_clusters);
+  for (std::size_t v = 0; v < part.size(); ++v) coarse[clustering.cluster[v]] = part[v];
+  return coarse;
+}
+
+std::vector<Weight> coarse_bounds(const Clustering& clustering, std::span<const Weight> bounds) {
+  std::vector<Weight> coarse(clustering.num_clusters);
+  for (std::size_t v = 0; v < bounds.size(); ++v) {
+    Weight& bound = coarse[clustering.cluster[v]];
+    bound = std::max(bound, bounds[v]);
+  }
+  return coarse;
+}
+
+}  // namespace
+
+std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> bounds,
+                           std::vector<Part>& part, const CoarseningLimits& limits,
+                           const Deadline& deadline, Random random) {
+  std::vector<Level> levels;
+  const Weight max_weight = graph.total_weight() / (kClustersPerPart * limits.num_parts) + 1;
+  const auto enough = kEnoughPerPart * static_cast<Vertex>(limits.num_parts);
+  const Hypergraph* last = &graph;
+  while (static_cast<int>(levels.size()) < limits.max_levels && !deadline.passed() &&
+         last->num_vertices() > enough) {
+    Clustering clustering = cluster_vertices(*last, part, max_weight, random.fork());
+    if (clustering.num_clusters * kLeastShrink > last->num_vertices()) break;
+    part = to_coarse(clustering, part);
+    Hypergraph coarse = contract(*last, clustering);
+    std::vector<Weight> now = coarse_bounds(clustering, bounds);
+    levels.push_back({std::move(coarse), std::move(clustering), std::move(now)});
+    last = &levels.back().graph;
+    bounds = levels.back().bounds;
+  }
+  return levels;
+}
+
+std::vector<Part> to_fine(const Clustering& clustering, std::span<const Part> part) {
+  std::vector<Part> fine;
+  fine.reserve(clustering.cluster.size());
+  for (const Vertex cluster : clustering.cluster) fine.push_back(part[cluster]);
+  return fine;
+}
+
+}  // namespace hpcgnn::volpart
