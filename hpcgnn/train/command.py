@@ -36,7 +36,9 @@ _DESCRIPTION = """Train a node model on a partitioned store. Start it on every r
 The number of ranks is at most the number of parts of the store."""
 
 _EPILOG = """exit status: 0 trained; 2 a fault of the input, one line tells which; 75 stopped by
-SIGTERM or SIGUSR1 after an epoch, with a checkpoint: start the same command again to go on."""
+SIGTERM or SIGUSR1 after an epoch, with a checkpoint: start the same command again to go on.
+srun hands both signals to the ranks; Open MPI's mpiexec hands on SIGUSR1, and kills the ranks at
+SIGTERM: a killed run goes on from its last checkpoint."""
 
 
 def main(comm: Communicator) -> int:
@@ -203,7 +205,10 @@ def _finish(
     with agree(grid.world):
         trace.close()
         if grid.rank == 0 and outcome.stopped:
-            report(f"stopped by a signal, with a checkpoint in {directory.checkpoints}")
+            report(
+                f"stopped by a signal, with a checkpoint in {directory.checkpoints}: "
+                "start the same command again to go on"
+            )
         elif grid.rank == 0:
             summary = summarise(config, graph, outcome, directory.read_metrics(), ranks)
             directory.write_summary(summary)
