@@ -29,7 +29,9 @@ mkdir -p data runs
 python -m hpcgnn.generate debian-packages -o "$graph"
 
 step "$PARTS parts -> $parts"
-python -m hpcgnn.partition "$graph" --parts "$PARTS" --method metis -o "$parts"
+# The relations that jobs/configs/quickstart.toml trains on.
+python -m hpcgnn.partition "$graph" --parts "$PARTS" --method metis \
+    --relations depends,pre-depends,recommends,suggests -o "$parts"
 
 run=$(free_directory runs/quickstart)
 step "training with $PARTS ranks -> $run"
