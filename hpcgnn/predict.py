@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--nodes",
         metavar="IDS",
         help="original ids: 1,5,9, or a file, .npy or text with an id a "
-        "line (default: all nodes, by increasing id)",
+        "line; --nodes=-4,2 for a negative first (default: all nodes, by increasing id)",
     )
     add("--format", choices=FORMATS, help="default: by the ending of OUT, else h5")
     add(

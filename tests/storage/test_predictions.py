@@ -1,0 +1,130 @@
+"""Files of predictions: whole or absent, in every format."""
+
+import csv
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage import CsvPredictions, H5Predictions, NpyPredictions, PredictionFile
+
+RNG = np.random.default_rng(3)
+IDS = np.array([7, -3, 2**62, 0, 11], np.int64)
+VALUES = RNG.random((5, 3), np.float32)
+CLASSES = np.array([2, 0, 1, 1, 2], np.int32)
+
+
+def write(file: PredictionFile, *, with_classes: bool = True) -> None:
+    with file:
+        for start, stop in ((0, 2), (2, 2), (2, 5)):
+            classes = CLASSES[start:stop] if with_classes else None
+            file.append(IDS[start:stop], VALUES[start:stop], classes)
+
+
+def test_hdf5(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    names = ("red", "grün", "blue, or so")
+    write(H5Predictions(path, "probabilities", names, {"run": "a/b", "seed": 3}))
+    with h5py.File(path) as file:
+        assert sorted(file) == ["classes", "node_id", "prediction", "probabilities"]
+        np.testing.assert_array_equal(file["node_id"], IDS)
+        np.testing.assert_array_equal(file["probabilities"], VALUES)
+        np.testing.assert_array_equal(file["prediction"], CLASSES)
+        assert [name.decode() for name in file["classes"]] == list(names)
+        assert all(file[name].fletcher32 for name in file)
+        assert file.attrs["format"].decode() == "hpcgnn predictions"
+        assert file.attrs["run"].decode() == "a/b"
+        assert file.attrs["seed"] == 3
+        assert file.attrs["format_version"] == 1
+
+
+def test_hdf5_of_embeddings(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    write(H5Predictions(path, "embeddings"), with_classes=False)
+    with h5py.File(path) as file:
+        assert sorted(file) == ["embeddings", "node_id"]
+        np.testing.assert_array_equal(file["embeddings"], VALUES)
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    write(CsvPredictions(path, ["p_red", "p_grün", 'p_"blue", or so']))
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["node_id", "p_red", "p_grün", 'p_"blue", or so']
+    assert [int(row[0]) for row in rows] == IDS.tolist()
+    np.testing.assert_array_equal(np.array([row[1:] for row in rows], np.float32), VALUES)
+
+
+def test_npy_with_ids_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.npy"
+    file = NpyPredictions(path, VALUES.shape)
+    write(file)
+    np.testing.assert_array_equal(np.load(path), VALUES)
+    assert file.ids_path == tmp_path / "out.ids.npy"
+    np.testing.assert_array_equal(np.load(file.ids_path), IDS)
+    counted = NpyPredictions(path, VALUES.shape)
+    with counted:
+        counted.append(np.arange(3), VALUES[:3])
+        counted.append(np.arange(3, 5), VALUES[3:])
+    assert not counted.has_ids
+    assert [each.name for each in tmp_path.iterdir()] == ["out.npy"]
+
+
+MAKERS: dict[str, Callable[[Path], PredictionFile]] = {
+    "h5": lambda path: H5Predictions(path, "probabilities"),
+    "csv": lambda path: CsvPredictions(path, "abc"),
+    "npy": lambda path: NpyPredictions(path, VALUES.shape),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_an_error_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"out.{kind}"
+    path.write_text("earlier")
+
+    def fail(file: PredictionFile) -> None:
+        with file:
+            file.append(IDS, VALUES)
+            raise KeyError("elsewhere")
+
+    with pytest.raises(KeyError):
+        fail(MAKERS[kind](path))
+    assert path.read_text() == "earlier"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_full_disk(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"out.{kind}"
+    path.write_text("earlier")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    rows = np.zeros((400_000, 3), np.float32)
+
+    def fill(file: PredictionFile) -> None:
+        with file:
+            for _ in range(4):
+                file.append(np.arange(len(rows)), rows)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot be written \(File too large\)") as caught:
+            fill(MAKERS[kind](path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
+    assert path.read_text() == "earlier"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_unwritable(tmp_path: Path, kind: str) -> None:
+    with (
+        pytest.raises(InputError, match=r"none/out: cannot be written \(No such file"),
+        MAKERS[kind](tmp_path / "none" / "out"),
+    ):
+        pass

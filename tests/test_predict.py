@@ -1,0 +1,243 @@
+"""Predictions from a run directory: all nodes or chosen ones, in the user's order and format."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.comm import CollectiveInputError
+from hpcgnn.errors import InputError
+from hpcgnn.predict import main, read_ids
+from hpcgnn.storage import store_from_arrays
+from tests.train.oracle import sage_layer
+from tests.train.support import NUM_CLASSES, Graph, Run, make_config, make_graph, train, write_store
+
+# Ids of nodes as a compacted edge list has them, in no order.
+IDS = np.random.default_rng(2).permutation(np.arange(61) * 10**15 - 3 * 10**16)
+GRAPH = replace(make_graph(weighted=True), ids=IDS)
+CHOSEN = IDS[[40, 3, 60, 3, 0]]
+
+Predict = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(comm: MPI.Intracomm, comm_tmp_path: Path) -> Run:
+    """Return a finished run of two seeds on `GRAPH`, whose features were standardised."""
+    store = write_store(comm, comm_tmp_path, GRAPH)
+    settings = ("train.epochs=6", "train.seeds=[3, 8]", "graph.normalize_features=standard")
+    done = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    comm.Barrier()
+    return done
+
+
+@pytest.fixture
+def predict(
+    comm: MPI.Intracomm,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Predict:
+    """Return `predict(output, *options)`, which runs the command and returns its JSON on rank 0."""
+
+    def call(output: Path, *options: object) -> dict[str, Any]:
+        words = ["predict", run.path, "--json", "-o", output, *options]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        capsys.readouterr()
+        assert main(comm) == 0
+        comm.Barrier()
+        shown = capsys.readouterr().out
+        assert bool(shown) == (comm.rank == 0)
+        found: dict[str, Any] = json.loads(shown) if shown else {}
+        return found
+
+    return call
+
+
+def embeddings(run: Run, seed: int) -> np.ndarray:
+    """Return the hidden layer of the kept model by dense products."""
+    name = f"seed{seed}-epoch000006/best/"
+    weights = {
+        key.removeprefix(name): torch.from_numpy(value.astype(np.float64))
+        for key, value in run.tensors().items()
+        if key.startswith(name)
+    }
+    wide = GRAPH.features.astype(np.float64)
+    x = torch.from_numpy((wide - wide.mean(axis=0)) / wide.std(axis=0))
+    a = torch.from_numpy(GRAPH.adjacency.toarray())
+    return sage_layer(a, weights, "layers.0", x, directed=True).clamp(min=0).numpy()
+
+
+def test_all_nodes_in_original_order(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+) -> None:
+    path = comm_tmp_path / "out.h5"
+    said = predict(path)
+    expected = run.predictions()
+    np.testing.assert_array_equal(expected["node_id"], np.sort(IDS))
+    with h5py.File(path) as file:
+        assert sorted(file) == sorted(expected)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(file[name], values)
+        attributes = dict(file.attrs)
+    best = max(run.summary["seeds"], key=lambda seed: (seed["valid"], -seed["seed"]))
+    assert attributes["seed"] == best["seed"]
+    assert attributes["epoch"] == best["best_epoch"]
+    assert attributes["run"].decode() == str(run.path)
+    if comm.rank == 0:
+        assert said["rows"] == 61
+        assert said["columns"] == NUM_CLASSES
+        assert said["ranks"] == comm.size
+        assert said["ids"] is None
+    order = np.argsort(IDS)
+    scored = (GRAPH.split[order] == 3) & (GRAPH.labels[order] >= 0)
+    hits = expected["prediction"][scored] == GRAPH.labels[order][scored]
+    assert hits.mean() == best["test"]
+
+
+def test_chosen_nodes_of_a_chosen_seed(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+) -> None:
+    options = ("--seed", 3, "--what", "embeddings")
+    predict(comm_tmp_path / "out.npy", *options, "--nodes=" + ",".join(map(str, CHOSEN)))
+    expected = embeddings(run, 3)[[40, 3, 60, 3, 0]]
+    found = np.load(comm_tmp_path / "out.npy")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(np.load(comm_tmp_path / "out.ids.npy"), CHOSEN)
+    file = comm_tmp_path / "ids.txt"
+    if comm.rank == 0:
+        file.write_text("# chosen\n" + "\n".join(map(str, CHOSEN)) + "\n\n")
+    comm.Barrier()
+    predict(comm_tmp_path / "out.csv", *options, "--nodes", file)
+    with (comm_tmp_path / "out.csv").open() as lines:
+        header, *rows = csv.reader(lines)
+    assert header == ["node_id", *[f"e{number}" for number in range(5)]]
+    assert [int(row[0]) for row in rows] == CHOSEN.tolist()
+    np.testing.assert_array_equal(np.array([row[1:] for row in rows], np.float32), found)
+
+
+def test_classes_name_the_columns(comm_tmp_path: Path, run: Run, predict: Predict) -> None:
+    predict(comm_tmp_path / "table", "--format", "csv")
+    with (comm_tmp_path / "table").open() as lines:
+        header, *rows = csv.reader(lines)
+    assert header == ["node_id", "p_kind0", "p_kind1", "p_kind2", "p_kind3"]
+    found = np.array([row[1:] for row in rows], np.float32)
+    np.testing.assert_array_equal(found, run.predictions()["probabilities"])
+
+
+def test_replication_changes_nothing(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+) -> None:
+    if comm.size % 2:
+        pytest.skip("two replicas need an even number of ranks")
+    predict(comm_tmp_path / "out.h5", "--replication", 2)
+    with h5py.File(comm_tmp_path / "out.h5") as file:
+        found = file["probabilities"][...]
+    np.testing.assert_allclose(found, run.predictions()["probabilities"], rtol=1e-5, atol=1e-7)
+
+
+def write_other(comm: MPI.Intracomm, path: Path, graph: Graph, **data: Any) -> Path:
+    """Write a store in one part without labels, unless given, and without a split."""
+    if comm.rank == 0:
+        rows, columns = graph.adjacency.nonzero()
+        edges = {"": (columns, rows, graph.adjacency.data)}
+        store_from_arrays(
+            path, name="other", num_nodes=61, edges=edges, features=graph.features, **data
+        )
+    comm.Barrier()
+    return path
+
+
+def test_another_graph_keeps_the_scale_of_training(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+) -> None:
+    if comm.size > 1:
+        pytest.skip("the other graph has one part")
+    shifted = replace(GRAPH, features=GRAPH.features + np.float32(1))
+    same = write_other(comm, comm_tmp_path / "same.h5", GRAPH, original_id=IDS)
+    other = write_other(comm, comm_tmp_path / "other.h5", shifted)
+    found = {}
+    for store in (same, other):
+        predict(comm_tmp_path / "out.h5", "--store", store)
+        with h5py.File(comm_tmp_path / "out.h5") as file:
+            found[store] = file["probabilities"][...]
+    expected = run.predictions()["probabilities"]
+    np.testing.assert_allclose(found[same], expected, rtol=1e-5, atol=1e-7)
+    # Its own mean would have hidden the shift.
+    assert np.abs(found[other][np.argsort(IDS)] - expected).max() > 1e-3
+
+
+def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: Predict) -> None:
+    path = comm_tmp_path / "out.h5"
+    narrow = replace(GRAPH, features=GRAPH.features[:, :3])
+    unlike = {
+        "narrow": (narrow, {}, "does not fit the model: features a node 3, .* trained with 7"),
+        "classes": (GRAPH, {"labels": GRAPH.labels, "num_classes": 9}, "classes 9, .* with 4"),
+        "both ways": (GRAPH, {"undirected": True}, "directed edges False, .* with True"),
+    }
+    cases: dict[str, tuple[object, ...]] = {
+        r"has no node 5, 6, 7 and 1 more; give": ("--nodes", "5,6,7,8"),
+        r"--nodes none.txt: No such file or directory; give": ("--nodes", "none.txt"),
+        r"has no checkpoint of seed 5; it has seeds \[3, 8\]": ("--seed", 5),
+        r"nowhere/out.h5: cannot be written": ("-o", comm_tmp_path / "nowhere" / "out.h5"),
+        r"missing.h5: cannot be opened": ("--store", "missing.h5"),
+        r"replication 9 does not divide": ("--replication", 9),
+    }
+    for name, (graph, data, message) in unlike.items():
+        cases[message] = ("--store", write_other(comm, comm_tmp_path / f"{name}.h5", graph, **data))
+    if comm.rank == 0:
+        path.write_text("earlier")
+    comm.Barrier()
+    for message, options in cases.items():
+        with pytest.raises(CollectiveInputError, match=message) as caught:
+            predict(path, *options)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(CollectiveInputError, match=r"is not a run directory; give the run.dir"):
+        predict_elsewhere(comm, comm_tmp_path, path)
+    assert path.read_text() == "earlier"
+    assert not list(comm_tmp_path.glob(".*.tmp"))
+
+
+def predict_elsewhere(comm: MPI.Intracomm, directory: Path, output: Path) -> None:
+    sys.argv = ["predict", str(directory / "missing"), "-o", str(output)]
+    main(comm)
+
+
+def test_a_run_without_checkpoints(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+) -> None:
+    if comm.rank == 0:
+        (run.path / "checkpoints").rename(run.path / "elsewhere")
+    comm.Barrier()
+    with pytest.raises(CollectiveInputError, match="has no checkpoint; it has none; train first"):
+        predict(comm_tmp_path / "out.h5")
+
+
+def test_lists_of_ids(tmp_path: Path) -> None:
+    assert read_ids("5").tolist() == [5]
+    assert read_ids("-3,5,-3").tolist() == [-3, 5, -3]
+    np.save(tmp_path / "a.npy", np.array([4, 2], np.uint16))
+    assert read_ids(str(tmp_path / "a.npy")).tolist() == [4, 2]
+    for values in (np.zeros((2, 2), int), np.zeros(2), np.zeros(0, int), np.array([2**63], "u8")):
+        np.save(tmp_path / "b.npy", values)
+        with pytest.raises(InputError, match=r"b.npy: has shape .* and type"):
+            read_ids(str(tmp_path / "b.npy"))
+    for text in ("1.5\n", "1 2\n", "a\n", ""):
+        (tmp_path / "c.txt").write_text(text)
+        with pytest.raises(InputError, match=r"^--nodes .*c.txt: .*; give"):
+            read_ids(str(tmp_path / "c.txt"))
+    (tmp_path / "d.npy").write_bytes(b"no array")
+    with pytest.raises(InputError, match=r"d.npy: .*; give one integer a line, or .npy"):
+        read_ids(str(tmp_path / "d.npy"))
+    with pytest.raises(InputError, match=r"give a list of at least one integer below"):
+        read_ids(str(2**64))
