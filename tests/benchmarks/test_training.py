@@ -3,17 +3,25 @@
 import json
 from pathlib import Path
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 
 from benchmarks.active_edges import active_edge_share
 from benchmarks.pass_totals import PassTotals
 from benchmarks.training_share import copy_with_split, draw_split
+from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.gallery import planted
+from hpcgnn.nn import Aggregations
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import ExchangeConfig
+from hpcgnn.train.products import AdjacencyProducts
 from tests.conftest import MpiRun
+from tests.ugly import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES = 211
 
@@ -88,6 +96,32 @@ def test_active_edges_of_a_path(tmp_path: Path) -> None:
     assert active_edge_share(path, (), (1, 1), undirected=False) == (1 + 3) / (2 * 2 * 6)
     assert active_edge_share(path, (), (1, 1), undirected=True) == (1 + 3) / (2 * 12)
     assert active_edge_share(path, (), (8, 1), undirected=True) == (8 * 1 + 3) / (9 * 12)
+
+
+def test_active_edges_are_those_of_the_engine(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    path, layers = comm_tmp_path / "few.h5", 3
+    matrix = ugly_matrix(97, 41, weighted=False)
+    split = np.where(np.arange(97) % 13 == 5, Split.TRAIN, Split.TEST).astype(np.uint8)
+    if comm.rank == 0:
+        columns, rows = matrix.indices, np.repeat(np.arange(97), np.diff(matrix.indptr))
+        store_from_arrays(path, name="ugly", num_nodes=97, edges={"": (columns, rows)}, split=split)
+    comm.Barrier()
+    expected = active_edge_share(path, (), (1,) * (layers - 1), undirected=False)
+    with ProcessGrid(comm) as grid:
+        row_map = RowMap(uneven_starts(97, comm.size, 7), grid.block)
+        both = (Aggregations.MEAN_IN, Aggregations.MEAN_OUT)
+        products = AdjacencyProducts(
+            grid,
+            block_row(matrix, row_map),
+            both,
+            ExchangeConfig(method="joint"),
+            np.float64,
+            TraceRecorder.off(),
+        )
+        targets = split[row_map.start : row_map.stop] == Split.TRAIN
+        views = products.active_views(targets, layers, np.arange(row_map.num_local)).layers
+        counted = sum(each.operators[kind].size.num_entries for each in views[1:] for kind in both)
+    assert counted / ((layers - 1) * len(both) * matrix.nnz) == pytest.approx(expected)
 
 
 def test_a_link_belongs_to_a_host() -> None:
