@@ -46,7 +46,7 @@ def gather_rows(
     if rows is not None:
         require_array("rows", rows, 1, ("int32",))
     kind = half or "bfloat16" if x.dtype == out.dtype else half_name(half, x, out)
-    _kernels.convert_rows(x, rows, out, threads, kind, isa)
+    _kernels.gather_rows(x, rows, out, threads, kind, isa)
 
 
 def scatter_add_rows(

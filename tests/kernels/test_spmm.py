@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,6 @@ WIDTHS = [1, 3, 7, 16, 33, 100, 256, 300]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
-def dense(rows: int, width: int, dtype: str = "float64", seed: int = 23) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal((rows, width)).astype(dtype)
-
-
 def assert_close(found, expected, dtype):
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
     assert np.abs(found - expected).max(initial=0) <= TOLERANCE[dtype] * scale
@@ -20,52 +14,50 @@ def assert_close(found, expected, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_spmm_equals_scipy(graph, oracle, isa, dtype, weighted, width):
-    (indptr, indices, values), num_columns = graph
-    x = dense(num_columns, width, dtype)
-    out = np.full((indptr.size - 1, width), np.nan, dtype)
-    kernels.spmm(indptr, indices, values.astype(dtype) if weighted else None, x, out, isa=isa)
-    csr = indptr, indices, values.astype(dtype).astype(np.float64)
-    assert_close(out, oracle(csr, num_columns, x, weighted=weighted), dtype)
+def test_spmm_equals_scipy(graph, isa, dtype, weighted):
+    values = graph.values.astype(dtype) if weighted else None
+    for width in WIDTHS:
+        out = np.full((graph.num_rows, width), np.nan, dtype)
+        x = graph.dense(width, dtype)
+        kernels.spmm(graph.indptr, graph.indices, values, x, out, isa=isa)
+        assert_close(out, graph.product(width, dtype, weighted), dtype)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("mean", [False, True])
-def test_forms(graph, oracle, isa, accumulate, mean):
-    (indptr, indices, values), num_columns = graph
-    x = dense(num_columns, 19)
-    before = dense(indptr.size - 1, 19, seed=29)
+def test_forms(graph, isa, accumulate, mean):
+    x = graph.dense(19)
+    before = np.random.default_rng(29).standard_normal((graph.num_rows, 19))
     out = before.copy() if accumulate else np.full_like(before, np.nan)
-    kernels.spmm(indptr, indices, values, x, out, accumulate=accumulate, mean=mean, isa=isa)
-    expected = oracle((indptr, indices, values), num_columns, x)
+    csr = graph.indptr, graph.indices, graph.values
+    kernels.spmm(*csr, x, out, accumulate=accumulate, mean=mean, isa=isa)
+    expected = graph.product(19)
     if mean:
-        expected /= np.maximum(np.diff(indptr), 1)[:, None]
+        expected /= np.maximum(np.diff(graph.indptr), 1)[:, None]
     assert_close(out, expected + before * accumulate, "float64")
 
 
-def test_row_subset_leaves_other_rows(graph, oracle, isa):
-    (indptr, indices, values), num_columns = graph
-    num_rows = indptr.size - 1
-    rows = np.random.default_rng(31).permutation(2 * num_rows + 1)[:num_rows].astype(np.int32)
-    x = dense(num_columns, 5)
-    out = dense(2 * num_rows + 1, 5, seed=37)
+def test_row_subset_leaves_other_rows(graph, isa):
+    num_rows = 2 * graph.num_rows + 1
+    rng = np.random.default_rng(31)
+    rows = rng.permutation(num_rows)[: graph.num_rows].astype(np.int32)
+    out = rng.standard_normal((num_rows, 5))
     expected = out.copy()
-    expected[rows] = oracle((indptr, indices, values), num_columns, x)
-    kernels.spmm(indptr, indices, values, x, out, rows=rows, isa=isa)
+    expected[rows] = graph.product(5)
+    x = graph.dense(5)
+    kernels.spmm(graph.indptr, graph.indices, graph.values, x, out, rows=rows, isa=isa)
     assert_close(out, expected, "float64")
 
 
 @pytest.mark.parametrize("width", [16, 33])
 @pytest.mark.parametrize("mean", [False, True])
 def test_threads_give_equal_bits(graph, isa, width, mean):
-    (indptr, indices, values), num_columns = graph
-    x = dense(num_columns, width, "float32")
+    csr = graph.indptr, graph.indices, graph.values.astype(np.float32)
+    x = graph.dense(width, "float32")
     results = []
     for threads in (1, 2, 3):
-        out = np.zeros((indptr.size - 1, width), np.float32)
-        weights = values.astype(np.float32)
-        kernels.spmm(indptr, indices, weights, x, out, mean=mean, threads=threads, isa=isa)
+        out = np.zeros((graph.num_rows, width), np.float32)
+        kernels.spmm(*csr, x, out, mean=mean, threads=threads, isa=isa)
         results.append(out.tobytes())
     assert len(set(results)) == 1
 
@@ -74,7 +66,7 @@ def test_unaligned_operands(isa):
     indptr, indices = np.array([0, 2, 3], np.int64), np.array([0, 2, 1], np.int32)
     for offset in (1, 3, 7):
         x = np.frombuffer(bytearray(4 * (offset + 3 * 33)), np.float32)[offset:].reshape(3, 33)
-        x[:] = dense(3, 33, "float32")
+        x[:] = np.random.default_rng(37).standard_normal((3, 33))
         out = np.frombuffer(bytearray(4 * (offset + 2 * 33)), np.float32)[offset:].reshape(2, 33)
         kernels.spmm(indptr, indices, None, x, out, isa=isa)
         np.testing.assert_array_equal(out, np.stack([x[0] + x[2], x[1]]))
@@ -148,6 +140,5 @@ def test_validate_csr_names_the_fault(indptr, indices, message):
 
 
 def test_validate_csr_accepts(graph):
-    (indptr, indices, _), num_columns = graph
-    kernels.validate_csr(indptr, indices, num_columns)
+    kernels.validate_csr(graph.indptr, graph.indices, graph.num_columns)
     kernels.validate_csr(np.array([0, 2]), np.array([1, 0], np.int32), 2, sorted_columns=False)

@@ -8,19 +8,27 @@ namespace hpcgnn::kernels {
 /// Bytes of one core's private cache (level 2): from sysfs, else sysconf, else 1 MiB. Asked once.
 std::int64_t private_cache_bytes();
 
-/// Bytes of a row of x that one pass over the non-zeros should cover.
+/// How the columns of a product are cut: tiles of `bytes` of each row of x, in turn, and whether
+/// the tile is copied together first.
+struct Tiling {
+  std::int64_t bytes;
+  bool packed;
+};
+
+/// Feature partitioning (graph-sampling paper, Algorithm 7): the graph is not cut, the columns are.
 ///
-/// Feature partitioning (graph-sampling paper, Algorithm 7): the columns are cut into the fewest
-/// tiles of whole cache lines whose share of x fits the private cache, and each tile is packed and
-/// multiplied on its own; the graph is not cut. Q tiles move num_x_rows * row_bytes for x and 8
-/// num_nonzeros Q for the pattern and its values. Without tiles the first term is the least that
-/// any schedule can move, so this is within a factor of two of the optimum while
+/// With Q tiles whose share of x fits the private cache, num_x_rows * row_bytes for x and
+/// 8 num_nonzeros Q for the pattern and its values pass between memory and cache. The first term is
+/// the least that any schedule can move, so this is within a factor of two of the optimum while
 /// 8 num_nonzeros Q <= num_x_rows * row_bytes; one tile is, when x fits the cache and the average
 /// degree is at most row_bytes / 8.
 ///
-/// Returns `row_bytes` (one tile, nothing packed) also where tiles cannot pay: even a single line a
-/// row does not fit, or each row of x is read too few times to repay its packing.
-std::int64_t tile_bytes(std::int64_t num_x_rows, std::int64_t row_bytes, std::int64_t num_nonzeros,
-                        std::int64_t cache_bytes);
+/// - x fits the cache, or its rows are read too few times to repay more passes: one tile.
+/// - at least two lines of each row fit: the fewest such tiles, packed, since rows that lie a
+///   power of two apart would share a few sets of the cache.
+/// - less than that fits: narrow tiles, not packed, so that the cache holds more of the
+///   rows that are read most.
+Tiling choose_tiling(std::int64_t num_x_rows, std::int64_t row_bytes, std::int64_t num_nonzeros,
+                     std::int64_t cache_bytes);
 
 }  // namespace hpcgnn::kernels

@@ -2,8 +2,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 namespace hpcgnn::kernels {
+
+void LongRows::collect(const SpmmArguments& a, std::int64_t first_row, std::int64_t last_row) {
+  for (std::int64_t i = first_row; i < last_row; ++i) {
+    const std::int64_t length = a.indptr[i + 1] - a.indptr[i];
+    if (length < 0) throw std::invalid_argument("indptr must not decrease");
+    if (length > kSegment) add(a.rows ? a.rows[i] : i, a.indptr[i], a.indptr[i + 1]);
+  }
+}
 
 void LongRows::add(std::int64_t out_row, std::int64_t begin, std::int64_t end) {
   for (std::int64_t e = begin; e < end; e += kSegment) {
@@ -38,7 +47,7 @@ SpmmProblem LongRows::sums(const SpmmProblem& problem, const void* partial) cons
   result.x_pitch = problem.width;
   result.rows = rows_.data();
   result.counts = counts_.data();
-  result.longest_row = std::numeric_limits<std::int64_t>::max();
+  result.longest_row = std::numeric_limits<std::uint64_t>::max();
   result.stream = false;
   return result;
 }

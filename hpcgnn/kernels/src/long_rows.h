@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "spmm.h"
 #include "spmm_problem.h"
 
 namespace hpcgnn::kernels {
@@ -17,8 +18,9 @@ inline constexpr std::int64_t kSegment = 8192;
 /// up per row.
 class LongRows {
  public:
-  /// Add the non-zeros [begin, end) of the row whose result goes to row `out_row`.
-  void add(std::int64_t out_row, std::int64_t begin, std::int64_t end);
+  /// Collect the long ones among the rows [first_row, last_row).
+  /// @throws std::invalid_argument when a row has a negative length.
+  void collect(const SpmmArguments& arguments, std::int64_t first_row, std::int64_t last_row);
 
   bool empty() const { return rows_.empty(); }
   std::int64_t num_rows() const { return static_cast<std::int64_t>(rows_.size()); }
@@ -31,6 +33,8 @@ class LongRows {
   SpmmProblem sums(const SpmmProblem& problem, const void* partial) const;
 
  private:
+  void add(std::int64_t out_row, std::int64_t begin, std::int64_t end);
+
   std::vector<std::int64_t> begin_, end_;       // non-zeros of each segment
   std::vector<std::int32_t> identity_;          // 0, 1, ...: indices of the second product
   std::vector<std::int64_t> first_segment_{0};  // of each row, and one past the last

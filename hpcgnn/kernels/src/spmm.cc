@@ -1,9 +1,7 @@
 #include "spmm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <stdexcept>
 #include <vector>
 
 #include "balance.h"
@@ -49,82 +47,71 @@ bool streams(const SpmmArguments& a) {
 class Schedule {
  public:
   explicit Schedule(const SpmmArguments& a)
-      : a_(a), cost_(a.num_nonzeros + kRowCost * a.num_rows) {
-    threads_ = cost_ * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
+      : a_(a),
+        kernel_(kernel_of(a.isa, a.x_storage, a.out_storage)),
+        sum_storage_(accumulator_of(a.x_storage)) {
+    const std::int64_t cost = a.num_nonzeros + kRowCost * a.num_rows;
+    threads_ = cost * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
     const std::int64_t wanted = threads_ > 1 ? threads_ * kChunksPerThread : 1;
-    const std::int64_t chunks = std::max(cost_ / kChunkCost, wanted);
-    bounds_ = balanced_rows(a.indptr, a.num_rows, chunks, kRowCost);
-    find_long_rows();
+    bounds_ = balanced_rows(a.indptr, a.num_rows, std::max(cost / kChunkCost, wanted), kRowCost);
+    skipped_.resize(bounds_.size());
   }
 
   int threads() const { return threads_; }
 
-  void run(const SpmmProblem& problem) const {
-    const SpmmKernel kernel = kernel_of(a_.isa, a_.x_storage, a_.out_storage);
-    const Storage sum_storage = accumulator_of(a_.x_storage);
-    const SpmmKernel segment_kernel = kernel_of(a_.isa, a_.x_storage, sum_storage);
-    const std::int64_t num_segments = long_rows_.num_segments();
-    const std::unique_ptr<std::byte[]> partial(new std::byte[static_cast<std::size_t>(
-        num_segments * problem.width * storage_bytes(sum_storage))]);
-    const SpmmProblem segments = long_rows_.segments(problem, partial.get());
-    const std::int64_t num_chunks = static_cast<std::int64_t>(bounds_.size()) - 1;
-    parallel_tasks(threads_, num_segments + num_chunks, [&](std::int64_t task) {
-      if (task < num_segments) {
-        segment_kernel(segments, task, task + 1);
-      } else {
-        const std::size_t chunk = static_cast<std::size_t>(task - num_segments);
-        kernel(problem, bounds_[chunk], bounds_[chunk + 1]);
-      }
+  void run(const SpmmProblem& problem) {
+    parallel_tasks(threads_, static_cast<std::int64_t>(bounds_.size()) - 1, [&](std::int64_t task) {
+      const std::size_t chunk = static_cast<std::size_t>(task);
+      skipped_[chunk] = kernel_(problem, bounds_[chunk], bounds_[chunk + 1]);
     });
-    const SpmmProblem sums = long_rows_.sums(problem, partial.get());
-    kernel_of(a_.isa, sum_storage, a_.out_storage)(sums, 0, long_rows_.num_rows());
+    if (!collected_) {
+      for (std::size_t chunk = 0; chunk + 1 < bounds_.size(); ++chunk)
+        if (skipped_[chunk] != 0) long_rows_.collect(a_, bounds_[chunk], bounds_[chunk + 1]);
+      collected_ = true;
+    }
+    if (!long_rows_.empty()) run_long_rows(problem);
   }
 
  private:
-  void find_long_rows() {
-    std::vector<std::uint8_t> has_long(bounds_.size());
-    std::atomic<bool> decreases{false};
-    parallel_tasks(threads_, static_cast<std::int64_t>(bounds_.size()) - 1, [&](std::int64_t task) {
-      const std::size_t chunk = static_cast<std::size_t>(task);
-      std::int64_t shortest = 0, longest = 0;
-      for (std::int64_t i = bounds_[chunk]; i < bounds_[chunk + 1]; ++i) {
-        const std::int64_t length = a_.indptr[i + 1] - a_.indptr[i];
-        shortest = std::min(shortest, length);
-        longest = std::max(longest, length);
-      }
-      if (shortest < 0) decreases = true;
-      has_long[chunk] = longest > kSegment;
-    });
-    if (decreases) throw std::invalid_argument("indptr must not decrease");
-    for (std::size_t chunk = 0; chunk + 1 < bounds_.size(); ++chunk) {
-      if (has_long[chunk] == 0) continue;
-      for (std::int64_t i = bounds_[chunk]; i < bounds_[chunk + 1]; ++i)
-        if (a_.indptr[i + 1] - a_.indptr[i] > kSegment)
-          long_rows_.add(a_.rows ? a_.rows[i] : i, a_.indptr[i], a_.indptr[i + 1]);
-    }
+  void run_long_rows(const SpmmProblem& problem) const {
+    const std::int64_t num_segments = long_rows_.num_segments();
+    const std::unique_ptr<std::byte[]> partial(new std::byte[static_cast<std::size_t>(
+        num_segments * problem.width * storage_bytes(sum_storage_))]);
+    const SpmmProblem segments = long_rows_.segments(problem, partial.get());
+    const SpmmKernel segment_kernel = kernel_of(a_.isa, a_.x_storage, sum_storage_);
+    parallel_tasks(threads_, num_segments,
+                   [&](std::int64_t task) { segment_kernel(segments, task, task + 1); });
+    const SpmmProblem sums = long_rows_.sums(problem, partial.get());
+    kernel_of(a_.isa, sum_storage_, a_.out_storage)(sums, 0, long_rows_.num_rows());
   }
 
   const SpmmArguments& a_;
-  std::int64_t cost_;
+  SpmmKernel kernel_;
+  Storage sum_storage_;
   int threads_;
   std::vector<std::int64_t> bounds_;
+  std::vector<std::uint8_t> skipped_;
   LongRows long_rows_;
+  bool collected_ = false;
 };
 
-void run_tiles(const SpmmArguments& a, const Schedule& schedule, SpmmProblem problem,
-               std::int64_t bytes) {
+void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, Tiling tiling) {
   const std::int64_t x_bytes = storage_bytes(a.x_storage);
   const std::int64_t out_bytes = storage_bytes(a.out_storage);
-  const std::unique_ptr<std::byte[]> packed(
-      new std::byte[static_cast<std::size_t>(a.num_x_rows * bytes + 64)]);
-  void* const aligned =
-      packed.get() + (64 - reinterpret_cast<std::uintptr_t>(packed.get()) % 64) % 64;
-  for (std::int64_t column = 0; column < a.width; column += bytes / x_bytes) {
-    problem.width = problem.x_pitch = std::min(bytes / x_bytes, a.width - column);
-    copy_columns(static_cast<const std::byte*>(a.x) + column * x_bytes, a.num_x_rows,
-                 a.width * x_bytes, problem.width * x_bytes, aligned, schedule.threads());
-    problem.x = aligned;
+  const std::int64_t columns = tiling.bytes / x_bytes;
+  std::vector<std::byte> buffer(
+      tiling.packed ? static_cast<std::size_t>(a.num_x_rows * tiling.bytes + 64) : 0);
+  std::byte* const packed = buffer.data() + -reinterpret_cast<std::uintptr_t>(buffer.data()) % 64;
+  for (std::int64_t column = 0; column < a.width; column += columns) {
+    problem.width = std::min(columns, a.width - column);
+    problem.x = static_cast<const std::byte*>(a.x) + column * x_bytes;
     problem.out = static_cast<std::byte*>(a.out) + column * out_bytes;
+    if (tiling.packed) {
+      copy_columns(problem.x, a.num_x_rows, a.width * x_bytes, problem.width * x_bytes, packed,
+                   schedule.threads());
+      problem.x = packed;
+      problem.x_pitch = problem.width;
+    }
     schedule.run(problem);
   }
 }
@@ -153,14 +140,10 @@ void spmm(const SpmmArguments& a) {
                             .accumulate = a.accumulate,
                             .mean = a.mean,
                             .stream = streams(a)};
-  const Schedule schedule(a);
-  const std::int64_t row_bytes = a.width * storage_bytes(a.x_storage);
-  const std::int64_t bytes =
-      tile_bytes(a.num_x_rows, row_bytes, a.num_nonzeros, private_cache_bytes());
-  if (bytes < row_bytes)
-    run_tiles(a, schedule, problem, bytes);
-  else
-    schedule.run(problem);
+  Schedule schedule(a);
+  const Tiling tiling = choose_tiling(a.num_x_rows, a.width * storage_bytes(a.x_storage),
+                                      a.num_nonzeros, private_cache_bytes());
+  run_tiles(a, schedule, problem, tiling);
 }
 
 }  // namespace hpcgnn::kernels

@@ -11,11 +11,11 @@
 namespace hpcgnn::kernels {
 
 // Measured: a core keeps about this many line fills on their way before prefetches are dropped.
-inline constexpr std::int64_t kPrefetchLines = 64;
+inline constexpr std::int64_t kPrefetchLines = 96;
 
 /// `kRegs` registers of columns starting at `column`; with `kTail` the last one is partial.
 template <class V, class X, class Out, int kRegs, bool kTail, bool kWeighted>
-void spmm_block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
+bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t last_row,
                 std::int64_t column, int tail_lanes) {
   using Scalar = typename V::Scalar;
   using Reg = typename V::Reg;
@@ -24,19 +24,29 @@ void spmm_block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_
   constexpr std::int64_t kLines = (kBytes + 63) / 64;
   constexpr std::int64_t kDistance = (kPrefetchLines + kLines - 1) / kLines;
   const auto tail = V::mask(tail_lanes);
-  const std::int64_t pitch = p.x_pitch;
+  // A copy that no store can alias stays in registers.
+  const SpmmProblem p = problem;
   const X* const x = static_cast<const X*>(p.x) + column;
+  Out* const out = static_cast<Out*>(p.out) + column;
   const Scalar* const values = static_cast<const Scalar*>(p.values);
-  const std::int64_t last_ahead = p.num_indices - kDistance;
+  bool skipped = false;
 
   for (std::int64_t i = first_row; i < last_row; ++i) {
     const std::int64_t begin = p.begin[i], end = p.end[i];
-    if (end - begin > p.longest_row) continue;
+    if (static_cast<std::uint64_t>(end - begin) > p.longest_row) {
+      skipped = true;
+      continue;
+    }
     Reg sum[kRegs];
     for (Reg& reg : sum) reg = V::zero();
 
-    const auto add_nonzero = [&](std::int64_t e) __attribute__((always_inline)) {
-      const X* const source = x + p.indices[e] * pitch;
+    // Rows near the end of the pattern have nothing to look ahead to but themselves.
+    const std::int32_t* const ahead =
+        p.indices + (end + kDistance <= p.num_indices ? kDistance : 0);
+    for (std::int64_t e = begin; e < end; ++e) {
+      const char* const next = reinterpret_cast<const char*>(x + ahead[e] * p.x_pitch);
+      for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
+      const X* const source = x + p.indices[e] * p.x_pitch;
       if constexpr (kWeighted) {
         const Reg value = V::broadcast(values[e]);
         for (int r = 0; r < kFull; ++r)
@@ -48,86 +58,93 @@ void spmm_block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_
         if constexpr (kTail)
           sum[kFull] = V::add(V::load(source + kFull * V::kLanes, tail), sum[kFull]);
       }
-    };
-
-    std::int64_t e = begin;
-    for (const std::int64_t ahead_end = end < last_ahead ? end : last_ahead; e < ahead_end; ++e) {
-      const char* const next =
-          reinterpret_cast<const char*>(x + p.indices[e + kDistance] * pitch);
-      for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
-      add_nonzero(e);
     }
-    for (; e < end; ++e) add_nonzero(e);
 
     if (p.mean) {
       const std::int64_t count = p.counts ? p.counts[i] : end - begin;
-      const Reg scale = V::broadcast(count > 0 ? Scalar(1) / static_cast<Scalar>(count) : Scalar(0));
+      const Reg scale =
+          V::broadcast(count > 0 ? Scalar(1) / static_cast<Scalar>(count) : Scalar(0));
       for (Reg& reg : sum) reg = V::mul(reg, scale);
     }
-    Out* const out = static_cast<Out*>(p.out) + (p.rows ? p.rows[i] : i) * p.out_pitch + column;
+    Out* const target = out + (p.rows ? p.rows[i] : i) * p.out_pitch;
     if (p.accumulate) {
-      for (int r = 0; r < kFull; ++r) sum[r] = V::add(sum[r], V::load(out + r * V::kLanes));
-      if constexpr (kTail) sum[kFull] = V::add(sum[kFull], V::load(out + kFull * V::kLanes, tail));
+      for (int r = 0; r < kFull; ++r) sum[r] = V::add(sum[r], V::load(target + r * V::kLanes));
+      if constexpr (kTail)
+        sum[kFull] = V::add(sum[kFull], V::load(target + kFull * V::kLanes, tail));
     }
     if (p.stream) {
-      for (int r = 0; r < kFull; ++r) V::stream(out + r * V::kLanes, sum[r]);
+      for (int r = 0; r < kFull; ++r) V::stream(target + r * V::kLanes, sum[r]);
     } else {
-      for (int r = 0; r < kFull; ++r) V::store(out + r * V::kLanes, sum[r]);
+      for (int r = 0; r < kFull; ++r) V::store(target + r * V::kLanes, sum[r]);
     }
-    if constexpr (kTail) V::store(out + kFull * V::kLanes, sum[kFull], tail);
+    if constexpr (kTail) V::store(target + kFull * V::kLanes, sum[kFull], tail);
   }
+  return skipped;
 }
 
 /// Cuts the columns into register blocks and runs each over the rows.
 template <class V, class X, class Out, int kMaxRegs>
 struct SpmmColumns {
-  /// Registers of the next block when `regs` are left: few sizes are compiled beyond eight.
+  /// Registers of the next block when `regs` are left: few sizes beyond eight are worth compiling.
   static constexpr int block_regs(std::int64_t regs) {
-    if (regs <= 8) return static_cast<int>(regs);
     if (regs >= 16 && kMaxRegs >= 16) return 16;
-    return regs >= 12 && kMaxRegs >= 12 ? 12 : 8;
+    if (regs >= 12 && kMaxRegs >= 12) return 12;
+    return regs < 8 ? static_cast<int>(regs) : 8;
   }
 
   template <int kRegs, bool kTail>
-  static void block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
+  static bool block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
                     std::int64_t column, int tail) {
     if constexpr (kRegs <= kMaxRegs) {
       if (p.values != nullptr)
-        spmm_block<V, X, Out, kRegs, kTail, true>(p, first_row, last_row, column, tail);
+        return spmm_block<V, X, Out, kRegs, kTail, true>(p, first_row, last_row, column, tail);
       else
-        spmm_block<V, X, Out, kRegs, kTail, false>(p, first_row, last_row, column, tail);
+        return spmm_block<V, X, Out, kRegs, kTail, false>(p, first_row, last_row, column, tail);
     }
+    return false;
   }
 
   template <bool kTail>
-  static void dispatch(int regs, const SpmmProblem& p, std::int64_t first_row,
+  static bool dispatch(int regs, const SpmmProblem& p, std::int64_t first_row,
                        std::int64_t last_row, std::int64_t column, int tail) {
     switch (regs) {
-      case 1: return block<1, kTail>(p, first_row, last_row, column, tail);
-      case 2: return block<2, kTail>(p, first_row, last_row, column, tail);
-      case 3: return block<3, kTail>(p, first_row, last_row, column, tail);
-      case 4: return block<4, kTail>(p, first_row, last_row, column, tail);
-      case 5: return block<5, kTail>(p, first_row, last_row, column, tail);
-      case 6: return block<6, kTail>(p, first_row, last_row, column, tail);
-      case 7: return block<7, kTail>(p, first_row, last_row, column, tail);
-      case 8: return block<8, kTail>(p, first_row, last_row, column, tail);
-      case 12: return block<12, kTail>(p, first_row, last_row, column, tail);
-      case 16: return block<16, kTail>(p, first_row, last_row, column, tail);
+      case 1:
+        return block<1, kTail>(p, first_row, last_row, column, tail);
+      case 2:
+        return block<2, kTail>(p, first_row, last_row, column, tail);
+      case 3:
+        return block<3, kTail>(p, first_row, last_row, column, tail);
+      case 4:
+        return block<4, kTail>(p, first_row, last_row, column, tail);
+      case 5:
+        return block<5, kTail>(p, first_row, last_row, column, tail);
+      case 6:
+        return block<6, kTail>(p, first_row, last_row, column, tail);
+      case 7:
+        return block<7, kTail>(p, first_row, last_row, column, tail);
+      case 8:
+        return block<8, kTail>(p, first_row, last_row, column, tail);
+      case 12:
+        return block<12, kTail>(p, first_row, last_row, column, tail);
+      case 16:
+        return block<16, kTail>(p, first_row, last_row, column, tail);
     }
+    return false;
   }
 
-  static void run(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row) {
+  static bool run(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row) {
+    bool skipped = false;
     for (std::int64_t column = 0; column < p.width;) {
       const std::int64_t left = p.width - column;
       const int regs = block_regs((left + V::kLanes - 1) / V::kLanes);
       const std::int64_t lanes = std::int64_t{regs} * V::kLanes;
-      if (left < lanes)
-        dispatch<true>(regs, p, first_row, last_row, column, static_cast<int>(left % V::kLanes));
-      else
-        dispatch<false>(regs, p, first_row, last_row, column, 0);
+      const int tail = left < lanes ? static_cast<int>(left % V::kLanes) : 0;
+      skipped |= tail > 0 ? dispatch<true>(regs, p, first_row, last_row, column, tail)
+                          : dispatch<false>(regs, p, first_row, last_row, column, 0);
       column += lanes;
     }
     if (p.stream) V::fence();
+    return skipped;
   }
 };
 
@@ -136,7 +153,8 @@ template <class F32, class F64, int kMaxRegs>
 constexpr SpmmTable make_spmm_table() {
   SpmmTable table{};
   const auto set = [&]<class V, class X, class Out>(Storage x, Storage out) {
-    table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kMaxRegs>::run;
+    constexpr int kRegs = sizeof(X) == sizeof(Out) && sizeof(X) > 2 ? kMaxRegs : 8;
+    table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kRegs>::run;
   };
   using enum Storage;
   set.template operator()<F32, float, float>(kFloat32, kFloat32);

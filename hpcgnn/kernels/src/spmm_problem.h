@@ -1,4 +1,5 @@
-/// What one SpMM kernel call works on, and the tables that hold the kernels of each instruction set.
+/// What one SpMM kernel call works on, and the tables that hold the kernels of each instruction
+/// set.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@ namespace hpcgnn::kernels {
 
 /// A CSR-like matrix times a dense row-major matrix.
 ///
-/// Row i holds the non-zeros [begin[i], end[i]) of `indices` and `values`. Results of rows longer
-/// than `longest_row` are left alone.
+/// Row i holds the non-zeros [begin[i], end[i]) of `indices` and `values`. Rows longer than
+/// `longest_row`, or of negative length, are left alone.
 struct SpmmProblem {
   const std::int64_t* begin;
   const std::int64_t* end;
@@ -23,15 +24,15 @@ struct SpmmProblem {
   std::int64_t x_pitch;        ///< elements from one row of x to the next
   std::int64_t out_pitch;      ///< elements from one row of out to the next
   std::int64_t width;          ///< columns to compute
-  std::int64_t longest_row;
-  std::int64_t num_indices;    ///< readable length of `indices`; prefetch looks no further
-  bool accumulate;             ///< add to `out` instead of overwriting it
-  bool mean;                   ///< divide by `counts`; a zero count gives zero
-  bool stream;                 ///< write past the cache; rows of `out` begin on 64-byte boundaries
+  std::uint64_t longest_row;
+  std::int64_t num_indices;  ///< readable length of `indices`; prefetch looks no further
+  bool accumulate;           ///< add to `out` instead of overwriting it
+  bool mean;                 ///< divide by `counts`; a zero count gives zero
+  bool stream;               ///< write past the cache; rows of `out` begin on 64-byte boundaries
 };
 
-/// Compute rows [first_row, last_row).
-using SpmmKernel = void (*)(const SpmmProblem&, std::int64_t first_row, std::int64_t last_row);
+/// Compute rows [first_row, last_row); returns whether any was left alone.
+using SpmmKernel = bool (*)(const SpmmProblem&, std::int64_t first_row, std::int64_t last_row);
 
 /// Kernels by storage type of x and of out; null where the pair is not offered.
 struct SpmmTable {

@@ -1,6 +1,8 @@
 #include "transpose.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "balance.h"
@@ -19,6 +21,20 @@ void permute(const T* values, const std::int64_t* source, std::int64_t count, T*
     const std::int64_t last = std::min(count, (task + 1) * kChunk);
     for (std::int64_t i = task * kChunk; i < last; ++i) out[i] = values[source[i]];
   });
+}
+
+template <class T>
+void transpose_values(const Pattern& a, const T* values, T* out) {
+  std::vector<std::int64_t> cursor(a.indptr, a.indptr + a.num_rows);
+  for (std::int64_t i = 0; i < a.num_rows; ++i)
+    for (std::int64_t e = a.indptr[i]; e < a.indptr[i + 1]; ++e) {
+      const std::int32_t j = a.indices[e];
+      std::int64_t& position = cursor[static_cast<std::size_t>(j)];
+      if (position == a.indptr[j + 1])
+        throw std::invalid_argument("the pattern is not symmetric: column " + std::to_string(j) +
+                                    " has more entries than row " + std::to_string(j));
+      out[position++] = values[e];
+    }
 }
 
 }  // namespace
@@ -72,6 +88,14 @@ void permute_values(const void* values, const std::int64_t* source, std::int64_t
   else
     permute(static_cast<const std::int32_t*>(values), source, count,
             static_cast<std::int32_t*>(out), threads);
+}
+
+void transpose_values_symmetric(const Pattern& a, const void* values, int element_bytes,
+                                void* out) {
+  if (element_bytes == 8)
+    transpose_values(a, static_cast<const std::int64_t*>(values), static_cast<std::int64_t*>(out));
+  else
+    transpose_values(a, static_cast<const std::int32_t*>(values), static_cast<std::int32_t*>(out));
 }
 
 }  // namespace hpcgnn::kernels

@@ -23,4 +23,11 @@ void transpose_csr(const Pattern& a, std::int64_t* out_indptr, std::int32_t* out
 void permute_values(const void* values, const std::int64_t* source, std::int64_t count,
                     int element_bytes, void* out, int num_threads);
 
+/// Values of the transpose of a matrix whose pattern is symmetric, in one pass (graph-sampling
+/// paper, Algorithm 6): entry (i, j) is the next one of row j of the transpose, as rows i come in
+/// order. O(nnz) time, one cursor a row. Elements of `element_bytes` (4 or 8).
+/// @pre columns ascend inside each row.
+/// @throws std::invalid_argument when a column has more entries than its row: no symmetric pattern.
+void transpose_values_symmetric(const Pattern& a, const void* values, int element_bytes, void* out);
+
 }  // namespace hpcgnn::kernels

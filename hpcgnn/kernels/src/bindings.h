@@ -1,0 +1,59 @@
+/// Array types and checks shared by the parts of the extension module.
+///
+/// Defaults, dtype errors and documentation live in the Python face; shapes, offsets and row
+/// numbers are checked in the bindings, before the GIL is released. No argument is ever converted:
+/// a converted copy of an output would swallow the result.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "types.h"
+
+namespace hpcgnn::kernels {
+
+namespace nb = nanobind;
+
+template <class T>
+using Vector = nb::ndarray<T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Matrix = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using AnyVector = nb::ndarray<nb::ro, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using AnyMatrix = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutMatrix = nb::ndarray<nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Offsets = Vector<const std::int64_t>;
+using Indices = Vector<const std::int32_t>;
+
+inline std::int64_t extent(const auto& array, int axis) {
+  return static_cast<std::int64_t>(array.shape(static_cast<std::size_t>(axis)));
+}
+
+inline void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+/// `half` names what uint16 elements are.
+inline Storage storage_of(nb::dlpack::dtype dtype, const std::string& half) {
+  if (dtype == nb::dtype<float>()) return Storage::kFloat32;
+  if (dtype == nb::dtype<double>()) return Storage::kFloat64;
+  if (dtype == nb::dtype<std::uint16_t>() && half == "bfloat16") return Storage::kBFloat16;
+  if (dtype == nb::dtype<std::uint16_t>() && half == "float16") return Storage::kFloat16;
+  throw nb::type_error("a dense operand must be float32, float64, or uint16 with half named");
+}
+
+/// A new array that Python frees.
+template <class T>
+Vector<T> new_vector(std::int64_t size) {
+  T* const data = new T[static_cast<std::size_t>(size)];
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return Vector<T>(data, {static_cast<std::size_t>(size)}, owner);
+}
+
+void bind_rows(nb::module_& m);
+void bind_sparse(nb::module_& m);
+
+}  // namespace hpcgnn::kernels
