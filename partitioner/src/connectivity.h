@@ -13,7 +13,7 @@ using Part = std::uint16_t;
 
 /// One table for each net. A net with few pins has a hash table with a few slots more than pins; a
 /// net with many has a slot for each part. So memory is linear in the pins whatever the number of
-/// parts: at most 5 bytes a pin and 24 bytes a net.
+/// parts: at most 5 bytes a pin and 20 bytes a net.
 class Connectivity {
  public:
   Connectivity(const Hypergraph& graph, int num_parts, std::span<const Part> part);

@@ -30,7 +30,7 @@ void better_than_a_random_start(Objective objective, Preset preset, int threads)
   const Graph input = random_graph(3000, 6, 13);
   const int num_parts = 9;
   const auto start = random_parts<std::int32_t>(3000, num_parts, 14);
-  const Options options{objective, preset, 0.05, 15, threads, 60};
+  const Options options{objective, preset, 0.05, 15, threads};
   const Result result =
       part_graph(input.view(), num_parts, {}, {{"random", start}}, options, nullptr);
   CHECK(result.winner == "random" && result.part.size() == start.size());
@@ -48,7 +48,7 @@ void the_best_start_wins() {
   const Graph input = ring(400);
   std::vector<std::int32_t> good, bad(400, 3);
   for (int v = 0; v < 400; ++v) good.push_back(v / 100);
-  const Options options{Objective::kMaxBoth, Preset::kFast, 0.05, 1, 1, 60};
+  const Options options{Objective::kMaxBoth, Preset::kFast, 0.05, 1, 1};
   const Result result =
       part_graph(input.view(), 4, {}, {{"bad", bad}, {"good", good}}, options, nullptr);
   CHECK(result.winner == "good");
@@ -57,7 +57,7 @@ void the_best_start_wins() {
 
 void a_start_is_made_where_none_is_given() {
   const Graph input = random_graph(4000, 6, 17);
-  const Options options{Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 1, 60};
+  const Options options{Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 1};
   const auto noise = random_parts<std::int32_t>(4000, 9, 18);
   const Result result = part_graph(input.view(), 9, {}, {{"own", {}}}, options, nullptr);
   CHECK(result.winner == "own" && result.metrics.imbalance < 0.06);
@@ -91,7 +91,7 @@ void no_time_returns_the_start() {
 }
 
 void tiny_inputs_work() {
-  const Options options{Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 2, 60};
+  const Options options{Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 2};
   const std::vector<std::int32_t> none, one{4};
   CHECK(part_graph(Graph{}.view(), 3, {}, {{"none", none}}, options, nullptr).part.empty());
   const Graph loop{{0, 2}, {0, 0}};

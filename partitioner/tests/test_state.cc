@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <limits>
+
 #include "annealing.h"
 #include "state.h"
 #include "support.h"
@@ -55,7 +58,7 @@ void rebalancing_keeps_the_limits() {
   const Balance balance(state, 0.05);
   CHECK(balance.total_excess(state) > 0);
   Potential potential(Objective::kMaxBoth, 6, {}, 1000);
-  const Deadline deadline(60);
+  const Deadline deadline(std::numeric_limits<double>::infinity());
   Annealer(state, balance, potential, deadline, Random(5)).rebalance();
   CHECK(balance.total_excess(state) == 0);
 }
