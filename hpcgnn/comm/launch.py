@@ -14,6 +14,7 @@ from hpcgnn.errors import InputError
 __all__ = ["check_world", "run_mpi_command"]
 
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+_LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
 
 
 def check_world(environment: dict[str, str], world_size: int) -> None:
@@ -46,6 +47,15 @@ def check_world(environment: dict[str, str], world_size: int) -> None:
             )
 
 
+def is_first(environment: dict[str, str]) -> bool:
+    """Return whether the launcher counts this process as its first, or does not count it.
+
+    Not collective: processes that are each alone in their world cannot ask each other.
+    """
+    ranks = [environment[name] for name in _LAUNCHER_RANKS if name in environment]
+    return all(rank == "0" for rank in ranks)
+
+
 def run_mpi_command(name: str, main: Callable[[MPI.Intracomm], int]) -> None:
     """Run `main(COMM_WORLD)` and exit with its status; an error ends every rank.
 
@@ -64,8 +74,9 @@ def run_mpi_command(name: str, main: Callable[[MPI.Intracomm], int]) -> None:
             sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
         status = USAGE_ERROR
     except InputError as error:
-        sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
-        sys.stderr.flush()
+        if world.size > 1 or is_first(dict(os.environ)):
+            sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+            sys.stderr.flush()
         if world.size > 1:
             world.Abort(USAGE_ERROR)
         status = USAGE_ERROR

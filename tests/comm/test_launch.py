@@ -1,6 +1,6 @@
 import pytest
 
-from hpcgnn.comm.launch import check_world
+from hpcgnn.comm.launch import check_world, is_first
 from hpcgnn.errors import InputError
 
 
@@ -23,3 +23,9 @@ def test_lonely_process_of_several_is_refused(name: str) -> None:
 )
 def test_sane_worlds_pass(environment: dict[str, str], size: int) -> None:
     check_world(environment, size)
+
+
+def test_one_of_several_lonely_processes_speaks() -> None:
+    assert is_first({})
+    assert is_first({"SLURM_PROCID": "0", "PMI_RANK": "0"})
+    assert not is_first({"SLURM_PROCID": "3"})

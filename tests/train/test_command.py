@@ -20,7 +20,8 @@ from hpcgnn.train.signals import EXIT_REQUEUE
 from tests.train.support import Run, make_config, make_graph, train, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 90
+# Generous, for machines that are busy with other things.
+LIMIT_S = 240
 MpiRun = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -81,7 +82,7 @@ def children(process: int) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(4 * LIMIT_S)
 def test_signals_and_kills(tmp_path: Path, store: Path) -> None:
     """SIGUSR1 to the launcher, SIGTERM to the ranks, a killed rank: the run goes on each time."""
     run = tmp_path / "run"
@@ -123,6 +124,7 @@ def test_signals_and_kills(tmp_path: Path, store: Path) -> None:
     assert Run(run, 0).summary["seeds"][0]["test"] == expected.summary["seeds"][0]["test"]
 
 
+@pytest.mark.timeout(LIMIT_S)
 def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_run: MpiRun) -> None:
     taken, file = tmp_path / "taken", tmp_path / "file"
     file.touch()
@@ -169,24 +171,26 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
 
 
 def test_worlds_of_size_one_are_noticed(tmp_path: Path, store: Path) -> None:
-    """A launcher that speaks another protocol starts four worlds of one rank."""
+    """A launcher that speaks another protocol starts worlds of one rank; the first one speaks."""
     command = [sys.executable, "-m", "hpcgnn.train", *arguments(store, tmp_path / "run")]
-    lone = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OMPI_", "PMI", "PRTE_", "SLURM_"))
-    }
-    ended = subprocess.run(
-        command,
-        env={**lone, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("hpcgnn train: error: SLURM_STEP_NUM_TASKS=4, but this process is alone")
+    launchers = ("OMPI_", "PMI", "PRTE_", "SLURM_")
+    lone = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
+    lone["SLURM_STEP_NUM_TASKS"] = "2"
+    worlds = [
+        subprocess.Popen(
+            command,
+            env={**lone, "SLURM_PROCID": str(number)},
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    first, second = (world.communicate(timeout=LIMIT_S)[1] for world in worlds)
+    assert [world.returncode for world in worlds] == [2, 2]
+    (line,) = first.splitlines()
+    assert line.startswith("hpcgnn train: error: SLURM_STEP_NUM_TASKS=2, but this process is alone")
     assert "--mpi=pmix" in line
+    assert second == ""
     assert not (tmp_path / "run").exists()
