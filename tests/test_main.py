@@ -48,8 +48,8 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def test_unknown_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "trian", "x.toml") == 2
-    expected = "hpcgnn: error: no command 'trian'; did you mean 'train'?\n"
+    assert call(monkeypatch, "partitions", "x.toml") == 2
+    expected = "hpcgnn: error: no command 'partitions'; did you mean 'partition'?\n"
     assert capsys.readouterr().err == expected
 
 

@@ -21,7 +21,16 @@ from hpcgnn.errors import InputError
 from hpcgnn.predict import main, read_ids
 from hpcgnn.storage import store_from_arrays
 from tests.train.oracle import sage_layer
-from tests.train.support import NUM_CLASSES, Graph, Run, make_config, make_graph, train, write_store
+from tests.train.support import (
+    NUM_CLASSES,
+    Graph,
+    Run,
+    StopAfter,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
 
 # Ids of nodes as a compacted edge list has them, in no order.
 IDS = np.random.default_rng(2).permutation(np.arange(61) * 10**15 - 3 * 10**16)
@@ -230,6 +239,15 @@ def test_a_run_without_checkpoints(comm: MPI.Intracomm, comm_tmp_path: Path, run
         shutil.copy(run.path / "config.toml", comm_tmp_path / "missing")
     comm.Barrier()
     with pytest.raises(CollectiveInputError, match="has no checkpoint; it has none; train first"):
+        predict_elsewhere(comm, comm_tmp_path, comm_tmp_path / "out.h5")
+
+
+def test_a_run_that_was_not_evaluated_yet(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, GRAPH)
+    settings = ("train.evaluate_every=10", "train.epochs=10")
+    train(comm, make_config(store, comm_tmp_path / "missing", *settings), StopAfter(2))
+    comm.Barrier()
+    with pytest.raises(CollectiveInputError, match=r"epoch000002 has no evaluated model yet: let"):
         predict_elsewhere(comm, comm_tmp_path, comm_tmp_path / "out.h5")
 
 

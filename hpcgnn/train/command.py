@@ -206,8 +206,8 @@ def _finish(
         trace.close()
         if grid.rank == 0 and outcome.stopped:
             report(
-                f"stopped by a signal, with a checkpoint in {directory.checkpoints}: "
-                "start the same command again to go on"
+                f"stopped by a signal after {outcome.epochs_run} epochs, which are in "
+                f"{directory.checkpoints}: start the same command again to go on"
             )
         elif grid.rank == 0:
             summary = summarise(config, graph, outcome, directory.read_metrics(), ranks)

@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from typing import Any
 
-from hpcgnn.comm import ProcessGrid, agree
+from hpcgnn.comm import ProcessGrid, agree, sum_over_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, write_checkpoint
 from hpcgnn.train.config import Config
@@ -26,7 +26,7 @@ class Outcome:
     results
         A line for each finished seed, see `SeedRun.result`.
     stopped
-        Whether a signal ended it before all seeds were done; a checkpoint is there.
+        Whether a signal ended it before all seeds were done; a checkpoint holds every epoch.
     epochs_run
         Epochs since the start of this process.
     """
@@ -85,6 +85,9 @@ class TrainingLoop:
         if checkpoint is not None:
             self._results = checkpoint.state["finished_seeds"]
             seeds = seeds[seeds.index(checkpoint.state["seed"]) :]
+        # A signal that came while the graph was read: its sender may not wait for an epoch.
+        if sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0:
+            return Outcome(self._results, stopped=True, epochs_run=0)
         for position, seed in enumerate(seeds, start=1):
             run = SeedRun(self._task, self._config, seed, self._trace)
             if checkpoint is not None:

@@ -18,7 +18,8 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
     Not collective.
 
     Where and how it runs may change: the exchange, the run directory's settings, the trace, the
-    place of the store. A run of one seed may get more epochs, and seeds may be appended.
+    place of the store. A run of one seed may get more epochs where its schedule allows, and seeds
+    may be appended.
 
     Raises
     ------
@@ -44,5 +45,7 @@ def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
         return True
     if key == "train.seeds":
         return bool(new[: len(old)] == old)
-    # Finished seeds stay as they are, so that only a lone seed can go on.
-    return key == "train.epochs" and len(before.train.seeds) == 1 and new > old
+    # Finished seeds stay as they are, so that only a lone seed can go on; the rates of its past
+    # epochs must not depend on the number of epochs.
+    lasting = before.train.schedule in ("constant", "step")
+    return key == "train.epochs" and len(before.train.seeds) == 1 and lasting and new > old

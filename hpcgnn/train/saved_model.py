@@ -58,13 +58,11 @@ class SavedModel:
         Not collective.
         """
         state = self.checkpoint.state
-        epoch = state["kept"]["epoch"]
         return {
             "run": str(self.run),
             "store": self.config.graph.store,
             "seed": state["seed"],
-            # The initial model is kept until the first evaluation.
-            "epoch": -1 if epoch is None else epoch,
+            "epoch": state["kept"]["epoch"],
             "trained_on": self.trained.fingerprint,
         }
 
@@ -86,7 +84,7 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
     Raises
     ------
     InputError
-        When there is no such checkpoint, or it does not read.
+        When there is no such checkpoint, no model was kept yet, or it does not read.
     """
     if not (run / "config.toml").is_file():
         raise InputError(f"{run} is not a run directory; give the run.dir of hpcgnn.train")
@@ -101,7 +99,12 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
         there = f"seeds {sorted(newest)}" if newest else "none; train first"
         wanted = "no checkpoint" if seed is None else f"no checkpoint of seed {seed}"
         raise InputError(f"{run / 'checkpoints'} has {wanted}; it has {there}")
-    return SavedModel(run, config, read_checkpoint(newest[seed]))
+    checkpoint = read_checkpoint(newest[seed])
+    if checkpoint.state["kept"]["epoch"] is None:
+        raise InputError(
+            f"{newest[seed]} has no evaluated model yet: let the run go on, or use another --seed"
+        )
+    return SavedModel(run, config, checkpoint)
 
 
 def best_seed(valid: dict[int, float | None]) -> int:

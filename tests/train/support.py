@@ -128,7 +128,8 @@ class StopAfter(StopRequest):
     """A request to stop that arrives in the given epoch, counted from 1."""
 
     def __init__(self, epoch: int) -> None:
-        self._left = epoch
+        # The first look comes before the first epoch.
+        self._left = epoch + 1
 
     @property
     def received(self) -> str | None:  # type: ignore[override]

@@ -101,6 +101,7 @@ CHANGES = {
     "train.epochs=5": r"train.epochs = 5, but the run in .* has 8",
     "train.seeds=[2]": r"has seed 1, which is not in train.seeds",
     "train.seeds=[2, 1]": r"train.seeds = \(2, 1\), but the run in",
+    "train.schedule=cosine": r"train.schedule = 'cosine', but the run in .* has 'constant'",
     "graph.undirected=true": r"graph.undirected = True, but the run in",
 }
 

@@ -171,3 +171,14 @@ def test_a_directory_serves_one_run_at_a_time(
         comm.Barrier()
         with pytest.raises(CollectiveInputError, match=r"run is in use \(.*process \d+\): wait"):
             train(comm, config)
+
+
+def test_a_signal_before_the_first_epoch(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    config = make_config(store, comm_tmp_path / "run", "train.epochs=2")
+    # Any rank may be the one that hears it.
+    early = train(comm, config, StopAfter(0) if comm.rank == comm.size - 1 else None)
+    assert early.status == EXIT_REQUEUE
+    assert not (early.path / "metrics.jsonl").exists()
+    assert train(comm, config).status == 0
