@@ -59,7 +59,9 @@ class Ranks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
-        if WORLD.rank > 0 and reporter is not None:
+        # Launchers give a rank a terminal of their own, which would show every redrawn line.
+        reporter.isatty = lambda: False
+        if WORLD.rank > 0:
             reporter._tw._file = Path(os.devnull).open("w")  # noqa: SIM115
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

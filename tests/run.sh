@@ -16,7 +16,7 @@ cd -- "$(dirname -- "$0")/.."
 . jobs/env.sh
 use_environment test lint
 
-PYTEST=(python -m pytest --color=no -p no:cacheprovider)
+PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
 NO_TESTS=5
 started=$SECONDS
