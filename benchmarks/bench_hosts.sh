@@ -1,17 +1,19 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|training|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|all] [OUT]
 #
-# Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
-# their defaults:
-HOSTS=${HOSTS:-4}                   # emulated hosts, one part of the graph for each rank
-RANKS_PER_HOST=${RANKS_PER_HOST:-1} #
-RATE=${RATE:-200mbit}               # of every link, both ways
-ROUNDS=${ROUNDS:-3}                 # training runs of each kind, in turn
-EPOCHS=${EPOCHS:-4}                 # of each run; the first is not counted
-REPEAT=${REPEAT:-5}                 # of each product
-LIMIT_S=${LIMIT_S:-900}             # for one launch
+# products times single products; the other steps train: with one exchange and another, with 16-bit
+# floats on the wire, and with few training nodes, on active sets and without. Results go to OUT
+# (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with their defaults:
+HOSTS=${HOSTS:-4}                         # emulated hosts
+RANKS_PER_HOST=${RANKS_PER_HOST:-1}       # each rank trains on one part of the graph
+RATE=${RATE:-200mbit}                     # of every link, both ways
+METHODS=${METHODS:-oblivious aware joint} # exchanges to train with
+ROUNDS=${ROUNDS:-3}                       # training runs of each kind, in turn
+EPOCHS=${EPOCHS:-4}                       # of each run; the first is not counted
+REPEAT=${REPEAT:-5}                       # of each product
+LIMIT_S=${LIMIT_S:-900}                   # for one launch
 
 set -euo pipefail
 cd -- "$(dirname -- "$0")/.."
@@ -84,32 +86,48 @@ train() {
         run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || fail "$name: see $out/$name.log"
 }
 
+exchanges() {
+    local round method
+    for ((round = 1; round <= ROUNDS; round++)); do
+        for method in $METHODS; do
+            train "$method-$round" "$graph" exchange.method="$method"
+        done
+    done
+    # shellcheck disable=SC2086
+    compare exchanges $METHODS
+}
+
+wires() {
+    local round method wire
+    for ((round = 1; round <= ROUNDS; round++)); do
+        for method in aware joint; do
+            for wire in native bfloat16; do
+                train "$method-$wire-$round" "$graph" exchange.method="$method" \
+                    exchange.wire="$wire"
+            done
+        done
+    done
+    for method in aware joint; do compare "$method-wires" "$method"-{native,bfloat16}; done
+}
+
+active() {
+    local round method sets
+    for ((round = 1; round <= ROUNDS; round++)); do
+        for method in aware joint; do
+            for sets in false true; do
+                train "$method-active-$sets-$round" "$few" exchange.method="$method" \
+                    exchange.active_sets="$sets"
+            done
+        done
+    done
+    for method in aware joint; do compare "$method-active" "$method"-active-{false,true}; done
+}
+
 runs_of() {
     local name=$1 round
     local -a directories=()
     for ((round = 1; round <= ROUNDS; round++)); do directories+=("$out/$name-$round"); done
     (IFS=, && echo "$name=${directories[*]}")
-}
-
-training() {
-    local round method
-    for ((round = 1; round <= ROUNDS; round++)); do
-        for method in oblivious aware joint; do
-            train "$method-$round" "$graph" exchange.method="$method"
-        done
-        for method in aware joint; do
-            train "$method-bfloat16-$round" "$graph" exchange.method="$method" \
-                exchange.wire=bfloat16
-            train "$method-10-whole-$round" "$few" exchange.method="$method" \
-                exchange.active_sets=false
-            train "$method-10-active-$round" "$few" exchange.method="$method"
-        done
-    done
-    compare exchanges oblivious aware joint
-    for method in aware joint; do
-        compare "$method-wire" "$method" "$method-bfloat16"
-        compare "$method-active" "$method-10-whole" "$method-10-active"
-    done
 }
 
 # compare TABLE BASE NAME...
@@ -123,9 +141,9 @@ compare() {
 }
 
 case $what in
-products | training) steps=("$what") ;;
-all) steps=(products training) ;;
-*) fail "usage: bench_hosts.sh [products|training|all] [OUT]" || exit ;;
+products | exchanges | wires | active) steps=("$what") ;;
+all) steps=(products exchanges wires active) ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|all] [OUT]" || exit ;;
 esac
 prepare
 graphs
