@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("cluster.sh")
 
 SITE = """
-export MPIEXEC="srun --mpi=pmix --kill-on-bad-exit=1"
+export MPIEXEC="srun --mpi=pmix --kill-on-bad-exit=0"
 export HPCGNN_MPI=wheel HPCGNN_VENV="{venv}"
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_mpi_yield_when_idle=1
 unset TMPDIR
