@@ -56,6 +56,8 @@ def test_unknown_command(
 def test_hands_the_arguments_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    # Tests of the command may have imported it already, which runpy warns of.
+    monkeypatch.delitem(sys.modules, "hpcgnn.inspect.__main__", raising=False)
     assert call(monkeypatch, "inspect", str(tmp_path / "none.h5")) == 2
     assert capsys.readouterr().err.startswith("hpcgnn inspect: error: ")
 
