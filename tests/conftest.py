@@ -10,7 +10,8 @@ own, so that a failure anywhere fails the test everywhere. Nothing waits for eve
   stacks of every rank.
 
 A serial run covers the tests with ``comm`` at one rank and all tests without it; a run under
-mpiexec covers ``comm`` at 2, 3 and 4 ranks (and 8 in a world of 8) and the tests marked ``mpi``.
+mpiexec covers ``comm`` at 2, 3 and 4 ranks (and 8 in a world of 8, unless the test is marked
+``max_ranks(4)``) and the tests marked ``mpi``.
 """
 
 import faulthandler
@@ -157,8 +158,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "comm" in metafunc.fixturenames:
-        metafunc.parametrize("comm", tested_sizes(), indirect=True, ids=lambda size: f"np{size}")
+    if "comm" not in metafunc.fixturenames:
+        return
+    limit = metafunc.definition.get_closest_marker("max_ranks")
+    sizes = [size for size in tested_sizes() if limit is None or size <= limit.args[0]]
+    metafunc.parametrize("comm", sizes, indirect=True, ids=lambda size: f"np{size}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -104,3 +104,8 @@ def test_ranks_that_collect_different_tests_stop(pytest_run: PytestRun) -> None:
     )
     assert done.returncode != 0
     assert "test_only_here" in done.stderr
+
+
+@pytest.mark.max_ranks(2)
+def test_most_ranks_are_kept_to(comm: MPI.Intracomm) -> None:
+    assert comm.size <= 2
