@@ -13,7 +13,16 @@ import numpy as np
 import scipy.sparse as sp
 from safetensors.numpy import load_file
 
-from hpcgnn.partition import Partitioner, block, measure, metis, random, read_pattern
+from hpcgnn.partition import (
+    CSRGraph,
+    Partition,
+    Partitioner,
+    block,
+    measure,
+    metis,
+    random,
+    read_pattern,
+)
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.train.checkpoint import checkpoint_paths
@@ -24,10 +33,19 @@ from hpcgnn.train.signals import StopRequest
 from tests.ugly import ugly_matrix
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
+
+
+def empty_second(graph: CSRGraph, num_parts: int) -> Partition:
+    """Deal the nodes out to the parts in turn, but give the second none."""
+    part = np.arange(graph.num_nodes, dtype=np.int32) % num_parts
+    return Partition(np.where(part == 1, 0, part), num_parts)
+
+
 PARTITIONERS: Mapping[str, Partitioner] = {
     "random": random(5),
     "block": block(),
     "metis": metis(5),
+    "empty second": empty_second,
 }
 
 
@@ -81,9 +99,15 @@ def make_graph(
 
 
 def write_store(
-    comm: MPI.Intracomm, directory: Path, graph: Graph, *, method: str = "random", parts: int = 4
+    comm: MPI.Intracomm,
+    directory: Path,
+    graph: Graph,
+    *,
+    method: str = "random",
+    parts: int | None = None,
 ) -> Path:
-    """Write `graph` in parts; every rank gets the path once the file is there."""
+    """Write `graph` in parts, four at least; every rank gets the path once the file is there."""
+    parts = parts or max(4, comm.size)
     path = directory / f"{method}{parts}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"

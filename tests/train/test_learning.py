@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hpcgnn.nn import ModelShape, make_model
+from hpcgnn.storage import Split
 from hpcgnn.train.config_file import load_config
 from hpcgnn.train.optimise import clip_gradients, learning_rate, make_optimizer
 from tests.train.oracle import dense_losses
@@ -84,6 +85,20 @@ def test_the_last_model_is_kept_on_request(
     for name, value in tensors.items():
         if "/model/" in name:
             np.testing.assert_array_equal(value, tensors[name.replace("/model/", "/best/")])
+
+
+def test_without_validation_nodes_the_last_model_is_kept(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = make_graph()
+    split = np.where(graph.split == Split.VALID, Split.NONE, graph.split).astype(np.uint8)
+    store = write_store(comm, comm_tmp_path, replace(graph, split=split))
+    run = train(comm, make_config(store, comm_tmp_path / "run", "train.epochs=3"))
+    (seed,) = run.summary["seeds"]
+    assert seed["valid"] is None
+    assert seed["best_epoch"] == 2
+    assert "valid_loss" not in run.metrics[-1]
+    assert run.predictions()["prediction"].shape == (61,)
 
 
 def test_checkpoints_are_pruned(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path) -> None:

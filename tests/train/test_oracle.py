@@ -64,3 +64,17 @@ def test_replicated_block_rows(
 def test_other_depths(comm: MPI.Intracomm, comm_tmp_path: Path, num_layers: int) -> None:
     settings = (f"model.num_layers={num_layers}", "train.dtype=float64")
     check(comm, comm_tmp_path, {"directed": True}, "random", *settings)
+
+
+@pytest.mark.parametrize("exchange", ["aware", "oblivious"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_a_rank_without_nodes(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, exchange: str
+) -> None:
+    made = make_graph(weighted=True)
+    store = write_store(comm, comm_tmp_path, made, method="empty second", parts=comm.size)
+    settings = (f"model.name={model}", f"exchange.method={exchange}", "train.dtype=float64")
+    config = make_config(store, comm_tmp_path / "run", "train.epochs=5", *settings)
+    run = train(comm, config)
+    np.testing.assert_allclose(run.column("train_loss"), dense_losses(made, config, 5), rtol=1e-12)
+    assert run.predictions()["node_id"].tolist() == list(range(len(made.ids)))
