@@ -1,0 +1,101 @@
+"""Timing that survives a busy machine: warm-up discarded, functions in turn, medians and spread.
+
+`interleave` times several functions in one process, one call each in every round and in a rotating
+order, so that load, clock and caches meet them alike: ratios within a run can be trusted, seconds
+of different runs cannot. `surroundings` says where a result was measured.
+"""
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Timing", "commit", "interleave", "surroundings"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of the calls of one function."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """Return the median."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Return the distance between the quartiles over the median; 0 for a single call."""
+        if len(self.seconds) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.seconds, n=4)
+        return (high - low) / self.median_s
+
+
+def interleave(
+    functions: Mapping[str, Callable[[], object]],
+    *,
+    warmup: int,
+    repeat: int,
+    least_s: float = 0.0,
+    most: int = 200,
+) -> dict[str, Timing]:
+    """Time `functions` in turn.
+
+    Parameters
+    ----------
+    warmup
+        Rounds that are not counted.
+    repeat
+        Rounds that are counted; more, up to `most`, until they have taken `least_s` seconds.
+    """
+    names = list(functions)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    spent, done = 0.0, -warmup
+    while done < repeat or (spent < least_s and done < most):
+        # Each call finds the caches as another function left them, a different one each round.
+        first = done % len(names)
+        for name in names[first:] + names[:first]:
+            start = time.perf_counter()
+            functions[name]()
+            elapsed = time.perf_counter() - start
+            if done >= 0:
+                seconds[name].append(elapsed)
+                spent += elapsed
+        done += 1
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def surroundings(*libraries: str) -> dict[str, Any]:
+    """Return commit, machine, load and the versions of those `libraries` that are installed."""
+    return {
+        "commit": commit(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1),
+        "versions": {name: found for name in libraries if (found := _version(name))},
+    }
+
+
+def commit() -> str:
+    """Return the commit of the working tree, marked when it has changes; `unknown` without git."""
+    words = ["git", "describe", "--always", "--dirty"]
+    where = Path(__file__).parent
+    try:
+        done = subprocess.run(words, cwd=where, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

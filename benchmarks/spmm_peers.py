@@ -1,0 +1,109 @@
+"""The peers of the SpMM benchmark, each where it is installed.
+
+A peer is a function from a problem to a function without arguments that does the whole product and
+returns it as a NumPy array. All read the same operand; each allocates its result as it always does.
+"""
+
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from benchmarks.spmm_graphs import Matrix
+from hpcgnn.typing import FloatArray
+
+__all__ = ["Peer", "Problem", "installed_peers"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product: `values` None stands for all ones."""
+
+    matrix: Matrix
+    values: FloatArray | None
+    x: FloatArray
+    threads: int
+
+    @property
+    def data(self) -> FloatArray:
+        """Return the values, ones included."""
+        return np.ones_like(self.matrix.values) if self.values is None else self.values
+
+
+Peer = Callable[[Problem], Callable[[], FloatArray]]
+
+
+def installed_peers(names: list[str]) -> dict[str, Peer]:
+    """Return the peers of `names` that can be imported."""
+    modules = {"torch": "torch", "scipy": "scipy", "dgl": "dgl", "pyg": "torch_geometric"}
+    peers = {"torch": torch_csr, "scipy": scipy_csr, "dgl": dgl_spmm, "pyg": pyg_spmm}
+    return {name: peers[name] for name in names if find_spec(modules[name]) is not None}
+
+
+def torch_csr(problem: Problem) -> Callable[[], FloatArray]:
+    """Torch CSR (MKL), with int32 indices: faster than with the default int64."""
+    torch.set_num_threads(problem.threads)
+    a, x = _torch_matrix(problem), torch.from_numpy(problem.x)
+    return lambda: (a @ x).numpy()
+
+
+def scipy_csr(problem: Problem) -> Callable[[], FloatArray]:
+    """SciPy CSR: one thread, whatever was asked for."""
+    m = problem.matrix
+    shape = (m.num_nodes, m.num_nodes)
+    a = sparse.csr_matrix((problem.data, m.indices, m.indptr.astype(np.int32)), shape=shape)
+    return lambda: a @ problem.x
+
+
+def dgl_spmm(problem: Problem) -> Callable[[], FloatArray]:
+    """DGL's g-SpMM with int32 indices: copy_u_sum without weights, u_mul_e_sum with them."""
+    dgl = _import_dgl()
+    torch.set_num_threads(problem.threads)
+    dgl.utils.set_num_threads(problem.threads)
+    m = problem.matrix
+    indptr, indices = torch.from_numpy(m.indptr), torch.from_numpy(m.indices).long()
+    graph = dgl.graph(("csc", (indptr, indices, [])), num_nodes=m.num_nodes).int()
+    x = torch.from_numpy(problem.x)
+    if problem.values is None:
+        return lambda: dgl.ops.copy_u_sum(graph, x).numpy()
+    weights = torch.from_numpy(problem.values).reshape(-1, 1)
+    return lambda: dgl.ops.u_mul_e_sum(graph, x, weights).numpy()
+
+
+def pyg_spmm(problem: Problem) -> Callable[[], FloatArray]:
+    """torch-geometric's spmm on a torch CSR matrix."""
+    from torch_geometric.utils import spmm  # noqa: PLC0415  (only where it is installed)
+
+    torch.set_num_threads(problem.threads)
+    a, x = _torch_matrix(problem), torch.from_numpy(problem.x)
+    return lambda: spmm(a, x, reduce="sum").numpy()
+
+
+def _torch_matrix(problem: Problem) -> torch.Tensor:
+    m = problem.matrix
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "CSR support is in beta"
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(m.indptr.astype(np.int32)),
+            torch.from_numpy(m.indices),
+            torch.from_numpy(problem.data),
+            (m.num_nodes, m.num_nodes),
+        )
+
+
+def _import_dgl() -> Any:
+    # DGL's wheel brings a data-loading library for older versions of torch only; without it the
+    # rest works, so a module of that name keeps the import from looking for it.
+    sys.modules.setdefault("dgl.graphbolt", types.ModuleType("dgl.graphbolt"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import dgl  # noqa: PLC0415  (only where it is installed)
+
+    return dgl
