@@ -1,5 +1,7 @@
 """Checks and transposition of CSR matrices."""
 
+import numpy as np
+
 from hpcgnn.kernels import _kernels
 from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
@@ -72,7 +74,10 @@ def transpose_csr(
         if values.size != indices.size:
             raise ValueError("values and indices must have the same length")
     out_indptr, out_indices, source = _kernels.transpose_csr(indptr, indices, num_columns, threads)
-    out_values = None if values is None else _kernels.permute_values(values, source, threads)
+    if values is None:
+        return out_indptr, out_indices, None, source
+    out_values = np.empty_like(values)
+    _kernels.permute_values(values, source, out_values, threads)
     return out_indptr, out_indices, out_values, source
 
 
@@ -102,4 +107,6 @@ def transpose_values_symmetric(
     require_array("indptr", indptr, 1, ("int64",))
     require_array("indices", indices, 1, ("int32",))
     require_array("values", values, 1, ("float32", "float64"))
-    return _kernels.transpose_values_symmetric(indptr, indices, values)
+    out = np.empty_like(values)
+    _kernels.transpose_values_symmetric(indptr, indices, values, out)
+    return out

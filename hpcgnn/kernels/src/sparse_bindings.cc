@@ -125,26 +125,24 @@ std::tuple<Vector<std::int64_t>, Vector<std::int32_t>, Vector<std::int64_t>> py_
 }
 
 template <class T>
-Vector<T> py_permute_values(const Vector<const T>& values, const Offsets& source, int threads) {
-  const std::int64_t count = extent(source, 0);
-  auto out = new_vector<T>(count);
+void py_permute_values(const Vector<const T>& values, const Offsets& source, Vector<T>& out,
+                       int threads) {
+  require(extent(out, 0) == extent(source, 0), "source and out must have the same length");
   nb::gil_scoped_release unlocked;
-  permute_values(values.data(), source.data(), count, sizeof(T), out.data(), threads);
-  return out;
+  permute_values(values.data(), source.data(), extent(source, 0), sizeof(T), out.data(), threads);
 }
 
 template <class T>
-Vector<T> py_transpose_values_symmetric(const Offsets& indptr, const Indices& indices,
-                                        const Vector<const T>& values) {
+void py_transpose_values_symmetric(const Offsets& indptr, const Indices& indices,
+                                   const Vector<const T>& values, Vector<T>& out) {
   const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
-  require(extent(values, 0) == nonzeros, "values and indices must have the same length");
+  require(extent(values, 0) == nonzeros && extent(out, 0) == nonzeros,
+          "values and indices must have the same length");
+  nb::gil_scoped_release unlocked;
   check_indptr(indptr.data(), num_rows, nonzeros);
   check_range("indices", indices.data(), nonzeros, num_rows);
-  auto out = new_vector<T>(nonzeros);
-  nb::gil_scoped_release unlocked;
   transpose_values_symmetric({indptr.data(), indices.data(), num_rows, num_rows}, values.data(),
                              sizeof(T), out.data());
-  return out;
 }
 
 void py_validate_csr(const Offsets& indptr, const Indices& indices, std::int64_t num_columns,
@@ -159,9 +157,9 @@ void py_validate_csr(const Offsets& indptr, const Indices& indices, std::int64_t
 template <class T>
 void bind_values(nb::module_& m) {
   m.def("permute_values", &py_permute_values<T>, "values"_a.noconvert(), "source"_a.noconvert(),
-        "threads"_a);
+        "out"_a.noconvert(), "threads"_a);
   m.def("transpose_values_symmetric", &py_transpose_values_symmetric<T>, "indptr"_a.noconvert(),
-        "indices"_a.noconvert(), "values"_a.noconvert());
+        "indices"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert());
 }
 
 }  // namespace

@@ -1,0 +1,137 @@
+// Gather, scatter-add, conversion, dropout and transposition under 1 to 4 threads.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "dropout.h"
+#include "half.h"
+#include "rows.h"
+#include "testing.h"
+#include "transpose.h"
+
+namespace hpcgnn::kernels::testing {
+namespace {
+
+constexpr std::int64_t kRows = 3001, kSources = 977, kWidth = 37;
+
+std::vector<std::int32_t> random_rows(unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> rows(kRows);
+  for (auto& row : rows) row = static_cast<std::int32_t>(random() % kSources);
+  return rows;
+}
+
+RowsArguments arguments(const void* source, const std::vector<std::int32_t>& rows, void* out,
+                        Storage from, Storage to, std::int64_t num_out_rows, int threads, Isa isa) {
+  return {.source = source,
+          .rows = rows.data(),
+          .out = out,
+          .num_rows = kRows,
+          .num_out_rows = num_out_rows,
+          .width = kWidth,
+          .source_storage = from,
+          .out_storage = to,
+          .num_threads = threads,
+          .isa = isa};
+}
+
+void test_gather_and_scatter(int threads, Isa isa) {
+  const auto rows = random_rows(31);
+  const auto x = random_dense<float>(kSources * kWidth, 37);
+  std::vector<float> gathered(kRows * kWidth), back(kSources * kWidth), expected(back.size());
+  gather_rows(x.data(), rows.data(), kRows, kWidth * 4, gathered.data(), threads);
+  scatter_add_rows(arguments(gathered.data(), rows, back.data(), Storage::kFloat32,
+                             Storage::kFloat32, kSources, threads, isa));
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    for (std::size_t c = 0; c < kWidth; ++c) {
+      const std::size_t from = static_cast<std::size_t>(rows[i]) * kWidth + c;
+      check(gathered[i * kWidth + c] == x[from], "gathered rows are copies");
+      expected[from] += x[from];
+    }
+  check(back == expected, "scatter adds in order");
+}
+
+void test_conversion(int threads, Isa isa) {
+  const auto rows = random_rows(41);
+  const auto x = random_dense<float>(kSources * kWidth, 43);
+  std::vector<Float16> narrow(kRows * kWidth);
+  std::vector<float> wide(kSources * kWidth);
+  convert_rows(arguments(x.data(), rows, narrow.data(), Storage::kFloat32, Storage::kFloat16, kRows,
+                         threads, isa));
+  scatter_add_rows(arguments(narrow.data(), rows, wide.data(), Storage::kFloat16, Storage::kFloat32,
+                             kSources, threads, isa));
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    for (std::size_t c = 0; c < kWidth; ++c)
+      check(narrow[i * kWidth + c].bits ==
+                half::to_float16(x[static_cast<std::size_t>(rows[i]) * kWidth + c]).bits,
+            "rounded like one element at a time");
+}
+
+void test_half_round_trip() {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Float16 f{static_cast<std::uint16_t>(bits)};
+    const BFloat16 b{static_cast<std::uint16_t>(bits)};
+    const float wide_f = half::to_float(f), wide_b = half::to_float(b);
+    check(std::isnan(wide_f) ? std::isnan(half::to_float(half::to_float16(wide_f)))
+                             : half::to_float16(wide_f).bits == f.bits,
+          "float16 round trip");
+    check(std::isnan(wide_b) ? std::isnan(half::to_float(half::to_bfloat16(wide_b)))
+                             : half::to_bfloat16(wide_b).bits == b.bits,
+          "bfloat16 round trip");
+  }
+}
+
+void test_dropout(int threads) {
+  const std::vector<double> ones(kRows * kWidth, 1.0);
+  const std::vector<float> narrow_ones(ones.size(), 1.0f);
+  std::vector<double> out(ones.size());
+  std::vector<float> narrow(ones.size());
+  std::vector<std::int64_t> ids(kRows);
+  std::iota(ids.begin(), ids.end(), std::int64_t{1} << 40);
+  dropout_rows(ones.data(), ids.data(), kRows, kWidth, 7, 0.25, out.data(), threads);
+  dropout_rows(narrow_ones.data(), ids.data(), kRows, kWidth, 7, 0.25, narrow.data(), threads);
+  std::int64_t kept = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    check((out[i] == 0) == (narrow[i] == 0), "one mask for both precisions");
+    kept += out[i] != 0;
+  }
+  check(std::abs(static_cast<double>(kept) / static_cast<double>(out.size()) - 0.75) < 0.01,
+        "three of four are kept");
+}
+
+void test_transpose(const Csr& a, int threads) {
+  const std::size_t nonzeros = a.indices.size();
+  std::vector<std::int64_t> indptr(static_cast<std::size_t>(a.num_columns) + 1), source(nonzeros);
+  std::vector<std::int32_t> indices(nonzeros);
+  transpose_csr({a.indptr.data(), a.indices.data(), a.num_rows(), a.num_columns}, indptr.data(),
+                indices.data(), source.data(), threads);
+  std::vector<double> values(nonzeros);
+  permute_values(a.values.data(), source.data(), a.num_nonzeros(), 8, values.data(), threads);
+  for (std::size_t j = 0; j + 1 < indptr.size(); ++j)
+    for (auto e = static_cast<std::size_t>(indptr[j]); e < static_cast<std::size_t>(indptr[j + 1]);
+         ++e) {
+      const auto from = static_cast<std::size_t>(source[e]);
+      const auto row = static_cast<std::size_t>(indices[e]);
+      check(a.indices[from] == static_cast<std::int32_t>(j), "the entry is of this column");
+      check(source[e] >= a.indptr[row] && source[e] < a.indptr[row + 1], "and of this row");
+      check(values[e] == a.values[from], "with its value");
+    }
+}
+
+}  // namespace
+}  // namespace hpcgnn::kernels::testing
+
+int main() {
+  using namespace hpcgnn::kernels::testing;
+  test_half_round_trip();
+  for (const int threads : {1, 2, 3, 4}) {
+    for (const hpcgnn::kernels::Isa isa : isas()) {
+      test_gather_and_scatter(threads, isa);
+      test_conversion(threads, isa);
+    }
+    test_dropout(threads);
+    for (const Csr& a : ugly_matrices()) test_transpose(a, threads);
+  }
+  return 0;
+}

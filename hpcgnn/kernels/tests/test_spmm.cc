@@ -1,0 +1,137 @@
+// Both products against a plain loop in float64, at every instruction set and 1 to 4 threads.
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "cache.h"
+#include "spmm.h"
+#include "spmm_transpose.h"
+#include "testing.h"
+
+namespace hpcgnn::kernels::testing {
+namespace {
+
+template <class T>
+constexpr Storage kStorage = std::is_same_v<T, float> ? Storage::kFloat32 : Storage::kFloat64;
+template <class T>
+constexpr double kTolerance = std::is_same_v<T, float> ? 2e-5 : 1e-12;
+
+struct Form {
+  bool weighted, mean, accumulate, transposed;
+};
+
+template <class T>
+std::vector<double> reference(const Csr& a, const std::vector<T>& x, std::vector<double> out,
+                              std::int64_t width, Form form) {
+  if (!form.accumulate) std::fill(out.begin(), out.end(), 0.0);
+  for (std::int64_t i = 0; i < a.num_rows(); ++i) {
+    const auto [begin, end] =
+        std::pair(a.indptr[static_cast<std::size_t>(i)], a.indptr[static_cast<std::size_t>(i) + 1]);
+    for (std::int64_t e = begin; e < end; ++e) {
+      const std::int64_t j = a.indices[static_cast<std::size_t>(e)];
+      const T rounded = static_cast<T>(a.values[static_cast<std::size_t>(e)]);
+      const double value = (form.weighted ? static_cast<double>(rounded) : 1.0) /
+                           (form.mean ? static_cast<double>(end - begin) : 1.0);
+      const std::int64_t from = form.transposed ? i : j, to = form.transposed ? j : i;
+      for (std::int64_t c = 0; c < width; ++c)
+        out[static_cast<std::size_t>(to * width + c)] +=
+            value * static_cast<double>(x[static_cast<std::size_t>(from * width + c)]);
+    }
+  }
+  return out;
+}
+
+template <class T>
+std::vector<T> product(const Csr& a, const std::vector<T>& values, const std::vector<T>& x,
+                       std::vector<T> out, std::int64_t width, Form form, int threads, Isa isa) {
+  if (form.transposed)
+    spmm_transpose({.indptr = a.indptr.data(),
+                    .indices = a.indices.data(),
+                    .values = form.weighted ? values.data() : nullptr,
+                    .x = x.data(),
+                    .out = out.data(),
+                    .rows = nullptr,
+                    .num_rows = a.num_rows(),
+                    .num_nonzeros = a.num_nonzeros(),
+                    .num_out_rows = a.num_columns,
+                    .width = width,
+                    .x_storage = kStorage<T>,
+                    .accumulate = form.accumulate,
+                    .mean = form.mean,
+                    .num_threads = threads,
+                    .isa = isa});
+  else
+    spmm({.indptr = a.indptr.data(),
+          .indices = a.indices.data(),
+          .values = form.weighted ? values.data() : nullptr,
+          .x = x.data(),
+          .out = out.data(),
+          .rows = nullptr,
+          .num_rows = a.num_rows(),
+          .num_nonzeros = a.num_nonzeros(),
+          .num_x_rows = a.num_columns,
+          .width = width,
+          .x_storage = kStorage<T>,
+          .out_storage = kStorage<T>,
+          .accumulate = form.accumulate,
+          .mean = form.mean,
+          .num_threads = threads,
+          .isa = isa});
+  return out;
+}
+
+template <class T>
+void test_form(const Csr& a, std::int64_t width, Form form, Isa isa) {
+  const std::int64_t rows_in = form.transposed ? a.num_rows() : a.num_columns;
+  const std::int64_t rows_out = form.transposed ? a.num_columns : a.num_rows();
+  const auto x = random_dense<T>(rows_in * width, 19);
+  const auto before = random_dense<T>(rows_out * width, 23);
+  const std::vector<T> values(a.values.begin(), a.values.end());
+  const auto expected =
+      reference(a, x, std::vector<double>(before.begin(), before.end()), width, form);
+  std::vector<T> first;
+  for (const int threads : {1, 2, 3, 4}) {
+    const auto out = product(a, values, x, before, width, form, threads, isa);
+    if (threads == 1) first = out;
+    check(out == first, "equal bits at any number of threads");
+    double scale = 1;
+    for (const double value : expected) scale = std::max(scale, std::abs(value));
+    for (std::size_t i = 0; i < out.size(); ++i)
+      check(std::abs(static_cast<double>(out[i]) - expected[i]) <= kTolerance<T> * scale,
+            "the product equals the plain loop");
+  }
+}
+
+void test_tiling() {
+  constexpr std::int64_t kCache = 1 << 20;
+  const auto is = [](Tiling found, std::int64_t bytes, bool packed) {
+    return found.bytes == bytes && found.packed == packed;
+  };
+  check(is(choose_tiling(1000, 1024, 100000, kCache), 1024, false), "x fits: one tile");
+  check(is(choose_tiling(4096, 1024, 4096, kCache), 1024, false), "few reads: one tile");
+  check(is(choose_tiling(4096, 1024, 400000, kCache), 256, true), "tiles of a quarter");
+  check(is(choose_tiling(2000, 1000, 400000, kCache), 512, true), "whole lines");
+  check(is(choose_tiling(100000, 1024, 9000000, kCache), 256, false), "narrow tiles, not packed");
+  check(is(choose_tiling(100000, 100, 9000000, kCache), 100, false), "rows narrower than that");
+  check(is(choose_tiling(0, 64, 0, kCache), 64, false), "nothing");
+  check(private_cache_bytes() > 0, "some cache");
+}
+
+}  // namespace
+}  // namespace hpcgnn::kernels::testing
+
+int main() {
+  using namespace hpcgnn::kernels::testing;
+  for (const Csr& a : ugly_matrices())
+    for (const hpcgnn::kernels::Isa isa : isas())
+      for (int bits = 0; bits < 16; ++bits) {
+        const Form form{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0};
+        for (const std::int64_t width : {1, 7, 16, 37}) test_form<float>(a, width, form, isa);
+        test_form<double>(a, 19, form, isa);
+      }
+  const Csr wide = random_csr(std::vector<int>(3000, 16), 3000, 29);
+  for (const hpcgnn::kernels::Isa isa : isas())
+    test_form<float>(wide, 300, {true, false, false, false}, isa);
+  test_tiling();
+  return 0;
+}
