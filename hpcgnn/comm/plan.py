@@ -6,6 +6,7 @@ add. Both are neighbourhood collectives, so no work grows with the number of ran
 each one contiguous MPI datatype, so that no count passes 2^31 however wide the rows are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -104,6 +105,13 @@ class CommPlan:
     def num_sent(self) -> int:
         """Rows that this rank sends in a forward exchange."""
         return len(self.send_rows)
+
+    @property
+    def send_ranges(self) -> Iterator[tuple[int, int]]:
+        """Where the rows of each neighbour begin and end in `send_rows`, in neighbour order."""
+        ends = np.cumsum(self.send_counts, dtype=np.int64)
+        starts = ends - self.send_counts
+        return zip(starts.tolist(), ends.tolist(), strict=True)
 
     def volume(self) -> Volume:
         """Return the rows of one forward exchange; a reverse exchange swaps the two sides.

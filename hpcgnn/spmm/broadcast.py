@@ -19,7 +19,7 @@ from hpcgnn.comm import (
     start_reduce,
 )
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
@@ -45,6 +45,7 @@ class BroadcastExchange:
         self.pool = BufferPool()
         self._owners = ghosts.row_map.owner(ghosts.nodes)
         self._columns = _rows_at_owners(grid, ghosts)
+        self.sequential = True
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return a block for each block column; columns are the rows of its owner.
@@ -59,6 +60,19 @@ class BroadcastExchange:
 
     split_push = split
 
+    def ghosts_of(self, index: int) -> LocalIndices:
+        """Return which ghost each row of a block is, -1 for none.
+
+        Not collective.
+        """
+        root = self.roots[index]
+        chosen = np.flatnonzero(self._owners == root).astype(np.int32)
+        ghosts = np.full(int(self.sizes[root]), -1, np.int32)
+        ghosts[self._columns[chosen]] = chosen
+        return ghosts
+
+    push_ghosts_of = ghosts_of
+
     def start_fetch(self, x: Array) -> "_Fetch":
         """Start the first broadcast.
 
@@ -66,12 +80,14 @@ class BroadcastExchange:
         """
         return _Fetch(self, x)
 
-    def start_push(self, like: Array) -> "_Push":
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
         """Prepare the reductions; each starts with `send`.
 
         Collective.
         """
-        return _Push(self, like)
+        if not additive:
+            raise ValueError("the oblivious exchange pushes sums only")
+        return _Push(self, like, combine)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch, however the MPI library forwards them.
@@ -135,8 +151,8 @@ class _Fetch:
 
 
 class _Push:
-    def __init__(self, exchange: BroadcastExchange, like: Array) -> None:
-        self._exchange, self._like = exchange, like
+    def __init__(self, exchange: BroadcastExchange, like: Array, combine: Combine) -> None:
+        self._exchange, self._like, self._combine = exchange, like, combine
         shape = (int(exchange.sizes[exchange.comm.rank]), like.shape[1])
         self._arrived = exchange.pool.get("arrived", shape, like.dtype)
         self._transfers: dict[int, Transfer] = {}
@@ -155,10 +171,10 @@ class _Push:
         with exchange_span(exchange.trace, "exchange.reverse", rows, partial, exchange.peers):
             self._transfers[index] = start_reduce(exchange.comm, partial, self._arrived, root)
 
-    def finish(self, out: Array) -> None:
+    def finish(self) -> None:
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
             for transfer in self._transfers.values():
                 transfer.wait()
         if exchange.comm.rank in exchange.roots:
-            out += self._arrived
+            self._combine(np.arange(len(self._arrived), dtype=np.int32), self._arrived)

@@ -1,13 +1,17 @@
 """Moving the rows of a list of ghosts: the part of a product that communicates.
 
 A ghost exchange knows which global nodes this rank needs (its *ghosts*) and who owns them. A fetch
-delivers their rows; a push, its adjoint, takes one row for each ghost back to the owner, with add.
-Both go by *stages*, each a subset of the ghosts with its own numbering, so that an exchange may
-keep less than everything in memory.
+delivers their rows; a push, its adjoint, takes one row for each ghost back to the owner, who
+combines what arrives, by addition in a linear product. Both go by *stages*, each a subset of the
+ghosts with its own numbering, so that an exchange may keep less than everything in memory.
+
+At most one fetch and one push of a grid are under way at a time. With a sequential exchange all
+stages of the fetch come before the first stage of the push, or both hold ghosts at once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,7 +21,13 @@ from hpcgnn.sparse import LocalCSR
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
-__all__ = ["Fetch", "GhostExchange", "Ghosts", "Push", "Wire", "exchange_span"]
+__all__ = ["Combine", "Fetch", "GhostExchange", "Ghosts", "Push", "Wire", "exchange_span"]
+
+Combine: TypeAlias = Callable[[LocalIndices, Array], None]
+"""Takes ``(rows, arrived)`` on the owner's side: int32 rows of the owner's array, and what one
+other rank pushed to each, (len(rows), width) in the dtype of `like` or of the wire. Rows repeat
+between calls, never inside one. Calls come in an order that depends on the plan alone, not on
+timing."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +97,8 @@ class Push(Protocol):
         """
         ...
 
-    def finish(self, out: Array) -> None:
-        """Add what all other ranks pushed here to ``out`` (num_rows, width).
+    def finish(self) -> None:
+        """Combine what is still to arrive.
 
         Collective.
         """
@@ -99,6 +109,11 @@ class GhostExchange(Protocol):
     """A way to move rows of ghosts."""
 
     wire: Wire
+
+    @property
+    def sequential(self) -> bool:
+        """Whether stages are few ghosts at a time, and a push combines before it is finished."""
+        ...
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return a block with a column for each ghost, by stages, in the stages' numberings.
@@ -114,6 +129,26 @@ class GhostExchange(Protocol):
         """
         ...
 
+    def ghosts_of(self, index: int) -> LocalIndices:
+        """Return which ghost each column of a stage of `split` is.
+
+        Not collective.
+
+        Returns
+        -------
+        array
+            (columns of the stage,) int32 positions in the ghosts that the exchange was made for; -1
+            for a column that no entry of this rank's block has.
+        """
+        ...
+
+    def push_ghosts_of(self, index: int) -> LocalIndices:
+        """Return which ghost each column of a stage of `split_push` is, like `ghosts_of`.
+
+        Not collective.
+        """
+        ...
+
     def start_fetch(self, x: Array) -> Fetch:
         """Start to deliver ghost rows of `x` (num_rows, width).
 
@@ -121,10 +156,25 @@ class GhostExchange(Protocol):
         """
         ...
 
-    def start_push(self, like: Array) -> Push:
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
         """Start the adjoint for rows of the width and dtype of `like`.
 
         Collective.
+
+        Parameters
+        ----------
+        like
+            An array of that width and dtype.
+        combine
+            Takes in what arrives here. It is called inside `Push.finish`, and with a sequential
+            exchange inside `Push.buffer` and `Push.send` too.
+        additive
+            Whether `combine` adds, so that partial sums may be added up on their way.
+
+        Raises
+        ------
+        ValueError
+            When the exchange can only push sums, and `combine` does something else.
         """
         ...
 

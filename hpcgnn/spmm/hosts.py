@@ -11,6 +11,7 @@ sums the mates' partial sums in shared memory, in mate order, and returns one ro
 the host.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm import BufferPool, CommPlan, HostMemory, ProcessGrid, RowMap, Volume
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -67,6 +68,7 @@ class HostExchange:
         self.push_starts: Offsets = np.cumsum([0, *map(len, self.needs)])
         self.own_parts = [_matches(nodes, mine.own) for nodes in self.needs]
         self.fetched_parts = [_matches(nodes, mine.fetched) for nodes in self.needs]
+        self.sequential = False
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block with the rows of the shared array as columns.
@@ -83,6 +85,24 @@ class HostExchange:
         """
         return (block,)
 
+    def ghosts_of(self, index: int) -> LocalIndices:
+        """Return which ghost each row of the shared array is, -1 for none.
+
+        Not collective.
+        """
+        assert index == 0
+        ghosts = np.full(self.num_shared, -1, np.int32)
+        ghosts[self._columns] = np.arange(len(self._columns), dtype=np.int32)
+        return ghosts
+
+    def push_ghosts_of(self, index: int) -> LocalIndices:
+        """Return all ghosts in order.
+
+        Not collective.
+        """
+        assert index == 0
+        return np.arange(len(self._columns), dtype=np.int32)
+
     def start_fetch(self, x: Array) -> "_Fetch":
         """Write own rows, and start to fetch from other hosts into shared memory.
 
@@ -90,12 +110,14 @@ class HostExchange:
         """
         return _Fetch(self, x)
 
-    def start_push(self, like: Array) -> "_Push":
-        """Prepare the return of partial sums.
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
+        """Prepare the return of partial sums, which are added up on every host.
 
         Collective.
         """
-        return _Push(self, like)
+        if not additive:
+            raise ValueError("the hierarchical exchange pushes sums only")
+        return _Push(self, like, combine)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch that leave a host, and only those.
@@ -174,8 +196,8 @@ class _Fetch:
 
 
 class _Push:
-    def __init__(self, exchange: HostExchange, like: Array) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: HostExchange, like: Array, combine: Combine) -> None:
+        self._exchange, self._combine = exchange, combine
         width = like.shape[1]
         starts = exchange.push_starts
         self._shared = exchange.memory.get("push", (int(starts[-1]), width), like.dtype)
@@ -198,7 +220,8 @@ class _Push:
         exchange = self._exchange
         exchange.memory.synchronise("push")
         self._sums[:] = 0
-        self._add(exchange.fetched_parts, self._sums, None)
+        for rows, partial in self._mates(exchange.fetched_parts):
+            kernels.scatter_add_rows(partial, rows, self._sums)
         with exchange_span(
             exchange.trace, "exchange.reverse", exchange.received, self._outgoing, exchange.peers
         ):
@@ -206,25 +229,24 @@ class _Push:
                 kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.half)
             self._transfer = exchange.plan.start_reverse(self._outgoing, self._arrived)
 
-    def finish(self, out: Array) -> None:
+    def finish(self) -> None:
         exchange = self._exchange
-        self._add(exchange.own_parts, out, exchange.own_rows)
+        with exchange.trace.span("boundary.add"):
+            for rows, partial in self._mates(exchange.own_parts):
+                self._combine(exchange.own_rows[rows], partial)
         with exchange.trace.span("wait.reverse"):
             self._transfer.wait()
         with exchange.trace.span("boundary.add"):
-            rows, half = exchange.plan.send_rows, exchange.wire.half
-            kernels.scatter_add_rows(self._arrived, rows, out, half=half)
+            for start, stop in exchange.plan.send_ranges:
+                self._combine(exchange.plan.send_rows[start:stop], self._arrived[start:stop])
 
-    def _add(
-        self,
-        parts: list[tuple[LocalIndices, LocalIndices]],
-        out: Array,
-        rows: LocalIndices | None,
-    ) -> None:
-        """Add the mates' sums, in mate order, so that results do not depend on timing."""
-        starts = self._exchange.push_starts
+    def _mates(
+        self, parts: list[tuple[LocalIndices, LocalIndices]]
+    ) -> Iterator[tuple[LocalIndices, Array]]:
+        """Yield the sums of the mates in mate order, so that results do not depend on timing."""
+        starts, width = self._exchange.push_starts, self._shared.shape[1]
         for mate, (sources, targets) in enumerate(parts):
             segment = self._shared[starts[mate] : starts[mate + 1]]
-            picked = self._exchange.pool.get("picked", (len(sources), out.shape[1]), out.dtype)
+            picked = self._exchange.pool.get("picked", (len(sources), width), segment.dtype)
             kernels.gather_rows(segment, sources, picked)
-            kernels.scatter_add_rows(picked, targets if rows is None else rows[targets], out)
+            yield targets, picked

@@ -109,9 +109,9 @@ class DistributedSpMM:
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
-        fetch = fetched.start_fetch(x) if fetched is not None else None
-        push = pushed.start_push(x, trace) if pushed is not None else None
         out = np.empty((shape[0], x.shape[1]), x.dtype)
+        fetch = fetched.start_fetch(x) if fetched is not None else None
+        push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{direction}"):
             if diagonal is not None:
                 diagonal.matmul(x, out)
@@ -120,7 +120,7 @@ class DistributedSpMM:
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)
         if push is not None:
-            push.finish(out)
+            push.finish()
         if self._grid.replication > 1:
             with trace.span("reduce.replicas", rows=len(out), bytes=out.nbytes):
                 self._grid.sum_over_replicas(out)

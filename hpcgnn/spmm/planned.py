@@ -4,12 +4,14 @@ Algorithm 1 of "Sparsity-Aware Communication for Distributed Graph Neural Networ
 ghosts are one stage.
 """
 
+import numpy as np
+
 from hpcgnn import kernels
 from hpcgnn.comm import BufferPool, CommPlan, ProcessGrid, Transfer, Volume
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, LocalIndices
 
 __all__ = ["PlannedExchange"]
 
@@ -37,6 +39,7 @@ class PlannedExchange:
         self.sent, self.received = self.plan.volume().sent, self.plan.volume().received
         self.peers = world_ranks(grid)
         self.pool = BufferPool()
+        self.sequential = False
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block as it is.
@@ -47,6 +50,16 @@ class PlannedExchange:
 
     split_push = split
 
+    def ghosts_of(self, index: int) -> LocalIndices:
+        """Return all ghosts in order.
+
+        Not collective.
+        """
+        assert index == 0
+        return np.arange(self.plan.num_ghosts, dtype=np.int32)
+
+    push_ghosts_of = ghosts_of
+
     def start_fetch(self, x: Array) -> "_Fetch":
         """Pack and start the all-to-all.
 
@@ -54,12 +67,13 @@ class PlannedExchange:
         """
         return _Fetch(self, x)
 
-    def start_push(self, like: Array) -> "_Push":
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
         """Prepare the return of partial sums; it starts with `send`.
 
         Collective.
         """
-        return _Push(self, like)
+        del additive
+        return _Push(self, like, combine)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch.
@@ -92,8 +106,8 @@ class _Fetch:
 
 
 class _Push:
-    def __init__(self, exchange: PlannedExchange, like: Array) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: PlannedExchange, like: Array, combine: Combine) -> None:
+        self._exchange, self._combine = exchange, combine
         self._ghosts, self._arrived = exchange.buffers(like)
         self._transfer: Transfer | None = None
 
@@ -109,11 +123,11 @@ class _Push:
         ):
             self._transfer = exchange.plan.start_reverse(self._ghosts, self._arrived)
 
-    def finish(self, out: Array) -> None:
+    def finish(self) -> None:
         assert self._transfer is not None, "a push is finished before it is sent"
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
             self._transfer.wait()
         with exchange.trace.span("boundary.add"):
-            rows, half = exchange.plan.send_rows, exchange.wire.half
-            kernels.scatter_add_rows(self._arrived, rows, out, half=half)
+            for start, stop in exchange.plan.send_ranges:
+                self._combine(exchange.plan.send_rows[start:stop], self._arrived[start:stop])

@@ -7,10 +7,11 @@ entries), and one whose adjoint it applies (pushed entries).
 
 from typing import TypeAlias
 
+from hpcgnn import kernels
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmm.ghosts import Fetch, GhostExchange, Push
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, LocalIndices
 
 __all__ = ["Halves", "RemoteHalf"]
 
@@ -30,8 +31,8 @@ class RemoteHalf:
 
     def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
         self.ghosts = ghosts
-        self._blocks = ghosts.split(block)
-        self._push_blocks = ghosts.split_push(block)
+        self.blocks = ghosts.split(block)
+        self.push_blocks = ghosts.split_push(block)
 
     def start_fetch(self, x: Array) -> Fetch:
         """Start to fetch what ``C F x`` needs.
@@ -46,25 +47,52 @@ class RemoteHalf:
         Collective.
         """
         half = self.ghosts.wire.half
-        for index, block in enumerate(self._blocks):
+        for index, block in enumerate(self.blocks):
             with trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with trace.span("boundary.forward"):
                 block.matmul(rows, out, accumulate=True, half=half)
 
-    def start_push(self, x: Array, trace: TraceRecorder) -> Push:
-        """Compute ``Cᵀ x`` and start to push it.
+    def start_push(self, x: Array, out: Array, trace: TraceRecorder) -> "_Sums":
+        """Start to add ``Fᵀ Cᵀ x`` to `out`, which may be uninitialised until `_Sums.finish`.
 
         Collective.
         """
-        push = self.ghosts.start_push(x)
+        return _Sums(self, x, out, trace)
+
+    def push(self, x: Array, push: Push, trace: TraceRecorder) -> None:
+        """Compute ``Cᵀ x`` and send it, stage by stage.
+
+        Collective.
+        """
         half = self.ghosts.wire.half
-        for index, block in enumerate(self._push_blocks):
+        for index, block in enumerate(self.push_blocks):
             partial = push.buffer(index)
             with trace.span("boundary.reverse"):
                 block.transposed.matmul(x, partial, half=half)
             push.send(index)
-        return push
+
+
+class _Sums:
+    """A push of sums: computed at once, so that other work hides it, or by stages at the end."""
+
+    def __init__(self, half: RemoteHalf, x: Array, out: Array, trace: TraceRecorder) -> None:
+        self._half, self._x, self._out, self._trace = half, x, out, trace
+        self._push = half.ghosts.start_push(x, self._add, additive=True)
+        if not half.ghosts.sequential:
+            half.push(x, self._push, trace)
+
+    def finish(self) -> None:
+        """Add what all other ranks pushed here.
+
+        Collective.
+        """
+        if self._half.ghosts.sequential:
+            self._half.push(self._x, self._push, self._trace)
+        self._push.finish()
+
+    def _add(self, rows: LocalIndices, arrived: Array) -> None:
+        kernels.scatter_add_rows(arrived, rows, self._out, half=self._half.ghosts.wire.half)
 
 
 Halves: TypeAlias = tuple[RemoteHalf | None, RemoteHalf | None]
