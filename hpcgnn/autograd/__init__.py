@@ -3,5 +3,6 @@
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
+from hpcgnn.autograd.moments import moments
 
-__all__ = ["DropoutKey", "aggregate", "dropout", "graph_linear"]
+__all__ = ["DropoutKey", "aggregate", "dropout", "graph_linear", "moments"]

@@ -100,6 +100,13 @@ class ProcessGrid:
         """
         allreduce_sum(self.replicas, partial)
 
+    def sum_over_blocks(self, share: Array) -> None:
+        """Replace `share` (any shape) by the sum over the block rows; replicas count once.
+
+        Collective.
+        """
+        allreduce_sum(self.layer, share)
+
     @cached_property
     def host_ranks(self) -> LocalIndices:
         """Ranks of this layer that are on this host, int32 increasing.

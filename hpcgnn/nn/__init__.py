@@ -6,20 +6,31 @@ of logits a node. A new model is a file here and an entry in `MODELS`.
 
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
-from hpcgnn.nn.model import Aggregations, GraphView, LayerView, Model, ModelShape
+from hpcgnn.nn.model import REVERSED, Aggregations, GraphView, LayerView, Model
+from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, make_model
 from hpcgnn.nn.sage import GraphSAGE
+from hpcgnn.nn.shape import ACTIVATIONS, JUMPING, ModelShape
 
 __all__ = [
+    "ACTIVATIONS",
     "GCN",
+    "JUMPING",
     "MODELS",
+    "NORMS",
+    "REVERSED",
     "Aggregations",
+    "BatchNorm",
+    "GraphNorm",
     "GraphSAGE",
     "GraphView",
+    "LayerNorm",
     "LayerView",
     "Model",
     "ModelShape",
+    "Norm",
     "make_model",
+    "make_norm",
     "multi_label_loss",
     "single_label_loss",
 ]

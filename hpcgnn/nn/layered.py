@@ -1,51 +1,145 @@
-"""The body that layer-by-layer models share: dropout, layer, activation, up to the logits."""
+"""The body that layer-by-layer models share, from the features up to the logits.
 
+A layer's output is ``drop in, aggregate, + own rows (residual), normalise, activate``; the last
+layer's ends after the residual. With jumping connections (Xu et al., ICML 2018) every layer is
+hidden, and a linear map of all their outputs, concatenated or by maximum, gives the logits.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import ClassVar
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hpcgnn.autograd import DropoutKey, dropout
-from hpcgnn.nn.model import GraphView, Model, ModelShape
+from hpcgnn.nn.model import GraphView, LayerView, Model
+from hpcgnn.nn.norm import make_norm
+from hpcgnn.nn.shape import ModelShape
 
-__all__ = ["LayeredModel"]
+__all__ = ["ACTIVATION_FUNCTIONS", "LayeredModel", "xavier_linear"]
+
+ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"relu": functional.relu, "elu": functional.elu, "gelu": functional.gelu}
+)
 
 
 class LayeredModel(Model):
-    """A stack of graph layers, each called as ``layer(view, x)``, with ReLU between them.
+    """A stack of graph layers; subclasses say how a layer is made."""
 
-    Subclasses fill `layers` in their constructor.
-    """
+    options = frozenset({"norm", "activation", "residual", "jumping"})
+    maps_own_rows: ClassVar[bool] = False
+    """Whether every layer has a learned map of its own rows, so that a residual needs none."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
-        self.layers = nn.ModuleList()
+        pairs = list(pairwise(shape.widths()))
+        self.layers = nn.ModuleList(
+            self.make_layer(place, *pair) for place, pair in enumerate(pairs)
+        )
+        self.shortcuts = nn.ModuleDict()
+        if shape.residual:
+            for place, (before, after) in enumerate(pairs):
+                if before == after:
+                    self.shortcuts[str(place)] = nn.Identity()
+                elif not self.maps_own_rows:
+                    self.shortcuts[str(place)] = xavier_linear(before, after)
+        norms = [make_norm(shape.norm, shape.hidden) for _ in range(shape.num_hidden_layers)]
+        self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
+        joined = shape.hidden * (shape.num_layers if shape.jumping == "concat" else 1)
+        self.output = nn.Linear(joined, shape.num_classes) if shape.jumping != "none" else None
+
+    @abstractmethod
+    def make_layer(self, place: int, in_width: int, out_width: int) -> nn.Module:
+        """Return the layer at `place`.
+
+        Not collective; the constructor calls it, with `shape` and `directed` set.
+        """
+
+    @classmethod
+    def steps_per_layer(cls, shape: ModelShape) -> int:
+        """Return how many times in a row a layer aggregates."""
+        del shape
+        return 1
+
+    @classmethod
+    def num_aggregations(cls, shape: ModelShape) -> int:
+        """Return how many times in a row the model aggregates."""
+        return shape.num_layers * cls.steps_per_layer(shape)
 
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         """Return logits (N, C); see `Model.forward`.
 
         Collective.
         """
-        return self._through(len(self.layers), graph, x_NF, key)
+        h_NH = self._last_input(graph, x_NF, key)
+        last = self.shape.num_layers
+        if self.output is None:
+            return self._layer(last - 1, graph, h_NH, key)
+        ids = self._view(graph, last - 1).output_ids
+        draw = key.at(last) if key is not None else None
+        logits: Tensor = self.output(dropout(h_NH, ids, draw, self.shape.dropout))
+        return logits
 
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the last layer (N, H); for one layer, the features.
+        """Return the input of the last map (N, H): for one layer without jumping, the features.
 
         Collective.
         """
-        return self._through(len(self.layers) - 1, graph, x_NF, None)
+        return self._last_input(graph, x_NF, None)
 
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the first layer."""
         return list(self.layers[0].parameters())
 
-    def _through(
-        self, num_layers: int, graph: GraphView, x_NF: Tensor, key: DropoutKey | None
-    ) -> Tensor:
+    def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
+        """Return the output rows of a layer; models whose layers draw masks override it.
+
+        Collective.
+        """
+        del draw
+        out: Tensor = self.layers[place](view, x)
+        return out
+
+    def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         h_NH = x_NF
-        for place in range(num_layers):
-            view = graph.layer(place)
-            draw = key.at(place) if key is not None else None
-            h_NH = dropout(h_NH, view.node_ids, draw, self.shape.dropout_before(place))
-            h_NH = self.layers[place](view, h_NH)
-            if place < len(self.layers) - 1:
-                h_NH = functional.relu(h_NH)
-        return h_NH
+        outputs: list[Tensor] = []
+        for place in range(self.shape.num_hidden_layers):
+            h_NH = self._layer(place, graph, h_NH, key)
+            if self.output is not None:
+                view = self._view(graph, place)
+                outputs = [view.own(each) for each in outputs] + [h_NH]
+        if self.output is None:
+            return h_NH
+        if self.shape.jumping == "concat":
+            return torch.cat(outputs, dim=1)
+        return torch.stack(outputs).amax(dim=0)
+
+    def _layer(self, place: int, graph: GraphView, x: Tensor, key: DropoutKey | None) -> Tensor:
+        view = self._view(graph, place)
+        draw = key.at(place) if key is not None else None
+        x = dropout(x, view.node_ids, draw, self.shape.dropout_before(place))
+        out = self.run_layer(place, view, x, draw)
+        if str(place) in self.shortcuts:
+            out = out + self.shortcuts[str(place)](view.own(x))
+        if place >= self.shape.num_hidden_layers:
+            return out
+        if len(self.norms):
+            out = self.norms[place](out, view.sums, training=key is not None)
+        return ACTIVATION_FUNCTIONS[self.shape.activation](out)
+
+    def _view(self, graph: GraphView, place: int) -> LayerView:
+        return graph.layer(place, self.steps_per_layer(self.shape))
+
+
+def xavier_linear(in_width: int, out_width: int) -> nn.Linear:
+    """Return a linear map without bias, by Glorot and Bengio's initialisation.
+
+    Not collective.
+    """
+    linear = nn.Linear(in_width, out_width, bias=False)
+    nn.init.xavier_uniform_(linear.weight)
+    return linear

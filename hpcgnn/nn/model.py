@@ -5,17 +5,18 @@ Shape suffixes in this package: N local nodes, F input features, H hidden width,
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.sparse import AggregationOperator
+from hpcgnn.nn.shape import ModelShape
+from hpcgnn.sparse import AggregationOperator, RankSums
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["Aggregations", "GraphView", "LayerView", "Model", "ModelShape"]
+__all__ = ["REVERSED", "Aggregations", "GraphView", "LayerView", "Model"]
 
 
 class Aggregations(Enum):
@@ -29,6 +30,10 @@ class Aggregations(Enum):
     """The mean over the nodes that aggregate from a node; absent on undirected graphs."""
 
 
+REVERSED = frozenset({Aggregations.MEAN_OUT})
+"""Aggregations along out-edges, which undirected graphs do not have."""
+
+
 @dataclass(frozen=True, eq=False)
 class LayerView:
     """The local share of a graph as one layer sees it.
@@ -39,18 +44,42 @@ class LayerView:
         The aggregations that the model asked for, from input rows to output rows.
     node_ids
         (input rows,) int64 original ids.
+    sums
+        Adds up an array over the block rows.
     kept
         (output rows,) int64 position of each output row among the input rows; None when a layer
         returns a row for every input row.
+    following
+        The further aggregations of a layer that aggregates several times; `operators` and `kept`
+        are the first one's.
     """
 
     operators: Mapping[Aggregations, AggregationOperator]
     node_ids: GlobalIndices
+    sums: RankSums
     kept: Tensor | None = None
+    following: tuple["LayerView", ...] = ()
+
+    @property
+    def steps(self) -> tuple["LayerView", ...]:
+        """The aggregations of the layer, one after the other."""
+        return (replace(self, following=()), *self.following)
 
     def own(self, x: Tensor) -> Tensor:
         """Return the input rows of the output nodes."""
-        return x if self.kept is None else x[self.kept]
+        for step in (self, *self.following):
+            if step.kept is not None:
+                x = x[step.kept]
+        return x
+
+    @property
+    def output_ids(self) -> GlobalIndices:
+        """(output rows,) int64 original ids."""
+        ids = self.node_ids
+        for step in (self, *self.following):
+            if step.kept is not None:
+                ids = ids[step.kept.numpy()]
+        return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,53 +92,26 @@ class GraphView:
         The aggregations that the model asked for, over all local nodes.
     node_ids
         (N,) int64 original ids of the local nodes.
+    sums
+        Adds up an array over the block rows.
     active
-        A view for each layer, when only the outputs of some nodes are wanted; otherwise empty, and
-        every layer sees all local nodes.
+        A view for each aggregation of the model, one after the other, when only the outputs of some
+        nodes are wanted; otherwise empty, and every layer sees all local nodes.
     """
 
     operators: Mapping[Aggregations, AggregationOperator]
     node_ids: GlobalIndices
+    sums: RankSums
     active: tuple[LayerView, ...] = ()
 
-    def layer(self, place: int) -> LayerView:
-        """Return the view of a layer."""
-        return self.active[place] if self.active else LayerView(self.operators, self.node_ids)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelShape:
-    """Sizes of a model; all ranks build it from the same seed.
-
-    Parameters
-    ----------
-    num_features, num_classes, hidden
-        Widths F, C and H.
-    num_layers
-        Number of aggregations, at least 1.
-    dropout
-        Probability for the input of every layer after the first.
-    input_dropout
-        Probability for the features.
-    residual
-        Add a learned linear map of a layer's own input to its output.
-    """
-
-    num_features: int
-    num_classes: int
-    hidden: int
-    num_layers: int
-    dropout: float = 0.0
-    input_dropout: float = 0.0
-    residual: bool = False
-
-    def widths(self) -> list[int]:
-        """Return the num_layers + 1 widths from features to classes."""
-        return [self.num_features, *[self.hidden] * (self.num_layers - 1), self.num_classes]
-
-    def dropout_before(self, layer: int) -> float:
-        """Return the dropout probability of the input of `layer`."""
-        return self.input_dropout if layer == 0 else self.dropout
+    def layer(self, place: int, steps: int = 1) -> LayerView:
+        """Return the view of a layer of a model whose layers aggregate `steps` times."""
+        if self.active:
+            first, *following = self.active[place * steps : (place + 1) * steps]
+        else:
+            whole = LayerView(self.operators, self.node_ids, self.sums)
+            first, following = whole, [whole] * (steps - 1)
+        return replace(first, following=tuple(following)) if following else first
 
 
 class Model(nn.Module, ABC):
@@ -126,10 +128,17 @@ class Model(nn.Module, ABC):
     """
 
     aggregations: ClassVar[tuple[Aggregations, ...]] = ()
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `ModelShape` beside the sizes and dropout that the model heeds."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__()
         self.shape, self.directed = shape, directed
+
+    @classmethod
+    def num_aggregations(cls, shape: ModelShape) -> int:
+        """Return how many times in a row the model aggregates: how far a node sees."""
+        return shape.num_layers
 
     @abstractmethod
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

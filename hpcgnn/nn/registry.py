@@ -7,8 +7,9 @@ import torch
 
 from hpcgnn.errors import InputError
 from hpcgnn.nn.gcn import GCN
-from hpcgnn.nn.model import Model, ModelShape
+from hpcgnn.nn.model import Model
 from hpcgnn.nn.sage import GraphSAGE
+from hpcgnn.nn.shape import ModelShape
 
 __all__ = ["MODELS", "make_model"]
 

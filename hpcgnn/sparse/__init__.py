@@ -9,7 +9,7 @@ from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric
-from hpcgnn.sparse.operator import AggregationOperator, OperatorSize, Transposed
+from hpcgnn.sparse.operator import AggregationOperator, OperatorSize, RankSums, Transposed
 from hpcgnn.sparse.order import ComputationOrder, choose_order
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "LocalCSR",
     "OperatorSize",
     "PatternRows",
+    "RankSums",
     "Transposed",
     "active_sets",
     "choose_order",

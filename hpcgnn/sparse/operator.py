@@ -1,12 +1,16 @@
 """What every layer multiplies with, wherever it comes from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
-__all__ = ["AggregationOperator", "OperatorSize", "Transposed"]
+__all__ = ["AggregationOperator", "OperatorSize", "RankSums", "Transposed"]
+
+RankSums: TypeAlias = Callable[[Array], None]
+"""Replaces an array by its sum over the block rows; collective, equal results on all ranks."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ A TOML file gives a table for each section; ``section.key=value`` arguments over
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS
+from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS
 from hpcgnn.spmm import EXCHANGES, WIRES
 
 __all__ = [
@@ -60,24 +60,61 @@ class GraphConfig:
         )
 
 
+_MODEL_SIZES = ("name", "hidden", "num_layers", "dropout", "input_dropout")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """The model and its sizes."""
 
-    name: str = option("sage", "gcn or sage")
+    name: str = option("sage", ", ".join(MODELS))
     hidden: int = option(128, "width of hidden layers")
-    num_layers: int = option(2, "number of aggregations")
+    num_layers: int = option(2, "number of layers")
     dropout: float = option(0.5, "probability, for the input of every layer but the first")
     input_dropout: float = option(0.0, "probability, for the features")
-    residual: bool = option(False, "residual weights between layers")
+    norm: str = option("none", "none; batch, layer or graph: normalises every hidden layer")
+    activation: str = option("relu", f"between layers: {', '.join(ACTIVATIONS)}")
+    residual: bool = option(False, "add a layer's own input to its output")
+    jumping: str = option(
+        "none", "none; concat or max: a linear map of all layers' outputs gives the logits"
+    )
+    heads: int = option(1, "attention heads of a layer")
+    attention_dropout: float = option(0.0, "probability, for the coefficient of an edge and head")
+    edge_dropout: float = option(0.0, "probability, for an edge before the softmax")
+    hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
+    teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
+    num_bases: int = option(
+        0, "matrices that the weights of relations are combined from; 0: each has its own"
+    )
 
     def __post_init__(self) -> None:
         _choice("model.name", self.name, MODELS)
+        _choice("model.norm", self.norm, NORMS)
+        _choice("model.activation", self.activation, ACTIVATIONS)
+        _choice("model.jumping", self.jumping, JUMPING)
+        self._check_heeded()
         _require(self.hidden >= 1, "model.hidden", self.hidden, "must be at least 1")
         _require(self.num_layers >= 1, "model.num_layers", self.num_layers, "must be at least 1")
-        for key in ("dropout", "input_dropout"):
+        _require(self.heads >= 1, "model.heads", self.heads, "must be at least 1")
+        _require(0 <= self.teleport <= 1, "model.teleport", self.teleport, "must lie in [0, 1]")
+        for key in ("hops", "num_bases"):
+            value = getattr(self, key)
+            _require(value >= 0, f"model.{key}", value, "must not be negative")
+        for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
             value = getattr(self, key)
             _require(0 <= value < 1, f"model.{key}", value, "must lie in [0, 1)")
+
+    def _check_heeded(self) -> None:
+        """Refuse an option that the model would ignore."""
+        heeded = {*_MODEL_SIZES, *MODELS[self.name].options}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name not in heeded and value != each.default:
+                others = [name for name, kind in MODELS.items() if each.name in kind.options]
+                raise InputError(
+                    f"model.{each.name} = {value!r}: {self.name} has no such option; leave it out, "
+                    f"or choose model.name = {' or '.join(others)}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, Aggregations, GraphView
+from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView
 from hpcgnn.sparse import DistCSR, read_adjacency
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, assign_parts
@@ -90,7 +90,7 @@ def load_graph(
         grid=grid,
         row_map=row_map,
         facts=facts,
-        view=GraphView(products.operators, nodes.original_id),
+        view=GraphView(products.operators, nodes.original_id, grid.sum_over_blocks),
         products=products,
         features=torch.from_numpy(features),
         scale=scale,
@@ -138,7 +138,7 @@ def _products(
     wanted = MODELS[config.model.name].aggregations
     if not directed:
         # Both directions of an undirected graph are the same mean.
-        wanted = tuple(kind for kind in wanted if kind is not Aggregations.MEAN_OUT)
+        wanted = tuple(kind for kind in wanted if kind not in REVERSED)
     rows = read_adjacency(
         grid,
         store,

@@ -1,11 +1,12 @@
 """What one rank holds of a graph: its rows, products, features."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.nn import GraphView, Model, ModelShape, make_model
+from hpcgnn.nn import MODELS, GraphView, Model, ModelShape, make_model
 from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.products import AdjacencyProducts
@@ -75,19 +76,28 @@ class LocalGraph:
 
         Not collective.
         """
-        shape = ModelShape(
-            num_features=self.facts.num_features,
-            num_classes=self.facts.num_classes,
-            hidden=config.model.hidden,
-            num_layers=config.model.num_layers,
-            dropout=config.model.dropout,
-            input_dropout=config.model.input_dropout,
-            residual=config.model.residual,
-        )
         return make_model(
             config.model.name,
-            shape,
+            self.model_shape(config),
             directed=self.facts.directed,
             seed=seed,
             dtype=self.features.dtype,
         )
+
+    def model_shape(self, config: Config) -> ModelShape:
+        """Return the sizes and options of the model of `config` for this graph.
+
+        Not collective.
+        """
+        options = dataclasses.asdict(config.model)
+        del options["name"]
+        return ModelShape(
+            num_features=self.facts.num_features, num_classes=self.facts.num_classes, **options
+        )
+
+    def num_aggregations(self, config: Config) -> int:
+        """Return how many times in a row the model of `config` aggregates.
+
+        Not collective.
+        """
+        return MODELS[config.model.name].num_aggregations(self.model_shape(config))

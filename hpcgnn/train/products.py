@@ -34,14 +34,14 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class ActiveViews:
-    """The layers of a model restricted to what some outputs need.
+    """The aggregations of a model restricted to what some outputs need.
 
     Parameters
     ----------
     layers
-        A view for each layer.
+        A view for each aggregation.
     inputs
-        (input rows of the first layer,) int64 local nodes.
+        (input rows of the first,) int64 local nodes.
     """
 
     layers: tuple[LayerView, ...]
@@ -86,8 +86,8 @@ class AdjacencyProducts:
             for kind, scaled in self._scaled.items()
         }
 
-    def active_views(self, targets: Mask, num_layers: int, node_ids: GlobalIndices) -> ActiveViews:
-        """Return views of all layers for the outputs of `targets`.
+    def active_views(self, targets: Mask, depth: int, node_ids: GlobalIndices) -> ActiveViews:
+        """Return views of all aggregations of a model for the outputs of `targets`.
 
         Collective.
 
@@ -95,21 +95,21 @@ class AdjacencyProducts:
         ----------
         targets
             (num_local,) the nodes whose outputs are wanted.
-        num_layers
-            Layers of the model.
+        depth
+            Aggregations of the model, see `Model.num_aggregations`.
         node_ids
             (num_local,) original ids.
         """
         directions = {_DIRECTIONS[kind] for kind in self._scaled}
-        sets = active_sets(self._matrix, self._plan, targets, num_layers, sorted(directions))
+        sets = active_sets(self._matrix, self._plan, targets, depth, sorted(directions))
         layers = tuple(
-            self._layer(sets[place], sets[place + 1], node_ids) for place in range(num_layers)
+            self._layer(sets[place], sets[place + 1], node_ids) for place in range(depth)
         )
         return ActiveViews(layers, torch.from_numpy(np.flatnonzero(sets[0])))
 
     def _layer(self, inputs: Mask, outputs: Mask, node_ids: GlobalIndices) -> LayerView:
         if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
-            return LayerView(self.operators, node_ids)
+            return LayerView(self.operators, node_ids, self._grid.sum_over_blocks)
         operators: dict[Aggregations, AggregationOperator] = {}
         exchanges: dict[str, Exchange] = {}
         for kind, scaled in self._scaled.items():
@@ -120,7 +120,8 @@ class AdjacencyProducts:
                 exchanges[direction] = self._exchange_for(part)
             operators[kind] = self._operator(kind, part, exchanges[direction])
         kept = np.cumsum(inputs)[outputs] - 1
-        return LayerView(operators, node_ids[inputs], torch.from_numpy(kept))
+        sums = self._grid.sum_over_blocks
+        return LayerView(operators, node_ids[inputs], sums, torch.from_numpy(kept))
 
     def _exchange_for(self, pattern: DistCSR) -> Exchange:
         config = self._config

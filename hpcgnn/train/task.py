@@ -56,7 +56,7 @@ class NodeTask:
         self._compact = config.exchange.active_sets
         self._train_view, self._train_features = graph.view, graph.features
         if self._compact:
-            self._activate(config.model.num_layers)
+            self._activate(graph.num_aggregations(config))
 
     def train_logits(self, model: Model, key: DropoutKey) -> Tensor:
         """Return logits with dropout, for `loss`.
@@ -81,12 +81,12 @@ class NodeTask:
         loss = multi_label_loss if self.graph.facts.multi_label else single_label_loss
         return loss(logits_TC, self.labels[self._train_rows], self.num_train, smoothing)
 
-    def _activate(self, num_layers: int) -> None:
+    def _activate(self, depth: int) -> None:
         graph = self.graph
         targets = np.zeros(len(self.split), np.bool_)
         targets[self._train_rows.numpy()] = True
         with graph.products.trace.span("plan.active_sets"):
-            active = graph.products.active_views(targets, num_layers, graph.view.node_ids)
+            active = graph.products.active_views(targets, depth, graph.view.node_ids)
         self._train_view = replace(graph.view, active=active.layers)
         self._train_features = graph.features[active.inputs]
 

@@ -1,122 +1,146 @@
 """Logits and parameter gradients of every model equal a dense float64 reference."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 from mpi4py import MPI
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
-from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey, dropout
-from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.errors import InputError
-from hpcgnn.nn import Aggregations, GraphView, Model, ModelShape, make_model
-from hpcgnn.sparse import Transposed, column_mean, row_mean, symmetric
-from hpcgnn.spmm import DistributedSpMM, make_exchange
+from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, Model, ModelShape, make_model
+from hpcgnn.spmm import EXCHANGES
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import ExchangeConfig
 from hpcgnn.train.optimise import sum_gradients
-from tests.ugly import block_row, gather_rows, ugly_matrix, uneven_starts
+from hpcgnn.train.products import AdjacencyProducts
+from tests.nn.reference import Dense, logits
+from tests.ugly import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 47, 9, 4
 KEY = DropoutKey(5, 6)
 
 
-def inverse(sums: Tensor) -> Tensor:
-    return torch.where(sums > 0, 1 / sums, torch.zeros_like(sums))
+@dataclass(frozen=True)
+class Setting:
+    """A model, a graph and how it is spread."""
+
+    name: str
+    directed: bool = True
+    num_layers: int = 2
+    options: Mapping[str, Any] = field(default_factory=dict)
+    exchange: str = "aware"
+    replication: int = 1
+    active: bool = False
+
+    def shape(self) -> ModelShape:
+        return ModelShape(
+            num_features=NUM_FEATURES,
+            num_classes=NUM_CLASSES,
+            hidden=6,
+            num_layers=self.num_layers,
+            dropout=0.3,
+            input_dropout=0.2,
+            **self.options,
+        )
+
+    def model(self) -> Model:
+        return make_model(
+            self.name, self.shape(), directed=self.directed, seed=9, dtype=torch.float64
+        )
 
 
-def dense_operators(dense: Tensor) -> dict[Aggregations, Tensor]:
-    rows, columns = inverse(dense.sum(1)), inverse(dense.sum(0))
-    return {
-        Aggregations.SYMMETRIC: rows.sqrt()[:, None] * dense * columns.sqrt()[None],
-        Aggregations.MEAN_IN: rows[:, None] * dense,
-        Aggregations.MEAN_OUT: (dense * columns[None]).T,
-    }
-
-
-def local_view(
-    grid: ProcessGrid, row_map: RowMap, dense: np.ndarray, *, directed: bool
-) -> GraphView:
-    import scipy.sparse as sp
-
-    part = block_row(sp.csr_matrix(dense), row_map)
-    plan = CommPlan.from_ghosts(grid, row_map, part.ghosts)
-    trace = TraceRecorder.off()
-    mover = make_exchange("aware", grid, part, trace)
-    operators = {
-        Aggregations.SYMMETRIC: DistributedSpMM(
-            grid, symmetric(part, plan, np.float64), mover, trace
-        ),
-        Aggregations.MEAN_IN: DistributedSpMM(grid, row_mean(part, np.float64), mover, trace),
-    }
-    if directed:
-        product = DistributedSpMM(grid, column_mean(part, plan, np.float64), mover, trace)
-        operators[Aggregations.MEAN_OUT] = Transposed(product)
-    ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
-    return GraphView(operators, ids)
-
-
-def reference(name: str, model: Model, operators: dict[Aggregations, Tensor], x: Tensor) -> Tensor:
-    ids = np.arange(NUM_NODES, dtype=np.int64)
-    for place, layer in enumerate(model.layers):
-        h = dropout(x, ids, KEY.at(place), model.shape.dropout_before(place))
-        if name == "gcn":
-            out = operators[Aggregations.SYMMETRIC] @ h @ layer.linear.weight.T + layer.bias
-            if layer.residual is not None:
-                out = out + h @ layer.residual.weight.T
-        else:
-            out = h @ layer.own.weight.T + layer.own.bias
-            for kind, weight in zip(
-                (Aggregations.MEAN_IN, Aggregations.MEAN_OUT), layer.neighbours, strict=False
-            ):
-                out = out + operators[kind] @ h @ weight.T
-            if layer.residual:
-                out = out + h
-        x = out.relu() if place < len(model.layers) - 1 else out
-    return x
-
-
-@pytest.mark.parametrize("name", ["gcn", "sage"])
-@pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("num_layers", [1, 3])
-@pytest.mark.parametrize("residual", [False, True])
-def test_equals_dense(
-    comm: MPI.Intracomm, name: str, directed: bool, num_layers: int, residual: bool
-) -> None:
-    matrix = ugly_matrix(NUM_NODES, 53, symmetric=not directed)
-    dense = torch.from_numpy(matrix.toarray())
+def check(comm: MPI.Intracomm, setting: Setting) -> None:
+    """Compare training logits, evaluated logits and all gradients with the dense reference."""
+    if comm.size % setting.replication:
+        pytest.skip("replication does not divide the ranks")
+    matrix = ugly_matrix(NUM_NODES, 53, symmetric=not setting.directed)
     rng = np.random.default_rng(4)
     x = torch.from_numpy(rng.normal(size=(NUM_NODES, NUM_FEATURES)))
     weights = torch.from_numpy(rng.normal(size=(NUM_NODES, NUM_CLASSES)))
-    shape = ModelShape(
-        num_features=NUM_FEATURES,
-        num_classes=NUM_CLASSES,
-        hidden=6,
-        num_layers=num_layers,
-        dropout=0.3,
-        input_dropout=0.2,
-        residual=residual,
+    targets = rng.random(NUM_NODES) < (0.2 if setting.active else 1.0)
+    ours, theirs = setting.model(), setting.model()
+    dense = Dense(torch.from_numpy(matrix.toarray()), setting.directed)
+    expected = logits(
+        setting.name, theirs, dense.with_sets(theirs, torch.from_numpy(targets)), x, KEY
     )
-    oracle, model = (
-        make_model(name, shape, directed=directed, seed=9, dtype=torch.float64) for _ in range(2)
-    )
-    expected = reference(name, oracle, dense_operators(dense), x)
-    (expected * weights).sum().backward()
-    with ProcessGrid(comm) as grid:
-        row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
+    (expected * weights)[torch.from_numpy(targets)].sum().backward()
+    with ProcessGrid(comm, setting.replication) as grid:
+        row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 14), grid.block)
         mine = slice(row_map.start, row_map.stop)
-        view = local_view(grid, row_map, dense.numpy(), directed=directed)
-        logits = model(view, x[mine].clone(), KEY)
-        (logits * weights[mine]).sum().backward()
-        sum_gradients(grid, model.parameters())
-        everything = gather_rows(comm, logits.detach().numpy())
-        np.testing.assert_allclose(everything, expected.detach().numpy(), rtol=1e-11, atol=1e-12)
-        assert model.embed(view, x[mine]).shape == (
-            row_map.num_local,
-            6 if num_layers > 1 else NUM_FEATURES,
-        )
-    for ours, theirs in zip(model.parameters(), oracle.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-11, atol=1e-11)
+        products = make_products(grid, row_map, matrix, setting)
+        ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
+        view = GraphView(products.operators, ids, grid.sum_over_blocks)
+        trained, inputs = view, torch.arange(row_map.num_local)
+        if setting.active:
+            depth = type(ours).num_aggregations(setting.shape())
+            active = products.active_views(targets[mine], depth, ids)
+            trained, inputs = replace(view, active=active.layers), active.inputs
+        out = ours(trained, x[mine][inputs].clone(), KEY)
+        chosen = torch.from_numpy(np.flatnonzero(targets[mine]))
+        (out * weights[mine][chosen]).sum().backward()
+        sum_gradients(grid, ours.parameters())
+        torch.testing.assert_close(out, expected[mine][chosen], rtol=1e-11, atol=1e-12)
+        assert ours.embed(view, x[mine]).shape[0] == row_map.num_local
+    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-11, atol=1e-11)
+
+
+def make_products(
+    grid: ProcessGrid, row_map: RowMap, matrix: sp.csr_matrix, setting: Setting
+) -> AdjacencyProducts:
+    wanted = MODELS[setting.name].aggregations
+    if not setting.directed:
+        wanted = tuple(kind for kind in wanted if kind not in REVERSED)
+    if Aggregations.SYMMETRIC in wanted:
+        matrix = matrix + sp.diags_array((matrix.diagonal() == 0).astype(float))
+    part = block_row(sp.csr_matrix(matrix), row_map)
+    config = ExchangeConfig(method=setting.exchange, replication=setting.replication)
+    return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off())
+
+
+NAMES = ("gcn", "sage")
+
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "residual": {"residual": True},
+    "batch norm": {"norm": "batch", "residual": True},
+    "graph norm, joined": {"norm": "graph", "jumping": "concat"},
+    "layer norm, maximum": {"norm": "layer", "jumping": "max", "activation": "elu"},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_depths_and_directions(
+    comm: MPI.Intracomm, name: str, directed: bool, num_layers: int
+) -> None:
+    check(comm, Setting(name, directed, num_layers))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "norm" in MODELS[name].options])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("active", [False, True])
+def test_bodies(comm: MPI.Intracomm, name: str, body: str, active: bool) -> None:
+    check(comm, Setting(name, num_layers=3, options=BODIES[body], active=active))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("replication", [1, 2])
+@pytest.mark.parametrize("active", [False, True])
+def test_spreads(
+    comm: MPI.Intracomm, name: str, exchange: str, replication: int, active: bool
+) -> None:
+    spread = {"exchange": exchange, "replication": replication, "active": active}
+    check(comm, Setting(name, **spread))
 
 
 def test_equal_seeds_make_equal_models_and_leave_the_generator() -> None:

@@ -1,0 +1,68 @@
+"""Mean and variance of the columns over the rows of all ranks, as a torch function."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.sparse import RankSums
+
+__all__ = ["moments"]
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
+        width = x.shape[1]
+        first = np.empty(width + 1)
+        first[:width] = x.sum(0, dtype=torch.float64).numpy()
+        first[width] = len(x)
+        sums(first)
+        count = first[width]
+        mean = torch.from_numpy(first[:width] / max(count, 1.0))
+        centre = mean.to(x.dtype)
+        second = (x - centre).square_().sum(0, dtype=torch.float64).numpy()
+        sums(second)
+        # The rows were centred on the rounded mean.
+        variance = torch.from_numpy(second / max(count, 1.0)) - (mean - centre).square()
+        ctx.sums, ctx.count = sums, max(float(count), 1.0)
+        ctx.save_for_backward(x, centre)
+        total = torch.tensor(count, dtype=torch.float64)
+        ctx.mark_non_differentiable(total)
+        return centre, variance.clamp_(min=0).to(x.dtype), total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        x, centre = ctx.saved_tensors
+        both = torch.stack(gradients[:2]).double()
+        ctx.sums(both.numpy())
+        for_mean, for_variance = (both / ctx.count).to(x.dtype)
+        return torch.addcmul(for_mean, x - centre, for_variance, value=2), None
+
+
+def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean, the (biased) variance and the number of the rows of all ranks.
+
+    Collective, and so is its backward pass: all ranks must differentiate the same expression.
+
+    Two passes, summed in float64: the mean over all ranks, then the squares of what differs from
+    it. The gradient is exact: ranks add up what their rows ask of the mean and of the variance,
+    ``dx = (g_mean + 2 (x - mean) g_variance) / n``.
+
+    Parameters
+    ----------
+    x
+        (rows, width) float32 or float64, on the CPU; a rank may have no rows.
+    sums
+        Adds up an array over the ranks.
+
+    Returns
+    -------
+    mean, variance
+        (width,) of the dtype of `x`, equal on all ranks.
+    count
+        float64 scalar.
+    """
+    mean, variance, count = _Moments.apply(x, sums)  # type: ignore[no-untyped-call]
+    return mean, variance, count

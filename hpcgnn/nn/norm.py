@@ -1,0 +1,129 @@
+"""Normalisations of node rows; statistics are those of the rows of all ranks.
+
+With active sets a layer computes some rows only, and its statistics are those of these rows. The
+result does not depend on the number of ranks or on the partition either way.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd import moments
+from hpcgnn.sparse import RankSums
+
+__all__ = ["NORMS", "BatchNorm", "GraphNorm", "LayerNorm", "Norm", "make_norm"]
+
+EPSILON = 1e-5
+
+
+class Norm(nn.Module, ABC):
+    """A normalisation of (rows, width) with a learned scale and shift of every column."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    @abstractmethod
+    def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
+        """Return the normalised rows.
+
+        Collective.
+
+        Parameters
+        ----------
+        x_NH
+            Local rows; a rank may have none.
+        sums
+            Adds up an array over the ranks.
+        training
+            Whether these rows count as a batch to train on.
+        """
+
+    def scaled(self, centred_NH: Tensor, variance_H: Tensor) -> Tensor:
+        """Return rows of mean zero with unit variance, scaled and shifted."""
+        return torch.addcmul(self.bias, centred_NH, self.weight * (variance_H + EPSILON).rsqrt())
+
+
+class BatchNorm(Norm):
+    """Batch normalisation (Ioffe and Szegedy 2015) over the rows of all ranks.
+
+    Evaluation uses running means of the statistics, which belong to the model's state and are equal
+    on all ranks. As in torch, the running variance is the unbiased one.
+    """
+
+    running_mean: Tensor
+    running_variance: Tensor
+
+    def __init__(self, width: int, momentum: float = 0.1) -> None:
+        super().__init__(width)
+        self.momentum = momentum
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_variance", torch.ones(width))
+
+    def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
+        """Return the normalised rows; see `Norm.forward`.
+
+        Collective.
+        """
+        if not training:
+            return self.scaled(x_NH - self.running_mean, self.running_variance)
+        mean, variance, count = moments(x_NH, sums)
+        if count > 0:
+            unbiased = variance.detach() * float(count / (count - 1).clamp(min=1))
+            self.running_mean.lerp_(mean.detach(), self.momentum)
+            self.running_variance.lerp_(unbiased, self.momentum)
+        return self.scaled(x_NH - mean, variance)
+
+
+class GraphNorm(Norm):
+    """GraphNorm (Cai et al., ICML 2021): the share of the mean that is removed is learned.
+
+    Statistics are those of the graph at hand, in evaluation too.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.mean_share = nn.Parameter(torch.ones(width))
+
+    def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
+        """Return the normalised rows; see `Norm.forward`.
+
+        Collective.
+        """
+        del training
+        mean, variance, _ = moments(x_NH, sums)
+        left = mean * (1 - self.mean_share)
+        return self.scaled(x_NH - mean * self.mean_share, variance + left.square())
+
+
+class LayerNorm(Norm):
+    """Layer normalisation (Ba et al. 2016): every row by itself."""
+
+    def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
+        """Return the normalised rows; see `Norm.forward`.
+
+        Not collective.
+        """
+        del sums, training
+        return nn.functional.layer_norm(
+            x_NH, self.weight.shape, self.weight, self.bias, eps=EPSILON
+        )
+
+
+NORMS: Mapping[str, type[Norm] | None] = MappingProxyType(
+    {"none": None, "batch": BatchNorm, "layer": LayerNorm, "graph": GraphNorm}
+)
+"""Normalisations by the name that configurations use."""
+
+
+def make_norm(name: str, width: int) -> Norm | None:
+    """Return the normalisation called `name`, None for "none".
+
+    Not collective.
+    """
+    kind = NORMS[name]
+    return None if kind is None else kind(width)
