@@ -13,7 +13,12 @@ This package imports nothing but NumPy and its own extension.
 from hpcgnn.kernels._kernels import available_isas
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.dropout import dropout_rows
-from hpcgnn.kernels.pattern import transpose_csr, transpose_values_symmetric, validate_csr
+from hpcgnn.kernels.pattern import (
+    select_csr,
+    transpose_csr,
+    transpose_values_symmetric,
+    validate_csr,
+)
 from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 
@@ -23,6 +28,7 @@ __all__ = [
     "dropout_rows",
     "gather_rows",
     "scatter_add_rows",
+    "select_csr",
     "spmm",
     "spmm_transpose",
     "transpose_csr",

@@ -1,12 +1,12 @@
-"""Checks and transposition of CSR matrices."""
+"""Checks, transposition and parts of CSR matrices."""
 
 import numpy as np
 
 from hpcgnn.kernels import _kernels
 from hpcgnn.kernels.arguments import require_array
-from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
-__all__ = ["transpose_csr", "transpose_values_symmetric", "validate_csr"]
+__all__ = ["select_csr", "transpose_csr", "transpose_values_symmetric", "validate_csr"]
 
 
 def validate_csr(
@@ -44,8 +44,9 @@ def transpose_csr(
     values: FloatArray | None,
     num_columns: int,
     *,
+    with_source: bool = False,
     threads: int = 0,
-) -> tuple[Offsets, LocalIndices, FloatArray | None, GlobalIndices]:
+) -> tuple[Offsets, LocalIndices, FloatArray | None, GlobalIndices | None]:
     """Transpose a CSR matrix of ``num_columns`` columns.
 
     Returns
@@ -55,9 +56,9 @@ def transpose_csr(
     indices
         ``(nnz,)`` int32 row numbers of the original, ascending inside each row of the result.
     values
-        ``values[source]``, or None.
+        ``(nnz,)`` of the dtype of `values`, or None.
     source
-        ``(nnz,)`` int64 position in the original of each entry of the result.
+        ``(nnz,)`` int64 position in the original of each entry of the result, where wanted.
 
     Raises
     ------
@@ -67,18 +68,58 @@ def transpose_csr(
         A broken pattern (see `validate_csr`; columns need not be sorted), or values of another
         length.
     """
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("indices", indices, 1, ("int32",))
-    if values is not None:
-        require_array("values", values, 1, ("float32", "float64"))
-        if values.size != indices.size:
-            raise ValueError("values and indices must have the same length")
-    out_indptr, out_indices, source = _kernels.transpose_csr(indptr, indices, num_columns, threads)
-    if values is None:
-        return out_indptr, out_indices, None, source
-    out_values = np.empty_like(values)
-    _kernels.permute_values(values, source, out_values, threads)
-    return out_indptr, out_indices, out_values, source
+    _require_csr(indptr, indices, values)
+    out: tuple[Offsets, LocalIndices, FloatArray | None, GlobalIndices | None]
+    out = _kernels.transpose_csr(indptr, indices, values, num_columns, with_source, threads)
+    return out
+
+
+def select_csr(
+    indptr: Offsets,
+    indices: LocalIndices,
+    values: FloatArray | None,
+    columns: LocalIndices,
+    *,
+    rows: Mask | None = None,
+    entries: Mask | None = None,
+) -> tuple[Offsets, LocalIndices, FloatArray | None]:
+    """Keep some entries of a CSR matrix, in order, with columns numbered anew.
+
+    Runs on one thread, in two passes over the pattern.
+
+    Parameters
+    ----------
+    indptr, indices, values
+        ``(m + 1,)`` int64, ``(nnz,)`` int32, ``(nnz,)`` float32 or float64 or None.
+    columns
+        ``(k,)`` int32 new number of each column; negative drops the column's entries.
+    rows
+        ``(m,)`` bool, the rows to keep entries of; None = all.
+    entries
+        ``(nnz,)`` bool, the entries to keep; None = all.
+
+    Returns
+    -------
+    counts
+        ``(m,)`` int64 kept entries of each row.
+    indices, values
+        Of the kept entries.
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype, or an array that is not C-contiguous.
+    ValueError
+        A broken pattern, an index outside `columns`, or lengths that do not match.
+    """
+    _require_csr(indptr, indices, values)
+    require_array("columns", columns, 1, ("int32",))
+    for name, mask in (("rows", rows), ("entries", entries)):
+        if mask is not None:
+            require_array(name, mask, 1, ("bool",))
+    out: tuple[Offsets, LocalIndices, FloatArray | None]
+    out = _kernels.select_csr(indptr, indices, values, columns, rows, entries)
+    return out
 
 
 def transpose_values_symmetric(
@@ -110,3 +151,12 @@ def transpose_values_symmetric(
     out = np.empty_like(values)
     _kernels.transpose_values_symmetric(indptr, indices, values, out)
     return out
+
+
+def _require_csr(indptr: Offsets, indices: LocalIndices, values: FloatArray | None) -> None:
+    require_array("indptr", indptr, 1, ("int64",))
+    require_array("indices", indices, 1, ("int32",))
+    if values is not None:
+        require_array("values", values, 1, ("float32", "float64"))
+        if values.size != indices.size:
+            raise ValueError("values and indices must have the same length")

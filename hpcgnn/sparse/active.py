@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcgnn.comm import CommPlan
-from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR, positions_of
 from hpcgnn.typing import LocalIndices, Mask
 
@@ -70,18 +69,16 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
     row_positions = _positions(row_nodes, matrix)
     ghost_active = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
     diagonal = matrix.diagonal.select(
-        rows[matrix.diagonal.entry_rows()] & columns[matrix.diagonal.indices],
         _positions(column_nodes, matrix),
         len(column_nodes),
-        row_positions,
-        len(row_nodes),
+        rows=row_positions,
+        num_rows=len(row_nodes),
     )
-    kept = rows[matrix.remote.entry_rows()] & ghost_active[matrix.remote.indices]
-    used = np.zeros(len(matrix.ghosts), np.bool_)
-    used[matrix.remote.indices[kept]] = True
-    numbers = (np.cumsum(used) - 1).astype(np.int32)
-    num_ghosts = int(used.sum())
-    remote = matrix.remote.select(kept, numbers, num_ghosts, row_positions, len(row_nodes))
+    used = ghost_active & (matrix.remote.marks(rows)[:, 0] > 0)
+    ghosts = np.flatnonzero(used).astype(np.int32)
+    numbers = positions_of(ghosts, len(used))
+    assert numbers is not None
+    remote = matrix.remote.select(numbers, len(ghosts), rows=row_positions, num_rows=len(row_nodes))
     return DistCSR(matrix.row_map, diagonal, remote, matrix.ghosts[used], row_nodes, column_nodes)
 
 
@@ -93,29 +90,16 @@ def _positions(nodes: LocalIndices, matrix: DistCSR) -> LocalIndices:
 
 def _read_by_rows(matrix: DistCSR, plan: CommPlan, rows: Mask) -> Mask:
     """Return the local nodes whose column has an entry in one of the rows, on any rank."""
-    own = _marks(matrix.diagonal.indices, rows[matrix.diagonal.entry_rows()], len(rows))
-    ghosts = _marks(matrix.remote.indices, rows[matrix.remote.entry_rows()], len(matrix.ghosts))
-    plan.reverse_add(ghosts, own)
+    own = matrix.diagonal.marks(rows)
+    plan.reverse_add(matrix.remote.marks(rows), own)
     return own[:, 0] > 0
 
 
 def _read_by_columns(matrix: DistCSR, plan: CommPlan, columns: Mask) -> Mask:
     """Return the local nodes whose row has an entry in one of the columns, on any rank."""
-    ghosts = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
-    found = np.zeros(len(columns), np.bool_)
-    found[_rows_of(matrix.diagonal, columns)] = True
-    found[_rows_of(matrix.remote, ghosts)] = True
-    return found
-
-
-def _rows_of(part: LocalCSR, columns: Mask) -> LocalIndices:
-    rows: LocalIndices = part.entry_rows()[columns[part.indices]]
-    return rows
-
-
-def _marks(
-    columns: LocalIndices, chosen: Mask, num_columns: int
-) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    marks = np.zeros((num_columns, 1), np.float32)
-    marks[columns[chosen]] = 1
-    return marks
+    own = columns.astype(np.float32)[:, None]
+    found = np.empty_like(own)
+    pattern = matrix.with_values(None, None)
+    pattern.diagonal.matmul(own, found)
+    pattern.remote.matmul(plan.forward(own), found, accumulate=True)
+    return found[:, 0] > 0

@@ -52,9 +52,10 @@ class LocalCSR:
 
     def select(
         self,
-        kept: Mask,
         columns: LocalIndices,
         num_columns: int,
+        *,
+        kept: Mask | None = None,
         rows: LocalIndices | None = None,
         num_rows: int | None = None,
     ) -> "LocalCSR":
@@ -64,30 +65,48 @@ class LocalCSR:
 
         Parameters
         ----------
-        kept
-            (nnz,) the entries to keep.
         columns
-            (columns,) int32 new index of each column that a kept entry has.
+            (columns,) int32 new index of each column; negative drops its entries.
         num_columns
             Columns of the result.
+        kept
+            (nnz,) the entries to keep; None: all that rows and columns leave.
         rows
-            (rows,) int32 increasing new index of each row that a kept entry has; None: as it is.
+            (rows,) int32 increasing new index of each row, negative drops its entries; None: as
+            they are.
         num_rows
             Rows of the result when `rows` is given.
         """
-        offsets = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])[self.indptr]
-        stored = np.arange(len(offsets) - 1, dtype=np.int32) if self.rows is None else self.rows
-        occupied = np.flatnonzero(np.diff(offsets))
-        stored = stored[occupied]
+        stored = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
         if rows is not None:
             stored = rows[stored]
-        return LocalCSR(
-            np.append(offsets[occupied], offsets[-1]),
-            columns[self.indices[kept]],
-            None if self.values is None else self.values[kept],
-            (self.shape[0] if num_rows is None else num_rows, num_columns),
-            stored,
+        counts, indices, values = kernels.select_csr(
+            self.indptr,
+            self.indices,
+            self.values,
+            columns,
+            rows=None if rows is None else stored >= 0,
+            entries=kept,
         )
+        occupied = np.flatnonzero(counts)
+        shape = self.shape[0] if num_rows is None else num_rows, num_columns
+        indptr = np.concatenate([[0], np.cumsum(counts[occupied])]).astype(np.int64)
+        return LocalCSR(indptr, indices, values, shape, stored[occupied])
+
+    def marks(self, rows: Mask) -> FloatArray:
+        """Return how many entries of chosen rows each column has, (columns, 1) float32.
+
+        Not collective.
+
+        Parameters
+        ----------
+        rows
+            (rows,) the chosen rows of the whole matrix.
+        """
+        out = np.empty((self.shape[1], 1), np.float32)
+        chosen = rows.astype(np.float32)[:, None]
+        kernels.spmm_transpose(self.indptr, self.indices, None, chosen, out, rows=self.rows)
+        return out
 
     @cached_property
     def transposed(self) -> "LocalCSR":

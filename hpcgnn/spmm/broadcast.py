@@ -54,7 +54,7 @@ class BroadcastExchange:
         """
         owners = self._owners[block.indices]
         return tuple(
-            block.select(owners == root, self._columns, int(self.sizes[root]))
+            block.select(self._columns, int(self.sizes[root]), kept=owners == root)
             for root in self.roots
         )
 

@@ -109,7 +109,7 @@ class CoveredExchange:
 
         Collective.
         """
-        block = matrix.remote.select(self._fetched, self._columns, self._num_fetched)
+        block = matrix.remote.select(self._columns, self._num_fetched, kept=self._fetched)
         fetched = RemoteHalf(self._fetch, block)
         if self._push is None:
             return fetched, None
@@ -146,8 +146,9 @@ class CoveredExchange:
         counts = np.bincount(numbers, minlength=len(targets))
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         indptr, indices, _, source = transpose_csr(
-            indptr, np.ascontiguousarray(local[order]), None, pattern.shape[1]
+            indptr, np.ascontiguousarray(local[order]), None, pattern.shape[1], with_source=True
         )
+        assert source is not None
         self._order = order[source]
         self._pushed_pattern = LocalCSR(indptr, indices, None, (pattern.shape[1], len(targets)))
         return targets

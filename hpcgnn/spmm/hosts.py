@@ -75,8 +75,7 @@ class HostExchange:
 
         Not collective.
         """
-        kept = np.ones(block.nnz, np.bool_)
-        return (block.select(kept, self._columns, self.num_shared),)
+        return (block.select(self._columns, self.num_shared),)
 
     def split_push(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block as it is.

@@ -13,7 +13,9 @@ def test_transpose_equals_scipy(graph, dtype):
     shape = graph.num_rows, graph.num_columns
     expected = scipy.sparse.csr_matrix((positions, indices, indptr), shape=shape).T.tocsr()
     for threads in (1, 2, 3):
-        out = kernels.transpose_csr(indptr, indices, weights, graph.num_columns, threads=threads)
+        out = kernels.transpose_csr(
+            indptr, indices, weights, graph.num_columns, with_source=True, threads=threads
+        )
         np.testing.assert_array_equal(out[0], expected.indptr)
         np.testing.assert_array_equal(out[1], expected.indices)
         np.testing.assert_array_equal(out[3], expected.data)
@@ -28,6 +30,7 @@ def test_twice_is_the_original(graph):
     csr = graph.indptr, graph.indices, graph.values
     once = kernels.transpose_csr(*csr, graph.num_columns)
     twice = kernels.transpose_csr(*once[:3], graph.num_rows)
+    assert once[3] is twice[3] is None
     for found, expected in zip(twice, csr, strict=False):
         np.testing.assert_array_equal(found, expected)
 

@@ -4,6 +4,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcgnn import kernels
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse import DistCSR, LocalCSR
 from tests.ugly import block_row, ugly_matrix, uneven_starts
@@ -48,15 +49,44 @@ def test_products_and_transposes(num_nodes: int, seed: int, accumulate: bool) ->
         np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_select_keeps_and_renumbers() -> None:
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("valued", [False, True])
+def test_select_keeps_and_renumbers(marked: bool, valued: bool) -> None:
     matrix = ugly_matrix(20, 9)
     part = block_row(matrix, RowMap(np.array([0, 20], np.int64), 0)).diagonal
+    if not valued:
+        part = part.with_values(None)
     rows, columns = np.array([1, 3, 8, 19]), np.array([4, 2, 11])
     new_rows, new_columns = np.full((2, 20), -1, np.int32)
     new_rows[rows], new_columns[columns] = np.arange(4), np.arange(3)
-    kept = (new_rows[part.entry_rows()] >= 0) & (new_columns[part.indices] >= 0)
-    chosen = part.select(kept, new_columns, 3, new_rows, 4)
-    np.testing.assert_array_equal(to_dense(chosen), matrix.toarray()[rows][:, columns])
+    kept = np.random.default_rng(3).random(part.nnz) < 0.5 if marked else None
+    chosen = part.select(new_columns, 3, kept=kept, rows=new_rows, num_rows=4)
+    values = np.ones(part.nnz) if part.values is None else part.values
+    values = values if kept is None else values * kept
+    np.testing.assert_array_equal(
+        to_dense(chosen), to_dense(part.with_values(values))[rows][:, columns]
+    )
+
+
+def test_marks_count_entries_of_chosen_rows() -> None:
+    matrix = ugly_matrix(20, 9)
+    part = block_row(matrix, RowMap(np.array([0, 7, 20], np.int64), 1)).remote
+    rows = np.arange(13) % 2 == 0
+    expected = (to_dense(part.with_values(None))[rows] != 0).sum(axis=0)
+    np.testing.assert_array_equal(part.marks(rows)[:, 0], expected)
+
+
+def test_select_refuses_what_does_not_fit() -> None:
+    indptr, indices = np.array([0, 2, 3], np.int64), np.array([0, 4, 1], np.int32)
+    with pytest.raises(ValueError, match="indices holds 4"):
+        kernels.select_csr(indptr, indices, None, np.zeros(4, np.int32))
+    columns = np.zeros(5, np.int32)
+    with pytest.raises(ValueError, match="one flag for each row"):
+        kernels.select_csr(indptr, indices, None, columns, rows=np.ones(3, np.bool_))
+    with pytest.raises(ValueError, match="one flag for each entry"):
+        kernels.select_csr(indptr, indices, None, columns, entries=np.ones(2, np.bool_))
+    with pytest.raises(ValueError, match="same length"):
+        kernels.select_csr(indptr, indices, np.ones(2), columns)
 
 
 @pytest.mark.parametrize(

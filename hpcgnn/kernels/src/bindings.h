@@ -53,6 +53,17 @@ Vector<T> new_vector(std::int64_t size) {
   return Vector<T>(data, {static_cast<std::size_t>(size)}, owner);
 }
 
+/// The checks that cost nothing: the products check the order of the offsets as they go.
+inline std::int64_t checked_rows(const Offsets& indptr, const Indices& indices) {
+  require(extent(indptr, 0) > 0, "indptr must not be empty");
+  const std::int64_t num_rows = extent(indptr, 0) - 1;
+  require(indptr.data()[0] == 0, "indptr must start at 0");
+  require(indptr.data()[num_rows] == extent(indices, 0),
+          "indptr must end at the number of indices");
+  return num_rows;
+}
+
+void bind_pattern(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sparse(nb::module_& m);
 

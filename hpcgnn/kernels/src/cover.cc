@@ -54,7 +54,7 @@ void vertex_cover(const Pattern& a, const std::int64_t* column_starts, std::int6
   const std::int64_t nonzeros = a.indptr[a.num_rows];
   std::vector<std::int64_t> starts(static_cast<std::size_t>(a.num_columns + 1));
   std::vector<std::int32_t> rows(static_cast<std::size_t>(nonzeros));
-  transpose_csr(a, starts.data(), rows.data(), nullptr, num_threads);
+  transpose_csr(a, nullptr, 0, {starts.data(), rows.data(), nullptr, nullptr}, num_threads);
   const Pattern transposed{starts.data(), rows.data(), a.num_columns, a.num_rows};
 
   const CoverSizes sizes = largest_sizes(transposed, column_starts, num_blocks);

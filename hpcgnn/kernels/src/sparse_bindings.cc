@@ -1,32 +1,19 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 
 #include <optional>
-#include <tuple>
 
 #include "bindings.h"
 #include "isa.h"
 #include "pattern.h"
 #include "spmm.h"
 #include "spmm_transpose.h"
-#include "transpose.h"
 
 namespace hpcgnn::kernels {
 namespace {
 
 using namespace nb::literals;
 using OptionalValues = std::optional<AnyVector>;
-
-/// The checks that cost nothing: the products check the order of the offsets as they go.
-std::int64_t checked_rows(const Offsets& indptr, const Indices& indices) {
-  require(extent(indptr, 0) > 0, "indptr must not be empty");
-  const std::int64_t num_rows = extent(indptr, 0) - 1;
-  require(indptr.data()[0] == 0, "indptr must start at 0");
-  require(indptr.data()[num_rows] == extent(indices, 0),
-          "indptr must end at the number of indices");
-  return num_rows;
-}
 
 const void* checked_values(const OptionalValues& values, Storage x, std::int64_t nonzeros) {
   if (!values) return nullptr;
@@ -107,61 +94,6 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
   spmm_transpose(arguments);
 }
 
-std::tuple<Vector<std::int64_t>, Vector<std::int32_t>, Vector<std::int64_t>> py_transpose_csr(
-    const Offsets& indptr, const Indices& indices, std::int64_t num_columns, int threads) {
-  require(num_columns >= 0, "num_columns must not be negative");
-  const std::int64_t nonzeros = extent(indices, 0);
-  const Pattern pattern{indptr.data(), indices.data(), checked_rows(indptr, indices), num_columns};
-  check_indptr(pattern.indptr, pattern.num_rows, nonzeros);
-  check_range("indices", pattern.indices, nonzeros, num_columns);
-  auto out_indptr = new_vector<std::int64_t>(num_columns + 1);
-  auto out_indices = new_vector<std::int32_t>(nonzeros);
-  auto source = new_vector<std::int64_t>(nonzeros);
-  {
-    nb::gil_scoped_release unlocked;
-    transpose_csr(pattern, out_indptr.data(), out_indices.data(), source.data(), threads);
-  }
-  return {out_indptr, out_indices, source};
-}
-
-template <class T>
-void py_permute_values(const Vector<const T>& values, const Offsets& source, Vector<T>& out,
-                       int threads) {
-  require(extent(out, 0) == extent(source, 0), "source and out must have the same length");
-  nb::gil_scoped_release unlocked;
-  permute_values(values.data(), source.data(), extent(source, 0), sizeof(T), out.data(), threads);
-}
-
-template <class T>
-void py_transpose_values_symmetric(const Offsets& indptr, const Indices& indices,
-                                   const Vector<const T>& values, Vector<T>& out) {
-  const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
-  require(extent(values, 0) == nonzeros && extent(out, 0) == nonzeros,
-          "values and indices must have the same length");
-  nb::gil_scoped_release unlocked;
-  check_indptr(indptr.data(), num_rows, nonzeros);
-  check_range("indices", indices.data(), nonzeros, num_rows);
-  transpose_values_symmetric({indptr.data(), indices.data(), num_rows, num_rows}, values.data(),
-                             sizeof(T), out.data());
-}
-
-void py_validate_csr(const Offsets& indptr, const Indices& indices, std::int64_t num_columns,
-                     bool sorted) {
-  require(extent(indptr, 0) > 0, "indptr must not be empty");
-  nb::gil_scoped_release unlocked;
-  check_indptr(indptr.data(), extent(indptr, 0) - 1, extent(indices, 0));
-  check_range("indices", indices.data(), extent(indices, 0), num_columns);
-  if (sorted) check_sorted(indptr.data(), indices.data(), extent(indptr, 0) - 1);
-}
-
-template <class T>
-void bind_values(nb::module_& m) {
-  m.def("permute_values", &py_permute_values<T>, "values"_a.noconvert(), "source"_a.noconvert(),
-        "out"_a.noconvert(), "threads"_a);
-  m.def("transpose_values_symmetric", &py_transpose_values_symmetric<T>, "indptr"_a.noconvert(),
-        "indices"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert());
-}
-
 }  // namespace
 
 void bind_sparse(nb::module_& m) {
@@ -179,12 +111,6 @@ void bind_sparse(nb::module_& m) {
                 "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
                 "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
                 "mean: bool, threads: int, half: str, isa: str) -> None"));
-  m.def("transpose_csr", &py_transpose_csr, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "num_columns"_a, "threads"_a);
-  m.def("validate_csr", &py_validate_csr, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "num_columns"_a, "sorted"_a);
-  bind_values<float>(m);
-  bind_values<double>(m);
 }
 
 }  // namespace hpcgnn::kernels

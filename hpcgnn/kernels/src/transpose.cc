@@ -12,16 +12,6 @@ namespace hpcgnn::kernels {
 namespace {
 
 constexpr std::int64_t kSerialNonzeros = 1 << 15;
-constexpr std::int64_t kChunk = 1 << 16;
-
-template <class T>
-void permute(const T* values, const std::int64_t* source, std::int64_t count, T* out,
-             int num_threads) {
-  parallel_tasks(num_threads, (count + kChunk - 1) / kChunk, [&](std::int64_t task) {
-    const std::int64_t last = std::min(count, (task + 1) * kChunk);
-    for (std::int64_t i = task * kChunk; i < last; ++i) out[i] = values[source[i]];
-  });
-}
 
 template <class T>
 void transpose_values(const Pattern& a, const T* values, T* out) {
@@ -37,10 +27,29 @@ void transpose_values(const Pattern& a, const T* values, T* out) {
     }
 }
 
+struct Rows {
+  std::int64_t first, last;
+};
+
+/// Writes the entries of some rows behind the cursors of their columns.
+template <class T, bool kValued>
+void scatter_rows(const Pattern& a, Rows rows, const void* values, std::int64_t* cursor,
+                  const Transposed& out) {
+  const T* const from = static_cast<const T*>(values);
+  T* const to = static_cast<T*>(out.values);
+  for (std::int64_t i = rows.first; i < rows.last; ++i)
+    for (std::int64_t e = a.indptr[i]; e < a.indptr[i + 1]; ++e) {
+      const std::int64_t position = cursor[a.indices[e]]++;
+      out.indices[position] = static_cast<std::int32_t>(i);
+      if constexpr (kValued) to[position] = from[e];
+      if (out.source != nullptr) out.source[position] = e;
+    }
+}
+
 }  // namespace
 
-void transpose_csr(const Pattern& a, std::int64_t* out_indptr, std::int32_t* out_indices,
-                   std::int64_t* source, int num_threads) {
+void transpose_csr(const Pattern& a, const void* values, int element_bytes, const Transposed& out,
+                   int num_threads) {
   const std::int64_t nonzeros = a.indptr[a.num_rows];
   // Each thread owns a cursor per column, which must not outgrow the matrix itself.
   const std::int64_t affordable = std::max<std::int64_t>(1, nonzeros / (a.num_columns + 1));
@@ -59,35 +68,25 @@ void transpose_csr(const Pattern& a, std::int64_t* out_indptr, std::int32_t* out
   });
   std::int64_t total = 0;
   for (std::size_t c = 0; c < columns; ++c) {
-    out_indptr[c] = total;
+    out.indptr[c] = total;
     for (std::size_t t = 0; t < static_cast<std::size_t>(threads); ++t) {
       const std::int64_t count = cursor[t * columns + c];
       cursor[t * columns + c] = total;
       total += count;
     }
   }
-  out_indptr[columns] = total;
+  out.indptr[columns] = total;
   parallel_tasks(static_cast<int>(threads), threads, [&](std::int64_t task) {
     std::int64_t* const mine = cursor.data() + static_cast<std::size_t>(task) * columns;
     const std::size_t share = static_cast<std::size_t>(task);
-    for (std::int64_t i = bounds[share]; i < bounds[share + 1]; ++i)
-      for (std::int64_t e = a.indptr[i]; e < a.indptr[i + 1]; ++e) {
-        const std::int64_t position = mine[a.indices[e]]++;
-        out_indices[position] = static_cast<std::int32_t>(i);
-        if (source != nullptr) source[position] = e;
-      }
+    const Rows rows{bounds[share], bounds[share + 1]};
+    if (values == nullptr)
+      scatter_rows<std::int32_t, false>(a, rows, nullptr, mine, out);
+    else if (element_bytes == 8)
+      scatter_rows<std::int64_t, true>(a, rows, values, mine, out);
+    else
+      scatter_rows<std::int32_t, true>(a, rows, values, mine, out);
   });
-}
-
-void permute_values(const void* values, const std::int64_t* source, std::int64_t count,
-                    int element_bytes, void* out, int num_threads) {
-  const int threads = count < kSerialNonzeros ? 1 : resolve_threads(num_threads);
-  if (element_bytes == 8)
-    permute(static_cast<const std::int64_t*>(values), source, count,
-            static_cast<std::int64_t*>(out), threads);
-  else
-    permute(static_cast<const std::int32_t*>(values), source, count,
-            static_cast<std::int32_t*>(out), threads);
 }
 
 void transpose_values_symmetric(const Pattern& a, const void* values, int element_bytes,

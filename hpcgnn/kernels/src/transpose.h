@@ -13,15 +13,18 @@ struct Pattern {
   std::int64_t num_columns;
 };
 
-/// Transpose: out_indptr[num_columns + 1], out_indices[nnz] (row numbers, ascending inside a
-/// column), source[nnz] (position of each entry in the original; not wanted if null). O(nnz +
-/// num_columns) per thread.
-void transpose_csr(const Pattern& a, std::int64_t* out_indptr, std::int32_t* out_indices,
-                   std::int64_t* source, int num_threads);
+/// What a transposition writes.
+struct Transposed {
+  std::int64_t* indptr;   ///< num_columns + 1
+  std::int32_t* indices;  ///< nnz row numbers, ascending inside a column
+  void* values;           ///< nnz elements; null when there are no values
+  std::int64_t* source;   ///< nnz positions in the original; null when not wanted
+};
 
-/// out[i] = values[source[i]], elements of `element_bytes` (4 or 8).
-void permute_values(const void* values, const std::int64_t* source, std::int64_t count,
-                    int element_bytes, void* out, int num_threads);
+/// Transpose a matrix with `values` (null for none) of `element_bytes` (4 or 8). O(nnz +
+/// num_columns) per thread.
+void transpose_csr(const Pattern& a, const void* values, int element_bytes, const Transposed& out,
+                   int num_threads);
 
 /// Values of the transpose of a matrix whose pattern is symmetric, in one pass (graph-sampling
 /// paper, Algorithm 6): entry (i, j) is the next one of row j of the transpose, as rows i come in

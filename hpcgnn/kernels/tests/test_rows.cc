@@ -104,10 +104,9 @@ void test_transpose(const Csr& a, int threads) {
   const std::size_t nonzeros = a.indices.size();
   std::vector<std::int64_t> indptr(static_cast<std::size_t>(a.num_columns) + 1), source(nonzeros);
   std::vector<std::int32_t> indices(nonzeros);
-  transpose_csr({a.indptr.data(), a.indices.data(), a.num_rows(), a.num_columns}, indptr.data(),
-                indices.data(), source.data(), threads);
   std::vector<double> values(nonzeros);
-  permute_values(a.values.data(), source.data(), a.num_nonzeros(), 8, values.data(), threads);
+  transpose_csr({a.indptr.data(), a.indices.data(), a.num_rows(), a.num_columns}, a.values.data(),
+                8, {indptr.data(), indices.data(), values.data(), source.data()}, threads);
   for (std::size_t j = 0; j + 1 < indptr.size(); ++j)
     for (auto e = static_cast<std::size_t>(indptr[j]); e < static_cast<std::size_t>(indptr[j + 1]);
          ++e) {
