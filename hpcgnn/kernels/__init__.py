@@ -1,4 +1,4 @@
-"""Local compute kernels: products of sparse and dense matrices, packing of rows, dropout.
+"""Local compute kernels: products of sparse and dense matrices, attention, packing, dropout.
 
 The kernels run in native code with the GIL released, on ``threads`` OpenMP threads (0 = the OpenMP
 default), with the widest instruction set of the machine (``isa="auto"``; `available_isas` names
@@ -11,6 +11,14 @@ This package imports nothing but NumPy and its own extension.
 """
 
 from hpcgnn.kernels._kernels import available_isas
+from hpcgnn.kernels.attention import (
+    WeightDropout,
+    attention_backward,
+    attention_delta,
+    attention_finish,
+    attention_forward,
+    attention_merge,
+)
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.dropout import dropout_rows
 from hpcgnn.kernels.pattern import (
@@ -24,6 +32,12 @@ from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 
 __all__ = [
     "VertexCover",
+    "WeightDropout",
+    "attention_backward",
+    "attention_delta",
+    "attention_finish",
+    "attention_forward",
+    "attention_merge",
     "available_isas",
     "dropout_rows",
     "gather_rows",

@@ -9,9 +9,11 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "pattern.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
@@ -63,6 +65,15 @@ inline std::int64_t checked_rows(const Offsets& indptr, const Indices& indices) 
   return num_rows;
 }
 
+inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, std::int64_t num_rows,
+                                          std::int64_t limit) {
+  if (!rows) return nullptr;
+  require(extent(*rows, 0) == num_rows, "rows must have one entry for each row of indptr");
+  check_range("rows", rows->data(), num_rows, limit);
+  return rows->data();
+}
+
+void bind_attention(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sparse(nb::module_& m);

@@ -1,22 +1,15 @@
 #include "dropout.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "parallel.h"
+#include "random_bits.h"
 
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
 constexpr std::int64_t kSerialElements = 1 << 15;
 constexpr std::int64_t kChunkElements = 1 << 16;
-
-inline std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 template <class T>
 void dropout_row(const T* x, std::uint64_t stream, std::int64_t width, std::uint64_t threshold,
@@ -26,12 +19,13 @@ void dropout_row(const T* x, std::uint64_t stream, std::int64_t width, std::uint
   };
   const std::int64_t pairs = width / 2;
   for (std::int64_t pair = 0; pair < pairs; ++pair) {
-    const std::uint64_t bits = mix(stream + static_cast<std::uint64_t>(pair) * kGolden);
+    const std::uint64_t bits = mix_bits(stream + static_cast<std::uint64_t>(pair) * kGolden);
     out[2 * pair] = keep(x[2 * pair], bits);
     out[2 * pair + 1] = keep(x[2 * pair + 1], bits >> 32);
   }
   if (width % 2 != 0)
-    out[width - 1] = keep(x[width - 1], mix(stream + static_cast<std::uint64_t>(pairs) * kGolden));
+    out[width - 1] =
+        keep(x[width - 1], mix_bits(stream + static_cast<std::uint64_t>(pairs) * kGolden));
 }
 
 }  // namespace
@@ -39,7 +33,7 @@ void dropout_row(const T* x, std::uint64_t stream, std::int64_t width, std::uint
 template <class T>
 void dropout_rows(const T* x, const std::int64_t* row_ids, std::int64_t num_rows,
                   std::int64_t width, std::uint64_t key, double p, T* out, int num_threads) {
-  const std::uint64_t threshold = static_cast<std::uint64_t>(std::ldexp(p, 32) + 0.5);
+  const std::uint64_t threshold = drop_threshold(p);
   const T scale = p < 1.0 ? static_cast<T>(1.0 / (1.0 - p)) : T(0);
   const int threads = num_rows * width < kSerialElements ? 1 : resolve_threads(num_threads);
   const std::int64_t chunk =
@@ -47,10 +41,8 @@ void dropout_rows(const T* x, const std::int64_t* row_ids, std::int64_t num_rows
   parallel_tasks(threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
     const std::int64_t last = std::min(num_rows, (task + 1) * chunk);
     for (std::int64_t i = task * chunk; i < last; ++i) {
-      // Mixing key and row in turn keeps the streams of neighbouring rows and keys apart.
-      const std::uint64_t row = static_cast<std::uint64_t>(row_ids[i]);
-      const std::uint64_t stream = mix(mix(key + kGolden) + row * kGolden);
-      dropout_row(x + i * width, mix(stream), width, threshold, scale, out + i * width);
+      const std::uint64_t stream = mix_bits(row_stream(key, row_ids[i]));
+      dropout_row(x + i * width, stream, width, threshold, scale, out + i * width);
     }
   });
 }

@@ -11,4 +11,5 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_pattern(m);
   hpcgnn::kernels::bind_rows(m);
   hpcgnn::kernels::bind_cover(m);
+  hpcgnn::kernels::bind_attention(m);
 }

@@ -26,6 +26,26 @@ struct F32 {
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
   HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  HPCGNN_INLINE static Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }
+  HPCGNN_INLINE static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
+  HPCGNN_INLINE static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
+  HPCGNN_INLINE static Reg choose_less(Reg a, Reg b, Reg x, Reg y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+  }
+  HPCGNN_INLINE static Reg add_exponent(Reg r, Reg n) {
+    const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(r), shifted));
+  }
+  HPCGNN_INLINE static float sum(Reg r) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(r), _mm256_extractf128_ps(r, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+  HPCGNN_INLINE static float largest(Reg r) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(r), _mm256_extractf128_ps(r, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+  }
 
   HPCGNN_INLINE static Reg load(const float* p) { return _mm256_loadu_ps(p); }
   HPCGNN_INLINE static Reg load(const float* p, Mask m) { return _mm256_maskload_ps(p, m.lanes); }
@@ -97,6 +117,24 @@ struct F64 {
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm256_add_pd(a, b); }
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return _mm256_mul_pd(a, b); }
   HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_pd(a, b, c); }
+  HPCGNN_INLINE static Reg sub(Reg a, Reg b) { return _mm256_sub_pd(a, b); }
+  HPCGNN_INLINE static Reg max(Reg a, Reg b) { return _mm256_max_pd(a, b); }
+  HPCGNN_INLINE static Reg min(Reg a, Reg b) { return _mm256_min_pd(a, b); }
+  HPCGNN_INLINE static Reg choose_less(Reg a, Reg b, Reg x, Reg y) {
+    return _mm256_blendv_pd(y, x, _mm256_cmp_pd(a, b, _CMP_LT_OQ));
+  }
+  HPCGNN_INLINE static Reg add_exponent(Reg r, Reg n) {
+    const __m256i shifted = _mm256_slli_epi64(_mm256_castpd_si256(n), 52);
+    return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(r), shifted));
+  }
+  HPCGNN_INLINE static double sum(Reg r) {
+    const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(r), _mm256_extractf128_pd(r, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+  }
+  HPCGNN_INLINE static double largest(Reg r) {
+    const __m128d half = _mm_max_pd(_mm256_castpd256_pd128(r), _mm256_extractf128_pd(r, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(half, _mm_unpackhi_pd(half, half)));
+  }
 
   HPCGNN_INLINE static Reg load(const double* p) { return _mm256_loadu_pd(p); }
   HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm256_maskload_pd(p, m); }

@@ -20,6 +20,18 @@ struct F32 {
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
   HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  HPCGNN_INLINE static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
+  HPCGNN_INLINE static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
+  HPCGNN_INLINE static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
+  HPCGNN_INLINE static Reg choose_less(Reg a, Reg b, Reg x, Reg y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+  }
+  HPCGNN_INLINE static Reg add_exponent(Reg r, Reg n) {
+    const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(r), shifted));
+  }
+  HPCGNN_INLINE static Scalar sum(Reg r) { return _mm512_reduce_add_ps(r); }
+  HPCGNN_INLINE static Scalar largest(Reg r) { return _mm512_reduce_max_ps(r); }
 
   HPCGNN_INLINE static Reg load(const float* p) { return _mm512_loadu_ps(p); }
   HPCGNN_INLINE static Reg load(const float* p, Mask m) { return _mm512_maskz_loadu_ps(m, p); }
@@ -82,6 +94,18 @@ struct F64 {
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return _mm512_add_pd(a, b); }
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return _mm512_mul_pd(a, b); }
   HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_pd(a, b, c); }
+  HPCGNN_INLINE static Reg sub(Reg a, Reg b) { return _mm512_sub_pd(a, b); }
+  HPCGNN_INLINE static Reg max(Reg a, Reg b) { return _mm512_max_pd(a, b); }
+  HPCGNN_INLINE static Reg min(Reg a, Reg b) { return _mm512_min_pd(a, b); }
+  HPCGNN_INLINE static Reg choose_less(Reg a, Reg b, Reg x, Reg y) {
+    return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), y, x);
+  }
+  HPCGNN_INLINE static Reg add_exponent(Reg r, Reg n) {
+    const __m512i shifted = _mm512_slli_epi64(_mm512_castpd_si512(n), 52);
+    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(r), shifted));
+  }
+  HPCGNN_INLINE static Scalar sum(Reg r) { return _mm512_reduce_add_pd(r); }
+  HPCGNN_INLINE static Scalar largest(Reg r) { return _mm512_reduce_max_pd(r); }
 
   HPCGNN_INLINE static Reg load(const double* p) { return _mm512_loadu_pd(p); }
   HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm512_maskz_loadu_pd(m, p); }

@@ -4,8 +4,11 @@
 /// and static functions; kernels are templates over it. A masked load reads only the first lanes
 /// and sets the others to zero; a masked store leaves the others alone. `stream` stores past the
 /// cache where the machine can and needs the alignment of a register; `fence` orders such stores.
+/// `max(a, b)` and `min(a, b)` give b where either is NaN; `choose_less(a, b, x, y)` is x where a <
+/// b, else y; `add_exponent(r, n)` adds the last bits of n to the exponent of r.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 
@@ -27,6 +30,25 @@ struct Vector {
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return a + b; }
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return a * b; }
   HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  HPCGNN_INLINE static Reg sub(Reg a, Reg b) { return a - b; }
+  HPCGNN_INLINE static Reg max(Reg a, Reg b) { return a > b ? a : b; }
+  HPCGNN_INLINE static Reg min(Reg a, Reg b) { return a < b ? a : b; }
+  HPCGNN_INLINE static Reg choose_less(Reg a, Reg b, Reg x, Reg y) { return a < b ? x : y; }
+  HPCGNN_INLINE static Reg add_exponent(Reg r, Reg n) {
+    constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
+    return reinterpret_cast<Reg>(reinterpret_cast<Bits>(r) +
+                                 (reinterpret_cast<Bits>(n) << kMantissa));
+  }
+  HPCGNN_INLINE static T sum(Reg r) {
+    T result = r[0];
+    for (int i = 1; i < kLanes; ++i) result += r[i];
+    return result;
+  }
+  HPCGNN_INLINE static T largest(Reg r) {
+    T result = r[0];
+    for (int i = 1; i < kLanes; ++i) result = r[i] > result ? r[i] : result;
+    return result;
+  }
 
   template <class S>
   HPCGNN_INLINE static Reg load(const S* p) {
@@ -61,6 +83,10 @@ struct Vector {
   HPCGNN_INLINE static void store(S* p, Reg r, Mask lanes) {
     for (int i = 0; i < lanes; ++i) half::narrow(r[i], p[i]);
   }
+
+ private:
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  typedef Word Bits __attribute__((vector_size(16)));
 };
 
 using F32 = Vector<float>;

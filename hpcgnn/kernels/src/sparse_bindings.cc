@@ -23,14 +23,6 @@ const void* checked_values(const OptionalValues& values, Storage x, std::int64_t
   return values->data();
 }
 
-const std::int32_t* checked_subset(const std::optional<Indices>& rows, std::int64_t num_rows,
-                                   std::int64_t limit) {
-  if (!rows) return nullptr;
-  require(extent(*rows, 0) == num_rows, "rows must have one entry for each row of indptr");
-  check_range("rows", rows->data(), num_rows, limit);
-  return rows->data();
-}
-
 void py_spmm(const Offsets& indptr, const Indices& indices, const OptionalValues& values,
              const AnyMatrix& x, OutMatrix& out, const std::optional<Indices>& rows,
              bool accumulate, bool mean, int threads, const std::string& half,

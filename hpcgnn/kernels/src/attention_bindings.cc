@@ -1,0 +1,231 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <optional>
+#include <tuple>
+
+#include "attention.h"
+#include "bindings.h"
+#include "isa.h"
+#include "pattern.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+using namespace nb::literals;
+
+/// key of weight dropout, its p, names of rows and columns, key of edge dropout, its p.
+using Dropout = std::tuple<std::uint64_t, double, Offsets, Offsets, std::uint64_t, double>;
+
+/// What forward and backward pass alike.
+struct Operands {
+  const Offsets& indptr;
+  const Indices& indices;
+  const AnyMatrix& z;
+  const AnyMatrix& source;
+  const AnyMatrix& target;
+  const std::optional<Indices>& rows;
+  const std::optional<Dropout>& dropout;
+};
+
+void require_shape(const auto& array, std::int64_t num_rows, std::int64_t num_columns,
+                   Storage storage, const char* message) {
+  if (storage_of(array.dtype(), "") != storage)
+    throw nb::type_error("states and gradients must be float64 when z is, else float32");
+  require(extent(array, 0) == num_rows && extent(array, 1) == num_columns, message);
+}
+
+void take_dropout(const std::optional<Dropout>& dropout, AttentionBlock& block) {
+  if (!dropout) return;
+  const auto& [key, p, row_ids, column_ids, edge_key, edge_p] = *dropout;
+  require(p >= 0 && p <= 1 && edge_p >= 0 && edge_p <= 1, "p must be in [0, 1]");
+  require(extent(row_ids, 0) == block.num_rows, "row_ids must have one entry for each row");
+  require(extent(column_ids, 0) == block.num_columns,
+          "column_ids must have one entry for each column");
+  block.row_ids = row_ids.data();
+  block.column_ids = column_ids.data();
+  block.weight_dropout = {key, p};
+  block.edge_dropout = {edge_key, edge_p};
+}
+
+/// @param num_rows rows of the block, whichever way its pattern is handed over.
+AttentionBlock checked_block(const Operands& operands, std::int64_t num_rows, double slope,
+                             int threads, const std::string& half, const std::string& isa) {
+  const std::int64_t heads = extent(operands.source, 1), width = extent(operands.z, 1);
+  require(heads > 0, "source must have a column for each head");
+  require(width > 0 && width % heads == 0, "z must have equally many columns for each head");
+  const Storage storage = storage_of(operands.z.dtype(), half), sums = accumulator_of(storage);
+  AttentionBlock block{.indptr = operands.indptr.data(),
+                       .indices = operands.indices.data(),
+                       .rows = checked_subset(operands.rows, num_rows, extent(operands.target, 0)),
+                       .row_ids = nullptr,
+                       .column_ids = nullptr,
+                       .z = operands.z.data(),
+                       .source = operands.source.data(),
+                       .target = operands.target.data(),
+                       .num_rows = num_rows,
+                       .num_columns = extent(operands.z, 0),
+                       .num_nonzeros = extent(operands.indices, 0),
+                       .num_targets = extent(operands.target, 0),
+                       .num_heads = heads,
+                       .head_width = width / heads,
+                       .weight_dropout = {0, 0},
+                       .edge_dropout = {0, 0},
+                       .slope = slope,
+                       .storage = storage,
+                       .num_threads = threads,
+                       .isa = parse_isa(isa)};
+  require_shape(operands.source, block.num_columns, heads, sums,
+                "source must have one row for each row of z");
+  require_shape(operands.target, block.num_targets, heads, sums,
+                "target must have one column for each head");
+  require(operands.rows || block.num_targets == num_rows,
+          "target must have one row for each row of the block");
+  take_dropout(operands.dropout, block);
+  return block;
+}
+
+void py_forward(const Offsets& indptr, const Indices& indices, const AnyMatrix& z,
+                const AnyMatrix& source, const AnyMatrix& target, OutMatrix& top, OutMatrix& total,
+                OutMatrix& out, double slope, const std::optional<Indices>& rows,
+                const std::optional<Dropout>& dropout, int threads, const std::string& half,
+                const std::string& isa) {
+  const AttentionBlock block =
+      checked_block({indptr, indices, z, source, target, rows, dropout},
+                    checked_rows(indptr, indices), slope, threads, half, isa);
+  const Storage sums = accumulator_of(block.storage);
+  const std::int64_t targets = block.num_targets, heads = block.num_heads;
+  require_shape(top, targets, heads, sums, "top must have the shape of target");
+  require_shape(total, targets, heads, sums, "total must have the shape of target");
+  require_shape(out, targets, heads * block.head_width, sums,
+                "out must have one row for each row of target, and the columns of z");
+  nb::gil_scoped_release unlocked;
+  check_indptr(block.indptr, block.num_rows, block.num_nonzeros);
+  attention_forward(block, {top.data(), total.data(), out.data()});
+}
+
+void py_backward(const Offsets& indptr, const Indices& indices, const AnyMatrix& z,
+                 const AnyMatrix& source, const AnyMatrix& target, const AnyMatrix& lse,
+                 const AnyMatrix& grad, const AnyMatrix& delta, OutMatrix& dz, OutMatrix& dsource,
+                 OutMatrix& dtarget, double slope, const std::optional<Indices>& rows,
+                 const std::optional<Dropout>& dropout, int threads, const std::string& half,
+                 const std::string& isa) {
+  const std::int64_t num_rows = rows ? extent(*rows, 0) : extent(target, 0);
+  const AttentionBlock block = checked_block({indptr, indices, z, source, target, rows, dropout},
+                                             num_rows, slope, threads, half, isa);
+  require(checked_rows(indptr, indices) == block.num_columns,
+          "indptr must be that of the transpose: one row for each row of z");
+  const Storage sums = accumulator_of(block.storage);
+  const std::int64_t targets = block.num_targets, heads = block.num_heads,
+                     width = heads * block.head_width;
+  require_shape(lse, targets, heads, sums, "lse must have the shape of target");
+  require_shape(delta, targets, heads, sums, "delta must have the shape of target");
+  require_shape(dtarget, targets, heads, sums, "dtarget must have the shape of target");
+  require_shape(dsource, block.num_columns, heads, sums, "dsource must have the shape of source");
+  require_shape(dz, block.num_columns, width, sums, "dz must have the shape of z");
+  require_shape(grad, targets, width, sums,
+                "grad must have one row for each row of target, and the columns of z");
+  nb::gil_scoped_release unlocked;
+  check_indptr(block.indptr, block.num_columns, block.num_nonzeros);
+  // An index out of range would be written to: worth a pass over the indices.
+  check_range("indices", block.indices, block.num_nonzeros, num_rows);
+  attention_backward(block, {.lse = lse.data(),
+                             .grad = grad.data(),
+                             .delta = delta.data(),
+                             .dz = dz.data(),
+                             .dsource = dsource.data(),
+                             .dtarget = dtarget.data()});
+}
+
+template <class T>
+StateShape checked_shape(const Matrix<T>& top, const Matrix<T>& total, const Matrix<T>& out) {
+  const std::int64_t num_rows = extent(top, 0), heads = extent(top, 1);
+  require(heads > 0 && extent(out, 1) % heads == 0,
+          "out must have equally many columns for each head of top");
+  require(extent(total, 0) == num_rows && extent(total, 1) == heads && extent(out, 0) == num_rows,
+          "top, total and out must have one row for each row of the state");
+  return {num_rows, heads, extent(out, 1) / heads};
+}
+
+template <class T>
+void py_merge(const std::optional<Indices>& rows, const Matrix<const T>& other_top,
+              const Matrix<const T>& other_total, const Matrix<const T>& other_out, Matrix<T>& top,
+              Matrix<T>& total, Matrix<T>& out, int threads) {
+  const StateShape shape = checked_shape(top, total, out);
+  const StateShape other = checked_shape(other_top, other_total, other_out);
+  require(other.num_heads == shape.num_heads && other.head_width == shape.head_width,
+          "both states must have the same heads and columns");
+  require(rows || other.num_rows == shape.num_rows, "both states must have the same rows");
+  const std::int32_t* const subset = checked_subset(rows, other.num_rows, shape.num_rows);
+  nb::gil_scoped_release unlocked;
+  const auto unchanged = [](const T* p) { return const_cast<T*>(p); };
+  merge_states<T>(
+      {top.data(), total.data(), out.data()},
+      {unchanged(other_top.data()), unchanged(other_total.data()), unchanged(other_out.data())},
+      subset, other, threads);
+}
+
+template <class T>
+void py_finish(Matrix<T>& top, const Matrix<T>& total, Matrix<T>& out, int threads) {
+  const StateShape shape = checked_shape(top, total, out);
+  nb::gil_scoped_release unlocked;
+  finish_states<T>({top.data(), total.data(), out.data()}, shape, threads);
+}
+
+template <class T>
+void py_delta(const Matrix<const T>& grad, const Matrix<const T>& out, Matrix<T>& delta,
+              int threads) {
+  const std::int64_t num_rows = extent(delta, 0), heads = extent(delta, 1), width = extent(out, 1);
+  require(heads > 0 && width % heads == 0, "out must have equally many columns for each head");
+  require(extent(grad, 0) == num_rows && extent(out, 0) == num_rows && extent(grad, 1) == width,
+          "grad and out must have the same shape, and the rows of delta");
+  nb::gil_scoped_release unlocked;
+  inner_products_of_heads<T>(grad.data(), out.data(), {num_rows, heads, width / heads},
+                             delta.data(), threads);
+}
+
+template <class T>
+void bind_states(nb::module_& m) {
+  m.def("attention_merge", &py_merge<T>, "rows"_a.noconvert().none(), "other_top"_a.noconvert(),
+        "other_total"_a.noconvert(), "other_out"_a.noconvert(), "top"_a.noconvert(),
+        "total"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
+  m.def("attention_finish", &py_finish<T>, "top"_a.noconvert(), "total"_a.noconvert(),
+        "out"_a.noconvert(), "threads"_a);
+  m.def("attention_delta", &py_delta<T>, "grad"_a.noconvert(), "out"_a.noconvert(),
+        "delta"_a.noconvert(), "threads"_a);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  m.def("attention_forward", &py_forward, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "z"_a.noconvert(), "source"_a.noconvert(), "target"_a.noconvert(), "top"_a.noconvert(),
+        "total"_a.noconvert(), "out"_a.noconvert(), "slope"_a, "rows"_a.noconvert().none(),
+        "dropout"_a.none(), "threads"_a, "half"_a, "isa"_a,
+        nb::sig("def attention_forward(indptr: NDArray[numpy.int64], "
+                "indices: NDArray[numpy.int32], z: NDArray[typing.Any], "
+                "source: NDArray[typing.Any], target: NDArray[typing.Any], "
+                "top: NDArray[typing.Any], total: NDArray[typing.Any], "
+                "out: NDArray[typing.Any], slope: float, rows: NDArray[numpy.int32] | None, "
+                "dropout: tuple[int, float, NDArray[numpy.int64], NDArray[numpy.int64], int, "
+                "float] | None, threads: int, half: str, isa: str) -> None"));
+  m.def("attention_backward", &py_backward, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "z"_a.noconvert(), "source"_a.noconvert(), "target"_a.noconvert(), "lse"_a.noconvert(),
+        "grad"_a.noconvert(), "delta"_a.noconvert(), "dz"_a.noconvert(), "dsource"_a.noconvert(),
+        "dtarget"_a.noconvert(), "slope"_a, "rows"_a.noconvert().none(), "dropout"_a.none(),
+        "threads"_a, "half"_a, "isa"_a,
+        nb::sig("def attention_backward(indptr: NDArray[numpy.int64], "
+                "indices: NDArray[numpy.int32], z: NDArray[typing.Any], "
+                "source: NDArray[typing.Any], target: NDArray[typing.Any], "
+                "lse: NDArray[typing.Any], grad: NDArray[typing.Any], "
+                "delta: NDArray[typing.Any], dz: NDArray[typing.Any], "
+                "dsource: NDArray[typing.Any], dtarget: NDArray[typing.Any], slope: float, "
+                "rows: NDArray[numpy.int32] | None, "
+                "dropout: tuple[int, float, NDArray[numpy.int64], NDArray[numpy.int64], int, "
+                "float] | None, threads: int, half: str, isa: str) -> None"));
+  bind_states<float>(m);
+  bind_states<double>(m);
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,128 @@
+/// Sums over a batch of edges for the columns of one head: the loops that move the bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "types.h"
+
+namespace hpcgnn::kernels {
+
+// Measured for the products: a core keeps about this many line fills on their way.
+inline constexpr std::int64_t kLineFills = 96;
+inline constexpr int kColumnRegs = 8;
+
+/// Edges that a prefetch of `bytes` of each row runs ahead.
+constexpr std::int64_t prefetch_distance(std::int64_t bytes) {
+  const std::int64_t lines = (bytes + 63) / 64;
+  return (kLineFills + lines - 1) / lines;
+}
+
+/// The rows of a batch: entry e is row index[e] of `data`, `pitch` elements apart. The first
+/// `known` entries of `index` may be read, those after the batch to prefetch.
+template <class X>
+struct BatchRows {
+  const X* data;
+  std::int64_t pitch;
+  const std::int32_t* index;
+  std::int64_t count;
+  std::int64_t known;
+
+  HPCGNN_INLINE void prefetch(std::int64_t e, std::int64_t column, std::int64_t lines) const {
+    const char* const next = reinterpret_cast<const char*>(data + index[e] * pitch + column);
+    for (std::int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64);
+  }
+};
+
+/// Calls body.template operator()<kRegs, kTail>(column, tail_lanes) for blocks of up to kColumnRegs
+/// registers that cover `width` columns; with kTail the last register is partial.
+template <class V, int kRegs = kColumnRegs, class Body>
+HPCGNN_INLINE void dispatch_columns(int regs, std::int64_t column, int tail, const Body& body) {
+  if (regs == kRegs)
+    tail > 0 ? body.template operator()<kRegs, true>(column, tail)
+             : body.template operator()<kRegs, false>(column, 0);
+  else if constexpr (kRegs > 1)
+    dispatch_columns<V, kRegs - 1>(regs, column, tail, body);
+}
+
+template <class V, class Body>
+HPCGNN_INLINE void for_columns(std::int64_t width, const Body& body) {
+  for (std::int64_t column = 0; column < width; column += kColumnRegs * V::kLanes) {
+    const std::int64_t left = width - column;
+    const std::int64_t wanted = (left + V::kLanes - 1) / V::kLanes;
+    const int regs = wanted < kColumnRegs ? static_cast<int>(wanted) : kColumnRegs;
+    const int tail = left < regs * V::kLanes ? static_cast<int>(left % V::kLanes) : 0;
+    dispatch_columns<V>(regs, column, tail, body);
+  }
+}
+
+/// The first kRegs registers at p, the last one partial with kTail.
+template <class V, int kRegs, bool kTail, class X>
+HPCGNN_INLINE void load_columns(const X* p, typename V::Mask tail, typename V::Reg (&regs)[kRegs]) {
+  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
+  for (int r = 0; r < kFull; ++r) regs[r] = V::load(p + r * V::kLanes);
+  if constexpr (kTail) regs[kFull] = V::load(p + kFull * V::kLanes, tail);
+}
+
+template <class V, int kRegs, bool kTail, class X>
+HPCGNN_INLINE void store_columns(X* p, typename V::Mask tail,
+                                 const typename V::Reg (&regs)[kRegs]) {
+  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
+  for (int r = 0; r < kFull; ++r) V::store(p + r * V::kLanes, regs[r]);
+  if constexpr (kTail) V::store(p + kFull * V::kLanes, regs[kFull], tail);
+}
+
+/// out = scale * out + sum over e of weights[e] * row e; a scale of 0 does not read out.
+template <class V, class X, int kRegs, bool kTail>
+void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
+                  typename V::Scalar scale, typename V::Scalar* out, std::int64_t column,
+                  int tail_lanes) {
+  using Reg = typename V::Reg;
+  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
+  constexpr std::int64_t kDistance = prefetch_distance(kBytes);
+  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
+  const auto tail = V::mask(tail_lanes);
+  const BatchRows<X> b = batch;
+  Reg sum[kRegs];
+  if (scale == 0) {
+    for (Reg& reg : sum) reg = V::zero();
+  } else {
+    load_columns<V, kRegs, kTail>(out + column, tail, sum);
+    for (Reg& reg : sum) reg = V::mul(V::broadcast(scale), reg);
+  }
+  const bool fetching = b.known >= b.count + kDistance;
+  for (std::int64_t e = 0; e < b.count; ++e) {
+    if (fetching) b.prefetch(e + kDistance, column, (kBytes + 63) / 64);
+    const X* const row = b.data + b.index[e] * b.pitch + column;
+    const Reg weight = V::broadcast(weights[e]);
+    for (int r = 0; r < kFull; ++r) sum[r] = V::fma(weight, V::load(row + r * V::kLanes), sum[r]);
+    if constexpr (kTail)
+      sum[kFull] = V::fma(weight, V::load(row + kFull * V::kLanes, tail), sum[kFull]);
+  }
+  store_columns<V, kRegs, kTail>(out + column, tail, sum);
+}
+
+/// dots[e] (+)= <row e, fixed>, overwriting in the first block of columns.
+template <class V, class X, int kRegs, bool kTail>
+void inner_products(const BatchRows<typename V::Scalar>& batch, const X* fixed,
+                    typename V::Scalar* dots, std::int64_t column, int tail_lanes) {
+  using Scalar = typename V::Scalar;
+  using Reg = typename V::Reg;
+  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(Scalar);
+  constexpr std::int64_t kDistance = prefetch_distance(kBytes);
+  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
+  const auto tail = V::mask(tail_lanes);
+  const BatchRows<Scalar> b = batch;
+  Reg factor[kRegs];
+  load_columns<V, kRegs, kTail>(fixed + column, tail, factor);
+  const bool fetching = b.known >= b.count + kDistance;
+  for (std::int64_t e = 0; e < b.count; ++e) {
+    if (fetching) b.prefetch(e + kDistance, column, (kBytes + 63) / 64);
+    const Scalar* const row = b.data + b.index[e] * b.pitch + column;
+    Reg sum = V::zero();
+    for (int r = 0; r < kFull; ++r) sum = V::fma(factor[r], V::load(row + r * V::kLanes), sum);
+    if constexpr (kTail) sum = V::fma(factor[kFull], V::load(row + kFull * V::kLanes, tail), sum);
+    dots[e] = column == 0 ? V::sum(sum) : dots[e] + V::sum(sum);
+  }
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,103 @@
+#include "attention_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "parallel.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kSerialElements = 1 << 15;
+constexpr std::int64_t kChunkElements = 1 << 16;
+template <class T>
+constexpr T kNone = -std::numeric_limits<T>::infinity();
+
+/// Calls body(row, head, row * num_heads + head) for all rows and heads, a chunk of rows a task.
+template <class Body>
+void for_heads(const StateShape& shape, int num_threads, const Body& body) {
+  const std::int64_t width = std::max<std::int64_t>(1, shape.num_heads * shape.head_width);
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / width);
+  const int threads = shape.num_rows * width < kSerialElements ? 1 : resolve_threads(num_threads);
+  parallel_tasks(threads, (shape.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    const std::int64_t last = std::min(shape.num_rows, (task + 1) * chunk);
+    for (std::int64_t i = task * chunk; i < last; ++i)
+      for (std::int64_t head = 0; head < shape.num_heads; ++head)
+        body(i, head, i * shape.num_heads + head);
+  });
+}
+
+}  // namespace
+
+template <class T>
+void merge_states(const AttentionState& state, const AttentionState& other,
+                  const std::int32_t* rows, const StateShape& shape, int num_threads) {
+  const std::int64_t width = shape.head_width;
+  for_heads(shape, num_threads, [&](std::int64_t i, std::int64_t head, std::int64_t from) {
+    const T other_top = static_cast<const T*>(other.top)[from];
+    if (other_top == kNone<T>) return;
+    const std::int64_t to = (rows ? rows[i] : i) * shape.num_heads + head;
+    T &top = static_cast<T*>(state.top)[to], &total = static_cast<T*>(state.total)[to];
+    const T* const source = static_cast<const T*>(other.out) + from * width;
+    T* const out = static_cast<T*>(state.out) + to * width;
+    if (top == kNone<T>) {
+      top = other_top;
+      total = static_cast<const T*>(other.total)[from];
+      std::copy_n(source, width, out);
+      return;
+    }
+    const T new_top = std::max(top, other_top);
+    const T mine = std::exp(top - new_top), theirs = std::exp(other_top - new_top);
+    top = new_top;
+    total = mine * total + theirs * static_cast<const T*>(other.total)[from];
+    for (std::int64_t c = 0; c < width; ++c) out[c] = mine * out[c] + theirs * source[c];
+  });
+}
+
+template <class T>
+void finish_states(const AttentionState& state, const StateShape& shape, int num_threads) {
+  const std::int64_t width = shape.head_width;
+  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t, std::int64_t at) {
+    T& top = static_cast<T*>(state.top)[at];
+    const T total = static_cast<const T*>(state.total)[at];
+    T* const out = static_cast<T*>(state.out) + at * width;
+    if (top == kNone<T>) {
+      std::fill_n(out, width, T(0));
+      return;
+    }
+    const T scale = 1 / total;
+    for (std::int64_t c = 0; c < width; ++c) out[c] *= scale;
+    top += std::log(total);
+  });
+}
+
+template <class T>
+void inner_products_of_heads(const T* grad, const T* out, const StateShape& shape, T* delta,
+                             int num_threads) {
+  constexpr std::int64_t kSums = 16;
+  const std::int64_t width = shape.head_width;
+  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t, std::int64_t at) {
+    const T *const a = grad + at * width, *const b = out + at * width;
+    T sums[kSums] = {};
+    std::int64_t c = 0;
+    for (; c + kSums <= width; c += kSums)
+      for (std::int64_t k = 0; k < kSums; ++k) sums[k] += a[c + k] * b[c + k];
+    for (std::int64_t k = 0; c < width; ++c, ++k) sums[k] += a[c] * b[c];
+    T sum = 0;
+    for (const T each : sums) sum += each;
+    delta[at] = sum;
+  });
+}
+
+template void merge_states<float>(const AttentionState&, const AttentionState&, const std::int32_t*,
+                                  const StateShape&, int);
+template void merge_states<double>(const AttentionState&, const AttentionState&,
+                                   const std::int32_t*, const StateShape&, int);
+template void finish_states<float>(const AttentionState&, const StateShape&, int);
+template void finish_states<double>(const AttentionState&, const StateShape&, int);
+template void inner_products_of_heads(const float*, const float*, const StateShape&, float*, int);
+template void inner_products_of_heads(const double*, const double*, const StateShape&, double*,
+                                      int);
+
+}  // namespace hpcgnn::kernels
