@@ -45,9 +45,11 @@ class DistributedSpMM:
         self._diagonal = matrix.diagonal if grid.handles(grid.block) else None
         self._fetched, self._pushed = exchange.bind(matrix)
         self._shape = matrix.shape
-        counts = np.array([*matrix.shape, matrix.nnz, exchange.volume().sent.sum()], np.int64)
-        rows, columns, entries, moved = grid.layer.allreduce(counts)
-        self.size = OperatorSize(int(rows), int(columns), int(entries), int(moved))
+        counts = np.array([*matrix.shape, matrix.nnz], np.int64)
+        rows, columns, entries = grid.layer.allreduce(counts)
+        # Replicas hold the same rows and entries, but each moves a share of its own.
+        moved = grid.world.allreduce(int(exchange.volume().sent.sum()))
+        self.size = OperatorSize(int(rows), int(columns), int(entries), moved)
 
     @property
     def shape(self) -> tuple[int, int]:
