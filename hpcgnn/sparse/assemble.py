@@ -79,16 +79,10 @@ def read_adjacency(
     if undirected and not store.undirected:
         rows, columns, weights = _with_reverse(grid, row_map, rows, columns, weights)
         sorted_already = False
-    if self_loops:
-        has_loop = np.zeros(row_map.num_local, np.bool_)
-        has_loop[rows[rows == columns] - row_map.start] = True
-        missing = np.flatnonzero(~has_loop) + row_map.start
-        rows, columns = np.concatenate([rows, missing]), np.concatenate([columns, missing])
-        if weights is not None:
-            weights = np.concatenate([weights, np.ones(len(missing), weights.dtype)])
-        sorted_already = sorted_already and len(missing) == 0
     if not sorted_already:
         rows, columns, weights = _sort_unique(row_map, rows, columns, weights)
+    if self_loops:
+        rows, columns, weights = _with_self_loops(row_map, rows, columns, weights)
     counts = np.bincount(rows - row_map.start, minlength=row_map.num_local)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return PatternRows(indptr, columns, weights)
@@ -124,6 +118,23 @@ def _with_reverse(
     if weights is not None:
         weights = np.concatenate([weights, arrived[2]])
     return rows, columns, weights
+
+
+def _with_self_loops(
+    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
+) -> _Entries:
+    """Insert the missing self loops into sorted entries, which is cheaper than sorting again."""
+    has_loop = np.zeros(row_map.num_local, np.bool_)
+    has_loop[rows[rows == columns] - row_map.start] = True
+    missing = np.flatnonzero(~has_loop)
+    # Entries before the loop of a row: all of earlier rows, and its own with smaller columns.
+    before = np.searchsorted(rows, missing + row_map.start)
+    lower = np.bincount(rows[columns < rows] - row_map.start, minlength=row_map.num_local)
+    places = before + lower[missing]
+    missing += row_map.start
+    if weights is not None:
+        weights = np.insert(weights, places, 1)
+    return np.insert(rows, places, missing), np.insert(columns, places, missing), weights
 
 
 def _sort_unique(
