@@ -20,6 +20,7 @@ from hpcgnn.comm.launch import run_mpi_command
 from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import redistribute
 from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.stages import Message, Stage, shift_times
 from hpcgnn.comm.sums import allreduce_sum, start_broadcast, start_reduce, sum_over_ranks
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
@@ -30,9 +31,11 @@ __all__ = [
     "CommPlan",
     "Communicator",
     "HostMemory",
+    "Message",
     "ProcessGrid",
     "RankArgumentParser",
     "RowMap",
+    "Stage",
     "Transfer",
     "Volume",
     "agree",
@@ -42,6 +45,7 @@ __all__ = [
     "raise_on_all",
     "redistribute",
     "run_mpi_command",
+    "shift_times",
     "start_broadcast",
     "start_reduce",
     "sum_over_ranks",

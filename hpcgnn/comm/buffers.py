@@ -1,44 +1,85 @@
-"""Exchange buffers that are allocated once and reused, and counted.
+"""Exchange buffers that are allocated once, lent out again and again, and counted.
 
 A fresh array of a megabyte costs its page faults on every exchange; a pool pays them once.
 """
 
 import math
+import weakref
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcgnn.typing import Array
 
-__all__ = ["BufferPool"]
+__all__ = ["BufferPool", "LiveBytes"]
+
+_ALIGNMENT = 64
 
 
-class BufferPool:
-    """Named scratch arrays that grow and are reused.
-
-    A name stands for one buffer: asking for it again hands out the same memory, so a caller uses as
-    many names as it needs arrays at one time.
-    """
+class LiveBytes:
+    """A gauge of bytes that are held now, and the most that were held at one time."""
 
     def __init__(self) -> None:
-        self._memory: dict[str, Array] = {}
+        self.now = 0
+        self.peak = 0
 
-    def get(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return an uninitialised C-contiguous array of `shape` and `dtype`.
+    def hold(self, owner: object, num_bytes: int) -> None:
+        """Count bytes as held until `owner` is gone.
 
         Not collective.
         """
+        self.now += num_bytes
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(owner, self._drop, num_bytes).atexit = False
+
+    def _drop(self, num_bytes: int) -> None:
+        self.now -= num_bytes
+
+
+class BufferPool:
+    """Memory that is lent to arrays, and comes back when the last array that uses it is gone.
+
+    So nobody returns a buffer by hand, and rows that a caller keeps are never written over. One
+    pool serves all exchanges of a grid: they run one at a time, and need the memory of one.
+    """
+
+    def __init__(self) -> None:
+        self.ghosts = LiveBytes()
+        self.num_bytes = 0
+        self._idle: list[Array] = []
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
+        """Return an uninitialised C-contiguous array of `shape` and `dtype`, on 64-byte boundaries.
+
+        Not collective.
+
+        Parameters
+        ----------
+        shape, dtype
+            Of the array.
+        ghosts
+            Whether it holds rows of other ranks' nodes, which the gauge `ghosts` counts.
+        """
         kind = np.dtype(dtype)
         needed = math.prod(shape) * kind.itemsize
-        memory = self._memory.get(name)
-        if memory is None or memory.nbytes < needed:
-            # Drop the smaller one first, so that both never live at once.
-            self._memory.pop(name, None)
-            memory = np.empty(needed, np.uint8)
-            self._memory[name] = memory
-        return memory[:needed].view(kind).reshape(shape)
+        memory = self._fitting(needed)
+        # A root that does not own its memory: arrays made from it refer to it, not past it.
+        root = np.asarray(memory.data)
+        weakref.finalize(root, self._idle.append, memory).atexit = False
+        if ghosts:
+            self.ghosts.hold(root, needed)
+        return root[:needed].view(kind).reshape(shape)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes held by all buffers."""
-        return sum(memory.nbytes for memory in self._memory.values())
+    def _fitting(self, needed: int) -> Array:
+        """Return the smallest idle memory that suffices, or new memory instead of an idle one."""
+        self._idle.sort(key=len)
+        for place, memory in enumerate(self._idle):
+            if len(memory) >= needed:
+                return self._idle.pop(place)
+        if self._idle:
+            # Drop the smaller one first, so that both never live at once.
+            self.num_bytes -= len(self._idle.pop())
+        self.num_bytes += needed
+        unaligned = np.empty(needed + _ALIGNMENT, np.uint8)
+        start = -unaligned.ctypes.data % _ALIGNMENT
+        return unaligned[start : start + needed]

@@ -25,6 +25,7 @@ from mpi4py import MPI
 
 import numpy as np
 
+from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.collective import CollectiveInputError
 from hpcgnn.comm.host_memory import HostMemory
 from hpcgnn.comm.sums import allreduce_sum
@@ -40,7 +41,7 @@ class ProcessGrid:
 
     It owns its communicators. Use as a context manager, or call `close` on all ranks:
     communicators are freed there and nowhere else, since a garbage collector runs at different
-    times on different ranks.
+    times on different ranks. It also owns `buffers`, the memory of all exchanges.
 
     Parameters
     ----------
@@ -68,7 +69,8 @@ class ProcessGrid:
         self.num_blocks = comm.size // replication
         self.block, self.replica = divmod(comm.rank, replication)
         self._host = host if host is not None else platform.node()
-        self._host_memories: list[HostMemory] = []
+        self.buffers = BufferPool()
+        self._host_memory: HostMemory | None = None
         self._neighbourhoods: list[MPI.Distgraphcomm] = []
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
@@ -108,27 +110,37 @@ class ProcessGrid:
         allreduce_sum(self.layer, share)
 
     @cached_property
-    def host_ranks(self) -> LocalIndices:
-        """Ranks of this layer that are on this host, int32 increasing.
+    def hosts(self) -> LocalIndices:
+        """The host of each rank of this layer, int32; hosts are numbered by their first ranks.
 
         Collective at the first use.
 
         Hosts are told by name, since the shared-memory split of some MPI builds reports every rank
         as alone.
         """
-        hosts = self.layer.allgather(self._host)
-        mine = [rank for rank, host in enumerate(hosts) if host == self._host]
-        return np.array(mine, np.int32)
+        names = self.layer.allgather(self._host)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return np.array([numbers[name] for name in names], np.int32)
+
+    @property
+    def host_ranks(self) -> LocalIndices:
+        """Ranks of this layer that are on this host, int32 increasing.
+
+        Collective at the first use.
+        """
+        mine = self.hosts == self.hosts[self.layer.rank]
+        return np.flatnonzero(mine).astype(np.int32)
 
     def host_memory(self) -> HostMemory:
-        """Return new memory shared by the ranks of this layer on this host.
+        """Return the memory that the ranks of this layer on this host share.
 
-        Collective; freed by `close`.
+        Collective at the first use; freed by `close`.
         """
-        comm = MPI.Intracomm(self.layer.Split(color=int(self.host_ranks[0]), key=self.layer.rank))
-        memory = HostMemory(comm)
-        self._host_memories.append(memory)
-        return memory
+        if self._host_memory is None:
+            host = int(self.hosts[self.layer.rank])
+            comm = MPI.Intracomm(self.layer.Split(color=host, key=self.layer.rank))
+            self._host_memory = HostMemory(comm)
+        return self._host_memory
 
     def neighbourhood(self, peers: LocalIndices) -> MPI.Distgraphcomm:
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
@@ -150,9 +162,9 @@ class ProcessGrid:
 
         Collective.
         """
-        for memory in self._host_memories:
-            memory.close()
-            memory.comm.Free()
+        if self._host_memory is not None:
+            self._host_memory.close()
+            self._host_memory.comm.Free()
         for comm in (*self._neighbourhoods, self.replicas, self.layer, self.world):
             if comm != MPI.COMM_NULL:
                 comm.Free()

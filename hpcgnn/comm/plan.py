@@ -6,7 +6,7 @@ add. Both are neighbourhood collectives, so no work grows with the number of ran
 each one contiguous MPI datatype, so that no count passes 2^31 however wide the rows are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -16,11 +16,14 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.stages import Stage, group_by_time, start_stage
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 __all__ = ["CommPlan"]
+
+_FORWARD, _REVERSE = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +152,78 @@ class CommPlan:
             (num_sent, width) of the same dtype; receives the contributions to own rows.
         """
         return self._start(ghosts, self.recv_counts, arrived, self.send_counts)
+
+    def stages(
+        self,
+        as_owners: LocalIndices,
+        as_readers: LocalIndices,
+        times: Sequence[int] | None = None,
+    ) -> tuple[Stage, ...]:
+        """Return the exchange cut into stages, see `hpcgnn.comm.stages`.
+
+        Not collective.
+
+        Parameters
+        ----------
+        as_owners, as_readers
+            (neighbours,) int32: the time of the rows of each peer, and of the rows for it.
+        times
+            The times that make a stage; None for those when this rank moves anything.
+        """
+        if times is None:
+            busy = [as_owners[self.recv_counts > 0], as_readers[self.send_counts > 0]]
+            times = np.unique(np.concatenate(busy)).tolist()
+        ghosts, owned = (self.recv_counts, as_owners), (self.send_counts, as_readers)
+        return group_by_time(times, self.peers, ghosts, owned)
+
+    def rows_of(self, stage: Stage) -> LocalIndices:
+        """Return the rows of the owner's array that a stage sends, int32 by its messages.
+
+        Not collective.
+        """
+        return np.concatenate([self.send_rows[:0], *(self.send_rows[m.rows] for m in stage.owned)])
+
+    def ghosts_of(self, stage: Stage) -> LocalIndices:
+        """Return the positions of the ghosts of a stage, int32 by its messages.
+
+        Not collective.
+        """
+        ranges = [np.arange(m.rows.start, m.rows.stop, dtype=np.int32) for m in stage.ghosts]
+        return np.concatenate([np.empty(0, np.int32), *ranges])
+
+    def start_stage_forward(
+        self, stage: Stage, packed: Array, ghosts: Array
+    ) -> tuple[Transfer, Transfer]:
+        """Start owner -> ghost for one stage.
+
+        Neighborwise collective; returns what was sent and what is received.
+
+        Parameters
+        ----------
+        stage
+            Of `stages`.
+        packed
+            (owned rows of the stage, width) the rows ``send_rows`` of its messages, any dtype.
+        ghosts
+            (ghosts of the stage, width) of the same dtype.
+        """
+        return start_stage(self.comm, stage.owned, packed, stage.ghosts, ghosts, _FORWARD)
+
+    def start_stage_reverse(
+        self, stage: Stage, ghosts: Array, arrived: Array
+    ) -> tuple[Transfer, Transfer]:
+        """Start ghost -> owner for one stage.
+
+        Neighborwise collective; returns what was sent and what is received.
+
+        Parameters
+        ----------
+        stage, ghosts
+            As for `start_stage_forward`.
+        arrived
+            (owned rows of the stage, width) of the same dtype.
+        """
+        return start_stage(self.comm, stage.ghosts, ghosts, stage.owned, arrived, _REVERSE)
 
     def forward(self, x: Array) -> Array:
         """Return the ghost rows (num_ghosts, width) of `x` (owner's rows, width), at once.

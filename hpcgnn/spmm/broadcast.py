@@ -1,16 +1,16 @@
 """The sparsity-oblivious ghost exchange: every block row is broadcast whole.
 
 The baseline of CAGNET and of "Sparsity-Aware Communication ..." (its section 4): a stage for each
-block column, with the next broadcast under way while the current block is multiplied. Memory is two
-block rows; bytes do not depend on the graph. Its push is a reduction for each block column, in the
-dtype of the arrays: MPI does not add 16-bit floats.
+block column; bytes do not depend on the graph. A resident schedule starts all broadcasts at once; a
+sequential one holds ``1 + prefetch`` block rows, and with a prefetch of 1 the next broadcast is
+under way while a block is multiplied. Its push is a reduction for each block column, in the dtype
+of the arrays: MPI does not add 16-bit floats.
 """
 
 import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.comm import (
-    BufferPool,
     CommPlan,
     ProcessGrid,
     Transfer,
@@ -19,7 +19,9 @@ from hpcgnn.comm import (
     start_reduce,
 )
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Moved, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
+from hpcgnn.spmm.slots import Slots, split_columns
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
@@ -35,49 +37,64 @@ class BroadcastExchange:
     ----------
     grid, ghosts, wire, trace
         As for `PlannedExchange`.
+    schedule
+        Says how many block rows are in memory at one time.
     """
 
-    def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        ghosts: Ghosts,
+        wire: Wire,
+        trace: TraceRecorder,
+        schedule: Schedule,
+    ) -> None:
         self.comm, self.wire, self.trace = grid.layer, wire, trace
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
         self.sizes = np.array(self.comm.allgather(ghosts.num_rows), np.int64)
-        self.peers = world_ranks(grid)
-        self.pool = BufferPool()
-        self._owners = ghosts.row_map.owner(ghosts.nodes)
+        self.ranks = world_ranks(grid)
+        self.sent = Moved.of_counts(self.volume().sent, self.ranks)
+        # The own block row is there without a copy.
+        self.num_ghosts = [int(self.sizes[r]) if r != self.comm.rank else 0 for r in self.roots]
+        self.window = schedule.window(len(self.roots))
+        self.pool = grid.buffers
+        owners = ghosts.row_map.owner(ghosts.nodes)
+        stages = np.searchsorted(self.roots, owners).astype(np.int32)
+        self._stages = np.where(np.isin(owners, self.roots), stages, np.int32(-1))
         self._columns = _rows_at_owners(grid, ghosts)
-        self.sequential = True
+        self.sequential = schedule.sequential
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return a block for each block column; columns are the rows of its owner.
 
         Not collective.
         """
-        owners = self._owners[block.indices]
-        return tuple(
-            block.select(self._columns, int(self.sizes[root]), kept=owners == root)
-            for root in self.roots
-        )
+        return split_columns(block, self._stages, self._columns, self.sizes[self.roots].tolist())
 
-    split_push = split
+    def split_push(self, block: LocalCSR) -> None:
+        """Return None: a push has the stages of a fetch.
+
+        Not collective.
+        """
 
     def ghosts_of(self, index: int) -> LocalIndices:
         """Return which ghost each row of a block is, -1 for none.
 
         Not collective.
         """
-        root = self.roots[index]
-        chosen = np.flatnonzero(self._owners == root).astype(np.int32)
-        ghosts = np.full(int(self.sizes[root]), -1, np.int32)
+        chosen = np.flatnonzero(self._stages == index).astype(np.int32)
+        ghosts = np.full(int(self.sizes[self.roots[index]]), -1, np.int32)
         ghosts[self._columns[chosen]] = chosen
         return ghosts
 
     push_ghosts_of = ghosts_of
 
-    def start_fetch(self, x: Array) -> "_Fetch":
-        """Start the first broadcast.
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+        """Start the first broadcasts; rows of a resident exchange are valid while anyone has them.
 
         Collective.
         """
+        refuse_to_keep(keep and self.sequential)
         return _Fetch(self, x)
 
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
@@ -101,10 +118,9 @@ class BroadcastExchange:
         sent[mine] = received[mine] = 0
         return Volume(sent, received)
 
-    def buffer(self, index: int, width: int, dtype: np.dtype[np.generic]) -> Array:
-        """Return one of two alternating arrays for the block row of stage `index`."""
-        rows = int(self.sizes[self.roots[index]])
-        return self.pool.get(f"block {index % 2}", (rows, width), dtype)
+    def slots(self, sizes: list[int], width: int, dtype: np.dtype[np.generic]) -> Slots:
+        """Return the buffers for block rows."""
+        return Slots(self.pool, sizes, self.window, width, dtype, ghosts=True)
 
 
 def _rows_at_owners(grid: ProcessGrid, ghosts: Ghosts) -> LocalIndices:
@@ -120,22 +136,25 @@ def _rows_at_owners(grid: ProcessGrid, ghosts: Ghosts) -> LocalIndices:
 
 class _Fetch:
     def __init__(self, exchange: BroadcastExchange, x: Array) -> None:
-        self._exchange, self._width = exchange, x.shape[1]
-        self._dtype = exchange.wire.dtype(x)
+        self._exchange = exchange
+        dtype = exchange.wire.dtype(x)
         self._transfers: dict[int, Transfer] = {}
         self._own = x
-        if self._dtype != x.dtype:
-            self._own = exchange.pool.get("own", x.shape, self._dtype)
+        if dtype != x.dtype:
+            self._own = exchange.pool.take(x.shape, dtype)
             kernels.gather_rows(x, None, self._own, half=exchange.wire.half)
+        self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.volume().sent, self._own, exchange.peers
+            exchange.trace, "exchange.forward", exchange.sent, self._own, exchange.pool
         ):
-            self._start(0)
+            for index in range(exchange.window):
+                self._start(index)
 
     def stage(self, index: int) -> Array:
+        if index > 0:
+            # The caller is done with the stage before, and its buffer is free.
+            self._start(index - 1 + self._exchange.window)
         self._transfers.pop(index).wait()
-        # The other buffer is free: its block was multiplied before this stage was asked for.
-        self._start(index + 1)
         return self._block(index)
 
     def _start(self, index: int) -> None:
@@ -147,28 +166,34 @@ class _Fetch:
     def _block(self, index: int) -> Array:
         if self._exchange.roots[index] == self._exchange.comm.rank:
             return self._own
-        return self._exchange.buffer(index, self._width, self._dtype)
+        return self._blocks.rows(index)
 
 
 class _Push:
     def __init__(self, exchange: BroadcastExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._like, self._combine = exchange, like, combine
-        shape = (int(exchange.sizes[exchange.comm.rank]), like.shape[1])
-        self._arrived = exchange.pool.get("arrived", shape, like.dtype)
         self._transfers: dict[int, Transfer] = {}
+        self._blocks: Slots | None = None
 
     def buffer(self, index: int) -> Array:
-        self._transfers.pop(index - 2, Transfer()).wait()
-        return self._exchange.buffer(index, self._like.shape[1], self._like.dtype)
+        exchange, like = self._exchange, self._like
+        if self._blocks is None:
+            # Not before: until now the ghosts of a fetch may be in memory.
+            sizes = exchange.sizes[exchange.roots].tolist()
+            self._blocks = exchange.slots(sizes, like.shape[1], like.dtype)
+            shape = (int(exchange.sizes[exchange.comm.rank]), like.shape[1])
+            self._arrived = exchange.pool.take(shape, like.dtype)
+        self._transfers.pop(index - exchange.window, Transfer()).wait()
+        return self._blocks.rows(index)
 
     def send(self, index: int) -> None:
         exchange = self._exchange
-        root = exchange.roots[index]
-        rows = np.zeros(len(exchange.sizes), np.int64)
-        if root != exchange.comm.rank:
-            rows[root] = exchange.sizes[root]
-        partial = self.buffer(index)
-        with exchange_span(exchange.trace, "exchange.reverse", rows, partial, exchange.peers):
+        assert self._blocks is not None, "a stage is filled before it is sent"
+        root, partial = exchange.roots[index], self._blocks.rows(index)
+        moved = () if root == exchange.comm.rank else ((int(exchange.ranks[root]), len(partial)),)
+        with exchange_span(
+            exchange.trace, "exchange.reverse", Moved(moved), partial, exchange.pool
+        ):
             self._transfers[index] = start_reduce(exchange.comm, partial, self._arrived, root)
 
     def finish(self) -> None:
@@ -177,4 +202,5 @@ class _Push:
             for transfer in self._transfers.values():
                 transfer.wait()
         if exchange.comm.rank in exchange.roots:
-            self._combine(np.arange(len(self._arrived), dtype=np.int32), self._arrived)
+            with exchange.trace.span("boundary.add"):
+                self._combine(np.arange(len(self._arrived), dtype=np.int32), self._arrived)

@@ -5,8 +5,10 @@ delivers their rows; a push, its adjoint, takes one row for each ghost back to t
 combines what arrives, by addition in a linear product. Both go by *stages*, each a subset of the
 ghosts with its own numbering, so that an exchange may keep less than everything in memory.
 
-At most one fetch and one push of a grid are under way at a time. With a sequential exchange all
-stages of the fetch come before the first stage of the push, or both hold ghosts at once.
+At most one fetch and one push of a grid are under way at a time. Where an exchange is sequential
+both have the same stages. A product lets go of its fetch before the first stage of its push, so
+that only one of them holds ghosts; a gradient that needs a stage's rows to fill its sums takes both
+stage by stage.
 """
 
 from collections.abc import Callable
@@ -15,13 +17,23 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, RowMap, Volume
+from hpcgnn.comm import BufferPool, Message, ProcessGrid, RowMap, Volume
 from hpcgnn.kernels.arguments import Half
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
-__all__ = ["Combine", "Fetch", "GhostExchange", "Ghosts", "Push", "Wire", "exchange_span"]
+__all__ = [
+    "Combine",
+    "Fetch",
+    "GhostExchange",
+    "Ghosts",
+    "Moved",
+    "Push",
+    "Wire",
+    "exchange_span",
+    "world_ranks",
+]
 
 Combine: TypeAlias = Callable[[LocalIndices, Array], None]
 """Takes ``(rows, arrived)`` on the owner's side: int32 rows of the owner's array, and what one
@@ -73,9 +85,12 @@ class Fetch(Protocol):
     """A fetch under way; stages are taken in order."""
 
     def stage(self, index: int) -> Array:
-        """Return the ghost rows (ghosts of the stage, width), valid until the next stage.
+        """Return the ghost rows (columns of the stage, width).
 
         Collective.
+
+        Rows of a sequential exchange are valid until the next stage. Others are valid until the
+        next fetch, and for as long as the caller keeps them if the fetch was started with `keep`.
         """
         ...
 
@@ -122,8 +137,8 @@ class GhostExchange(Protocol):
         """
         ...
 
-    def split_push(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
-        """Return the block by stages as a push takes it, where that is numbered differently.
+    def split_push(self, block: LocalCSR) -> tuple[LocalCSR, ...] | None:
+        """Return the block by stages as a push takes it; None where that is `split`.
 
         Not collective.
         """
@@ -149,10 +164,15 @@ class GhostExchange(Protocol):
         """
         ...
 
-    def start_fetch(self, x: Array) -> Fetch:
+    def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
         """Start to deliver ghost rows of `x` (num_rows, width).
 
         Collective.
+
+        Raises
+        ------
+        ValueError
+            When a sequential exchange should `keep` them.
         """
         ...
 
@@ -195,8 +215,31 @@ def world_ranks(grid: ProcessGrid) -> LocalIndices:
     return ranks * np.int32(grid.replication) + np.int32(grid.replica)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """Rows that one message, or a set of messages, takes to other ranks.
+
+    Parameters
+    ----------
+    rows_to
+        Rank in the whole grid and rows, for each rank that gets any.
+    """
+
+    rows_to: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of_counts(cls, rows: Array, ranks: LocalIndices) -> "Moved":
+        """Return what goes to each rank of the layer, (ranks of the layer,) rows of an exchange."""
+        return cls(tuple((int(ranks[i]), int(rows[i])) for i in rows.nonzero()[0]))
+
+    @classmethod
+    def of_messages(cls, messages: tuple[Message, ...], ranks: LocalIndices) -> "Moved":
+        """Return what the messages of a stage take; `ranks` as in `world_ranks`."""
+        return cls(tuple((int(ranks[each.peer]), each.num_rows) for each in messages))
+
+
 def exchange_span(
-    trace: TraceRecorder, name: str, rows: Array, buffer: Array, peers: LocalIndices
+    trace: TraceRecorder, name: str, moved: Moved, buffer: Array, pool: BufferPool
 ) -> Span:
     """Return the span of an exchange.
 
@@ -208,16 +251,17 @@ def exchange_span(
         The recorder of this rank.
     name
         Name of the span.
-    rows
-        (ranks of the layer,) int64 rows that this rank sends to each.
+    moved
+        What this rank sends.
     buffer
         An array of the width and dtype that travel.
-    peers
-        Of `world_ranks`.
+    pool
+        Counts the ghosts that are in memory.
     """
     if not trace.enabled:
         return trace.span(name)
     row_bytes = buffer.shape[1] * buffer.itemsize
-    moved = [(int(peers[i]), int(rows[i]), int(rows[i]) * row_bytes) for i in rows.nonzero()[0]]
-    total = int(rows.sum())
-    return trace.span(name, rows=total, bytes=total * row_bytes, peers=moved)
+    peers = [(rank, rows, rows * row_bytes) for rank, rows in moved.rows_to]
+    total = sum(rows for _, rows in moved.rows_to)
+    size, ghost_bytes = total * row_bytes, pool.ghosts.now
+    return trace.span(name, rows=total, bytes=size, peers=peers, ghost_bytes=ghost_bytes)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.comm import BufferPool, CommPlan, HostMemory, ProcessGrid, RowMap, Volume
+from hpcgnn.comm import CommPlan, HostMemory, ProcessGrid, RowMap, Volume
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Moved, Wire, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -50,6 +50,8 @@ class HostExchange:
         As for `PlannedExchange`. Partial sums stay in their own dtype until they leave the host.
     """
 
+    sequential = False
+
     def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
         self.wire, self.trace = wire, trace
         self.memory: HostMemory = grid.host_memory()
@@ -59,16 +61,16 @@ class HostExchange:
         self.shares = _shares(ghosts.row_map, self.needs, mates)
         mine = self.shares[self.mate]
         self.plan = CommPlan.from_ghosts(grid, ghosts.row_map, mine.fetched, ghosts.positions)
-        self.sent, self.received = self.plan.volume().sent, self.plan.volume().received
-        self.peers = world_ranks(grid)
-        self.pool = BufferPool()
+        volume, ranks = self.plan.volume(), world_ranks(grid)
+        self.sent = Moved.of_counts(volume.sent, ranks)
+        self.received = Moved.of_counts(volume.received, ranks)
+        self.pool = grid.buffers
         self.own_rows = _positions(ghosts, mine.own)
         self.num_shared = self.shares[-1].stop
         self._columns = _shared_rows(ghosts.row_map, ghosts.nodes, self.shares, mates)
         self.push_starts: Offsets = np.cumsum([0, *map(len, self.needs)])
         self.own_parts = [_matches(nodes, mine.own) for nodes in self.needs]
         self.fetched_parts = [_matches(nodes, mine.fetched) for nodes in self.needs]
-        self.sequential = False
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block with the rows of the shared array as columns.
@@ -102,12 +104,12 @@ class HostExchange:
         assert index == 0
         return np.arange(len(self._columns), dtype=np.int32)
 
-    def start_fetch(self, x: Array) -> "_Fetch":
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
         """Write own rows, and start to fetch from other hosts into shared memory.
 
-        Collective.
+        Collective. Rows to keep are copied from there.
         """
-        return _Fetch(self, x)
+        return _Fetch(self, x, keep=keep)
 
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
         """Prepare the return of partial sums, which are added up on every host.
@@ -169,21 +171,24 @@ def _matches(nodes: GlobalIndices, chosen: GlobalIndices) -> tuple[LocalIndices,
 
 
 class _Fetch:
-    def __init__(self, exchange: HostExchange, x: Array) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: HostExchange, x: Array, *, keep: bool) -> None:
+        self._exchange, self._keep = exchange, keep
         width, dtype = x.shape[1], exchange.wire.dtype(x)
         memory, half = exchange.memory, exchange.wire.half
         self._shared = memory.get("fetch", (exchange.num_shared, width), dtype)
-        packed = exchange.pool.get("packed", (exchange.plan.num_sent, width), dtype)
+        exchange.pool.ghosts.hold(self, self._shared.nbytes // len(exchange.shares))
+        self._packed = exchange.pool.take((exchange.plan.num_sent, width), dtype)
         share = exchange.shares[exchange.mate]
         fetched = share.start + len(share.own)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent, packed, exchange.peers
+            exchange.trace, "exchange.forward", exchange.sent, self._packed, exchange.pool
         ):
-            kernels.gather_rows(x, exchange.plan.send_rows, packed, half=half)
+            kernels.gather_rows(x, exchange.plan.send_rows, self._packed, half=half)
             # Mates may still read the previous product's rows.
             memory.synchronise("fetch")
-            self._transfer = exchange.plan.start_forward(packed, self._shared[fetched : share.stop])
+            self._transfer = exchange.plan.start_forward(
+                self._packed, self._shared[fetched : share.stop]
+            )
             own = self._shared[share.start : fetched]
             kernels.gather_rows(x, exchange.own_rows, own, half=half)
 
@@ -191,7 +196,11 @@ class _Fetch:
         assert index == 0
         self._transfer.wait()
         self._exchange.memory.synchronise("fetch")
-        return self._shared
+        if not self._keep:
+            return self._shared
+        kept = self._exchange.pool.take(self._shared.shape, self._shared.dtype, ghosts=True)
+        kept[:] = self._shared
+        return kept
 
 
 class _Push:
@@ -204,11 +213,12 @@ class _Push:
         exchange.memory.synchronise("push")
         self._partial = self._shared[starts[exchange.mate] : starts[exchange.mate + 1]]
         dtype = exchange.wire.dtype(like)
-        self._sums = exchange.pool.get("sums", (exchange.plan.num_ghosts, width), like.dtype)
+        exchange.pool.ghosts.hold(self, self._partial.nbytes)
+        self._sums = exchange.pool.take((exchange.plan.num_ghosts, width), like.dtype, ghosts=True)
         self._outgoing = self._sums
         if dtype != like.dtype:
-            self._outgoing = exchange.pool.get("outgoing", self._sums.shape, dtype)
-        self._arrived = exchange.pool.get("arrived", (exchange.plan.num_sent, width), dtype)
+            self._outgoing = exchange.pool.take(self._sums.shape, dtype)
+        self._arrived = exchange.pool.take((exchange.plan.num_sent, width), dtype)
 
     def buffer(self, index: int) -> Array:
         assert index == 0
@@ -222,7 +232,7 @@ class _Push:
         for rows, partial in self._mates(exchange.fetched_parts):
             kernels.scatter_add_rows(partial, rows, self._sums)
         with exchange_span(
-            exchange.trace, "exchange.reverse", exchange.received, self._outgoing, exchange.peers
+            exchange.trace, "exchange.reverse", exchange.received, self._outgoing, exchange.pool
         ):
             if self._outgoing is not self._sums:
                 kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.half)
@@ -246,6 +256,6 @@ class _Push:
         starts, width = self._exchange.push_starts, self._shared.shape[1]
         for mate, (sources, targets) in enumerate(parts):
             segment = self._shared[starts[mate] : starts[mate + 1]]
-            picked = self._exchange.pool.get("picked", (len(sources), width), segment.dtype)
+            picked = self._exchange.pool.take((len(sources), width), segment.dtype)
             kernels.gather_rows(segment, sources, picked)
             yield targets, picked

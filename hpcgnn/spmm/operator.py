@@ -121,6 +121,8 @@ class DistributedSpMM:
                 out[:] = 0
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)
+        # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
+        del fetch
         if push is not None:
             push.finish()
         if self._grid.replication > 1:

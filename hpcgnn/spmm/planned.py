@@ -7,9 +7,9 @@ ghosts are one stage.
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.comm import BufferPool, CommPlan, ProcessGrid, Transfer, Volume
+from hpcgnn.comm import CommPlan, ProcessGrid, Transfer, Volume
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Moved, Wire, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
@@ -33,13 +33,15 @@ class PlannedExchange:
         Where rows and bytes are recorded.
     """
 
+    sequential = False
+
     def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
         self.wire, self.trace = wire, trace
         self.plan = CommPlan.from_ghosts(grid, ghosts.row_map, ghosts.nodes, ghosts.positions)
-        self.sent, self.received = self.plan.volume().sent, self.plan.volume().received
-        self.peers = world_ranks(grid)
-        self.pool = BufferPool()
-        self.sequential = False
+        volume, ranks = self.plan.volume(), world_ranks(grid)
+        self.sent = Moved.of_counts(volume.sent, ranks)
+        self.received = Moved.of_counts(volume.received, ranks)
+        self.pool = grid.buffers
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block as it is.
@@ -48,7 +50,11 @@ class PlannedExchange:
         """
         return (block,)
 
-    split_push = split
+    def split_push(self, block: LocalCSR) -> None:
+        """Return None: a push has the one stage of a fetch.
+
+        Not collective.
+        """
 
     def ghosts_of(self, index: int) -> LocalIndices:
         """Return all ghosts in order.
@@ -60,11 +66,12 @@ class PlannedExchange:
 
     push_ghosts_of = ghosts_of
 
-    def start_fetch(self, x: Array) -> "_Fetch":
-        """Pack and start the all-to-all.
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+        """Pack and start the all-to-all; the rows are valid while anyone has them.
 
         Collective.
         """
+        del keep
         return _Fetch(self, x)
 
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
@@ -85,19 +92,19 @@ class PlannedExchange:
     def buffers(self, like: Array) -> tuple[Array, Array]:
         """Return the buffers of the ghosts and of the owner's side, for rows as wide as `like`."""
         width, dtype = like.shape[1], self.wire.dtype(like)
-        ghosts = self.pool.get("ghosts", (self.plan.num_ghosts, width), dtype)
-        return ghosts, self.pool.get("owned", (self.plan.num_sent, width), dtype)
+        ghosts = self.pool.take((self.plan.num_ghosts, width), dtype, ghosts=True)
+        return ghosts, self.pool.take((self.plan.num_sent, width), dtype)
 
 
 class _Fetch:
     def __init__(self, exchange: PlannedExchange, x: Array) -> None:
-        self._ghosts, packed = exchange.buffers(x)
+        self._ghosts, self._packed = exchange.buffers(x)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent, packed, exchange.peers
+            exchange.trace, "exchange.forward", exchange.sent, self._packed, exchange.pool
         ):
             rows, half = exchange.plan.send_rows, exchange.wire.half
-            kernels.gather_rows(x, rows, packed, half=half)
-            self._transfer = exchange.plan.start_forward(packed, self._ghosts)
+            kernels.gather_rows(x, rows, self._packed, half=half)
+            self._transfer = exchange.plan.start_forward(self._packed, self._ghosts)
 
     def stage(self, index: int) -> Array:
         assert index == 0
@@ -119,7 +126,7 @@ class _Push:
         assert index == 0
         exchange = self._exchange
         with exchange_span(
-            exchange.trace, "exchange.reverse", exchange.received, self._ghosts, exchange.peers
+            exchange.trace, "exchange.reverse", exchange.received, self._ghosts, exchange.pool
         ):
             self._transfer = exchange.plan.start_reverse(self._ghosts, self._arrived)
 

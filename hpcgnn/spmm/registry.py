@@ -1,14 +1,18 @@
 """The exchanges by the name that configurations use."""
 
+from functools import partial
+
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm.broadcast import BroadcastExchange
 from hpcgnn.spmm.cover import COVERS
-from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll
+from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll, GhostFactory
 from hpcgnn.spmm.ghosts import Wire
 from hpcgnn.spmm.hosts import HostExchange
 from hpcgnn.spmm.planned import PlannedExchange
+from hpcgnn.spmm.schedule import RESIDENT, Schedule
+from hpcgnn.spmm.staged import StagedExchange
 from hpcgnn.trace import TraceRecorder
 
 __all__ = ["EXCHANGES", "WIRES", "make_exchange"]
@@ -21,7 +25,12 @@ WIRES = ("native", "bfloat16", "float16")
 
 
 def make_exchange(
-    name: str, grid: ProcessGrid, pattern: DistCSR, trace: TraceRecorder, wire: str = "native"
+    name: str,
+    grid: ProcessGrid,
+    pattern: DistCSR,
+    trace: TraceRecorder,
+    wire: str = "native",
+    schedule: Schedule = RESIDENT,
 ) -> Exchange:
     """Return the exchange called `name` for a pattern.
 
@@ -39,6 +48,8 @@ def make_exchange(
         Where rows and bytes are recorded.
     wire
         One of `WIRES`.
+    schedule
+        How many ghosts are in memory at one time.
 
     Raises
     ------
@@ -54,7 +65,14 @@ def make_exchange(
     elif wire == "float16":
         travels = Wire("float16")
     if name == "oblivious":
-        return FetchAll(grid, pattern, BroadcastExchange, travels, trace)
+        broadcast = partial(BroadcastExchange, schedule=schedule)
+        return FetchAll(grid, pattern, broadcast, travels, trace)
+    cover, make_ghosts = COVERS["aware" if name == "hierarchical" else name], _direct(schedule)
     if name == "hierarchical":
-        return CoveredExchange(grid, pattern, COVERS["aware"], HostExchange, travels, trace)
-    return CoveredExchange(grid, pattern, COVERS[name], PlannedExchange, travels, trace)
+        make_ghosts = HostExchange
+    return CoveredExchange(grid, pattern, cover, make_ghosts, travels, trace)
+
+
+def _direct(schedule: Schedule) -> GhostFactory:
+    """Return what moves rows between their owner and the rank that needs them."""
+    return partial(StagedExchange, schedule=schedule) if schedule.sequential else PlannedExchange

@@ -32,7 +32,7 @@ class RemoteHalf:
     def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
         self.ghosts = ghosts
         self.blocks = ghosts.split(block)
-        self.push_blocks = ghosts.split_push(block)
+        self.push_blocks = ghosts.split_push(block) or self.blocks
 
     def start_fetch(self, x: Array) -> Fetch:
         """Start to fetch what ``C F x`` needs.
@@ -77,8 +77,14 @@ class _Sums:
     """A push of sums: computed at once, so that other work hides it, or by stages at the end."""
 
     def __init__(self, half: RemoteHalf, x: Array, out: Array, trace: TraceRecorder) -> None:
-        self._half, self._x, self._out, self._trace = half, x, out, trace
-        self._push = half.ghosts.start_push(x, self._add, additive=True)
+        self._half, self._x, self._trace = half, x, trace
+        wire = half.ghosts.wire
+
+        # Not a method: a cycle would keep the buffers until the collector runs.
+        def add(rows: LocalIndices, arrived: Array) -> None:
+            kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
+
+        self._push = half.ghosts.start_push(x, add, additive=True)
         if not half.ghosts.sequential:
             half.push(x, self._push, trace)
 
@@ -90,9 +96,6 @@ class _Sums:
         if self._half.ghosts.sequential:
             self._half.push(self._x, self._push, self._trace)
         self._push.finish()
-
-    def _add(self, rows: LocalIndices, arrived: Array) -> None:
-        kernels.scatter_add_rows(arrived, rows, self._out, half=self._half.ghosts.wire.half)
 
 
 Halves: TypeAlias = tuple[RemoteHalf | None, RemoteHalf | None]

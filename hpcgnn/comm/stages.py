@@ -1,0 +1,168 @@
+"""Exchanges in stages: which peers a rank meets when, and the messages of one stage.
+
+Every pair of a reader and an owner has a *time*, and every rank walks through its pairs in the
+order of their times. A rank starts the messages of a stage before it waits for any of them, and
+waits only for pairs of that time or an earlier one. So the pairs of the least time that anyone
+waits for are always under way, and nothing waits for ever, however far apart the ranks are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+import numpy as np
+
+from hpcgnn.comm.transfer import Transfer
+from hpcgnn.typing import Array, LocalIndices
+
+__all__ = ["Message", "Stage", "group_by_time", "shift_times", "start_stage"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """Rows that travel between this rank and a peer.
+
+    Parameters
+    ----------
+    peer
+        Rank of the layer.
+    rows
+        Where they stand in the plan's ghosts, or in its `send_rows`.
+    """
+
+    peer: int
+    rows: slice
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.rows.stop - self.rows.start)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The messages of one time.
+
+    Parameters
+    ----------
+    ghosts
+        Ghosts of this rank, by their owners.
+    owned
+        Rows of this rank, by their readers.
+    """
+
+    ghosts: tuple[Message, ...]
+    owned: tuple[Message, ...]
+
+    @property
+    def num_ghosts(self) -> int:
+        """Ghosts of the stage."""
+        return sum(message.num_rows for message in self.ghosts)
+
+    @property
+    def num_owned(self) -> int:
+        """Own rows of the stage."""
+        return sum(message.num_rows for message in self.owned)
+
+
+def shift_times(peers: LocalIndices, rank: int, size: int) -> tuple[LocalIndices, LocalIndices]:
+    """Return the times when owner and reader are ``time`` ranks apart: at most one of each a stage.
+
+    Not collective.
+
+    Returns
+    -------
+    as_owners, as_readers
+        (peers,) int32: the time of each peer's rows, and of rows for each peer.
+    """
+    return (peers - rank) % size, (rank - peers) % size
+
+
+def group_by_time(
+    times: Sequence[int],
+    peers: LocalIndices,
+    ghosts: tuple[LocalIndices, LocalIndices],
+    owned: tuple[LocalIndices, LocalIndices],
+) -> tuple[Stage, ...]:
+    """Return a stage for each of `times`.
+
+    Not collective.
+
+    Parameters
+    ----------
+    times
+        Increasing.
+    peers
+        (neighbours,) int32 ranks of the layer.
+    ghosts, owned
+        For each neighbour the rows and the time of its messages, both (neighbours,).
+    """
+    by_time = (_messages(peers, *ghosts), _messages(peers, *owned))
+    return tuple(Stage(*(tuple(side.get(time, ())) for side in by_time)) for time in times)
+
+
+def _messages(
+    peers: LocalIndices, counts: LocalIndices, times: LocalIndices
+) -> dict[int, list[Message]]:
+    grouped: dict[int, list[Message]] = {}
+    ends = np.cumsum(counts, dtype=np.int64)
+    for peer, count, end, time in zip(
+        peers.tolist(), counts.tolist(), ends.tolist(), times.tolist(), strict=True
+    ):
+        if count:
+            grouped.setdefault(time, []).append(Message(peer, slice(end - count, end)))
+    return grouped
+
+
+def start_stage(
+    comm: MPI.Intracomm,
+    outgoing: tuple[Message, ...],
+    send: Array,
+    incoming: tuple[Message, ...],
+    receive: Array,
+    tag: int,
+) -> tuple[Transfer, Transfer]:
+    """Start the messages of a stage in one direction.
+
+    Neighborwise collective.
+
+    Parameters
+    ----------
+    comm
+        The layer.
+    outgoing, incoming
+        Messages to and from peers; their rows follow one another in `send` and `receive`.
+    send, receive
+        (rows, width) of one width and dtype.
+    tag
+        Tells the two directions apart.
+
+    Returns
+    -------
+    sent, received
+        Each to be waited for before its array is touched again.
+    """
+    width = send.shape[1]
+    if width == 0:
+        return Transfer(), Transfer()
+    row = MPI.BYTE.Create_contiguous(width * send.itemsize).Commit()
+    received = [
+        comm.Irecv((part, len(part), row), source=message.peer, tag=tag)
+        for message, part in _parts(incoming, receive)
+    ]
+    sent = [
+        comm.Isend((part, len(part), row), dest=message.peer, tag=tag)
+        for message, part in _parts(outgoing, send)
+    ]
+    # Communication under way keeps the datatype alive.
+    row.Free()
+    return Transfer(sent), Transfer(received)
+
+
+def _parts(messages: tuple[Message, ...], rows: Array) -> list[tuple[Message, Array]]:
+    parts, start = [], 0
+    for message in messages:
+        parts.append((message, rows[start : start + message.num_rows]))
+        start += message.num_rows
+    return parts
