@@ -20,7 +20,9 @@ from hpcgnn.comm import CollectiveInputError
 from hpcgnn.errors import InputError
 from hpcgnn.predict import main, read_ids
 from hpcgnn.storage import store_from_arrays
-from tests.train.oracle import sage_layer
+from hpcgnn.train.config_file import load_config
+from tests.nn.reference import Dense, sage_layer
+from tests.train.oracle import initial_model
 from tests.train.support import (
     NUM_CLASSES,
     Graph,
@@ -86,15 +88,18 @@ def predict(
 def embeddings(run: Run, seed: int) -> np.ndarray:
     """Return the hidden layer of the kept model by dense products."""
     name = f"seed{seed}-epoch000006/best/"
-    weights = {
-        key.removeprefix(name): torch.from_numpy(value.astype(np.float64))
-        for key, value in run.tensors().items()
-        if key.startswith(name)
-    }
+    model = initial_model(GRAPH, load_config(run.path / "config.toml"))
+    model.load_state_dict(
+        {
+            key.removeprefix(name): torch.from_numpy(value)
+            for key, value in run.tensors().items()
+            if key.startswith(name)
+        }
+    )
     wide = GRAPH.features.astype(np.float64)
     x = torch.from_numpy((wide - wide.mean(axis=0)) / wide.std(axis=0))
-    a = torch.from_numpy(GRAPH.adjacency.toarray())
-    return sage_layer(a, weights, "layers.0", x, directed=True).clamp(min=0).numpy()
+    dense = Dense(torch.from_numpy(GRAPH.adjacency.toarray()), directed=True)
+    return sage_layer(model.layers[0], dense, x).clamp(min=0).detach().numpy()
 
 
 def test_all_nodes_in_original_order(

@@ -4,8 +4,11 @@ A model receives a `GraphView` (its operators and node ids) and node features, a
 of logits a node. A new model is a file here and an entry in `MODELS`.
 """
 
+from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.gcn import GCN
+from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
+from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import REVERSED, Aggregations, GraphView, LayerView, Model
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, make_model
@@ -14,7 +17,9 @@ from hpcgnn.nn.shape import ACTIVATIONS, JUMPING, ModelShape
 
 __all__ = [
     "ACTIVATIONS",
+    "APPNP",
     "GCN",
+    "GIN",
     "JUMPING",
     "MODELS",
     "NORMS",
@@ -26,6 +31,7 @@ __all__ = [
     "GraphView",
     "LayerNorm",
     "LayerView",
+    "MixHop",
     "Model",
     "ModelShape",
     "Norm",

@@ -28,9 +28,13 @@ class Aggregations(Enum):
     """The mean over the nodes that a node aggregates from."""
     MEAN_OUT = "mean_out"
     """The mean over the nodes that aggregate from a node; absent on undirected graphs."""
+    SUM_IN = "sum_in"
+    """The sum over the nodes that a node aggregates from: A itself."""
+    SUM_OUT = "sum_out"
+    """The sum over the nodes that aggregate from a node; absent on undirected graphs."""
 
 
-REVERSED = frozenset({Aggregations.MEAN_OUT})
+REVERSED = frozenset({Aggregations.MEAN_OUT, Aggregations.SUM_OUT})
 """Aggregations along out-edges, which undirected graphs do not have."""
 
 
@@ -67,7 +71,11 @@ class LayerView:
 
     def own(self, x: Tensor) -> Tensor:
         """Return the input rows of the output nodes."""
-        for step in (self, *self.following):
+        return self.after(0, x)
+
+    def after(self, num_steps: int, x: Tensor) -> Tensor:
+        """Return the output nodes' rows of `x`, which holds the rows after so many aggregations."""
+        for step in (self, *self.following)[num_steps:]:
             if step.kept is not None:
                 x = x[step.kept]
         return x
@@ -139,6 +147,14 @@ class Model(nn.Module, ABC):
     def num_aggregations(cls, shape: ModelShape) -> int:
         """Return how many times in a row the model aggregates: how far a node sees."""
         return shape.num_layers
+
+    @classmethod
+    def check(cls, shape: ModelShape) -> None:
+        """Raise an `InputError`, naming a remedy, when options do not fit each other.
+
+        Not collective.
+        """
+        del shape
 
     @abstractmethod
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

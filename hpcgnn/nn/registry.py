@@ -6,7 +6,10 @@ from types import MappingProxyType
 import torch
 
 from hpcgnn.errors import InputError
+from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.gcn import GCN
+from hpcgnn.nn.gin import GIN
+from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.shape import ModelShape
@@ -14,7 +17,9 @@ from hpcgnn.nn.shape import ModelShape
 __all__ = ["MODELS", "make_model"]
 
 
-MODELS: Mapping[str, type[Model]] = MappingProxyType({"gcn": GCN, "sage": GraphSAGE})
+MODELS: Mapping[str, type[Model]] = MappingProxyType(
+    {"gcn": GCN, "sage": GraphSAGE, "mixhop": MixHop, "gin": GIN, "appnp": APPNP}
+)
 
 
 def make_model(
@@ -40,10 +45,11 @@ def make_model(
     Raises
     ------
     InputError
-        When there is no such model.
+        When there is no such model, or the options of its shape do not fit each other.
     """
     if name not in MODELS:
         raise InputError(f"model.name {name!r} is unknown; choose one of {', '.join(MODELS)}")
+    MODELS[name].check(shape)
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

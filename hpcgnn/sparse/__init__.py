@@ -8,7 +8,7 @@ from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
-from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric
+from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric, unscaled
 from hpcgnn.sparse.operator import AggregationOperator, OperatorSize, RankSums, Transposed
 from hpcgnn.sparse.order import ComputationOrder, choose_order
 
@@ -28,4 +28,5 @@ __all__ = [
     "restrict",
     "row_mean",
     "symmetric",
+    "unscaled",
 ]

@@ -12,7 +12,7 @@ from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.typing import FloatArray
 
-__all__ = ["column_mean", "row_mean", "symmetric"]
+__all__ = ["column_mean", "row_mean", "symmetric", "unscaled"]
 
 
 def symmetric(matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
@@ -55,6 +55,16 @@ def column_mean(matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
     by_column = _inverse(_column_sums(matrix, plan))
     ghost_columns = plan.forward(by_column[:, None])[:, 0]
     return _scaled(matrix, np.ones(matrix.row_map.num_local), by_column, ghost_columns, dtype)
+
+
+def unscaled(matrix: DistCSR, dtype: DTypeLike) -> DistCSR:
+    """Return A with its weights in `dtype`; a matrix of ones keeps no values.
+
+    Not collective.
+    """
+    parts = (matrix.diagonal, matrix.remote)
+    values = [None if part.values is None else part.values.astype(dtype) for part in parts]
+    return matrix.with_values(*values)
 
 
 def _row_sums(matrix: DistCSR) -> FloatArray:

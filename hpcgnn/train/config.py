@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from hpcgnn.errors import InputError
-from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS
+from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS, ModelShape
 from hpcgnn.spmm import EXCHANGES, WIRES
 
 __all__ = [
@@ -103,6 +103,21 @@ class ModelConfig:
         for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
             value = getattr(self, key)
             _require(0 <= value < 1, f"model.{key}", value, "must lie in [0, 1)")
+        MODELS[self.name].check(self.shape(num_features=1, num_classes=1))
+
+    def shape(self, *, num_features: int, num_classes: int, num_relations: int = 1) -> ModelShape:
+        """Return the sizes and options of the model on a graph with these sizes.
+
+        Not collective.
+        """
+        options = {each.name: getattr(self, each.name) for each in fields(self)}
+        del options["name"]
+        return ModelShape(
+            num_features=num_features,
+            num_classes=num_classes,
+            num_relations=num_relations,
+            **options,
+        )
 
     def _check_heeded(self) -> None:
         """Refuse an option that the model would ignore."""

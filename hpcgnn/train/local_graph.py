@@ -1,6 +1,5 @@
 """What one rank holds of a graph: its rows, products, features."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -89,11 +88,8 @@ class LocalGraph:
 
         Not collective.
         """
-        options = dataclasses.asdict(config.model)
-        del options["name"]
-        return ModelShape(
-            num_features=self.facts.num_features, num_classes=self.facts.num_classes, **options
-        )
+        facts = self.facts
+        return config.model.shape(num_features=facts.num_features, num_classes=facts.num_classes)
 
     def num_aggregations(self, config: Config) -> int:
         """Return how many times in a row the model of `config` aggregates.

@@ -17,6 +17,7 @@ from hpcgnn.sparse import (
     restrict,
     row_mean,
     symmetric,
+    unscaled,
 )
 from hpcgnn.spmm import DistributedSpMM, Exchange, make_exchange
 from hpcgnn.trace import TraceRecorder
@@ -29,6 +30,8 @@ _DIRECTIONS = {
     Aggregations.SYMMETRIC: "in",
     Aggregations.MEAN_IN: "in",
     Aggregations.MEAN_OUT: "out",
+    Aggregations.SUM_IN: "in",
+    Aggregations.SUM_OUT: "out",
 }
 
 
@@ -139,4 +142,6 @@ def _scale(kind: Aggregations, matrix: DistCSR, plan: CommPlan, dtype: DTypeLike
         return symmetric(matrix, plan, dtype)
     if kind is Aggregations.MEAN_IN:
         return row_mean(matrix, dtype)
-    return column_mean(matrix, plan, dtype)
+    if kind is Aggregations.MEAN_OUT:
+        return column_mean(matrix, plan, dtype)
+    return unscaled(matrix, dtype)

@@ -77,9 +77,26 @@ def sage_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     return out
 
 
+def gin_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    inner = ((1 + layer.epsilon) * x + graph.a @ x) @ layer.first.weight.T + layer.first.bias
+    if graph.directed:
+        inner = inner + graph.a.T @ x @ layer.reversed.weight.T
+    return layer.second(inner.clamp(min=0))
+
+
+def mixhop_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    power, parts = torch.eye(len(x), dtype=x.dtype), []
+    for linear in layer.powers:
+        parts.append(power @ x @ linear.weight.T)
+        power = power @ graph.symmetric()
+    return (sum(parts) if layer.summed else torch.cat(parts, 1)) + layer.bias
+
+
 LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gcn": gcn_layer,
     "sage": sage_layer,
+    "gin": gin_layer,
+    "mixhop": mixhop_layer,
 }
 
 
@@ -127,4 +144,15 @@ def layered_logits(
 
 def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
     """Return the logits of all rows in training; only those of the outputs mean anything."""
-    return layered_logits(name, model, graph, x, key)
+    if name != "appnp":
+        return layered_logits(name, model, graph, x, key)
+    ids = np.arange(len(x), dtype=np.int64)
+    for place, linear in enumerate(model.layers):
+        draw = None if key is None else key.at(place)
+        x = linear(dropout(x, ids, draw, model.shape.dropout_before(place)))
+        if place < len(model.layers) - 1:
+            x = ACTIVATIONS[model.shape.activation](x)
+    share, start = model.shape.teleport, x
+    for _ in range(model.shape.hops or 10):
+        x = (1 - share) * (graph.symmetric() @ x) + share * start
+    return x

@@ -15,7 +15,6 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, Model, ModelShape, make_model
-from hpcgnn.spmm import EXCHANGES
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
 from hpcgnn.train.optimise import sum_gradients
@@ -105,7 +104,7 @@ def make_products(
     return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off())
 
 
-NAMES = ("gcn", "sage")
+NAMES = ("gcn", "sage", "mixhop", "gin", "appnp")
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -132,15 +131,32 @@ def test_bodies(comm: MPI.Intracomm, name: str, body: str, active: bool) -> None
     check(comm, Setting(name, num_layers=3, options=BODIES[body], active=active))
 
 
+SPREADS = [
+    {"exchange": exchange, "replication": replication, "active": active}
+    for exchange, replication, active in (
+        ("aware", 1, True),
+        ("aware", 2, False),
+        ("joint", 1, True),
+        ("joint", 2, True),
+        ("push", 1, True),
+        ("push", 2, False),
+        ("oblivious", 1, True),
+        ("oblivious", 2, False),
+        ("hierarchical", 1, False),
+        ("hierarchical", 2, True),
+    )
+]
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("replication", [1, 2])
-@pytest.mark.parametrize("active", [False, True])
-def test_spreads(
-    comm: MPI.Intracomm, name: str, exchange: str, replication: int, active: bool
-) -> None:
-    spread = {"exchange": exchange, "replication": replication, "active": active}
+@pytest.mark.parametrize("spread", SPREADS, ids=str)
+def test_spreads(comm: MPI.Intracomm, name: str, spread: dict[str, Any]) -> None:
     check(comm, Setting(name, **spread))
+
+
+@pytest.mark.parametrize(("name", "hops"), [("mixhop", 3), ("appnp", 4)])
+def test_hops(comm: MPI.Intracomm, name: str, hops: int) -> None:
+    check(comm, Setting(name, options={"hops": hops}, active=True))
 
 
 def test_equal_seeds_make_equal_models_and_leave_the_generator() -> None:
@@ -156,5 +172,5 @@ def test_equal_seeds_make_equal_models_and_leave_the_generator() -> None:
 
 def test_unknown_model() -> None:
     shape = ModelShape(num_features=3, num_classes=2, hidden=4, num_layers=2)
-    with pytest.raises(InputError, match="gcn, sage"):
+    with pytest.raises(InputError, match="gcn, sage, "):
         make_model("gat2", shape, directed=False, seed=1, dtype=torch.float32)

@@ -65,6 +65,19 @@ def test_wrong_types(override: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.hops=3"], "model.hops = 3: sage has no such option; .* mixhop or appnp"),
+        (["model.name=appnp", "model.norm=batch"], "model.norm = 'batch': appnp has no such"),
+        (["model.name=mixhop", "model.hidden=2"], "model.hidden = 2: .* use at least 3"),
+    ],
+)
+def test_options_that_a_model_does_not_heed(overrides: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_config(None, [*NEEDED, *overrides])
+
+
+@pytest.mark.parametrize(
     "override",
     [
         "model.hidden=0",
@@ -74,6 +87,14 @@ def test_wrong_types(override: str, message: str) -> None:
         "model.dropout=nan",
         "model.input_dropout=inf",
         "model.name=gat2",
+        "model.norm=instance",
+        "model.activation=sine",
+        "model.jumping=lstm",
+        "model.heads=0",
+        "model.hops=-1",
+        "model.num_bases=-1",
+        "model.teleport=1.5",
+        "model.edge_dropout=1",
         "train.epochs=0",
         "train.evaluate_every=0",
         "train.seeds=[]",

@@ -1,0 +1,73 @@
+"""Predict then propagate (Gasteiger, Bojchevski and Günnemann, ICLR 2019)."""
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey, aggregate, dropout
+from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.nn.model import Aggregations, GraphView, Model
+from hpcgnn.nn.shape import ModelShape
+
+__all__ = ["APPNP"]
+
+_HOPS = 10
+
+
+class APPNP(Model):
+    """A perceptron of ``num_layers`` maps, then personalised PageRank in ``hops`` steps.
+
+    Not collective.
+
+    A step is ``Z ← (1 - t) Â Z + t H``, from the perceptron's rows ``Z = H``, which have the width
+    of the logits; t is ``teleport``.
+    """
+
+    aggregations = (Aggregations.SYMMETRIC,)
+    options = frozenset({"activation", "hops", "teleport"})
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(shape.widths()))
+
+    @classmethod
+    def num_aggregations(cls, shape: ModelShape) -> int:
+        """Return the number of propagation steps."""
+        return shape.hops or _HOPS
+
+    def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return logits (N, C); see `Model.forward`.
+
+        Collective.
+        """
+        view = graph.layer(0, self.num_aggregations(self.shape))
+        h_NC = self._perceptron(len(self.layers), graph, x_NF, key)
+        share, z_NC = self.shape.teleport, h_NC
+        for step in view.steps:
+            z_NC = aggregate(step.operators[Aggregations.SYMMETRIC], z_NC)
+            h_NC = step.own(h_NC)
+            z_NC = (1 - share) * z_NC + share * h_NC
+        return z_NC
+
+    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
+        """Return the input of the perceptron's last map (N, H).
+
+        Not collective.
+        """
+        return self._perceptron(len(self.layers) - 1, graph, x_NF, None)
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the perceptron's first map."""
+        return list(self.layers[0].parameters())
+
+    def _perceptron(
+        self, num_maps: int, graph: GraphView, x_NF: Tensor, key: DropoutKey | None
+    ) -> Tensor:
+        ids, h_NH = graph.layer(0).node_ids, x_NF
+        for place in range(num_maps):
+            draw = key.at(place) if key is not None else None
+            h_NH = dropout(h_NH, ids, draw, self.shape.dropout_before(place))
+            h_NH = self.layers[place](h_NH)
+            if place < len(self.layers) - 1:
+                h_NH = ACTIVATION_FUNCTIONS[self.shape.activation](h_NH)
+        return h_NH

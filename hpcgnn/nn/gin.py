@@ -1,0 +1,58 @@
+"""Graph isomorphism network (Xu et al., ICLR 2019): sums of neighbours and a perceptron.
+
+A second direction of the graph enters the perceptron through weights of its own.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpcgnn.autograd import graph_linear
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.model import Aggregations, LayerView
+
+__all__ = ["GIN", "GINLayer"]
+
+_DIRECTIONS = (Aggregations.SUM_IN, Aggregations.SUM_OUT)
+
+
+class GINLayer(nn.Module):
+    """``relu((1 + ε) X W + A X W + Aᵀ X W' + b) W_2 + b_2``; the last sum on directed graphs."""
+
+    def __init__(self, in_width: int, out_width: int, *, directed: bool) -> None:
+        super().__init__()
+        self.epsilon = nn.Parameter(torch.zeros(()))
+        self.first = nn.Linear(in_width, out_width)
+        self.reversed = nn.Linear(in_width, out_width, bias=False) if directed else None
+        self.second = nn.Linear(out_width, out_width)
+
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width).
+
+        Collective.
+        """
+        inner = functional.linear((1 + self.epsilon) * view.own(x), *self.first.parameters())
+        inner = inner + graph_linear(view.operators[Aggregations.SUM_IN], x, self.first.weight)
+        if self.reversed is not None:
+            operator = view.operators[Aggregations.SUM_OUT]
+            inner = inner + graph_linear(operator, x, self.reversed.weight)
+        out: Tensor = self.second(functional.relu(inner))
+        return out
+
+
+class GIN(LayeredModel):
+    """GIN of any depth; hubs ask for ``norm``, since sums grow with degrees.
+
+    Not collective.
+    """
+
+    aggregations = _DIRECTIONS
+    maps_own_rows = True
+
+    def make_layer(self, place: int, in_width: int, out_width: int) -> GINLayer:
+        """Return a layer for the directions of the graph.
+
+        Not collective.
+        """
+        del place
+        return GINLayer(in_width, out_width, directed=self.directed)

@@ -1,0 +1,92 @@
+"""MixHop (Abu-El-Haija et al., ICML 2019): every layer mixes several powers of the adjacency."""
+
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd import aggregate
+from hpcgnn.errors import InputError
+from hpcgnn.nn.layered import LayeredModel, xavier_linear
+from hpcgnn.nn.model import Aggregations, LayerView
+from hpcgnn.nn.shape import ModelShape
+
+__all__ = ["MixHop", "MixHopLayer"]
+
+_HOPS = 2
+
+
+class MixHopLayer(nn.Module):
+    """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or the sum of these.
+
+    Powers are repeated products: ``Âʲ X = Â (Âʲ⁻¹ X)``, each computed once.
+
+    Parameters
+    ----------
+    in_width, out_width
+        Columns of X and of the result.
+    hops
+        The largest power.
+    summed
+        Add up the powers, each of the whole width, instead of placing them side by side.
+    """
+
+    def __init__(self, in_width: int, out_width: int, hops: int, *, summed: bool) -> None:
+        super().__init__()
+        share, more = divmod(out_width, hops + 1)
+        widths = [share + (power < more) for power in range(hops + 1)]
+        self.summed = summed
+        self.powers = nn.ModuleList(
+            xavier_linear(in_width, out_width if summed else width) for width in widths
+        )
+        self.bias = nn.Parameter(torch.zeros(out_width))
+
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width).
+
+        Collective.
+        """
+        own = view.own(x)
+        outputs = [self.powers[0](own)]
+        for step, linear in enumerate(list(self.powers)[1:]):
+            x = aggregate(view.steps[step].operators[Aggregations.SYMMETRIC], x)
+            # The rows of the next power contain those of the layer's outputs.
+            outputs.append(linear(view.after(step + 1, x)))
+        if self.summed:
+            return torch.stack(outputs).sum(0) + self.bias
+        return torch.cat(outputs, dim=1) + self.bias
+
+
+class MixHop(LayeredModel):
+    """MixHop with the powers 0 to ``hops`` (2 unless given), side by side in hidden layers.
+
+    Not collective. A last layer, whose width is the classes', adds its powers up.
+    """
+
+    aggregations = (Aggregations.SYMMETRIC,)
+    options = LayeredModel.options | {"hops"}
+    maps_own_rows = True
+
+    @classmethod
+    def steps_per_layer(cls, shape: ModelShape) -> int:
+        """Return the largest power."""
+        return shape.hops or _HOPS
+
+    @classmethod
+    def check(cls, shape: ModelShape) -> None:
+        """Raise an `InputError` when a hidden layer is too narrow for its powers.
+
+        Not collective.
+        """
+        powers = cls.steps_per_layer(shape) + 1
+        if shape.hidden < powers:
+            raise InputError(
+                f"model.hidden = {shape.hidden}: the {powers} powers of mixhop share this width; "
+                f"use at least {powers}, or lower model.hops"
+            )
+
+    def make_layer(self, place: int, in_width: int, out_width: int) -> MixHopLayer:
+        """Return a layer.
+
+        Not collective.
+        """
+        summed = place >= self.shape.num_hidden_layers
+        return MixHopLayer(in_width, out_width, self.steps_per_layer(self.shape), summed=summed)
