@@ -89,12 +89,14 @@ struct AttentionKernel {
       V::store(logits + e, weight);
       sum = V::add(sum, weight);
     }
-    if (old_top == kNone) {
-      total = V::sum(sum);
-      return 0;
-    }
-    const Scalar scale = old_top == top ? Scalar(1) : exponential_of<V>(old_top - top);
+    Scalar scale = 0;
+    if (old_top == top && top != kNone)
+      scale = 1;
+    else if (old_top != kNone)
+      scale = exponential_of<V>(old_top - top);
     total = total * scale + V::sum(sum);
+    // The largest of numbers that are none may be any of them: the sum tells.
+    if (total != total) top = total;
     return scale;
   }
 
