@@ -13,6 +13,7 @@ from hpcgnn.spmm.hosts import HostExchange
 from hpcgnn.spmm.planned import PlannedExchange
 from hpcgnn.spmm.schedule import RESIDENT, Schedule
 from hpcgnn.spmm.staged import StagedExchange
+from hpcgnn.spmm.staged_hosts import StagedHostExchange
 from hpcgnn.trace import TraceRecorder
 
 __all__ = ["EXCHANGES", "WIRES", "make_exchange"]
@@ -67,12 +68,14 @@ def make_exchange(
     if name == "oblivious":
         broadcast = partial(BroadcastExchange, schedule=schedule)
         return FetchAll(grid, pattern, broadcast, travels, trace)
-    cover, make_ghosts = COVERS["aware" if name == "hierarchical" else name], _direct(schedule)
-    if name == "hierarchical":
-        make_ghosts = HostExchange
+    cover, make_ghosts = COVERS["aware" if name == "hierarchical" else name], _mover(name, schedule)
     return CoveredExchange(grid, pattern, cover, make_ghosts, travels, trace)
 
 
-def _direct(schedule: Schedule) -> GhostFactory:
-    """Return what moves rows between their owner and the rank that needs them."""
-    return partial(StagedExchange, schedule=schedule) if schedule.sequential else PlannedExchange
+def _mover(name: str, schedule: Schedule) -> GhostFactory:
+    """Return what moves rows between owners and the ranks that need them."""
+    if not schedule.sequential:
+        return HostExchange if name == "hierarchical" else PlannedExchange
+    if name == "hierarchical":
+        return partial(StagedHostExchange, schedule=schedule)
+    return partial(StagedExchange, schedule=schedule)

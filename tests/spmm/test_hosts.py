@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.spmm import DistributedSpMM, make_exchange
+from hpcgnn.spmm import RESIDENT, DistributedSpMM, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
 from tests.ugly import block_row, ugly_matrix, uneven_starts
 
@@ -16,20 +16,25 @@ HOSTS: dict[str, Callable[[int], str]] = {
     "alone": lambda rank: f"host{rank}",
     "pairs": lambda rank: f"host{rank // 2}",
     "cyclic": lambda rank: f"host{rank % 2}",
+    "uneven": lambda rank: f"host{min(rank, 1)}",
     "together": lambda rank: f"host{rank * 0}",
 }
 
 
 @pytest.mark.parametrize("hosts", HOSTS)
 @pytest.mark.parametrize("wire", ["native", "bfloat16"])
-def test_products_and_rows_between_hosts(comm: MPI.Intracomm, hosts: str, wire: str) -> None:
+@pytest.mark.parametrize("depth", [None, 0, 1, 4])
+def test_products_and_rows_between_hosts(
+    comm: MPI.Intracomm, hosts: str, wire: str, depth: int | None
+) -> None:
     matrix = ugly_matrix(90, 61)
     host_of = HOSTS[hosts]
     with ProcessGrid(comm, host=host_of(comm.rank)) as grid:
         row_map = RowMap(uneven_starts(90, comm.size, 5), comm.rank)
         part = block_row(matrix, row_map, np.float32)
         trace = TraceRecorder.off()
-        mover = make_exchange("hierarchical", grid, part, trace, wire)
+        schedule = RESIDENT if depth is None else Schedule(sequential=True, prefetch=depth)
+        mover = make_exchange("hierarchical", grid, part, trace, wire, schedule)
         operator = DistributedSpMM(grid, part, mover, trace)
         mine = slice(row_map.start, row_map.stop)
         # Twice, with another width: shared memory is reused and replaced.
