@@ -1,8 +1,17 @@
 """Torch functions over distributed operators; torch starts at this layer."""
 
 from hpcgnn.autograd.aggregate import aggregate
+from hpcgnn.autograd.attention import attend_additive, edge_draw
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.moments import moments
 
-__all__ = ["DropoutKey", "aggregate", "dropout", "graph_linear", "moments"]
+__all__ = [
+    "DropoutKey",
+    "aggregate",
+    "attend_additive",
+    "dropout",
+    "edge_draw",
+    "graph_linear",
+    "moments",
+]

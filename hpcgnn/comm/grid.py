@@ -28,7 +28,7 @@ import numpy as np
 from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.collective import CollectiveInputError
 from hpcgnn.comm.host_memory import HostMemory
-from hpcgnn.comm.sums import allreduce_sum
+from hpcgnn.comm.sums import allreduce_max, allreduce_sum
 from hpcgnn.typing import Array, LocalIndices
 
 __all__ = ["ProcessGrid"]
@@ -101,6 +101,13 @@ class ProcessGrid:
         Collective.
         """
         allreduce_sum(self.replicas, partial)
+
+    def max_over_replicas(self, values: Array) -> None:
+        """Replace `values` (any shape) by the largest over the replicas of this block row.
+
+        Collective.
+        """
+        allreduce_max(self.replicas, values)
 
     def sum_over_blocks(self, share: Array) -> None:
         """Replace `share` (any shape) by the sum over the block rows; replicas count once.

@@ -1,4 +1,4 @@
-"""Sums over ranks of arrays of any size.
+"""Sums and maxima over ranks of arrays of any size.
 
 MPI counts end at 2^31, and a reduction takes no one-row datatype, so long arrays go in pieces.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.typing import Array
 
-__all__ = ["allreduce_sum", "start_broadcast", "start_reduce", "sum_over_ranks"]
+__all__ = ["allreduce_max", "allreduce_sum", "start_broadcast", "start_reduce", "sum_over_ranks"]
 
 _MAX_COUNT = 2**30
 
@@ -25,6 +25,16 @@ def allreduce_sum(comm: MPI.Comm, values: Array) -> None:
     if comm.size > 1:
         for (piece,) in _pieces(values):
             comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.SUM)
+
+
+def allreduce_max(comm: MPI.Comm, values: Array) -> None:
+    """Replace `values` (C-contiguous, any shape) by its maximum over the ranks of `comm`.
+
+    Collective.
+    """
+    if comm.size > 1:
+        for (piece,) in _pieces(values):
+            comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.MAX)
 
 
 def start_reduce(comm: MPI.Intracomm, values: Array, total: Array, root: int) -> Transfer:

@@ -5,11 +5,19 @@ of logits a node. A new model is a file here and an entry in `MODELS`.
 """
 
 from hpcgnn.nn.appnp import APPNP
+from hpcgnn.nn.gat import GAT
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.nn.mixhop import MixHop
-from hpcgnn.nn.model import REVERSED, Aggregations, GraphView, LayerView, Model
+from hpcgnn.nn.model import (
+    REVERSED,
+    WITH_SELF_LOOPS,
+    Aggregations,
+    GraphView,
+    LayerView,
+    Model,
+)
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, make_model
 from hpcgnn.nn.sage import GraphSAGE
@@ -18,12 +26,14 @@ from hpcgnn.nn.shape import ACTIVATIONS, JUMPING, ModelShape
 __all__ = [
     "ACTIVATIONS",
     "APPNP",
+    "GAT",
     "GCN",
     "GIN",
     "JUMPING",
     "MODELS",
     "NORMS",
     "REVERSED",
+    "WITH_SELF_LOOPS",
     "Aggregations",
     "BatchNorm",
     "GraphNorm",

@@ -16,7 +16,14 @@ from hpcgnn.nn.shape import ModelShape
 from hpcgnn.sparse import AggregationOperator, RankSums
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["REVERSED", "Aggregations", "GraphView", "LayerView", "Model"]
+__all__ = [
+    "REVERSED",
+    "WITH_SELF_LOOPS",
+    "Aggregations",
+    "GraphView",
+    "LayerView",
+    "Model",
+]
 
 
 class Aggregations(Enum):
@@ -33,9 +40,15 @@ class Aggregations(Enum):
     SUM_OUT = "sum_out"
     """The sum over the nodes that aggregate from a node; absent on undirected graphs."""
 
+    ATTENTION = "attention"
+    """A + I without weights, an `AttentionOperator`."""
+
 
 REVERSED = frozenset({Aggregations.MEAN_OUT, Aggregations.SUM_OUT})
 """Aggregations along out-edges, which undirected graphs do not have."""
+
+WITH_SELF_LOOPS = frozenset({Aggregations.SYMMETRIC, Aggregations.ATTENTION})
+"""Aggregations over a node's neighbours and the node itself."""
 
 
 @dataclass(frozen=True, eq=False)

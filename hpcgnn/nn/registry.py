@@ -7,6 +7,7 @@ import torch
 
 from hpcgnn.errors import InputError
 from hpcgnn.nn.appnp import APPNP
+from hpcgnn.nn.gat import GAT
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.mixhop import MixHop
@@ -18,7 +19,7 @@ __all__ = ["MODELS", "make_model"]
 
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
-    {"gcn": GCN, "sage": GraphSAGE, "mixhop": MixHop, "gin": GIN, "appnp": APPNP}
+    {"gcn": GCN, "sage": GraphSAGE, "gat": GAT, "mixhop": MixHop, "gin": GIN, "appnp": APPNP}
 )
 
 

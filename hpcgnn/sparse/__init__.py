@@ -1,7 +1,8 @@
 """Distributed sparse matrices: a block row on each rank, split into local and ghost columns.
 
 `read_adjacency` brings the chosen relations of a store onto the ranks, `DistCSR` splits them,
-`normalise` scales them, and `AggregationOperator` is what layers multiply with.
+`normalise` scales them, and `AggregationOperator` and
+`AttentionOperator` are what layers aggregate with.
 """
 
 from hpcgnn.sparse.active import active_sets, restrict
@@ -9,17 +10,34 @@ from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric, unscaled
-from hpcgnn.sparse.operator import AggregationOperator, OperatorSize, RankSums, Transposed
+from hpcgnn.sparse.operator import (
+    AggregationOperator,
+    Attended,
+    AttentionOperator,
+    OperatorSize,
+    RankSums,
+    Transposed,
+)
 from hpcgnn.sparse.order import ComputationOrder, choose_order
+from hpcgnn.sparse.scores import AdditiveScores, BlockDraw, EdgeDraw, Gradients, Scores
+from hpcgnn.sparse.softmax import SoftmaxState
 
 __all__ = [
+    "AdditiveScores",
     "AggregationOperator",
+    "Attended",
+    "AttentionOperator",
+    "BlockDraw",
     "ComputationOrder",
     "DistCSR",
+    "EdgeDraw",
+    "Gradients",
     "LocalCSR",
     "OperatorSize",
     "PatternRows",
     "RankSums",
+    "Scores",
+    "SoftmaxState",
     "Transposed",
     "active_sets",
     "choose_order",

@@ -2,12 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
+from hpcgnn.sparse.scores import EdgeDraw, Gradients, Scores
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, FloatArray
 
-__all__ = ["AggregationOperator", "OperatorSize", "RankSums", "Transposed"]
+__all__ = [
+    "AggregationOperator",
+    "Attended",
+    "AttentionOperator",
+    "OperatorSize",
+    "RankSums",
+    "Transposed",
+]
 
 RankSums: TypeAlias = Callable[[Array], None]
 """Replaces an array by its sum over the block rows; collective, equal results on all ranks."""
@@ -59,6 +67,82 @@ class AggregationOperator(Protocol):
 
     def apply_transpose(self, gradient: Array) -> Array:
         """Return ``Aᵀ g`` for `gradient` of (result rows, width)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """The result of an attention, and what its backward pass needs.
+
+    Parameters
+    ----------
+    out
+        (rows, H * D) weighted means; zero for rows without edges.
+    lse
+        (rows, H) log of the sum of exponentiated scores; -inf for rows without edges.
+    kept
+        Values of other ranks from the forward pass; None when they are to be fetched again.
+    """
+
+    out: FloatArray
+    lse: FloatArray
+    kept: tuple[Array, ...] | None
+
+
+@runtime_checkable
+class AttentionOperator(AggregationOperator, Protocol):
+    """A pattern of edges over which rows attend to columns, without any array of edges."""
+
+    def attend(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        draw: EdgeDraw | None,
+        *,
+        keep: bool,
+    ) -> Attended:
+        """Return, for each row and head, the mean of its columns' values weighted by the softmax.
+
+        Collective.
+
+        Parameters
+        ----------
+        scores
+            The scores of the edges, with weights that are equal on all ranks.
+        values
+            (columns, H * D), C-contiguous.
+        targets
+            (rows, H) or (rows, H * D), as `scores` takes them.
+        draw
+            Edges and weights to leave out; None: none.
+        keep
+            Whether a backward pass will follow.
+        """
+        ...
+
+    def attend_transpose(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        attended: Attended,
+        gradient: FloatArray,
+        draw: EdgeDraw | None,
+    ) -> Gradients:
+        """Return the gradients of values, targets and weights; weights' are this rank's share.
+
+        Collective.
+
+        Parameters
+        ----------
+        scores, values, targets, draw
+            As in `attend`.
+        attended
+            What it returned.
+        gradient
+            (rows, H * D) of the result.
+        """
         ...
 
 

@@ -1,11 +1,12 @@
 """Distributed sparse times dense: one loop, with the exchange and the process grid as objects.
 
-`DistributedSpMM` is the loop. An exchange cuts the remote part of a matrix into entries whose dense
-rows are fetched and entries whose partial sums are pushed (`cover`), and moves both through a ghost
-exchange (`planned`, `staged`, `broadcast`, `hosts`), all at once or stage by stage as a `Schedule`
-says. `make_exchange` makes each by name.
+`DistributedSpMM` is the loop, `DistributedAttention` the same loop with a softmax. An exchange cuts
+the remote part of a matrix into entries whose dense rows are fetched and entries whose partial sums
+are pushed (`cover`), and moves both through a ghost exchange (`planned`, `staged`, `broadcast`,
+`hosts`), all at once or stage by stage as a `Schedule` says. `make_exchange` makes each by name.
 """
 
+from hpcgnn.spmm.attention import DistributedAttention
 from hpcgnn.spmm.exchange import Exchange
 from hpcgnn.spmm.operator import DistributedSpMM
 from hpcgnn.spmm.registry import EXCHANGES, WIRES, make_exchange
@@ -16,6 +17,7 @@ __all__ = [
     "RESIDENT",
     "SCHEDULES",
     "WIRES",
+    "DistributedAttention",
     "DistributedSpMM",
     "Exchange",
     "Schedule",

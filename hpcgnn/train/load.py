@@ -7,7 +7,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView
+from hpcgnn.nn import MODELS, REVERSED, WITH_SELF_LOOPS, GraphView
 from hpcgnn.sparse import DistCSR, read_adjacency
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, assign_parts
@@ -17,6 +17,7 @@ from hpcgnn.train.features import FeatureScale, cast_features, scale_features
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.train.task import NodeTask
+from hpcgnn.typing import GlobalIndices
 
 __all__ = ["load_graph", "load_task"]
 
@@ -73,7 +74,9 @@ def load_graph(
             scale = scale_features(grid, config.graph.normalize_features, features, scale)
         directed = not (store.undirected or config.graph.undirected)
         with trace.span("plan"):
-            products, details = _products(grid, config, store, row_map, directed, trace)
+            products, details = _products(
+                grid, config, store, row_map, directed, trace, nodes.original_id
+            )
         facts = GraphFacts(
             name=store.name,
             fingerprint=store.fingerprint,
@@ -134,6 +137,7 @@ def _products(
     row_map: RowMap,
     directed: bool,
     trace: TraceRecorder,
+    node_ids: GlobalIndices,
 ) -> tuple[AdjacencyProducts, dict[str, int]]:
     wanted = MODELS[config.model.name].aggregations
     if not directed:
@@ -145,7 +149,7 @@ def _products(
         row_map,
         config.graph.relations,
         undirected=config.graph.undirected,
-        self_loops=Aggregations.SYMMETRIC in wanted,
+        self_loops=not WITH_SELF_LOOPS.isdisjoint(wanted),
     )
     with agree(grid.world):
         if rows.weights is not None and len(rows.weights) and rows.weights.min() < 0:
@@ -153,7 +157,9 @@ def _products(
                 f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
             )
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
-    products = AdjacencyProducts(grid, matrix, wanted, config.exchange, config.train.dtype, trace)
+    products = AdjacencyProducts(
+        grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids
+    )
     return products, _details(matrix, products.exchange)
 
 

@@ -19,7 +19,7 @@ from hpcgnn.sparse import (
     symmetric,
     unscaled,
 )
-from hpcgnn.spmm import DistributedSpMM, Exchange, make_exchange
+from hpcgnn.spmm import DistributedAttention, DistributedSpMM, Exchange, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
 from hpcgnn.typing import GlobalIndices, Mask
@@ -32,6 +32,7 @@ _DIRECTIONS = {
     Aggregations.MEAN_OUT: "out",
     Aggregations.SUM_IN: "in",
     Aggregations.SUM_OUT: "out",
+    Aggregations.ATTENTION: "in",
 }
 
 
@@ -68,6 +69,8 @@ class AdjacencyProducts:
         How rows travel.
     dtype
         float32 or float64.
+    node_ids
+        (num_local,) int64 original ids.
     """
 
     def __init__(
@@ -78,18 +81,20 @@ class AdjacencyProducts:
         exchange: ExchangeConfig,
         dtype: DTypeLike,
         trace: TraceRecorder,
+        node_ids: GlobalIndices,
     ) -> None:
         self._grid, self._config, self.trace = grid, exchange, trace
+        self._node_ids = node_ids
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._matrix = matrix
         self._scaled = {kind: _scale(kind, matrix, self._plan, dtype) for kind in wanted}
         self.exchange = self._exchange_for(matrix)
         self.operators = {
-            kind: self._operator(kind, scaled, self.exchange)
+            kind: self._operator(kind, scaled, self.exchange, node_ids, node_ids)
             for kind, scaled in self._scaled.items()
         }
 
-    def active_views(self, targets: Mask, depth: int, node_ids: GlobalIndices) -> ActiveViews:
+    def active_views(self, targets: Mask, depth: int) -> ActiveViews:
         """Return views of all aggregations of a model for the outputs of `targets`.
 
         Collective.
@@ -100,17 +105,14 @@ class AdjacencyProducts:
             (num_local,) the nodes whose outputs are wanted.
         depth
             Aggregations of the model, see `Model.num_aggregations`.
-        node_ids
-            (num_local,) original ids.
         """
         directions = {_DIRECTIONS[kind] for kind in self._scaled}
         sets = active_sets(self._matrix, self._plan, targets, depth, sorted(directions))
-        layers = tuple(
-            self._layer(sets[place], sets[place + 1], node_ids) for place in range(depth)
-        )
+        layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
         return ActiveViews(layers, torch.from_numpy(np.flatnonzero(sets[0])))
 
-    def _layer(self, inputs: Mask, outputs: Mask, node_ids: GlobalIndices) -> LayerView:
+    def _layer(self, inputs: Mask, outputs: Mask) -> LayerView:
+        node_ids = self._node_ids
         if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
             return LayerView(self.operators, node_ids, self._grid.sum_over_blocks)
         operators: dict[Aggregations, AggregationOperator] = {}
@@ -121,18 +123,30 @@ class AdjacencyProducts:
             part = restrict(scaled, self._plan, rows, columns)
             if direction not in exchanges:
                 exchanges[direction] = self._exchange_for(part)
-            operators[kind] = self._operator(kind, part, exchanges[direction])
+            exchange = exchanges[direction]
+            ids = node_ids[rows], node_ids[columns]
+            operators[kind] = self._operator(kind, part, exchange, *ids)
         kept = np.cumsum(inputs)[outputs] - 1
         sums = self._grid.sum_over_blocks
         return LayerView(operators, node_ids[inputs], sums, torch.from_numpy(kept))
 
     def _exchange_for(self, pattern: DistCSR) -> Exchange:
         config = self._config
-        return make_exchange(config.method, self._grid, pattern, self.trace, config.wire)
+        schedule = Schedule(config.schedule == "sequential", config.prefetch)
+        return make_exchange(config.method, self._grid, pattern, self.trace, config.wire, schedule)
 
     def _operator(
-        self, kind: Aggregations, scaled: DistCSR, exchange: Exchange
+        self,
+        kind: Aggregations,
+        scaled: DistCSR,
+        exchange: Exchange,
+        row_ids: GlobalIndices,
+        column_ids: GlobalIndices,
     ) -> AggregationOperator:
+        if kind is Aggregations.ATTENTION:
+            return DistributedAttention(
+                self._grid, scaled, exchange, self.trace, row_ids, column_ids
+            )
         product = DistributedSpMM(self._grid, scaled, exchange, self.trace)
         return Transposed(product) if _DIRECTIONS[kind] == "out" else product
 
@@ -144,4 +158,6 @@ def _scale(kind: Aggregations, matrix: DistCSR, plan: CommPlan, dtype: DTypeLike
         return row_mean(matrix, dtype)
     if kind is Aggregations.MEAN_OUT:
         return column_mean(matrix, plan, dtype)
+    if kind is Aggregations.ATTENTION:
+        return matrix.with_values(None, None)
     return unscaled(matrix, dtype)

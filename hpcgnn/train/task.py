@@ -86,7 +86,7 @@ class NodeTask:
         targets = np.zeros(len(self.split), np.bool_)
         targets[self._train_rows.numpy()] = True
         with graph.products.trace.span("plan.active_sets"):
-            active = graph.products.active_views(targets, depth, graph.view.node_ids)
+            active = graph.products.active_views(targets, depth)
         self._train_view = replace(graph.view, active=active.layers)
         self._train_features = graph.features[active.inputs]
 

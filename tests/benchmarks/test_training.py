@@ -117,9 +117,10 @@ def test_active_edges_are_those_of_the_engine(comm: MPI.Intracomm, comm_tmp_path
             ExchangeConfig(method="joint"),
             np.float64,
             TraceRecorder.off(),
+            np.arange(row_map.num_local),
         )
         targets = split[row_map.start : row_map.stop] == Split.TRAIN
-        views = products.active_views(targets, layers, np.arange(row_map.num_local)).layers
+        views = products.active_views(targets, layers).layers
         counted = sum(each.operators[kind].size.num_entries for each in views[1:] for kind in both)
     assert counted / ((layers - 1) * len(both) * matrix.nnz) == pytest.approx(expected)
 

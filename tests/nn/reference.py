@@ -92,9 +92,21 @@ def mixhop_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     return (sum(parts) if layer.summed else torch.cat(parts, 1)) + layer.bias
 
 
+def gat_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    heads, width = layer.source.shape
+    z = (x @ layer.linear.weight.T).view(-1, heads, width)
+    source, target = (z * layer.source).sum(2), (z * layer.target).sum(2)
+    scores = functional.leaky_relu(target[:, None] + source[None], layer.slope)
+    edges = (graph.a != 0) | torch.eye(len(x), dtype=torch.bool)
+    weights = scores.masked_fill(~edges[:, :, None], -torch.inf).softmax(dim=1)
+    out = torch.einsum("ijh,jhd->ihd", weights, z)
+    return (out.mean(1) if layer.average else out.flatten(1)) + layer.bias
+
+
 LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gcn": gcn_layer,
     "sage": sage_layer,
+    "gat": gat_layer,
     "gin": gin_layer,
     "mixhop": mixhop_layer,
 }

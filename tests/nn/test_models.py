@@ -14,7 +14,15 @@ import torch
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, Model, ModelShape, make_model
+from hpcgnn.nn import (
+    MODELS,
+    REVERSED,
+    WITH_SELF_LOOPS,
+    GraphView,
+    Model,
+    ModelShape,
+    make_model,
+)
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
 from hpcgnn.train.optimise import sum_gradients
@@ -46,7 +54,7 @@ class Setting:
             num_layers=self.num_layers,
             dropout=0.3,
             input_dropout=0.2,
-            **self.options,
+            **{"heads": 2 if self.name == "gat" else 1} | self.options,
         )
 
     def model(self) -> Model:
@@ -79,7 +87,7 @@ def check(comm: MPI.Intracomm, setting: Setting) -> None:
         trained, inputs = view, torch.arange(row_map.num_local)
         if setting.active:
             depth = type(ours).num_aggregations(setting.shape())
-            active = products.active_views(targets[mine], depth, ids)
+            active = products.active_views(targets[mine], depth)
             trained, inputs = replace(view, active=active.layers), active.inputs
         out = ours(trained, x[mine][inputs].clone(), KEY)
         chosen = torch.from_numpy(np.flatnonzero(targets[mine]))
@@ -97,14 +105,15 @@ def make_products(
     wanted = MODELS[setting.name].aggregations
     if not setting.directed:
         wanted = tuple(kind for kind in wanted if kind not in REVERSED)
-    if Aggregations.SYMMETRIC in wanted:
+    if not WITH_SELF_LOOPS.isdisjoint(wanted):
         matrix = matrix + sp.diags_array((matrix.diagonal() == 0).astype(float))
     part = block_row(sp.csr_matrix(matrix), row_map)
     config = ExchangeConfig(method=setting.exchange, replication=setting.replication)
-    return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off())
+    ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
+    return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off(), ids)
 
 
-NAMES = ("gcn", "sage", "mixhop", "gin", "appnp")
+NAMES = ("gcn", "sage", "gat", "mixhop", "gin", "appnp")
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},

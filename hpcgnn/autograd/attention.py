@@ -1,0 +1,113 @@
+"""Attention over the edges of a graph as a torch function; coefficients are never stored."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd.dropout import DropoutKey
+from hpcgnn.sparse import AdditiveScores, Attended, AttentionOperator, EdgeDraw, Scores
+from hpcgnn.typing import FloatArray
+
+__all__ = ["attend_additive", "edge_draw"]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        operator: AttentionOperator,
+        slope: float,
+        draw: EdgeDraw | None,
+    ) -> Tensor:
+        scores = AdditiveScores(_rows(weights), slope)
+        keep = any(ctx.needs_input_grad)
+        result = operator.attend(scores, _rows(values), _rows(targets), draw, keep=keep)
+        out = torch.from_numpy(result.out)
+        ctx.save_for_backward(values, targets, weights, out)
+        ctx.arguments = operator, slope, draw
+        ctx.lse, ctx.kept = result.lse, result.kept
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        values, targets, weights, out = ctx.saved_tensors
+        operator, slope, draw = ctx.arguments
+        scores: Scores = AdditiveScores(_rows(weights), slope)
+        attended = Attended(_rows(out), ctx.lse, ctx.kept)
+        # The graph may live longer than this pass; the values of other ranks need not.
+        ctx.kept = None
+        found = operator.attend_transpose(
+            scores, _rows(values), _rows(targets), attended, _rows(gradients[0]), draw
+        )
+        shares = (found.values, found.targets, found.weights)
+        return *(torch.from_numpy(each) for each in shares), None, None, None
+
+
+def _rows(x: Tensor) -> FloatArray:
+    rows: FloatArray = x.detach().contiguous().numpy()
+    return rows
+
+
+def attend_additive(
+    operator: AttentionOperator,
+    values: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    *,
+    slope: float = 0.2,
+    draw: EdgeDraw | None = None,
+) -> Tensor:
+    """Return the softmax-weighted means of graph attention (GAT; SAR paper, equation 3).
+
+    Collective, and so is its backward pass: all ranks must differentiate the same expression.
+
+    Edge (i, j) and head h have the score
+    ``leaky_relu(targets[i, h] + <weights[h], values[j, h]>)``.
+
+    Parameters
+    ----------
+    operator
+        The pattern of edges.
+    values
+        (input rows, H * D) float32 or float64, on the CPU, a head after the other.
+    targets
+        (result rows, H), same dtype.
+    weights
+        (H, D), equal on all ranks; its gradient is this rank's share.
+    slope
+        Of the rectifier for negative scores.
+    draw
+        Edges and weights to leave out, of `edge_draw`.
+
+    Returns
+    -------
+    Tensor
+        (result rows, H * D); zero for rows without edges.
+    """
+    result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
+        values, targets, weights, operator, slope, draw
+    )
+    return result
+
+
+def edge_draw(key: DropoutKey | None, weight_p: float, edge_p: float) -> EdgeDraw | None:
+    """Return what one step of a layer leaves out; None in evaluation and without dropout.
+
+    Not collective.
+
+    Parameters
+    ----------
+    key
+        The draw of the layer, which node dropout uses too; None evaluates.
+    weight_p, edge_p
+        Probabilities, in [0, 1).
+    """
+    if key is None or weight_p == edge_p == 0.0:
+        return None
+    # Places of layers are not negative.
+    weights, edges = key.at(-1 - 2 * key.place), key.at(-2 - 2 * key.place)
+    return EdgeDraw(weights.word(), weight_p, edges.word(), edge_p)

@@ -1,0 +1,240 @@
+"""How an attention model scores an edge: what the fused kernels of each model need.
+
+A score belongs to an edge and a head; it comes from the value of the column's node, the *target* of
+the row's node and weights that all ranks hold. Values travel alone: shares of scores that belong to
+a column are computed where they are used, from the same (perhaps rounded) numbers in the forward
+and the backward pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hpcgnn import kernels
+from hpcgnn.kernels.arguments import Half
+from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.softmax import SoftmaxState, widen
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
+
+__all__ = ["AdditiveScores", "BlockDraw", "EdgeDraw", "Gradients", "Scores"]
+
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class EdgeDraw:
+    """Which edges one training step of an attention leaves out: functions of original ids.
+
+    Parameters
+    ----------
+    weight_word, weight_p
+        Key and probability of dropping a weight of an edge and head, after the softmax.
+    edge_word, edge_p
+        Key and probability of dropping an edge, before the softmax.
+    """
+
+    weight_word: int
+    weight_p: float
+    edge_word: int
+    edge_p: float
+
+
+@dataclass(frozen=True, eq=False)
+class BlockDraw:
+    """An `EdgeDraw` for the nodes of a block.
+
+    Parameters
+    ----------
+    draw
+        Keys and probabilities.
+    row_ids, column_ids
+        int64 original ids of the state's rows and of the block's columns.
+    """
+
+    draw: EdgeDraw
+    row_ids: GlobalIndices
+    column_ids: GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Where a backward pass adds up.
+
+    Parameters
+    ----------
+    values
+        (columns, H * D).
+    targets
+        Of the rows.
+    weights
+        Of the weights, this rank's share.
+    """
+
+    values: FloatArray
+    targets: FloatArray
+    weights: FloatArray
+
+
+class Scores(Protocol):
+    """The scores of an attention model; `heads` H of them an edge."""
+
+    heads: int
+    weights: FloatArray
+
+    @property
+    def narrow_targets(self) -> bool:
+        """Whether targets are logits, which must not be rounded on the wire."""
+        ...
+
+    def forward(
+        self,
+        block: LocalCSR,
+        values: Array,
+        targets: FloatArray,
+        state: SoftmaxState,
+        draw: BlockDraw | None,
+        half: Half | None,
+    ) -> None:
+        """Add the edges of a block to the state of its rows.
+
+        Not collective.
+        """
+        ...
+
+    def backward(
+        self,
+        transposed: LocalCSR,
+        values: Array,
+        targets: FloatArray,
+        saved: tuple[FloatArray, FloatArray, FloatArray],
+        gradients: Gradients,
+        draw: BlockDraw | None,
+        half: Half | None,
+    ) -> None:
+        """Add the gradients through the edges of a block, given by its transpose.
+
+        Not collective.
+
+        Parameters
+        ----------
+        transposed
+            All columns as rows; its columns are the state's rows.
+        values, targets, draw, half
+            As in `forward`.
+        saved
+            Log-sum-exps (R, H), gradient of the result (R, H * D), and <gradient, result> (R, H).
+        gradients
+            Added to.
+        """
+        ...
+
+
+class AdditiveScores:
+    """``leaky_relu(target_i + <a, z_j>)`` for each head: graph attention (GAT, ICLR 2018).
+
+    Parameters
+    ----------
+    weights
+        (H, D) a, the share of the column's node; the row's share is in the targets, (R, H).
+    slope
+        Of the rectifier for negative scores.
+    """
+
+    narrow_targets = True
+
+    def __init__(self, weights: FloatArray, slope: float) -> None:
+        self.weights, self._slope = np.ascontiguousarray(weights), slope
+        self.heads = len(weights)
+
+    def forward(
+        self,
+        block: LocalCSR,
+        values: Array,
+        targets: FloatArray,
+        state: SoftmaxState,
+        draw: BlockDraw | None,
+        half: Half | None,
+    ) -> None:
+        """Add the edges of a block to the state of its rows; see `Scores`.
+
+        Not collective.
+        """
+        weight_draw, edge_draw = _kernel_draw(draw, block)
+        kernels.attention_forward(
+            block.indptr,
+            block.indices,
+            values,
+            self._sources(values, half),
+            targets,
+            state.top,
+            state.total,
+            state.out,
+            slope=self._slope,
+            rows=block.rows,
+            dropout=weight_draw,
+            edge_dropout=edge_draw,
+            half=half,
+        )
+
+    def backward(
+        self,
+        transposed: LocalCSR,
+        values: Array,
+        targets: FloatArray,
+        saved: tuple[FloatArray, FloatArray, FloatArray],
+        gradients: Gradients,
+        draw: BlockDraw | None,
+        half: Half | None,
+    ) -> None:
+        """Add the gradients through the edges of a block; see `Scores`.
+
+        Not collective.
+        """
+        weight_draw, edge_draw = _kernel_draw(draw, None)
+        by_source = np.zeros((len(values), self.heads), targets.dtype)
+        kernels.attention_backward(
+            transposed.indptr,
+            transposed.indices,
+            values,
+            self._sources(values, half),
+            targets,
+            *saved,
+            gradients.values,
+            by_source,
+            gradients.targets,
+            slope=self._slope,
+            dropout=weight_draw,
+            edge_dropout=edge_draw,
+            half=half,
+        )
+        for rows, chunk in self._chunks(values, half):
+            by_value = gradients.values[rows].reshape(chunk.shape)
+            by_value += by_source[rows, :, None] * self.weights
+            gradients.weights[:] += np.einsum("kh,khd->hd", by_source[rows], chunk)
+
+    def _sources(self, values: Array, half: Half | None) -> FloatArray:
+        found = np.empty((len(values), self.heads), self.weights.dtype)
+        for rows, chunk in self._chunks(values, half):
+            np.einsum("khd,hd->kh", chunk, self.weights, out=found[rows])
+        return found
+
+    def _chunks(self, values: Array, half: Half | None) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield some rows at a time as (rows, H, D) floats, so that 16-bit rows stay 16 bits."""
+        for start in range(0, len(values), _CHUNK):
+            rows = slice(start, min(start + _CHUNK, len(values)))
+            chunk = values[rows] if half is None else widen(values[rows], half)
+            yield rows, chunk.reshape(len(chunk), self.heads, -1)
+
+
+def _kernel_draw(
+    draw: BlockDraw | None, block: LocalCSR | None
+) -> tuple[kernels.WeightDropout | None, tuple[int, float] | None]:
+    if draw is None:
+        return None, None
+    stored = None if block is None else block.rows
+    row_ids = draw.row_ids if stored is None else draw.row_ids[stored]
+    keys = draw.draw
+    weight = (keys.weight_word, keys.weight_p, row_ids, draw.column_ids)
+    return weight, (keys.edge_word, keys.edge_p)

@@ -1,0 +1,146 @@
+"""The state of a softmax over edges, and how states and narrow columns travel.
+
+A state is merged with others exactly and in any order, so stages, other ranks' partial results and
+replicas all join in the same way (the running maximum of the SAR paper, section 3.3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcgnn import kernels
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.kernels.arguments import Half
+from hpcgnn.typing import Array, FloatArray, LocalIndices
+
+__all__ = ["SoftmaxState", "pack", "packed_width", "to_wire", "unpack", "widen"]
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxState:
+    """Sums over the edges that were seen so far, for R rows, H heads of width D.
+
+    Parameters
+    ----------
+    top
+        (R, H) largest logit; -inf where there was no edge, and `out` is then undefined.
+    total
+        (R, H) sum of exp(logit - top).
+    out
+        (R, H * D) sum of exp(logit - top) times the value.
+    """
+
+    top: FloatArray
+    total: FloatArray
+    out: FloatArray
+
+    @classmethod
+    def empty(cls, num_rows: int, heads: int, width: int, dtype: DTypeLike) -> "SoftmaxState":
+        """Return the state of no edges for values of `width` = H * D columns."""
+        top = np.full((num_rows, heads), -np.inf, dtype)
+        return cls(top, np.zeros_like(top), np.empty((num_rows, width), dtype))
+
+    def merge_finished(self, rows: LocalIndices, out: FloatArray, lse: FloatArray) -> None:
+        """Merge finished states of some rows: their results and log-sum-exps."""
+        total = (lse > -np.inf).astype(lse.dtype)
+        kernels.attention_merge(rows, lse, total, out, self.top, self.total, self.out)
+
+    def merge_replicas(self, grid: ProcessGrid) -> None:
+        """Merge the states of all replicas of this block row.
+
+        Collective.
+        """
+        own = self.top.copy()
+        grid.max_over_replicas(self.top)
+        seen = own > -np.inf
+        factor = np.exp(np.subtract(own, self.top, out=np.full_like(own, -np.inf), where=seen))
+        by_head = self.out.reshape(*own.shape, -1)
+        # What no edge has written to may be anything, not a number among it.
+        by_head[~seen] = 0
+        by_head *= factor[:, :, None]
+        np.multiply(self.total, factor, out=self.total)
+        grid.sum_over_replicas(self.total)
+        grid.sum_over_replicas(self.out)
+
+    def finish(self) -> None:
+        """Turn `out` into the result and `top` into the log-sum-exp."""
+        kernels.attention_finish(self.top, self.total, self.out)
+
+
+def pack(wide: Sequence[FloatArray], narrow: Sequence[FloatArray], half: Half | None) -> FloatArray:
+    """Return arrays side by side, for one exchange.
+
+    Not collective.
+
+    Parameters
+    ----------
+    wide
+        (rows, any width), as precise as the wire.
+    narrow
+        (rows, few) logits and the like, which must not be rounded to 16 bits: they travel there as
+        a rounded part and the rest.
+    half
+        What the wire rounds to, or None.
+    """
+    if half is None or narrow[0].dtype != np.float32:
+        return np.concatenate([*wide, *narrow], axis=1)
+    parts = []
+    for each in narrow:
+        rounded = widen(to_wire(each, half), half)
+        rest = np.subtract(each, rounded, out=np.zeros_like(each), where=np.isfinite(rounded))
+        parts += [rounded, rest]
+    return np.concatenate([*wide, *parts], axis=1)
+
+
+def unpack(
+    rows: Array, wide: Sequence[int], narrow: Sequence[int], half: Half | None
+) -> list[FloatArray]:
+    """Return the arrays of `pack` from what arrived, C-contiguous.
+
+    Not collective.
+
+    Parameters
+    ----------
+    rows
+        (rows, columns) in the dtype of the wire.
+    wide, narrow
+        The widths of the arrays.
+    half
+        What the wire rounds to, or None.
+    """
+    found, start = [], 0
+    for width in wide:
+        found.append(widen(rows[:, start : start + width], half))
+        start += width
+    for width in narrow:
+        value = widen(rows[:, start : start + width], half)
+        start += width
+        if rows.dtype == np.uint16:
+            value += widen(rows[:, start : start + width], half)
+            start += width
+        found.append(value)
+    return found
+
+
+def packed_width(wide: int, narrow: int, half: Half | None, dtype: DTypeLike) -> int:
+    """Return the columns of `pack` for `wide` and `narrow` columns of a dtype."""
+    return wide + narrow * (1 if half is None or np.dtype(dtype) != np.float32 else 2)
+
+
+def widen(rows: Array, half: Half | None) -> FloatArray:
+    """Return rows from the wire as a new C-contiguous array of float32, or float64 if they are."""
+    if rows.dtype != np.uint16:
+        return np.array(rows, order="C")
+    if half == "float16":
+        return rows.view(np.float16).astype(np.float32, order="C")
+    return (rows.astype(np.uint32, order="C") << 16).view(np.float32)
+
+
+def to_wire(rows: FloatArray, half: Half) -> Array:
+    """Return float32 rows rounded to 16 bits."""
+    rounded = np.empty(rows.shape, np.uint16)
+    every = np.arange(len(rows), dtype=np.int32)
+    kernels.gather_rows(np.ascontiguousarray(rows), every, rounded, half=half)
+    return rounded

@@ -1,0 +1,146 @@
+"""Attention over a distributed pattern: the product loop with a softmax in place of a sum.
+
+Forward, a rank fetches the values of ghosts (C F) and, for pushed entries (Gᵀ R), computes partial
+softmax states of other ranks' rows and pushes those; states merge exactly, in any order. Backward,
+gradients of fetched values return to their owners, and for pushed entries the owner of a value
+fetches what it needs of the rows and pushes back the gradients of their targets. This is case 2 of
+"Sequential Aggregation and Rematerialization": the resident schedule keeps fetched values from the
+forward pass, the sequential one fetches them again, block by block.
+"""
+
+import numpy as np
+
+from hpcgnn import kernels
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.sparse import (
+    Attended,
+    DistCSR,
+    EdgeDraw,
+    Gradients,
+    LocalCSR,
+    Scores,
+    SoftmaxState,
+)
+from hpcgnn.spmm.attention_remote import FetchedValues, PushedStates, draw_of, node_ids
+from hpcgnn.spmm.exchange import Exchange
+from hpcgnn.spmm.operator import DistributedSpMM
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+__all__ = ["DistributedAttention"]
+
+
+class DistributedAttention(DistributedSpMM):
+    """A pattern that aggregates by attention, and by plain sums; an `AttentionOperator`.
+
+    Collective.
+
+    Parameters
+    ----------
+    grid, matrix, exchange, trace
+        As for `DistributedSpMM`; the matrix has no values.
+    row_ids, column_ids
+        int64 original ids of the local rows and columns, which masks of edges are drawn from.
+    """
+
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        exchange: Exchange,
+        trace: TraceRecorder,
+        row_ids: GlobalIndices,
+        column_ids: GlobalIndices,
+    ) -> None:
+        super().__init__(grid, matrix, exchange, trace)
+        self._row_ids, self._column_ids = row_ids, column_ids
+        self._values = self._states = None
+        if self._fetched is not None:
+            ghost_ids = node_ids(self._fetched, column_ids)
+            self._values = FetchedValues(self._fetched, row_ids, ghost_ids, trace)
+        if self._pushed is not None:
+            target_ids = node_ids(self._pushed, row_ids)
+            self._states = PushedStates(self._pushed, target_ids, column_ids, trace)
+
+    def attend(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        draw: EdgeDraw | None,
+        *,
+        keep: bool,
+    ) -> Attended:
+        """Return the attention-weighted means of the rows; see `AttentionOperator`.
+
+        Collective.
+        """
+        self._check(values, targets)
+        state = SoftmaxState.empty(len(targets), scores.heads, values.shape[1], values.dtype)
+        fetched, pushed, trace = self._values, self._states, self.trace
+        fetch = None if fetched is None else fetched.start(values, keep=keep)
+        push = None if pushed is None else pushed.start(scores, values, targets, state, draw)
+        with trace.span("interior.forward"):
+            if self._diagonal is not None:
+                own = draw_of(draw, self._row_ids, self._column_ids)
+                scores.forward(self._diagonal, values, targets, state, own, None)
+        kept = None
+        if fetched is not None and fetch is not None:
+            kept = fetched.attend(fetch, scores, targets, state, draw, keep=keep)
+        # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
+        del fetch
+        if push is not None:
+            push.finish()
+        if self._grid.replication > 1:
+            with trace.span("reduce.replicas", rows=len(state.out), bytes=state.out.nbytes):
+                state.merge_replicas(self._grid)
+        state.finish()
+        return Attended(state.out, state.top, kept)
+
+    def attend_transpose(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        attended: Attended,
+        gradient: FloatArray,
+        draw: EdgeDraw | None,
+    ) -> Gradients:
+        """Return the gradients of values, targets and weights; see `AttentionOperator`.
+
+        Collective.
+        """
+        self._check(values, targets)
+        delta = np.empty((len(targets), scores.heads), values.dtype)
+        kernels.attention_delta(gradient, attended.out, delta)
+        saved = attended.lse, gradient, delta
+        found = Gradients(
+            np.zeros_like(values), np.zeros_like(targets), np.zeros_like(scores.weights)
+        )
+        push = None
+        if self._values is not None:
+            push = self._values.start_transpose(
+                scores, values, targets, saved, attended.kept, found, draw
+            )
+        with self.trace.span("interior.reverse"):
+            if self._diagonal is not None:
+                own = draw_of(draw, self._row_ids, self._column_ids)
+                transposed: LocalCSR = self._diagonal.transposed
+                scores.backward(transposed, values, targets, saved, found, own, None)
+        if push is not None:
+            push.finish()
+        if self._states is not None:
+            self._states.transpose(scores, values, targets, saved, found, draw)
+        if self._grid.replication > 1:
+            rows, num_bytes = len(found.values), found.values.nbytes
+            with self.trace.span("reduce.replicas", rows=rows, bytes=num_bytes):
+                for each in (found.values, found.targets, found.weights):
+                    self._grid.sum_over_replicas(each)
+        return found
+
+    def _check(self, values: FloatArray, targets: FloatArray) -> None:
+        if (len(targets), len(values)) != self.shape:
+            raise ValueError(
+                f"expected {self.shape[1]} values and {self.shape[0]} targets, not {len(values)} "
+                f"and {len(targets)}"
+            )
