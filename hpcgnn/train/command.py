@@ -183,6 +183,7 @@ def _attach_trace(
         "ranks": grid.size,
         "replication": grid.replication,
         "exchange": config.exchange.method,
+        "schedule": config.exchange.schedule,
     }
     with agree(grid.world):
         trace.attach(trace_file(directory.path, grid.rank), grid.rank, header, append=resumes)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS, ModelShape
-from hpcgnn.spmm import EXCHANGES, WIRES
+from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
 
 __all__ = [
     "Config",
@@ -195,11 +195,24 @@ class ExchangeConfig:
         True, "train on the rows that the training nodes reach, layer by layer; same results"
     )
     replication: int = option(1, "copies of every block row (1.5D); divides the number of ranks")
+    schedule: str = option(
+        "resident",
+        "resident (all rows of other ranks at once) or sequential (one rank's after another's: "
+        "least memory); same results",
+    )
+    prefetch: int = option(
+        0, "blocks of rows under way while one is multiplied; with schedule=sequential"
+    )
 
     def __post_init__(self) -> None:
         _choice("exchange.method", self.method, EXCHANGES)
         _choice("exchange.wire", self.wire, WIRES)
+        _choice("exchange.schedule", self.schedule, SCHEDULES)
         _require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
+        _require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")
+        prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
+        remedy = "needs exchange.schedule=sequential"
+        _require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

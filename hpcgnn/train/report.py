@@ -21,6 +21,7 @@ def describe_run(graph: LocalGraph, config: Config, threads: int) -> str:
         f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, {facts.num_edges} {edges}, "
         f"{facts.num_features} features, {facts.num_classes} classes; {grid.size} ranks with "
         f"{threads} threads, {facts.num_parts} parts, {config.exchange.method} exchange, "
+        f"{config.exchange.schedule} schedule, "
         f"replication {grid.replication}, {config.train.dtype}"
     )
 

@@ -33,6 +33,8 @@ def gather_rank_details(graph: LocalGraph, trace: TraceRecorder) -> list[dict[st
         "rows_sent": int(sum(each["rows"] for each in moved.values())),
         "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
         "exchanges": moved,
+        "ghost_bytes_max": graph.grid.buffers.ghosts.peak,
+        "buffer_bytes": graph.grid.buffers.num_bytes,
         **graph.details,
     }
     return graph.grid.world.gather(mine, root=0) or []
@@ -73,6 +75,8 @@ def summarise(
         "parts": facts.num_parts,
         "exchange": config.exchange.method,
         "replication": config.exchange.replication,
+        "schedule": config.exchange.schedule,
+        "prefetch": config.exchange.prefetch,
         "graph": {
             "name": facts.name,
             "num_nodes": facts.num_nodes,
@@ -95,6 +99,7 @@ def summarise(
             "max_recv": max((rank["exchange_recv_rows"] for rank in ranks), default=0),
             "max_pair": max((rank["exchange_max_pair_rows"] for rank in ranks), default=0),
         },
+        "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
         "ranks_detail": ranks,
     }
 

@@ -8,7 +8,14 @@ from mpi4py import MPI
 
 import pytest
 
-from tests.train.support import expected_volume, make_config, make_graph, train, write_store
+from tests.train.support import (
+    NUM_FEATURES,
+    expected_volume,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
 
 # Exchanges restricted to what the training nodes need move fewer rows than the metric counts.
 WHOLE = ("exchange.active_sets=false",)
@@ -71,6 +78,28 @@ def test_replicas_share_the_rows_of_their_block(comm: MPI.Intracomm, comm_tmp_pa
     settings = ("exchange.replication=2", "train.epochs=1", *WHOLE)
     run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
     assert run.summary["exchange_rows"]["total"] == expected_volume(store).total_rows
+
+
+@pytest.mark.parametrize(("exchange", "prefetch"), [("aware", 1), ("joint", 0), ("oblivious", 0)])
+def test_sequential_ghosts_are_few(
+    comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str, prefetch: int
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size)
+    settings = (f"exchange.method={exchange}", f"exchange.prefetch={prefetch}")
+    more = ("exchange.schedule=sequential", "trace.enabled=true", "train.epochs=2")
+    config = make_config(store, comm_tmp_path / "run", *settings, *more)
+    run = train(comm, config)
+    # The widest rows that travel are hidden ones or features, in float32.
+    widest = 4 * max(config.model.hidden, NUM_FEATURES)
+    largest = max(rank["local_nodes"] for rank in run.summary["ranks_detail"])
+    assert run.summary["ghost_bytes_max"] <= (1 + prefetch) * largest * widest
+    recorded = [
+        record["ghost_bytes"]
+        for name in ("exchange.forward", "exchange.reverse")
+        for records in exchanges(run.path, name)
+        for record in records
+    ]
+    assert max(recorded, default=0) <= run.summary["ghost_bytes_max"]
 
 
 def test_oblivious_moves_whole_blocks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ def test_options_that_a_model_does_not_heed(overrides: list[str], message: str) 
         "graph.normalize_features=max",
         "exchange.method=telepathy",
         "exchange.replication=0",
+        "exchange.schedule=lazy",
+        "exchange.prefetch=1",
         "run.dir=''",
         "run.resume=perhaps",
         "run.checkpoint_every=-1",

@@ -7,6 +7,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
+from hpcgnn.spmm import EXCHANGES
 from tests.train.oracle import dense_losses
 from tests.train.support import make_config, make_graph, train, write_store
 
@@ -58,6 +59,16 @@ def test_replicated_block_rows(
     graph = {"directed": True, "weighted": True}
     settings = (f"model.name={model}", f"exchange.method={exchange}", "exchange.replication=2")
     check(comm, comm_tmp_path, graph, "random", "train.dtype=float64", *settings)
+
+
+@pytest.mark.parametrize(("exchange", "prefetch"), zip(EXCHANGES, (0, 1, 2, 0, 1), strict=True))
+def test_sequential_schedules(
+    comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str, prefetch: int
+) -> None:
+    graph = {"directed": True, "weighted": True}
+    settings = (f"exchange.method={exchange}", f"exchange.prefetch={prefetch}")
+    more = ("exchange.schedule=sequential", "train.dtype=float64", "model.num_layers=3")
+    check(comm, comm_tmp_path, graph, "random", *settings, *more)
 
 
 @pytest.mark.parametrize("num_layers", [1, 3])
