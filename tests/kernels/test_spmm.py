@@ -90,6 +90,8 @@ BAD = [
     ({"values": np.zeros(2, np.float32)}, ValueError, "values and indices"),
     ({"indptr": np.array([0, 2, 4])}, ValueError, "indptr must end at the number of indices"),
     ({"indptr": np.array([0, 5, 3])}, ValueError, "indptr must not decrease"),
+    ({"indptr": np.array([0, -(2**40), 3])}, ValueError, "indptr must not decrease"),
+    ({"indptr": np.array([0, 2**62, 3])}, ValueError, "indptr must not decrease"),
     ({"indptr": np.array([1, 2, 3])}, ValueError, "indptr must start at 0"),
     ({"indptr": np.empty(0, np.int64)}, ValueError, "indptr must not be empty"),
     ({"indices": np.zeros(3, np.int64)}, TypeError, "indices must be int32, not int64"),

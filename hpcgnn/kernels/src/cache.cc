@@ -14,7 +14,7 @@ constexpr std::int64_t kDefaultBytes = 1 << 20;
 // Measured: with fewer reads of each row of x, further passes over the pattern and the partly
 // written rows of the result cost more than the cache gives back.
 constexpr std::int64_t kReadsToRepay = 14;
-constexpr std::int64_t kNarrowBytes = 256;
+constexpr std::int64_t kFewestLines = 2;
 
 std::int64_t from_sysfs() {
   for (int index = 0; index < 8; ++index) {
@@ -52,8 +52,7 @@ Tiling choose_tiling(std::int64_t num_x_rows, std::int64_t row_bytes, std::int64
                      std::int64_t cache_bytes) {
   const bool fits = num_x_rows * row_bytes <= cache_bytes;
   if (fits || num_nonzeros < kReadsToRepay * num_x_rows) return {row_bytes, false};
-  const std::int64_t lines = cache_bytes / num_x_rows / kLine;
-  if (lines < 2) return {std::min(row_bytes, kNarrowBytes), false};
+  const std::int64_t lines = std::max(kFewestLines, cache_bytes / num_x_rows / kLine);
   const std::int64_t row_lines = (row_bytes + kLine - 1) / kLine;
   const std::int64_t tiles = (row_lines + lines - 1) / lines;
   const std::int64_t bytes = (row_lines + tiles - 1) / tiles * kLine;

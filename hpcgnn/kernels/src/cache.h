@@ -26,8 +26,9 @@ struct Tiling {
 /// - x fits the cache, or its rows are read too few times to repay more passes: one tile.
 /// - at least two lines of each row fit: the fewest such tiles, packed, since rows that lie a
 ///   power of two apart would share a few sets of the cache.
-/// - less than that fits: narrow tiles, not packed, so that the cache holds more of the
-///   rows that are read most.
+/// - less than that fits: tiles of two lines, packed too. The cache then holds as many as it can of
+///   the rows that are read most, and their neighbours, which the hardware fetches along, belong to
+///   them.
 Tiling choose_tiling(std::int64_t num_x_rows, std::int64_t row_bytes, std::int64_t num_nonzeros,
                      std::int64_t cache_bytes);
 

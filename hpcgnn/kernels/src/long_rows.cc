@@ -9,7 +9,9 @@ namespace hpcgnn::kernels {
 void LongRows::collect(const SpmmArguments& a, std::int64_t first_row, std::int64_t last_row) {
   for (std::int64_t i = first_row; i < last_row; ++i) {
     const std::int64_t length = a.indptr[i + 1] - a.indptr[i];
-    if (length < 0) throw std::invalid_argument("indptr must not decrease");
+    // Offsets end at the number of non-zeros: one beyond it is followed by a decrease.
+    if (length < 0 || a.indptr[i + 1] > a.num_nonzeros)
+      throw std::invalid_argument("indptr must not decrease");
     if (length > kSegment) add(a.rows ? a.rows[i] : i, a.indptr[i], a.indptr[i + 1]);
   }
 }

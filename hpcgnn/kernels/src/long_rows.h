@@ -19,7 +19,7 @@ inline constexpr std::int64_t kSegment = 8192;
 class LongRows {
  public:
   /// Collect the long ones among the rows [first_row, last_row).
-  /// @throws std::invalid_argument when a row has a negative length.
+  /// @throws std::invalid_argument when a row has a negative length or ends behind the non-zeros.
   void collect(const SpmmArguments& arguments, std::int64_t first_row, std::int64_t last_row);
 
   bool empty() const { return rows_.empty(); }

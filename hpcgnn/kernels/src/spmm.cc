@@ -7,6 +7,7 @@
 #include "balance.h"
 #include "cache.h"
 #include "long_rows.h"
+#include "pages.h"
 #include "parallel.h"
 #include "rows.h"
 #include "spmm_problem.h"
@@ -23,6 +24,8 @@ constexpr std::int64_t kSerialWork = 1 << 16;
 // Results this many times larger than the cache are gone before anyone reads them: measured with a
 // reader after the product, streaming them pays from here on.
 constexpr std::int64_t kStreamCaches = 4;
+// Non-zeros whose indices share a line.
+constexpr std::int64_t kLineIndices = 16;
 
 const SpmmTable& table_of(Isa isa) {
 #ifdef HPCGNN_X86
@@ -41,6 +44,11 @@ bool streams(const SpmmArguments& a) {
   const std::int64_t pitch = a.width * storage_bytes(a.out_storage);
   const bool aligned = pitch % 64 == 0 && reinterpret_cast<std::uintptr_t>(a.out) % 64 == 0;
   return aligned && !a.accumulate && a.num_rows * pitch > kStreamCaches * private_cache_bytes();
+}
+
+/// Once a line; where most rows are shorter, once a row, which spares them a branch.
+std::int64_t pattern_step(const SpmmArguments& a) {
+  return a.num_nonzeros < kLineIndices * a.num_rows ? a.num_nonzeros : kLineIndices;
 }
 
 /// One product cut into tasks, for any number of column tiles of the same pattern.
@@ -99,17 +107,17 @@ void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, 
   const std::int64_t x_bytes = storage_bytes(a.x_storage);
   const std::int64_t out_bytes = storage_bytes(a.out_storage);
   const std::int64_t columns = tiling.bytes / x_bytes;
-  std::vector<std::byte> buffer(
-      tiling.packed ? static_cast<std::size_t>(a.num_x_rows * tiling.bytes + 64) : 0);
-  std::byte* const packed = buffer.data() + -reinterpret_cast<std::uintptr_t>(buffer.data()) % 64;
+  const Pages packed = tiling.packed
+                           ? allocate_pages(static_cast<std::size_t>(a.num_x_rows * tiling.bytes))
+                           : Pages();
   for (std::int64_t column = 0; column < a.width; column += columns) {
     problem.width = std::min(columns, a.width - column);
     problem.x = static_cast<const std::byte*>(a.x) + column * x_bytes;
     problem.out = static_cast<std::byte*>(a.out) + column * out_bytes;
     if (tiling.packed) {
-      copy_columns(problem.x, a.num_x_rows, a.width * x_bytes, problem.width * x_bytes, packed,
-                   schedule.threads());
-      problem.x = packed;
+      copy_columns(problem.x, a.num_x_rows, a.width * x_bytes, problem.width * x_bytes,
+                   packed.get(), schedule.threads());
+      problem.x = packed.get();
       problem.x_pitch = problem.width;
     }
     schedule.run(problem);
@@ -137,6 +145,7 @@ void spmm(const SpmmArguments& a) {
                             .width = a.width,
                             .longest_row = kSegment,
                             .num_indices = a.num_nonzeros,
+                            .pattern_step = pattern_step(a),
                             .accumulate = a.accumulate,
                             .mean = a.mean,
                             .stream = streams(a)};

@@ -12,6 +12,24 @@ namespace hpcgnn::kernels {
 
 // Measured: a core keeps about this many line fills on their way before prefetches are dropped.
 inline constexpr std::int64_t kPrefetchLines = 96;
+// Among the rows of x the hardware loses track of the pattern and its values: their lines are asked
+// for this many non-zeros ahead.
+inline constexpr std::int64_t kPatternDistance = 512;
+
+/// Ask for the line of an element that may lie behind the end of its array.
+template <class T>
+HPCGNN_INLINE void prefetch_far(const T* array, std::int64_t element) {
+  const auto address = reinterpret_cast<std::uintptr_t>(array);
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(address + static_cast<std::uintptr_t>(element) * sizeof(T)));
+}
+
+/// Whether a row lies in the pattern and is not too long; one branch, since all rows are asked.
+HPCGNN_INLINE bool row_is_sound(const SpmmProblem& p, std::int64_t begin, std::int64_t end) {
+  const auto first = static_cast<std::uint64_t>(begin), last = static_cast<std::uint64_t>(end);
+  return (first <= last) & (last <= static_cast<std::uint64_t>(p.num_indices)) &
+         (last - first <= p.longest_row);
+}
 
 /// `kRegs` registers of columns starting at `column`; with `kTail` the last one is partial.
 template <class V, class X, class Out, int kRegs, bool kTail, bool kWeighted>
@@ -33,7 +51,7 @@ bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t
 
   for (std::int64_t i = first_row; i < last_row; ++i) {
     const std::int64_t begin = p.begin[i], end = p.end[i];
-    if (static_cast<std::uint64_t>(end - begin) > p.longest_row) {
+    if (!row_is_sound(p, begin, end)) {
       skipped = true;
       continue;
     }
@@ -43,20 +61,25 @@ bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t
     // Rows near the end of the pattern have nothing to look ahead to but themselves.
     const std::int32_t* const ahead =
         p.indices + (end + kDistance <= p.num_indices ? kDistance : 0);
-    for (std::int64_t e = begin; e < end; ++e) {
-      const char* const next = reinterpret_cast<const char*>(x + ahead[e] * p.x_pitch);
-      for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
-      const X* const source = x + p.indices[e] * p.x_pitch;
-      if constexpr (kWeighted) {
-        const Reg value = V::broadcast(values[e]);
-        for (int r = 0; r < kFull; ++r)
-          sum[r] = V::fma(value, V::load(source + r * V::kLanes), sum[r]);
-        if constexpr (kTail)
-          sum[kFull] = V::fma(value, V::load(source + kFull * V::kLanes, tail), sum[kFull]);
-      } else {
-        for (int r = 0; r < kFull; ++r) sum[r] = V::add(V::load(source + r * V::kLanes), sum[r]);
-        if constexpr (kTail)
-          sum[kFull] = V::add(V::load(source + kFull * V::kLanes, tail), sum[kFull]);
+    for (std::int64_t e = begin; e < end;) {
+      const std::int64_t stop = end - e < p.pattern_step ? end : e + p.pattern_step;
+      prefetch_far(p.indices, e + kDistance + kPatternDistance);
+      if constexpr (kWeighted) prefetch_far(values, e + kPatternDistance);
+      for (; e < stop; ++e) {
+        const char* const next = reinterpret_cast<const char*>(x + ahead[e] * p.x_pitch);
+        for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
+        const X* const source = x + p.indices[e] * p.x_pitch;
+        if constexpr (kWeighted) {
+          const Reg value = V::broadcast(values[e]);
+          for (int r = 0; r < kFull; ++r)
+            sum[r] = V::fma(value, V::load(source + r * V::kLanes), sum[r]);
+          if constexpr (kTail)
+            sum[kFull] = V::fma(value, V::load(source + kFull * V::kLanes, tail), sum[kFull]);
+        } else {
+          for (int r = 0; r < kFull; ++r) sum[r] = V::add(V::load(source + r * V::kLanes), sum[r]);
+          if constexpr (kTail)
+            sum[kFull] = V::add(V::load(source + kFull * V::kLanes, tail), sum[kFull]);
+        }
       }
     }
 

@@ -11,7 +11,7 @@ namespace hpcgnn::kernels {
 /// A CSR-like matrix times a dense row-major matrix.
 ///
 /// Row i holds the non-zeros [begin[i], end[i]) of `indices` and `values`. Rows longer than
-/// `longest_row`, or of negative length, are left alone.
+/// `longest_row`, of negative length or outside [0, num_indices) are left alone.
 struct SpmmProblem {
   const std::int64_t* begin;
   const std::int64_t* end;
@@ -25,10 +25,11 @@ struct SpmmProblem {
   std::int64_t out_pitch;      ///< elements from one row of out to the next
   std::int64_t width;          ///< columns to compute
   std::uint64_t longest_row;
-  std::int64_t num_indices;  ///< readable length of `indices`; prefetch looks no further
-  bool accumulate;           ///< add to `out` instead of overwriting it
-  bool mean;                 ///< divide by `counts`; a zero count gives zero
-  bool stream;               ///< write past the cache; rows of `out` begin on 64-byte boundaries
+  std::int64_t num_indices;   ///< readable length of `indices`
+  std::int64_t pattern_step;  ///< non-zeros of a row between two prefetches of the pattern
+  bool accumulate;            ///< add to `out` instead of overwriting it
+  bool mean;                  ///< divide by `counts`; a zero count gives zero
+  bool stream;                ///< write past the cache; rows of `out` begin on 64-byte boundaries
 };
 
 /// Compute rows [first_row, last_row); returns whether any was left alone.

@@ -111,7 +111,7 @@ void test_tiling() {
   check(is(choose_tiling(4096, 1024, 4096, kCache), 1024, false), "few reads: one tile");
   check(is(choose_tiling(4096, 1024, 400000, kCache), 256, true), "tiles of a quarter");
   check(is(choose_tiling(2000, 1000, 400000, kCache), 512, true), "whole lines");
-  check(is(choose_tiling(100000, 1024, 9000000, kCache), 256, false), "narrow tiles, not packed");
+  check(is(choose_tiling(100000, 1024, 9000000, kCache), 128, true), "tiles of two lines");
   check(is(choose_tiling(100000, 100, 9000000, kCache), 100, false), "rows narrower than that");
   check(is(choose_tiling(0, 64, 0, kCache), 64, false), "nothing");
   check(private_cache_bytes() > 0, "some cache");
