@@ -21,7 +21,9 @@ from hpcgnn.sparse import (
     Scores,
     SoftmaxState,
 )
-from hpcgnn.spmm.attention_remote import FetchedValues, PushedStates, draw_of, node_ids
+from hpcgnn.spmm.attention_remote import draw_of, node_ids
+from hpcgnn.spmm.attention_states import PushedStates
+from hpcgnn.spmm.attention_values import FetchedValues
 from hpcgnn.spmm.exchange import Exchange
 from hpcgnn.spmm.operator import DistributedSpMM
 from hpcgnn.trace import TraceRecorder

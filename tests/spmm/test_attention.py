@@ -1,0 +1,158 @@
+"""Attention over any exchange, grid and schedule equals the same attention on one process."""
+
+from itertools import product
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.sparse import AdditiveScores, EdgeDraw, SoftmaxState
+from hpcgnn.sparse.softmax import pack, packed_width, to_wire, unpack
+from hpcgnn.spmm import EXCHANGES, RESIDENT, DistributedAttention, Schedule, make_exchange
+from hpcgnn.trace import TraceRecorder
+from tests.ugly import block_row, ugly_matrix, uneven_starts
+
+NUM_NODES, HEADS, WIDTH = 45, 3, 4
+DRAW = EdgeDraw(11, 0.4, 12, 0.3)
+SCHEDULES = (RESIDENT, Schedule(sequential=True), Schedule(sequential=True, prefetch=2))
+
+
+class Problem:
+    """Values, targets, weights and a gradient of the result for all nodes."""
+
+    def __init__(self, matrix: sp.csr_matrix, dtype: str, scale: float = 1.0) -> None:
+        rng = np.random.default_rng(8)
+        rows, columns = matrix.shape
+        self.matrix = matrix
+        self.values = rng.normal(size=(columns, HEADS * WIDTH)).astype(dtype)
+        self.targets = (scale * rng.normal(size=(rows, HEADS))).astype(dtype)
+        self.weights = (scale * rng.normal(size=(HEADS, WIDTH))).astype(dtype)
+        self.gradient = rng.normal(size=(rows, HEADS * WIDTH)).astype(dtype)
+        # Masks belong to original ids, which are in no order.
+        self.ids = rng.permutation(10 * rows)[:rows].astype(np.int64)
+
+    def run(
+        self,
+        grid: ProcessGrid,
+        exchange: str,
+        wire: str = "native",
+        schedule: Schedule = RESIDENT,
+        draw: EdgeDraw | None = None,
+    ) -> tuple[slice, list[np.ndarray]]:
+        """Return the local rows, and results and gradients; of the weights summed over blocks."""
+        starts = uneven_starts(len(self.values), grid.num_blocks, 3)
+        row_map = RowMap(starts, grid.block)
+        mine, trace = slice(row_map.start, row_map.stop), TraceRecorder.off()
+        part = block_row(self.matrix, row_map).with_values(None, None)
+        moved = make_exchange(exchange, grid, part, trace, wire, schedule)
+        ids = self.ids[mine]
+        operator = DistributedAttention(grid, part, moved, trace, ids, ids)
+        scores = AdditiveScores(self.weights, 0.2)
+        inputs = self.values[mine], self.targets[mine]
+        attended = operator.attend(scores, *inputs, draw, keep=True)
+        found = operator.attend_transpose(scores, *inputs, attended, self.gradient[mine], draw)
+        weights = found.weights.copy()
+        grid.sum_over_blocks(weights)
+        return mine, [attended.out, attended.lse, found.values, found.targets, weights]
+
+    def check(self, comm: MPI.Intracomm, replication: int, tolerance: float, **how: object) -> None:
+        with ProcessGrid(MPI.COMM_SELF) as alone:
+            _, expected = self.run(alone, "aware", draw=how.get("draw"))
+        with ProcessGrid(comm, replication) as grid:
+            mine, found = self.run(grid, **how)
+        wanted = [each[mine] for each in expected[:4]] + [expected[4]]
+        for own, other in zip(found, wanted, strict=True):
+            assert not np.isnan(own).any()
+            scale = max(1.0, np.abs(other[np.isfinite(other)]).max(initial=0))
+            np.testing.assert_allclose(own / scale, other / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("replication", [1, 2])
+@pytest.mark.parametrize("draw", [None, DRAW], ids=["whole", "dropout"])
+def test_equals_one_process(
+    comm: MPI.Intracomm, exchange: str, schedule: Schedule, replication: int, draw: EdgeDraw | None
+) -> None:
+    if comm.size % replication:
+        pytest.skip("replication does not divide the ranks")
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float64")
+    problem.check(comm, replication, 1e-12, exchange=exchange, schedule=schedule, draw=draw)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize(("wire", "tolerance"), [("bfloat16", 5e-2), ("float16", 7e-3)])
+@pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
+def test_narrow_wires(
+    comm: MPI.Intracomm, exchange: str, wire: str, tolerance: float, schedule: Schedule
+) -> None:
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32")
+    problem.check(comm, 1, tolerance, exchange=exchange, wire=wire, schedule=schedule, draw=DRAW)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "wire", "schedule"),
+    list(product(("aware", "push", "joint"), ("native", "bfloat16"), SCHEDULES[:2])),
+    ids=str,
+)
+def test_huge_logits_stay_finite(
+    comm: MPI.Intracomm, exchange: str, wire: str, schedule: Schedule
+) -> None:
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32", scale=1e4)
+    with ProcessGrid(comm) as grid:
+        _, found = problem.run(grid, exchange, wire, schedule)
+        out, lse, *gradients = found
+        assert np.isfinite(out).all()
+        assert not np.isnan(lse).any()
+        assert all(np.isfinite(each).all() for each in gradients)
+        # A mean of values cannot leave their range.
+        assert np.abs(out).max(initial=0) <= np.abs(problem.values).max() * 1.01
+
+
+def test_gradients_by_differences() -> None:
+    problem = Problem(ugly_matrix(12, 3), "float64")
+    with ProcessGrid(MPI.COMM_SELF) as alone:
+        _, found = problem.run(alone, "aware", draw=DRAW)
+        for name, gradient in zip(("values", "targets", "weights"), found[2:], strict=True):
+            array = getattr(problem, name)
+            where = np.random.default_rng(1).integers(0, array.size, 6)
+            for place in where:
+                sides = []
+                for step in (1e-5, -1e-5):
+                    array.flat[place] += step
+                    out = problem.run(alone, "aware", draw=DRAW)[1][0]
+                    sides.append(float((out * problem.gradient).sum()))
+                    array.flat[place] -= step
+                slope = (sides[0] - sides[1]) / 2e-5
+                assert gradient.flat[place] == pytest.approx(slope, abs=1e-6)
+
+
+@given(st.sampled_from(["bfloat16", "float16", None]), st.integers(0, 5), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_narrow_columns_travel_almost_whole(half: str | None, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    wide, narrow = rng.normal(size=(rows, 5)), 100 * rng.normal(size=(rows, 2))
+    wide, narrow = wide.astype(np.float32), narrow.astype(np.float32)
+    if rows:
+        narrow[0] = -np.inf
+    packed = pack([wide], [narrow], half)
+    assert packed.shape == (rows, packed_width(5, 2, half, np.float32))
+    arrived = packed if half is None else to_wire(packed, half)
+    found = unpack(arrived, [5], [2], half)
+    bits = {"bfloat16": 8, "float16": 11, None: 50}[half]
+    np.testing.assert_allclose(found[0], wide, rtol=2.0**-bits, atol=1e-6)
+    np.testing.assert_allclose(found[1], narrow, rtol=2.0 ** (1 - 2 * bits), atol=1e-6)
+
+
+def test_replicas_without_edges_merge() -> None:
+    state = SoftmaxState.empty(3, 2, 4, "float64")
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        state.merge_replicas(grid)
+    state.finish()
+    assert (state.out == 0).all()
+    assert (state.top == -np.inf).all()
