@@ -56,7 +56,7 @@ class SoftmaxState:
         grid.max_over_replicas(self.top)
         seen = own > -np.inf
         factor = np.exp(np.subtract(own, self.top, out=np.full_like(own, -np.inf), where=seen))
-        by_head = self.out.reshape(*own.shape, -1)
+        by_head = self.out.reshape(*own.shape, self.out.shape[1] // own.shape[1])
         # What no edge has written to may be anything, not a number among it.
         by_head[~seen] = 0
         by_head *= factor[:, :, None]
