@@ -11,13 +11,13 @@ This package imports nothing but NumPy and its own extension.
 """
 
 from hpcgnn.kernels._kernels import available_isas
-from hpcgnn.kernels.attention import (
-    WeightDropout,
-    attention_backward,
-    attention_delta,
-    attention_finish,
-    attention_forward,
-    attention_merge,
+from hpcgnn.kernels.attention import attention_backward, attention_forward
+from hpcgnn.kernels.attention_arguments import EdgeDropout, WeightDropout
+from hpcgnn.kernels.attention_state import attention_delta, attention_finish, attention_merge
+from hpcgnn.kernels.attention_v2 import (
+    attention_v2_backward_columns,
+    attention_v2_backward_rows,
+    attention_v2_forward,
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.dropout import dropout_rows
@@ -31,6 +31,7 @@ from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 
 __all__ = [
+    "EdgeDropout",
     "VertexCover",
     "WeightDropout",
     "attention_backward",
@@ -38,6 +39,9 @@ __all__ = [
     "attention_finish",
     "attention_forward",
     "attention_merge",
+    "attention_v2_backward_columns",
+    "attention_v2_backward_rows",
+    "attention_v2_forward",
     "available_isas",
     "dropout_rows",
     "gather_rows",

@@ -1,28 +1,20 @@
-"""Softmax attention over the edges of sparse blocks, with coefficients computed on the fly.
+"""Attention with logits of two terms (GAT), over the edges of sparse blocks.
 
-Blocks add to a running state that `attention_merge` joins and `attention_finish` ends; no tensor of
-edges exists at any time.
+Coefficients are computed on the fly: no tensor of edges exists at any time.
 """
 
-from typing import TypeAlias
-
-import numpy as np
-
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, Half, half_name, require_array
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.kernels.arguments import Half, half_name
+from hpcgnn.kernels.attention_arguments import (
+    EdgeDropout,
+    WeightDropout,
+    check_block,
+    check_floats,
+    native_dropout,
+)
+from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
 
-__all__ = [
-    "WeightDropout",
-    "attention_backward",
-    "attention_delta",
-    "attention_finish",
-    "attention_forward",
-    "attention_merge",
-]
-
-# Word, p, names of the block's rows and of its columns.
-WeightDropout: TypeAlias = tuple[int, float, GlobalIndices, GlobalIndices]
+__all__ = ["attention_backward", "attention_forward"]
 
 
 def attention_forward(
@@ -38,7 +30,7 @@ def attention_forward(
     slope: float,
     rows: LocalIndices | None = None,
     dropout: WeightDropout | None = None,
-    edge_dropout: tuple[int, float] | None = None,
+    edge_dropout: EdgeDropout | None = None,
     threads: int = 0,
     half: Half | None = None,
     isa: str = "auto",
@@ -89,9 +81,9 @@ def attention_forward(
     ValueError
         Shapes that do not match, offsets that decrease, `rows` out of range.
     """
-    _check_block(indptr, indices, z, rows)
-    _check_floats(z, source=source, target=target)
-    _check_floats(z, writable=True, top=top, total=total, out=out)
+    check_block(indptr, indices, z, rows)
+    check_floats(z, source=source, target=target)
+    check_floats(z, writable=True, top=top, total=total, out=out)
     _kernels.attention_forward(
         indptr,
         indices,
@@ -103,95 +95,11 @@ def attention_forward(
         out,
         slope,
         rows,
-        _native_dropout(dropout, edge_dropout),
+        native_dropout(dropout, edge_dropout),
         threads,
         half_name(half, z),
         isa,
     )
-
-
-def attention_merge(
-    rows: LocalIndices | None,
-    other_top: FloatArray,
-    other_total: FloatArray,
-    other_out: FloatArray,
-    top: FloatArray,
-    total: FloatArray,
-    out: FloatArray,
-    *,
-    threads: int = 0,
-) -> None:
-    """Merge the state of other edges of the same rows: exact, in any order.
-
-    Parameters
-    ----------
-    rows
-        ``(m,)`` int32, the row of the state that each row of the other one joins, without repeats;
-        None = row i.
-    other_top, other_total, other_out
-        ``(m, H)``, ``(m, H)``, ``(m, H * D)`` float32 or float64, as `attention_forward` left them.
-    top, total, out
-        ``(R, H)``, ``(R, H)``, ``(R, H * D)``: the state, updated.
-    threads
-        OpenMP threads, 0 = default.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, or `rows` out of range.
-    """
-    if rows is not None:
-        require_array("rows", rows, 1, ("int32",))
-    _check_floats(out, other_top=other_top, other_total=other_total, other_out=other_out)
-    _check_floats(out, writable=True, top=top, total=total, out=out)
-    _kernels.attention_merge(rows, other_top, other_total, other_out, top, total, out, threads)
-
-
-def attention_finish(
-    top: FloatArray, total: FloatArray, out: FloatArray, *, threads: int = 0
-) -> None:
-    """Turn a state into the result: ``out /= total``, and `top` becomes ``log(sum(exp(e)))``.
-
-    Rows without edges get zeros in `out` and -inf in `top`. Shapes as in `attention_merge`.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
-    """
-    _check_floats(out, total=total)
-    _check_floats(out, writable=True, top=top, out=out)
-    _kernels.attention_finish(top, total, out, threads)
-
-
-def attention_delta(
-    grad: FloatArray, out: FloatArray, delta: FloatArray, *, threads: int = 0
-) -> None:
-    """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``, which `attention_backward` takes.
-
-    Parameters
-    ----------
-    grad, out
-        ``(R, H * D)`` float32 or float64: the finished `out` and its gradient.
-    delta
-        ``(R, H)``, overwritten.
-    threads
-        OpenMP threads, 0 = default.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
-    """
-    _check_floats(out, grad=grad, out=out)
-    _check_floats(out, writable=True, delta=delta)
-    _kernels.attention_delta(grad, out, delta, threads)
 
 
 def attention_backward(
@@ -210,7 +118,7 @@ def attention_backward(
     slope: float,
     rows: LocalIndices | None = None,
     dropout: WeightDropout | None = None,
-    edge_dropout: tuple[int, float] | None = None,
+    edge_dropout: EdgeDropout | None = None,
     threads: int = 0,
     half: Half | None = None,
     isa: str = "auto",
@@ -251,9 +159,9 @@ def attention_backward(
     ValueError
         Shapes that do not match, offsets that decrease, `indices` or `rows` out of range.
     """
-    _check_block(indptr, indices, z, rows)
-    _check_floats(z, source=source, target=target, lse=lse, grad=grad, delta=delta)
-    _check_floats(z, writable=True, dz=dz, dsource=dsource, dtarget=dtarget)
+    check_block(indptr, indices, z, rows)
+    check_floats(z, source=source, target=target, lse=lse, grad=grad, delta=delta)
+    check_floats(z, writable=True, dz=dz, dsource=dsource, dtarget=dtarget)
     _kernels.attention_backward(
         indptr,
         indices,
@@ -268,41 +176,8 @@ def attention_backward(
         dtarget,
         slope,
         rows,
-        _native_dropout(dropout, edge_dropout),
+        native_dropout(dropout, edge_dropout),
         threads,
         half_name(half, z),
         isa,
     )
-
-
-def _check_block(
-    indptr: Offsets, indices: LocalIndices, z: Array, rows: LocalIndices | None
-) -> None:
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("indices", indices, 1, ("int32",))
-    require_array("z", z, 2, DENSE)
-    if rows is not None:
-        require_array("rows", rows, 1, ("int32",))
-
-
-def _check_floats(like: Array, *, writable: bool = False, **arrays: FloatArray) -> None:
-    dtypes = ("float64",) if like.dtype == np.float64 else ("float32",)
-    for name, array in arrays.items():
-        require_array(name, array, 2, dtypes, writable=writable)
-
-
-def _native_dropout(
-    dropout: WeightDropout | None, edge_dropout: tuple[int, float] | None
-) -> tuple[int, float, GlobalIndices, GlobalIndices, int, float] | None:
-    if dropout is None:
-        if edge_dropout is not None:
-            raise ValueError("edge_dropout needs the names that dropout holds")
-        return None
-    word, p, row_ids, column_ids = dropout
-    require_array("row_ids", row_ids, 1, ("int64",))
-    require_array("column_ids", column_ids, 1, ("int64",))
-    edge_word, edge_p = edge_dropout or (0, 0.0)
-    for each in (word, edge_word):
-        if not 0 <= each < 1 << 64:
-            raise ValueError(f"the word of a dropout must be in [0, 2**64), not {each}")
-    return word, p, row_ids, column_ids, edge_word, edge_p

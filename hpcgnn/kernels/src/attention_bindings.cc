@@ -1,88 +1,22 @@
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-
-#include <optional>
-#include <tuple>
-
-#include "attention.h"
-#include "bindings.h"
-#include "isa.h"
-#include "pattern.h"
+#include "attention_bindings.h"
 
 namespace hpcgnn::kernels {
 namespace {
 
 using namespace nb::literals;
 
-/// key of weight dropout, its p, names of rows and columns, key of edge dropout, its p.
-using Dropout = std::tuple<std::uint64_t, double, Offsets, Offsets, std::uint64_t, double>;
-
-/// What forward and backward pass alike.
-struct Operands {
-  const Offsets& indptr;
-  const Indices& indices;
-  const AnyMatrix& z;
-  const AnyMatrix& source;
-  const AnyMatrix& target;
-  const std::optional<Indices>& rows;
-  const std::optional<Dropout>& dropout;
-};
-
-void require_shape(const auto& array, std::int64_t num_rows, std::int64_t num_columns,
-                   Storage storage, const char* message) {
-  if (storage_of(array.dtype(), "") != storage)
-    throw nb::type_error("states and gradients must be float64 when z is, else float32");
-  require(extent(array, 0) == num_rows && extent(array, 1) == num_columns, message);
-}
-
-void take_dropout(const std::optional<Dropout>& dropout, AttentionBlock& block) {
-  if (!dropout) return;
-  const auto& [key, p, row_ids, column_ids, edge_key, edge_p] = *dropout;
-  require(p >= 0 && p <= 1 && edge_p >= 0 && edge_p <= 1, "p must be in [0, 1]");
-  require(extent(row_ids, 0) == block.num_rows, "row_ids must have one entry for each row");
-  require(extent(column_ids, 0) == block.num_columns,
-          "column_ids must have one entry for each column");
-  block.row_ids = row_ids.data();
-  block.column_ids = column_ids.data();
-  block.weight_dropout = {key, p};
-  block.edge_dropout = {edge_key, edge_p};
-}
-
-/// @param num_rows rows of the block, whichever way its pattern is handed over.
-AttentionBlock checked_block(const Operands& operands, std::int64_t num_rows, double slope,
-                             int threads, const std::string& half, const std::string& isa) {
-  const std::int64_t heads = extent(operands.source, 1), width = extent(operands.z, 1);
-  require(heads > 0, "source must have a column for each head");
-  require(width > 0 && width % heads == 0, "z must have equally many columns for each head");
-  const Storage storage = storage_of(operands.z.dtype(), half), sums = accumulator_of(storage);
-  AttentionBlock block{.indptr = operands.indptr.data(),
-                       .indices = operands.indices.data(),
-                       .rows = checked_subset(operands.rows, num_rows, extent(operands.target, 0)),
-                       .row_ids = nullptr,
-                       .column_ids = nullptr,
-                       .z = operands.z.data(),
-                       .source = operands.source.data(),
-                       .target = operands.target.data(),
-                       .num_rows = num_rows,
-                       .num_columns = extent(operands.z, 0),
-                       .num_nonzeros = extent(operands.indices, 0),
-                       .num_targets = extent(operands.target, 0),
-                       .num_heads = heads,
-                       .head_width = width / heads,
-                       .weight_dropout = {0, 0},
-                       .edge_dropout = {0, 0},
-                       .slope = slope,
-                       .storage = storage,
-                       .num_threads = threads,
-                       .isa = parse_isa(isa)};
-  require_shape(operands.source, block.num_columns, heads, sums,
+/// The block of GAT, where source and target have one column for each head.
+AttentionBlock checked_layer(const Operands& operands, std::int64_t num_rows,
+                             const AnyMatrix& source, double slope, int threads,
+                             const std::string& half, const std::string& isa) {
+  const std::int64_t heads = extent(source, 1);
+  AttentionBlock block = checked_block(operands, num_rows, heads, slope, threads, half, isa);
+  const Storage sums = accumulator_of(block.storage);
+  require_shape(source, block.num_columns, heads, sums,
                 "source must have one row for each row of z");
   require_shape(operands.target, block.num_targets, heads, sums,
                 "target must have one column for each head");
-  require(operands.rows || block.num_targets == num_rows,
-          "target must have one row for each row of the block");
-  take_dropout(operands.dropout, block);
+  block.source = source.data();
   return block;
 }
 
@@ -92,8 +26,8 @@ void py_forward(const Offsets& indptr, const Indices& indices, const AnyMatrix& 
                 const std::optional<Dropout>& dropout, int threads, const std::string& half,
                 const std::string& isa) {
   const AttentionBlock block =
-      checked_block({indptr, indices, z, source, target, rows, dropout},
-                    checked_rows(indptr, indices), slope, threads, half, isa);
+      checked_layer({indptr, indices, z, target, rows, dropout}, checked_rows(indptr, indices),
+                    source, slope, threads, half, isa);
   const Storage sums = accumulator_of(block.storage);
   const std::int64_t targets = block.num_targets, heads = block.num_heads;
   require_shape(top, targets, heads, sums, "top must have the shape of target");
@@ -112,8 +46,8 @@ void py_backward(const Offsets& indptr, const Indices& indices, const AnyMatrix&
                  const std::optional<Dropout>& dropout, int threads, const std::string& half,
                  const std::string& isa) {
   const std::int64_t num_rows = rows ? extent(*rows, 0) : extent(target, 0);
-  const AttentionBlock block = checked_block({indptr, indices, z, source, target, rows, dropout},
-                                             num_rows, slope, threads, half, isa);
+  const AttentionBlock block = checked_layer({indptr, indices, z, target, rows, dropout}, num_rows,
+                                             source, slope, threads, half, isa);
   require(checked_rows(indptr, indices) == block.num_columns,
           "indptr must be that of the transpose: one row for each row of z");
   const Storage sums = accumulator_of(block.storage);

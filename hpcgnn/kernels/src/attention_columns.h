@@ -79,7 +79,6 @@ void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
   using Reg = typename V::Reg;
   constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
   constexpr std::int64_t kDistance = prefetch_distance(kBytes);
-  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
   const auto tail = V::mask(tail_lanes);
   const BatchRows<X> b = batch;
   Reg sum[kRegs];
@@ -92,35 +91,32 @@ void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
   const bool fetching = b.known >= b.count + kDistance;
   for (std::int64_t e = 0; e < b.count; ++e) {
     if (fetching) b.prefetch(e + kDistance, column, (kBytes + 63) / 64);
-    const X* const row = b.data + b.index[e] * b.pitch + column;
     const Reg weight = V::broadcast(weights[e]);
-    for (int r = 0; r < kFull; ++r) sum[r] = V::fma(weight, V::load(row + r * V::kLanes), sum[r]);
-    if constexpr (kTail)
-      sum[kFull] = V::fma(weight, V::load(row + kFull * V::kLanes, tail), sum[kFull]);
+    Reg row[kRegs];
+    load_columns<V, kRegs, kTail>(b.data + b.index[e] * b.pitch + column, tail, row);
+    for (int r = 0; r < kRegs; ++r) sum[r] = V::fma(weight, row[r], sum[r]);
   }
   store_columns<V, kRegs, kTail>(out + column, tail, sum);
 }
 
 /// dots[e] (+)= <row e, fixed>, overwriting in the first block of columns.
-template <class V, class X, int kRegs, bool kTail>
-void inner_products(const BatchRows<typename V::Scalar>& batch, const X* fixed,
-                    typename V::Scalar* dots, std::int64_t column, int tail_lanes) {
-  using Scalar = typename V::Scalar;
+template <class V, class X, class Fixed, int kRegs, bool kTail>
+void inner_products(const BatchRows<X>& batch, const Fixed* fixed, typename V::Scalar* dots,
+                    std::int64_t column, int tail_lanes) {
   using Reg = typename V::Reg;
-  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(Scalar);
+  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
   constexpr std::int64_t kDistance = prefetch_distance(kBytes);
-  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
   const auto tail = V::mask(tail_lanes);
-  const BatchRows<Scalar> b = batch;
+  const BatchRows<X> b = batch;
   Reg factor[kRegs];
   load_columns<V, kRegs, kTail>(fixed + column, tail, factor);
   const bool fetching = b.known >= b.count + kDistance;
   for (std::int64_t e = 0; e < b.count; ++e) {
     if (fetching) b.prefetch(e + kDistance, column, (kBytes + 63) / 64);
-    const Scalar* const row = b.data + b.index[e] * b.pitch + column;
-    Reg sum = V::zero();
-    for (int r = 0; r < kFull; ++r) sum = V::fma(factor[r], V::load(row + r * V::kLanes), sum);
-    if constexpr (kTail) sum = V::fma(factor[kFull], V::load(row + kFull * V::kLanes, tail), sum);
+    Reg row[kRegs];
+    load_columns<V, kRegs, kTail>(b.data + b.index[e] * b.pitch + column, tail, row);
+    Reg sum = V::mul(factor[0], row[0]);
+    for (int r = 1; r < kRegs; ++r) sum = V::fma(factor[r], row[r], sum);
     dots[e] = column == 0 ? V::sum(sum) : dots[e] + V::sum(sum);
   }
 }

@@ -10,6 +10,9 @@ namespace {
 
 constexpr std::int64_t kGroupBytes = 256;
 constexpr std::int64_t kChunkRows = 4096;
+// Long enough to hide the partial sums it may cost, short enough to balance many threads; fixed, so
+// that the order of summation does not depend on their number.
+constexpr std::int64_t kChunkEdges = 8192;
 // Below this many multiply-adds waking threads costs more than it saves.
 constexpr std::int64_t kSerialWork = 1 << 16;
 
@@ -75,6 +78,28 @@ int attention_threads(const AttentionBlock& block) {
 
 std::int64_t line_of_edge(const std::int64_t* indptr, std::int64_t num_lines, std::int64_t edge) {
   return std::upper_bound(indptr, indptr + num_lines + 1, edge) - indptr - 1;
+}
+
+EdgeChunks::EdgeChunks(const AttentionBlock& block, std::int64_t num_lines)
+    : block_(block),
+      lines_(num_lines),
+      chunks_((block.num_nonzeros + kChunkEdges - 1) / kChunkEdges),
+      group_(heads_in_group(block)),
+      groups_((block.num_heads + group_ - 1) / group_) {}
+
+AttentionTask EdgeChunks::task(std::int64_t index) const {
+  const std::int64_t edge = chunk_of(index) * kChunkEdges, head = index / chunks_ * group_;
+  return {.first_head = head,
+          .last_head = std::min(head + group_, block_.num_heads),
+          .first_edge = edge,
+          .last_edge = std::min(edge + kChunkEdges, block_.num_nonzeros),
+          .first_line = line_of_edge(block_.indptr, lines_, edge)};
+}
+
+std::int64_t EdgeChunks::cut_line(std::int64_t chunk) const {
+  const std::int64_t edge = chunk * kChunkEdges;
+  const std::int64_t line = line_of_edge(block_.indptr, lines_, edge);
+  return block_.indptr[line] < edge ? line : -1;
 }
 
 }  // namespace hpcgnn::kernels

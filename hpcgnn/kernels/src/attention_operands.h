@@ -37,4 +37,23 @@ int attention_threads(const AttentionBlock& block);
 /// @pre edge < indptr[num_lines].
 std::int64_t line_of_edge(const std::int64_t* indptr, std::int64_t num_lines, std::int64_t edge);
 
+/// The edges of a pattern in chunks of a fixed number, times the groups of heads, as tasks.
+class EdgeChunks {
+ public:
+  /// @param num_lines rows of the pattern that is walked.
+  EdgeChunks(const AttentionBlock& block, std::int64_t num_lines);
+
+  std::int64_t num_chunks() const { return chunks_; }
+  std::int64_t num_tasks() const { return groups_ * chunks_; }
+  std::int64_t chunk_of(std::int64_t task) const { return task % chunks_; }
+  AttentionTask task(std::int64_t index) const;
+
+  /// The line that chunk `chunk` begins inside of, or -1.
+  std::int64_t cut_line(std::int64_t chunk) const;
+
+ private:
+  const AttentionBlock& block_;
+  std::int64_t lines_, chunks_, group_, groups_;
+};
+
 }  // namespace hpcgnn::kernels

@@ -12,4 +12,5 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_rows(m);
   hpcgnn::kernels::bind_cover(m);
   hpcgnn::kernels::bind_attention(m);
+  hpcgnn::kernels::bind_attention_v2(m);
 }

@@ -1,0 +1,73 @@
+/// Sums over a batch of edges that see both ends: x = row e + fixed, rectified.
+#pragma once
+
+#include "attention_columns.h"
+#include "attention_softmax.h"
+
+namespace hpcgnn::kernels {
+
+/// dots[e] (+)= <factor, L(row e + fixed)>, overwriting in the first block of columns.
+template <class V, class X, class Fixed, int kRegs, bool kTail>
+void rectified_products(const BatchRows<X>& batch, const Fixed* fixed,
+                        const typename V::Scalar* factor, typename V::Scalar slope,
+                        typename V::Scalar* dots, std::int64_t column, int tail_lanes) {
+  using Reg = typename V::Reg;
+  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
+  constexpr std::int64_t kDistance = prefetch_distance(kBytes);
+  const auto tail = V::mask(tail_lanes);
+  const BatchRows<X> b = batch;
+  const Reg slopes = V::broadcast(slope);
+  Reg factors[kRegs], other[kRegs];
+  load_columns<V, kRegs, kTail>(factor + column, tail, factors);
+  load_columns<V, kRegs, kTail>(fixed + column, tail, other);
+  const bool fetching = b.known >= b.count + kDistance;
+  for (std::int64_t e = 0; e < b.count; ++e) {
+    if (fetching) b.prefetch(e + kDistance, column, (kBytes + 63) / 64);
+    Reg row[kRegs];
+    load_columns<V, kRegs, kTail>(b.data + b.index[e] * b.pitch + column, tail, row);
+    Reg sum = V::zero();
+    for (int r = 0; r < kRegs; ++r)
+      sum = V::fma(factors[r], Softmax<V>::rectified(V::add(row[r], other[r]), slopes), sum);
+    dots[e] = column == 0 ? V::sum(sum) : dots[e] + V::sum(sum);
+  }
+}
+
+/// gradient += factor * (sum over e of weights[e] L'(row e + fixed)), and with kValues
+/// values += sum over e of weights[e] L(row e + fixed).
+template <class V, class X, class Fixed, int kRegs, bool kTail, bool kValues>
+void rectifier_sums(const BatchRows<X>& batch, const Fixed* fixed, const typename V::Scalar* factor,
+                    typename V::Scalar slope, const typename V::Scalar* weights,
+                    typename V::Scalar* gradient, typename V::Scalar* values, std::int64_t column,
+                    int tail_lanes) {
+  using Reg = typename V::Reg;
+  const auto tail = V::mask(tail_lanes);
+  const BatchRows<X> b = batch;
+  const Reg slopes = V::broadcast(slope);
+  Reg other[kRegs], sum[kRegs], value[kRegs];
+  load_columns<V, kRegs, kTail>(fixed + column, tail, other);
+  for (Reg& reg : sum) reg = V::zero();
+  for (Reg& reg : value) reg = V::zero();
+  for (std::int64_t e = 0; e < b.count; ++e) {
+    const Reg weight = V::broadcast(weights[e]), sloped = V::mul(weight, slopes);
+    Reg row[kRegs];
+    load_columns<V, kRegs, kTail>(b.data + b.index[e] * b.pitch + column, tail, row);
+    for (int r = 0; r < kRegs; ++r) {
+      const Reg x = V::add(row[r], other[r]);
+      const Reg slope_of_x = V::choose_less(V::zero(), x, weight, sloped);
+      sum[r] = V::add(sum[r], slope_of_x);
+      if constexpr (kValues) value[r] = V::fma(slope_of_x, x, value[r]);
+    }
+  }
+  Reg factors[kRegs], old[kRegs];
+  load_columns<V, kRegs, kTail>(factor + column, tail, factors);
+  load_columns<V, kRegs, kTail>(gradient + column, tail, old);
+  for (int r = 0; r < kRegs; ++r) sum[r] = V::fma(factors[r], sum[r], old[r]);
+  store_columns<V, kRegs, kTail>(gradient + column, tail, sum);
+  if constexpr (kValues) {
+    load_columns<V, kRegs, kTail>(values + column, tail, old);
+    for (int r = 0; r < kRegs; ++r) value[r] = V::add(value[r], old[r]);
+    store_columns<V, kRegs, kTail>(values + column, tail, value);
+  }
+}
+
+}  // namespace hpcgnn::kernels
