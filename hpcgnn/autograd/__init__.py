@@ -5,9 +5,11 @@ from hpcgnn.autograd.attention import attend_additive, edge_draw
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.moments import moments
+from hpcgnn.autograd.scatter import add_rows
 
 __all__ = [
     "DropoutKey",
+    "add_rows",
     "aggregate",
     "attend_additive",
     "dropout",

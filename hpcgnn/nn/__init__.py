@@ -20,6 +20,7 @@ from hpcgnn.nn.model import (
 )
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, make_model
+from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.shape import ACTIVATIONS, JUMPING, ModelShape
 
@@ -33,6 +34,7 @@ __all__ = [
     "MODELS",
     "NORMS",
     "REVERSED",
+    "RGCN",
     "WITH_SELF_LOOPS",
     "Aggregations",
     "BatchNorm",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.nn.shape import ModelShape
 from hpcgnn.sparse import AggregationOperator, RankSums
-from hpcgnn.typing import GlobalIndices
+from hpcgnn.typing import GlobalIndices, LocalIndices
 
 __all__ = [
     "REVERSED",
@@ -39,6 +39,8 @@ class Aggregations(Enum):
     """The sum over the nodes that a node aggregates from: A itself."""
     SUM_OUT = "sum_out"
     """The sum over the nodes that aggregate from a node; absent on undirected graphs."""
+    MEAN_BY_RELATION = "mean_by_relation"
+    """For every relation the mean over a node's neighbours; only nodes that have some get a row."""
 
     ATTENTION = "attention"
     """A + I without weights, an `AttentionOperator`."""
@@ -69,6 +71,9 @@ class LayerView:
     following
         The further aggregations of a layer that aggregates several times; `operators` and `kept`
         are the first one's.
+    relation_rows
+        Where the rows of MEAN_BY_RELATION belong: for each relation an int32 array with the output
+        row of each of its nodes, in the order of the result.
     """
 
     operators: Mapping[Aggregations, AggregationOperator]
@@ -76,6 +81,7 @@ class LayerView:
     sums: RankSums
     kept: Tensor | None = None
     following: tuple["LayerView", ...] = ()
+    relation_rows: tuple[LocalIndices, ...] = ()
 
     @property
     def steps(self) -> tuple["LayerView", ...]:
@@ -118,19 +124,24 @@ class GraphView:
     active
         A view for each aggregation of the model, one after the other, when only the outputs of some
         nodes are wanted; otherwise empty, and every layer sees all local nodes.
+    relation_rows
+        As in `LayerView`, over all local nodes.
     """
 
     operators: Mapping[Aggregations, AggregationOperator]
     node_ids: GlobalIndices
     sums: RankSums
     active: tuple[LayerView, ...] = ()
+    relation_rows: tuple[LocalIndices, ...] = ()
 
     def layer(self, place: int, steps: int = 1) -> LayerView:
         """Return the view of a layer of a model whose layers aggregate `steps` times."""
         if self.active:
             first, *following = self.active[place * steps : (place + 1) * steps]
         else:
-            whole = LayerView(self.operators, self.node_ids, self.sums)
+            whole = LayerView(
+                self.operators, self.node_ids, self.sums, relation_rows=self.relation_rows
+            )
             first, following = whole, [whole] * (steps - 1)
         return replace(first, following=tuple(following)) if following else first
 

@@ -12,6 +12,7 @@ from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model
+from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.shape import ModelShape
 
@@ -19,7 +20,15 @@ __all__ = ["MODELS", "make_model"]
 
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
-    {"gcn": GCN, "sage": GraphSAGE, "gat": GAT, "mixhop": MixHop, "gin": GIN, "appnp": APPNP}
+    {
+        "gcn": GCN,
+        "sage": GraphSAGE,
+        "gat": GAT,
+        "rgcn": RGCN,
+        "mixhop": MixHop,
+        "gin": GIN,
+        "appnp": APPNP,
+    }
 )
 
 

@@ -19,6 +19,7 @@ from hpcgnn.sparse.operator import (
     Transposed,
 )
 from hpcgnn.sparse.order import ComputationOrder, choose_order
+from hpcgnn.sparse.relations import read_relations, reverse_rows, stack_relations
 from hpcgnn.sparse.scores import AdditiveScores, BlockDraw, EdgeDraw, Gradients, Scores
 from hpcgnn.sparse.softmax import SoftmaxState
 
@@ -43,8 +44,11 @@ __all__ = [
     "choose_order",
     "column_mean",
     "read_adjacency",
+    "read_relations",
     "restrict",
+    "reverse_rows",
     "row_mean",
+    "stack_relations",
     "symmetric",
     "unscaled",
 ]

@@ -37,13 +37,15 @@ def active_sets(
     num_layers
         L.
     directions
-        "in" when layers aggregate along rows, "out" when along columns, or both.
+        "in" when layers aggregate along rows, "out" when along columns, or both. Along columns the
+        matrix has one relation.
     """
     sets = [targets]
     for _ in range(num_layers):
         reached = sets[0].copy()
         if "in" in directions:
-            reached |= _read_by_rows(matrix, plan, sets[0])
+            rows = np.tile(sets[0], matrix.num_relations)
+            reached |= _read_by_rows(matrix, plan, rows)
         if "out" in directions:
             reached |= _read_by_columns(matrix, plan, sets[0])
         sets.insert(0, reached)
@@ -62,14 +64,14 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
     plan
         Delivers `matrix.ghosts`.
     rows, columns
-        (num_local,) masks of local nodes.
+        Masks of the rows and columns of this rank.
     """
     row_nodes = np.flatnonzero(rows).astype(np.int32)
     column_nodes = np.flatnonzero(columns).astype(np.int32)
-    row_positions = _positions(row_nodes, matrix)
+    row_positions = _positions(row_nodes, len(rows))
     ghost_active = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
     diagonal = matrix.diagonal.select(
-        _positions(column_nodes, matrix),
+        _positions(column_nodes, len(columns)),
         len(column_nodes),
         rows=row_positions,
         num_rows=len(row_nodes),
@@ -79,11 +81,19 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
     numbers = positions_of(ghosts, len(used))
     assert numbers is not None
     remote = matrix.remote.select(numbers, len(ghosts), rows=row_positions, num_rows=len(row_nodes))
-    return DistCSR(matrix.row_map, diagonal, remote, matrix.ghosts[used], row_nodes, column_nodes)
+    return DistCSR(
+        matrix.row_map,
+        diagonal,
+        remote,
+        matrix.ghosts[used],
+        row_nodes,
+        column_nodes,
+        matrix.num_relations,
+    )
 
 
-def _positions(nodes: LocalIndices, matrix: DistCSR) -> LocalIndices:
-    positions = positions_of(nodes, matrix.row_map.num_local)
+def _positions(nodes: LocalIndices, num_places: int) -> LocalIndices:
+    positions = positions_of(nodes, num_places)
     assert positions is not None
     return positions
 

@@ -13,7 +13,7 @@ from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
 
-__all__ = ["PatternRows", "read_adjacency"]
+__all__ = ["PatternRows", "read_adjacency", "sorted_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +83,17 @@ def read_adjacency(
         rows, columns, weights = _sort_unique(row_map, rows, columns, weights)
     if self_loops:
         rows, columns, weights = _with_self_loops(row_map, rows, columns, weights)
-    counts = np.bincount(rows - row_map.start, minlength=row_map.num_local)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return PatternRows(indptr, columns, weights)
+    return _as_rows(row_map, rows, columns, weights)
+
+
+def sorted_rows(
+    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
+) -> PatternRows:
+    """Return entries of this rank's rows, given in any order, as rows; equals unite.
+
+    Not collective.
+    """
+    return _as_rows(row_map, *_sort_unique(row_map, rows, columns, weights))
 
 
 _Entries = tuple[GlobalIndices, GlobalIndices, FloatArray | None]
@@ -95,6 +103,14 @@ def _read_relation(store: GraphStore, row_map: RowMap, name: str) -> _Entries:
     block = store.read_adjacency(row_map.start, row_map.stop, name)
     rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     return np.repeat(rows, np.diff(block.indptr)), block.indices, block.weights
+
+
+def _as_rows(
+    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
+) -> PatternRows:
+    counts = np.bincount(rows - row_map.start, minlength=row_map.num_local)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return PatternRows(indptr, columns, weights)
 
 
 def _join_weights(entries: list[_Entries]) -> Array:

@@ -34,7 +34,11 @@ class DistCSR:
     ghosts
         (num_ghosts,) int64 increasing global nodes that the remote columns stand for.
     row_nodes, column_nodes
-        (rows,) and (columns,) int32 increasing local nodes; None when all nodes are there.
+        (rows,) and (columns,) int32 increasing local nodes; None when all nodes are there. With
+        several relations, `row_nodes` are rows of the whole matrix, see `num_relations`.
+    num_relations
+        Blocks of rows, each with a row for every local node: relation r's row of node i is
+        ``r num_local + i``.
     """
 
     row_map: RowMap
@@ -43,6 +47,7 @@ class DistCSR:
     ghosts: GlobalIndices
     row_nodes: LocalIndices | None = None
     column_nodes: LocalIndices | None = None
+    num_relations: int = 1
 
     @classmethod
     def from_rows(
@@ -51,6 +56,7 @@ class DistCSR:
         indptr: Offsets,
         columns: GlobalIndices,
         values: FloatArray | None = None,
+        num_relations: int = 1,
     ) -> "DistCSR":
         """Split this rank's rows, given with global columns.
 
@@ -61,20 +67,23 @@ class DistCSR:
         row_map
             Owners of rows and columns.
         indptr
-            (num_local + 1,) int64 from 0.
+            (num_relations * num_local + 1,) int64 from 0.
         columns
             (nnz,) int64 global columns in [0, num_rows).
         values
             (nnz,) float32 or float64, or None for ones.
+        num_relations
+            Blocks of rows.
 
         Raises
         ------
         ValueError
             When the arrays do not fit each other or `row_map`.
         """
-        if len(indptr) != row_map.num_local + 1 or indptr[-1] != len(columns):
+        num_rows = num_relations * row_map.num_local
+        if len(indptr) != num_rows + 1 or indptr[-1] != len(columns):
             raise ValueError(
-                f"{row_map.num_local} rows need {row_map.num_local + 1} offsets ending at "
+                f"{num_rows} rows need {num_rows + 1} offsets ending at "
                 f"{len(columns)}, not {len(indptr)} ending at {indptr[-1]}"
             )
         if len(columns) and not 0 <= columns.min() <= columns.max() < row_map.num_rows:
@@ -85,7 +94,7 @@ class DistCSR:
             offsets,
             row_map.to_local(columns[local]),
             None if values is None else values[local],
-            (row_map.num_local, row_map.num_local),
+            (num_rows, row_map.num_local),
         )
         outside = columns[~local]
         ghosts, numbers = _number_ghosts(row_map, outside)
@@ -95,10 +104,10 @@ class DistCSR:
             np.append(remote_offsets[boundary], remote_offsets[-1]),
             numbers,
             None if values is None else values[~local],
-            (row_map.num_local, len(ghosts)),
+            (num_rows, len(ghosts)),
             boundary,
         )
-        return cls(row_map, diagonal, remote, ghosts)
+        return cls(row_map, diagonal, remote, ghosts, num_relations=num_relations)
 
     def with_values(self, diagonal: FloatArray | None, remote: FloatArray | None) -> "DistCSR":
         """Return the same pattern with other values; index arrays are shared.
@@ -112,7 +121,13 @@ class DistCSR:
             self.ghosts,
             self.row_nodes,
             self.column_nodes,
+            self.num_relations,
         )
+
+    @property
+    def result_map(self) -> RowMap:
+        """Owners of the rows of the whole matrix."""
+        return RowMap(self.row_map.starts * self.num_relations, self.row_map.block)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,12 +141,12 @@ class DistCSR:
 
     @property
     def num_boundary(self) -> int:
-        """Rows of this rank that read ghosts."""
-        return len(np.unique(self.remote.entry_rows()))
+        """Local nodes that read ghosts, of a matrix over all nodes."""
+        return len(np.unique(self.remote.entry_rows() % max(self.row_map.num_local, 1)))
 
     def row_positions(self) -> LocalIndices | None:
-        """Return (num_local,) int32 row of each local node, -1 for none; None for the identity."""
-        return positions_of(self.row_nodes, self.row_map.num_local)
+        """Return the int32 row of each row of the whole matrix, -1 for none; None: the identity."""
+        return positions_of(self.row_nodes, self.result_map.num_local)
 
     def column_positions(self) -> LocalIndices | None:
         """Return (num_local,) int32 column of each local node, -1 for none; None: the identity."""

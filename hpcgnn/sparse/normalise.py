@@ -38,9 +38,9 @@ def symmetric(matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
 
 
 def row_mean(matrix: DistCSR, dtype: DTypeLike) -> DistCSR:
-    """Return ``D_r^-1 A``: the (weighted) mean over what a node aggregates from.
+    """Return ``D_r^-1 A``: the (weighted) mean over what a row aggregates from.
 
-    Not collective.
+    Not collective. With several relations each has its own mean.
     """
     ones = np.ones(matrix.row_map.num_local)
     by_row = _inverse(_row_sums(matrix))
@@ -68,7 +68,7 @@ def unscaled(matrix: DistCSR, dtype: DTypeLike) -> DistCSR:
 
 
 def _row_sums(matrix: DistCSR) -> FloatArray:
-    sums = np.zeros(matrix.row_map.num_local)
+    sums = np.zeros(matrix.shape[0])
     for part in (matrix.diagonal, matrix.remote):
         sums += np.bincount(part.entry_rows(), part.values, minlength=len(sums))
     return sums

@@ -101,7 +101,7 @@ class CoveredExchange:
             nodes = self._receive_pattern(pattern)
             rows = pattern.row_positions()
             self._push = make_ghosts(
-                grid, Ghosts(row_map, nodes, rows, pattern.shape[0]), wire, trace
+                grid, Ghosts(pattern.result_map, nodes, rows, pattern.shape[0]), wire, trace
             )
 
     def bind(self, matrix: DistCSR) -> Halves:
@@ -134,7 +134,7 @@ class CoveredExchange:
         columns = pattern.ghosts[remote.indices[self._pushed]]
         self._owners = row_map.owner(columns)
         rows, columns = redistribute(
-            self._grid.layer, self._owners, row_map.to_global(rows), columns
+            self._grid.layer, self._owners, pattern.result_map.to_global(rows), columns
         )
         targets, numbers = np.unique(rows, return_inverse=True)
         local = row_map.to_local(columns)

@@ -47,8 +47,11 @@ class GraphConfig:
     """Which graph, and which of its edges and features."""
 
     store: str = option("", "path of the store (.h5)")
-    relations: tuple[str, ...] = option((), "relations to aggregate over, united; empty: all")
+    relations: tuple[str, ...] = option((), "relations to aggregate over; empty: all")
     undirected: bool = option(False, "add the reverse of every edge")
+    reverse: bool = option(
+        True, "models that tell relations apart: each has its reverse as a relation beside it"
+    )
     normalize_features: str = option(
         "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
     )
@@ -103,7 +106,10 @@ class ModelConfig:
         for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
             value = getattr(self, key)
             _require(0 <= value < 1, f"model.{key}", value, "must lie in [0, 1)")
-        MODELS[self.name].check(self.shape(num_features=1, num_classes=1))
+        # The graph's relations are not known here; they are compared when it is read.
+        bases = max(self.num_bases, 1)
+        shape = self.shape(num_features=1, num_classes=1, num_relations=bases)
+        MODELS[self.name].check(shape)
 
     def shape(self, *, num_features: int, num_classes: int, num_relations: int = 1) -> ModelShape:
         """Return the sizes and options of the model on a graph with these sizes.

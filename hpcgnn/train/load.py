@@ -7,19 +7,19 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, WITH_SELF_LOOPS, GraphView
-from hpcgnn.sparse import DistCSR, read_adjacency
+from hpcgnn.nn import MODELS, REVERSED, WITH_SELF_LOOPS, Aggregations
+from hpcgnn.sparse import DistCSR, read_adjacency, read_relations, stack_relations
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, assign_parts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale, cast_features, scale_features
-from hpcgnn.train.local_graph import GraphFacts, LocalGraph
+from hpcgnn.train.local_graph import GraphFacts, LocalGraph, shape_for
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.train.task import NodeTask
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["load_graph", "load_task"]
+__all__ = ["load_graph", "load_task", "relation_names"]
 
 
 def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTask:
@@ -73,6 +73,7 @@ def load_graph(
             features = cast_features(grid, nodes.features, config.train.dtype)
             scale = scale_features(grid, config.graph.normalize_features, features, scale)
         directed = not (store.undirected or config.graph.undirected)
+        relations = relation_names(config, store, directed=directed)
         with trace.span("plan"):
             products, details = _products(
                 grid, config, store, row_map, directed, trace, nodes.original_id
@@ -88,12 +89,15 @@ def load_graph(
             directed=directed,
             num_parts=store.num_parts,
             class_names=store.class_names,
+            relations=relations,
         )
+        with agree(grid.world):
+            MODELS[config.model.name].check(shape_for(config, facts))
     return LocalGraph(
         grid=grid,
         row_map=row_map,
         facts=facts,
-        view=GraphView(products.operators, nodes.original_id, grid.sum_over_blocks),
+        view=products.view,
         products=products,
         features=torch.from_numpy(features),
         scale=scale,
@@ -143,24 +147,51 @@ def _products(
     if not directed:
         # Both directions of an undirected graph are the same mean.
         wanted = tuple(kind for kind in wanted if kind not in REVERSED)
-    rows = read_adjacency(
-        grid,
-        store,
-        row_map,
-        config.graph.relations,
-        undirected=config.graph.undirected,
-        self_loops=not WITH_SELF_LOOPS.isdisjoint(wanted),
-    )
+    undirected = config.graph.undirected
+    if Aggregations.MEAN_BY_RELATION in wanted:
+        names = config.graph.relations or store.relations
+        relations = read_relations(
+            grid,
+            store,
+            row_map,
+            names,
+            undirected=undirected,
+            reverse=directed and config.graph.reverse,
+        )
+        matrix = stack_relations(row_map, relations)
+    else:
+        rows = read_adjacency(
+            grid,
+            store,
+            row_map,
+            config.graph.relations,
+            undirected=undirected,
+            self_loops=not WITH_SELF_LOOPS.isdisjoint(wanted),
+        )
+        matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
     with agree(grid.world):
-        if rows.weights is not None and len(rows.weights) and rows.weights.min() < 0:
-            raise InputError(
-                f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
-            )
-    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
+        for part in (matrix.diagonal, matrix.remote):
+            if part.values is not None and part.values.min(initial=0) < 0:
+                raise InputError(
+                    f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
+                )
     products = AdjacencyProducts(
         grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids
     )
     return products, _details(matrix, products.exchange)
+
+
+def relation_names(config: Config, store: GraphStore, *, directed: bool) -> tuple[str, ...]:
+    """Return the names of the relations that the model tells apart; () when it unites them.
+
+    Not collective.
+    """
+    if Aggregations.MEAN_BY_RELATION not in MODELS[config.model.name].aggregations:
+        return ()
+    names = tuple(config.graph.relations or store.relations)
+    if directed and config.graph.reverse:
+        names += tuple(f"{name} reversed" for name in names)
+    return names
 
 
 def _details(matrix: DistCSR, exchange: Exchange) -> dict[str, int]:

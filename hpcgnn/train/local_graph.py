@@ -11,12 +11,12 @@ from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.typing import Array
 
-__all__ = ["GraphFacts", "LocalGraph"]
+__all__ = ["GraphFacts", "LocalGraph", "shape_for"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFacts:
-    """Sizes of the graph, equal on all ranks."""
+    """Sizes of the graph, equal on all ranks; `relations` are those that the model tells apart."""
 
     name: str
     fingerprint: str
@@ -28,11 +28,24 @@ class GraphFacts:
     directed: bool
     num_parts: int
     class_names: tuple[str, ...]
+    relations: tuple[str, ...] = ()
 
     @property
     def metric(self) -> str:
         """The metric that models are chosen by."""
         return "micro_f1" if self.multi_label else "accuracy"
+
+
+def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
+    """Return the sizes and options of the model of `config` for a graph.
+
+    Not collective.
+    """
+    return config.model.shape(
+        num_features=facts.num_features,
+        num_classes=facts.num_classes,
+        num_relations=max(len(facts.relations), 1),
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,8 +101,7 @@ class LocalGraph:
 
         Not collective.
         """
-        facts = self.facts
-        return config.model.shape(num_features=facts.num_features, num_classes=facts.num_classes)
+        return shape_for(config, self.facts)
 
     def num_aggregations(self, config: Config) -> int:
         """Return how many times in a row the model of `config` aggregates.

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import DTypeLike
 
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
-from hpcgnn.nn import Aggregations, LayerView
+from hpcgnn.nn import Aggregations, GraphView, LayerView
 from hpcgnn.sparse import (
     AggregationOperator,
     DistCSR,
@@ -22,7 +22,7 @@ from hpcgnn.sparse import (
 from hpcgnn.spmm import DistributedAttention, DistributedSpMM, Exchange, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.typing import GlobalIndices, Mask
+from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
 
 __all__ = ["ActiveViews", "AdjacencyProducts"]
 
@@ -33,6 +33,7 @@ _DIRECTIONS = {
     Aggregations.SUM_IN: "in",
     Aggregations.SUM_OUT: "out",
     Aggregations.ATTENTION: "in",
+    Aggregations.MEAN_BY_RELATION: "in",
 }
 
 
@@ -62,7 +63,8 @@ class AdjacencyProducts:
     grid, trace
         The ranks, the recorder.
     matrix
-        This rank's block row.
+        This rank's block row; with a block of rows for each relation where the model tells them
+        apart.
     wanted
         The aggregations of the model.
     exchange
@@ -88,11 +90,26 @@ class AdjacencyProducts:
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._matrix = matrix
         self._scaled = {kind: _scale(kind, matrix, self._plan, dtype) for kind in wanted}
-        self.exchange = self._exchange_for(matrix)
+        self._occupied: Mask | None = None
+        whole, pattern = self._scaled, matrix
+        everything = np.ones(matrix.row_map.num_local, np.bool_)
+        self._relation_rows: tuple[LocalIndices, ...] = ()
+        if Aggregations.MEAN_BY_RELATION in wanted:
+            self._occupied = _occupied_rows(matrix)
+            whole = {kind: self._restricted(kind, everything, everything) for kind in self._scaled}
+            pattern = whole[Aggregations.MEAN_BY_RELATION]
+            self._relation_rows = _relation_rows(pattern, everything)
+        self.exchange = self._exchange_for(pattern)
         self.operators = {
-            kind: self._operator(kind, scaled, self.exchange, node_ids, node_ids)
-            for kind, scaled in self._scaled.items()
+            kind: self._operator(kind, part, self.exchange, node_ids, node_ids)
+            for kind, part in whole.items()
         }
+
+    @property
+    def view(self) -> GraphView:
+        """The view of all local nodes."""
+        sums = self._grid.sum_over_blocks
+        return GraphView(self.operators, self._node_ids, sums, relation_rows=self._relation_rows)
 
     def active_views(self, targets: Mask, depth: int) -> ActiveViews:
         """Return views of all aggregations of a model for the outputs of `targets`.
@@ -114,21 +131,34 @@ class AdjacencyProducts:
     def _layer(self, inputs: Mask, outputs: Mask) -> LayerView:
         node_ids = self._node_ids
         if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
-            return LayerView(self.operators, node_ids, self._grid.sum_over_blocks)
+            return self.view.layer(0)
         operators: dict[Aggregations, AggregationOperator] = {}
         exchanges: dict[str, Exchange] = {}
-        for kind, scaled in self._scaled.items():
+        relation_rows: tuple[LocalIndices, ...] = ()
+        for kind in self._scaled:
             direction = _DIRECTIONS[kind]
-            rows, columns = (outputs, inputs) if direction == "in" else (inputs, outputs)
-            part = restrict(scaled, self._plan, rows, columns)
+            part = self._restricted(kind, inputs, outputs)
+            if kind is Aggregations.MEAN_BY_RELATION:
+                relation_rows = _relation_rows(part, outputs)
             if direction not in exchanges:
                 exchanges[direction] = self._exchange_for(part)
             exchange = exchanges[direction]
-            ids = node_ids[rows], node_ids[columns]
+            ids = node_ids[outputs], node_ids[inputs]
             operators[kind] = self._operator(kind, part, exchange, *ids)
         kept = np.cumsum(inputs)[outputs] - 1
-        sums = self._grid.sum_over_blocks
-        return LayerView(operators, node_ids[inputs], sums, torch.from_numpy(kept))
+        return LayerView(
+            operators,
+            node_ids[inputs],
+            self._grid.sum_over_blocks,
+            torch.from_numpy(kept),
+            relation_rows=relation_rows,
+        )
+
+    def _restricted(self, kind: Aggregations, inputs: Mask, outputs: Mask) -> DistCSR:
+        rows, columns = (outputs, inputs) if _DIRECTIONS[kind] == "in" else (inputs, outputs)
+        if self._occupied is not None:
+            rows = np.tile(rows, self._matrix.num_relations) & self._occupied
+        return restrict(self._scaled[kind], self._plan, rows, columns)
 
     def _exchange_for(self, pattern: DistCSR) -> Exchange:
         config = self._config
@@ -154,10 +184,27 @@ class AdjacencyProducts:
 def _scale(kind: Aggregations, matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
     if kind is Aggregations.SYMMETRIC:
         return symmetric(matrix, plan, dtype)
-    if kind is Aggregations.MEAN_IN:
+    if kind in (Aggregations.MEAN_IN, Aggregations.MEAN_BY_RELATION):
         return row_mean(matrix, dtype)
     if kind is Aggregations.MEAN_OUT:
         return column_mean(matrix, plan, dtype)
     if kind is Aggregations.ATTENTION:
         return matrix.with_values(None, None)
     return unscaled(matrix, dtype)
+
+
+def _occupied_rows(matrix: DistCSR) -> Mask:
+    """Return a mask of the rows with entries: most nodes have neighbours by few relations only."""
+    occupied = np.zeros(matrix.shape[0], np.bool_)
+    for part in (matrix.diagonal, matrix.remote):
+        occupied[part.entry_rows()] = True
+    return occupied
+
+
+def _relation_rows(part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:
+    """Return for each relation the output row (int32) of each of its rows in `part`."""
+    assert part.row_nodes is not None
+    relations, nodes = np.divmod(part.row_nodes, max(len(outputs), 1))
+    places = (np.cumsum(outputs) - 1).astype(np.int32)[nodes]
+    bounds = np.searchsorted(relations, np.arange(1, part.num_relations))
+    return tuple(np.split(places, bounds))

@@ -13,7 +13,7 @@ from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, read_checkpoin
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import load_config
 from hpcgnn.train.features import FeatureScale
-from hpcgnn.train.load import load_graph
+from hpcgnn.train.load import load_graph, relation_names
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
 
 __all__ = ["SavedModel", "best_seed", "load_saved_graph", "open_saved_model"]
@@ -41,7 +41,8 @@ class SavedModel:
     def trained(self) -> GraphFacts:
         """Sizes of the graph that the model was trained on."""
         facts = self.checkpoint.state["graph"]
-        return GraphFacts(**{**facts, "class_names": tuple(facts["class_names"])})
+        lists = {key: tuple(value) for key, value in facts.items() if isinstance(value, list)}
+        return GraphFacts(**{**facts, **lists})
 
     def model(self, graph: LocalGraph) -> Model:
         """Return the model, equal on all ranks.
@@ -157,6 +158,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # A graph without labels has no classes of its own.
         ("classes", store.num_classes or trained.num_classes, trained.num_classes),
         ("directed edges", directed, trained.directed),
+        ("relations", relation_names(config, store, directed=directed), trained.relations),
     ):
         if here != there:
             raise InputError(

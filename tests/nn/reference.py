@@ -27,11 +27,14 @@ class Dense:
         Whether there are two directions.
     sets
         The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
+    relations
+        Adjacencies of the relations, reverses included, whose union `a` is.
     """
 
     a: Tensor
     directed: bool
     sets: tuple[Tensor, ...] | None = None
+    relations: tuple[Tensor, ...] = ()
 
     def with_sets(self, model: Model, targets: Tensor) -> "Dense":
         """Return the graph as `model` sees it from the outputs `targets`."""
@@ -43,7 +46,7 @@ class Dense:
             if both:
                 reached = reached | (self.a != 0)[:, sets[0]].any(1)
             sets.insert(0, reached)
-        return Dense(self.a, self.directed, tuple(sets))
+        return Dense(self.a, self.directed, tuple(sets), self.relations)
 
     def rows_after(self, steps: int) -> Tensor:
         """Return the rows that are there after so many aggregations."""
@@ -103,12 +106,23 @@ def gat_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     return (out.mean(1) if layer.average else out.flatten(1)) + layer.bias
 
 
+def rgcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    out = x @ layer.own.weight.T + layer.own.bias
+    for number, relation in enumerate(graph.relations):
+        weight = layer.matrices[number] if layer.coefficients is None else 0
+        for base in range(0 if layer.coefficients is None else len(layer.matrices)):
+            weight = weight + layer.coefficients[number, base] * layer.matrices[base]
+        out = out + mean_of(relation) @ x @ weight
+    return out
+
+
 LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gcn": gcn_layer,
     "sage": sage_layer,
     "gat": gat_layer,
     "gin": gin_layer,
     "mixhop": mixhop_layer,
+    "rgcn": rgcn_layer,
 }
 
 

@@ -1,5 +1,7 @@
 """Full-graph training on one process with dense float64 matrices, written from the formulas."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch.nn import functional
@@ -20,7 +22,14 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
     x = torch.from_numpy(graph.features.astype(np.float64))
     trains = torch.from_numpy((graph.split == Split.TRAIN) & (graph.labels >= 0))
     labels = torch.from_numpy(graph.labels.astype(np.int64))[trains]
-    dense = Dense(torch.from_numpy(graph.adjacency.toarray()), graph.directed)
+    relations = [torch.from_numpy(each.toarray()) for each in graph.relations.values()]
+    dense = Dense(
+        torch.from_numpy(graph.adjacency.toarray()),
+        graph.directed,
+        relations=(*relations, *(each.T for each in relations)),
+    )
+    if relations:
+        dense = replace(dense, a=sum(dense.relations))
     if config.exchange.active_sets:
         dense = dense.with_sets(model, trains)
     losses = []
@@ -36,9 +45,14 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
 
 def initial_model(graph: Graph, config: Config) -> Model:
     """Return the model that the first seed starts from."""
+    shape = config.model.shape(
+        num_features=NUM_FEATURES,
+        num_classes=NUM_CLASSES,
+        num_relations=max(2 * len(graph.relations), 1),
+    )
     return make_model(
         config.model.name,
-        config.model.shape(num_features=NUM_FEATURES, num_classes=NUM_CLASSES),
+        shape,
         directed=graph.directed,
         seed=config.train.seeds[0],
         dtype=torch.float64,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,21 @@ class Graph:
     directed: bool
     weighted: bool
     ids: np.ndarray
+    relations: Mapping[str, sp.csr_matrix] = field(default_factory=dict)
+
+    def with_relations(self) -> "Graph":
+        """Return the graph with its edges dealt out to two relations and an empty one."""
+        adjacency = self.adjacency.tocoo()
+        pick = np.random.default_rng(17).random(adjacency.nnz)
+        masks = {"cites": pick < 0.7, "names": pick > 0.5, "nothing": pick > 2}
+        relations = {
+            name: sp.csr_matrix(
+                (adjacency.data[mask], (adjacency.row[mask], adjacency.col[mask])),
+                shape=adjacency.shape,
+            )
+            for name, mask in masks.items()
+        }
+        return replace(self, relations=relations)
 
 
 def make_graph(
@@ -111,13 +126,15 @@ def write_store(
     path = directory / f"{method}{parts}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"
-        rows, columns = graph.adjacency.nonzero()
-        edges = (columns, rows, graph.adjacency.data) if graph.weighted else (columns, rows)
+        edges = {}
+        for name, matrix in (graph.relations or {"": graph.adjacency}).items():
+            rows, columns = matrix.nonzero()
+            edges[name] = (columns, rows, matrix.data) if graph.weighted else (columns, rows)
         store_from_arrays(
             plain,
             name="planted",
             num_nodes=len(graph.ids),
-            edges={"": edges},
+            edges=edges,
             features=graph.features,
             labels=graph.labels,
             split=graph.split,

@@ -1,5 +1,6 @@
 """Every model and option, from the command's side: training equals the dense reference."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -7,8 +8,12 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.saved_model import load_saved_graph, open_saved_model
 from tests.train.oracle import dense_losses
 from tests.train.support import (
+    Run,
     StopAfter,
     assert_same,
     make_config,
@@ -23,6 +28,7 @@ SETTINGS = [
     ("mixhop", "norm=layer", "activation=elu"),
     ("gin", "norm=batch"),
     ("appnp", "hops=3", "teleport=0.2"),
+    ("rgcn", "num_bases=2", "norm=batch"),
 ]
 
 
@@ -31,9 +37,11 @@ SETTINGS = [
 def test_losses_equal_the_reference(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...], active: str
 ) -> None:
-    graph = make_graph(weighted=True)
-    store = write_store(comm, comm_tmp_path, graph)
     name, *options = setting
+    graph = make_graph(weighted=True)
+    if name == "rgcn":
+        graph = graph.with_relations()
+    store = write_store(comm, comm_tmp_path, graph)
     words = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]
     spread = ("exchange.method=joint", f"exchange.active_sets={active}", "train.dtype=float64")
     quiet = ("train.epochs=6", "train.evaluate_every=6", "run.save_predictions=false")
@@ -51,3 +59,36 @@ def test_running_statistics_survive_a_resume(comm: MPI.Intracomm, comm_tmp_path:
     parts = train(comm, config)
     assert any(name.endswith("norms.0.running_mean") for name in parts.tensors())
     assert_same(whole, parts)
+
+
+def num_weights(run: Run) -> int:
+    """Return the number of weight matrices of the first layer."""
+    (name,) = (each for each in run.tensors() if each.endswith("model/layers.0.matrices"))
+    return len(run.tensors()[name])
+
+
+def test_relations_are_those_that_are_named(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph().with_relations())
+    words = ("model.name=rgcn", "graph.relations=['names', 'nothing']", "train.epochs=1")
+    both = train(comm, make_config(store, comm_tmp_path / "both", *words))
+    assert num_weights(both) == 4
+    one_way = train(comm, make_config(store, comm_tmp_path / "one", *words, "graph.reverse=false"))
+    assert num_weights(one_way) == 2
+    config = make_config(store, comm_tmp_path / "bases", *words, "model.num_bases=5")
+    with pytest.raises(CollectiveInputError, match="there are only 4 relations; lower it"):
+        train(comm, config)
+
+
+def test_a_typed_model_needs_its_relations(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph().with_relations()
+    store = write_store(comm, comm_tmp_path, graph)
+    run = train(
+        comm, make_config(store, comm_tmp_path / "run", "model.name=rgcn", "train.epochs=1")
+    )
+    (comm_tmp_path / "other").mkdir(exist_ok=True)
+    fewer = {name: each for name, each in graph.relations.items() if name != "names"}
+    other = write_store(comm, comm_tmp_path / "other", replace(graph, relations=fewer))
+    with ProcessGrid(comm) as grid:
+        saved = open_saved_model(run.path, None, str(other))
+        with pytest.raises(CollectiveInputError, match="does not fit the model: relations"):
+            load_saved_graph(grid, saved, TraceRecorder.off())

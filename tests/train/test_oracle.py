@@ -61,7 +61,9 @@ def test_replicated_block_rows(
     check(comm, comm_tmp_path, graph, "random", "train.dtype=float64", *settings)
 
 
-@pytest.mark.parametrize(("exchange", "prefetch"), zip(EXCHANGES, (0, 1, 2, 0, 1), strict=True))
+@pytest.mark.parametrize(
+    ("exchange", "prefetch"), list(zip(EXCHANGES, (0, 1, 2, 0, 1), strict=True))
+)
 def test_sequential_schedules(
     comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str, prefetch: int
 ) -> None:

@@ -1,0 +1,96 @@
+"""Relational graph convolution (Schlichtkrull et al., ESWC 2018).
+
+A relation's neighbours are averaged, and every relation has its own weights. With bases, the
+weights of relation r are ``W_r = Σ_b a_rb V_b``. Ghosts are fetched once for all relations.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd import add_rows, aggregate
+from hpcgnn.errors import InputError
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.model import Aggregations, LayerView
+from hpcgnn.nn.shape import ModelShape
+
+__all__ = ["RGCN", "RGCNLayer"]
+
+
+class RGCNLayer(nn.Module):
+    """One layer: ``X W_self + Σ_r M_r X W_r + b`` with the mean M_r over relation r's neighbours.
+
+    Parameters
+    ----------
+    in_width, out_width
+        Columns of X and of the result.
+    num_relations
+        R.
+    num_bases
+        B; 0 gives every relation a matrix of its own.
+    """
+
+    def __init__(
+        self, in_width: int, out_width: int, num_relations: int, num_bases: int = 0
+    ) -> None:
+        super().__init__()
+        self.own = nn.Linear(in_width, out_width)
+        self.matrices = nn.Parameter(torch.empty(num_bases or num_relations, in_width, out_width))
+        nn.init.zeros_(self.own.bias)
+        for weight in (self.own.weight, *self.matrices.data):
+            nn.init.xavier_uniform_(weight)
+        self.coefficients: nn.Parameter | None = None
+        if num_bases:
+            self.coefficients = nn.Parameter(torch.empty(num_relations, num_bases))
+            nn.init.normal_(self.coefficients, std=num_bases**-0.5)
+
+    def weights(self) -> Tensor:
+        """Return W, (num_relations, in_width, out_width).
+
+        Not collective.
+        """
+        if self.coefficients is None:
+            return self.matrices
+        return torch.einsum("rb,bio->rio", self.coefficients, self.matrices)
+
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width).
+
+        Collective.
+        """
+        means = aggregate(view.operators[Aggregations.MEAN_BY_RELATION], x)
+        parts = torch.split(means, [len(rows) for rows in view.relation_rows])
+        mapped = [part @ weight for part, weight in zip(parts, self.weights(), strict=True)]
+        own: Tensor = self.own(view.own(x))
+        return add_rows(own, torch.cat(mapped), np.concatenate(view.relation_rows))
+
+
+class RGCN(LayeredModel):
+    """R-GCN of any depth; reverses of directed relations count as relations.
+
+    Not collective.
+    """
+
+    aggregations = (Aggregations.MEAN_BY_RELATION,)
+    options = LayeredModel.options | {"num_bases"}
+    maps_own_rows = True
+
+    @classmethod
+    def check(cls, shape: ModelShape) -> None:
+        """Raise an `InputError` when there are more bases than relations.
+
+        Not collective.
+        """
+        if shape.num_bases > shape.num_relations:
+            raise InputError(
+                f"model.num_bases = {shape.num_bases}: there are only {shape.num_relations} "
+                "relations; lower it, or 0 gives every relation its own matrix"
+            )
+
+    def make_layer(self, place: int, in_width: int, out_width: int) -> RGCNLayer:
+        """Return a layer for the relations of the graph.
+
+        Not collective.
+        """
+        del place
+        return RGCNLayer(in_width, out_width, self.shape.num_relations, self.shape.num_bases)

@@ -1,0 +1,92 @@
+"""Relations of a graph kept apart, in one matrix with a block of rows for each.
+
+Row ``r n + i`` of a rank with n nodes holds what its node i aggregates from by relation r. A
+product with this tall matrix gives every relation's aggregate, but reads each column once: a ghost
+is fetched once for all relations, and a cover of the tall matrix is still the least that can move.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, RowMap, redistribute
+from hpcgnn.sparse.assemble import PatternRows, read_adjacency, sorted_rows
+from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.storage import GraphStore
+
+__all__ = ["read_relations", "reverse_rows", "stack_relations"]
+
+
+def read_relations(
+    grid: ProcessGrid,
+    store: GraphStore,
+    row_map: RowMap,
+    relations: Sequence[str],
+    *,
+    undirected: bool,
+    reverse: bool,
+) -> list[PatternRows]:
+    """Read this rank's rows of every relation, then of their reverses.
+
+    Collective.
+
+    Parameters
+    ----------
+    grid, store, row_map
+        As for `read_adjacency`.
+    relations
+        Names.
+    undirected
+        Add the reverse of every edge to its own relation.
+    reverse
+        Add the reverse of every relation as a relation of its own.
+
+    Raises
+    ------
+    InputError
+        On every rank, when a relation is unknown or a block does not read.
+    """
+    rows = [
+        read_adjacency(grid, store, row_map, [name], undirected=undirected) for name in relations
+    ]
+    return rows + [reverse_rows(grid, row_map, each) for each in rows if reverse]
+
+
+def reverse_rows(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
+    """Return this rank's rows of the transpose.
+
+    Collective.
+    """
+    local = np.repeat(np.arange(row_map.num_local, dtype=np.int64), np.diff(pattern.indptr))
+    more = () if pattern.weights is None else (pattern.weights,)
+    arrays = (pattern.columns, local + row_map.start, *more)
+    rows, columns, *weights = redistribute(grid.layer, row_map.owner(pattern.columns), *arrays)
+    return sorted_rows(row_map, rows, columns, weights[0] if weights else None)
+
+
+def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCSR:
+    """Return the matrix with a block of rows for each relation.
+
+    Not collective.
+
+    Parameters
+    ----------
+    row_map
+        Owners of the nodes.
+    relations
+        At least one; where some are weighted, the others' edges weigh one.
+    """
+    ends = np.cumsum([0, *(len(each.columns) for each in relations)])
+    offsets = [each.indptr[1:] + end for each, end in zip(relations, ends[:-1], strict=True)]
+    weighted = any(each.weights is not None for each in relations)
+    weights = [
+        np.ones(len(each.columns), np.float32) if each.weights is None else each.weights
+        for each in relations
+    ]
+    return DistCSR.from_rows(
+        row_map,
+        np.concatenate([np.zeros(1, np.int64), *offsets]),
+        np.concatenate([each.columns for each in relations]),
+        np.concatenate(weights) if weighted else None,
+        num_relations=len(relations),
+    )

@@ -1,0 +1,134 @@
+"""R-GCN equals the dense formula under every exchange, and fetches a ghost once."""
+
+from dataclasses import replace
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.nn import Aggregations, Model, ModelShape, make_model
+from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
+from hpcgnn.spmm import EXCHANGES
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import ExchangeConfig
+from hpcgnn.train.optimise import sum_gradients
+from hpcgnn.train.products import AdjacencyProducts
+from tests.nn.reference import Dense, logits
+from tests.ugly import ugly_matrix, uneven_starts
+
+NUM_NODES, WIDTH, NUM_CLASSES = 43, 5, 3
+KEY = DropoutKey(2, 3)
+
+
+def relations(*, weighted: bool = False) -> list[sp.csr_matrix]:
+    """Return an ugly relation, a thin one and one without edges."""
+    thin = sp.csr_matrix(([1.0, 1.0], ([4, 30], [7, 2])), shape=(NUM_NODES, NUM_NODES))
+    empty = sp.csr_matrix((NUM_NODES, NUM_NODES))
+    return [ugly_matrix(NUM_NODES, 31, weighted=weighted), sp.csr_matrix(thin), empty]
+
+
+def pattern_rows(row_map: RowMap, matrix: sp.csr_matrix) -> PatternRows:
+    rows = sp.csr_matrix(matrix[row_map.start : row_map.stop])
+    rows.eliminate_zeros()
+    indptr, columns = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+    return PatternRows(indptr, columns, rows.data.astype(np.float64))
+
+
+def make_products(
+    grid: ProcessGrid, row_map: RowMap, exchange: str, matrices: list[sp.csr_matrix]
+) -> tuple[AdjacencyProducts, DistCSR]:
+    rows = [pattern_rows(row_map, matrix) for matrix in matrices]
+    rows += [reverse_rows(grid, row_map, each) for each in rows]
+    tall = stack_relations(row_map, rows)
+    config = ExchangeConfig(method=exchange, replication=grid.replication)
+    wanted = (Aggregations.MEAN_BY_RELATION,)
+    ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
+    trace = TraceRecorder.off()
+    return AdjacencyProducts(grid, tall, wanted, config, np.float64, trace, ids), tall
+
+
+def model(num_bases: int, norm: str) -> Model:
+    shape = ModelShape(
+        num_features=WIDTH,
+        num_classes=NUM_CLASSES,
+        hidden=4,
+        num_layers=2,
+        num_relations=6,
+        dropout=0.3,
+        norm=norm,
+        num_bases=num_bases,
+    )
+    return make_model("rgcn", shape, directed=True, seed=9, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize(
+    ("replication", "active", "num_bases", "norm"),
+    [(1, False, 0, "none"), (1, True, 2, "batch"), (2, True, 0, "batch"), (2, False, 3, "none")],
+)
+def test_equals_dense(
+    comm: MPI.Intracomm, exchange: str, replication: int, active: bool, num_bases: int, norm: str
+) -> None:
+    if comm.size % replication:
+        pytest.skip("replication does not divide the ranks")
+    rng = np.random.default_rng(4)
+    x = torch.from_numpy(rng.normal(size=(NUM_NODES, WIDTH)))
+    weights = torch.from_numpy(rng.normal(size=(NUM_NODES, NUM_CLASSES)))
+    targets = rng.random(NUM_NODES) < (0.2 if active else 1.0)
+    ours, theirs = model(num_bases, norm), model(num_bases, norm)
+    matrices = relations(weighted=True)
+    forward = [torch.from_numpy(matrix.toarray()) for matrix in matrices]
+    both = (*forward, *(matrix.T for matrix in forward))
+    dense = Dense(sum(both), directed=True, relations=both)
+    dense = dense.with_sets(theirs, torch.from_numpy(targets))
+    expected = logits("rgcn", theirs, dense, x, KEY)
+    (expected * weights)[torch.from_numpy(targets)].sum().backward()
+    with ProcessGrid(comm, replication) as grid:
+        row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 14), grid.block)
+        mine = slice(row_map.start, row_map.stop)
+        products, _ = make_products(grid, row_map, exchange, matrices)
+        view, inputs = products.view, torch.arange(row_map.num_local)
+        if active:
+            found = products.active_views(targets[mine], 2)
+            view, inputs = replace(view, active=found.layers), found.inputs
+        out = ours(view, x[mine][inputs].clone(), KEY)
+        chosen = torch.from_numpy(np.flatnonzero(targets[mine]))
+        (out * weights[mine][chosen]).sum().backward()
+        sum_gradients(grid, ours.parameters())
+    torch.testing.assert_close(out, expected[mine][chosen], rtol=1e-11, atol=1e-12)
+    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("exchange", ["aware", "joint"])
+def test_a_ghost_moves_once_for_all_relations(comm: MPI.Intracomm, exchange: str) -> None:
+    matrices = relations()
+    united = sum(matrices) + sum(matrix.T for matrix in matrices)
+    with ProcessGrid(comm) as grid:
+        row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
+        products, tall = make_products(grid, row_map, exchange, matrices)
+        columns = np.unique(sp.csr_matrix(united)[row_map.start : row_map.stop].indices)
+        elsewhere = columns[~row_map.is_local(columns)]
+        np.testing.assert_array_equal(tall.ghosts, elsewhere)
+        moved = comm.allreduce(int(products.exchange.volume().sent.sum()))
+        fetched = comm.allreduce(len(elsewhere))
+    assert moved == fetched if exchange == "aware" else moved <= fetched
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_adjoint(comm: MPI.Intracomm, exchange: str) -> None:
+    rng = np.random.default_rng(comm.rank)
+    with ProcessGrid(comm) as grid:
+        row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 5), comm.rank)
+        products, _ = make_products(grid, row_map, exchange, relations(weighted=True))
+        operator = products.operators[Aggregations.MEAN_BY_RELATION]
+        rows, columns = operator.shape
+        x, y = rng.normal(size=(columns, 3)), rng.normal(size=(rows, 3))
+        sides = [(operator.apply(x) * y).sum(), (x * operator.apply_transpose(y)).sum()]
+        left, right = comm.allreduce(np.array(sides))
+    np.testing.assert_allclose(left, right, rtol=1e-12)
