@@ -1,0 +1,215 @@
+"""Peak memory and seconds of training, by model and schedule of the exchange.
+
+    mpiexec -n 4 python -m benchmarks.bench_memory --model sage --schedule sequential --prefetch 1
+
+One launch measures one schedule, because memory that a process has used once and its allocator kept
+would hide the growth of a second one. `idle_rss_bytes` is taken in that same process, after it has
+read the graph, planned, and trained an epoch of the model with 4 columns a head: whatever stays is
+there and has been touched (libraries, features, matrices and their transposes, plans, buffers of
+MPI), and no row of the measured width. The high-water mark of the resident set (VmHWM) is then
+reset, and read again after two epochs. Both are of the rank where they differ most. Meanwhile glibc
+returns every freed array at once, so that the mark is of arrays in use, and not of holes in a heap.
+`epoch_s` is the median over further epochs, with glibc's own ways, of the slowest rank's time; with
+--compare the given and a resident schedule take turns, epoch by epoch.
+"""
+
+import argparse
+import ctypes
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from benchmarks.columns import Columns, megabytes, print_columns, ratio, seconds, text
+from benchmarks.exchange_graphs import open_graph
+from benchmarks.report import circumstances
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import Communicator, ProcessGrid, RankArgumentParser, run_mpi_command
+from hpcgnn.console import print_json
+from hpcgnn.nn import MODELS, REVERSED, GraphView, ModelShape, make_model
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmm import EXCHANGES, SCHEDULES
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import ExchangeConfig
+from hpcgnn.train.optimise import sum_gradients
+from hpcgnn.train.products import AdjacencyProducts
+
+NUM_FEATURES, NUM_CLASSES = 100, 47
+IDLE_WIDTH, MEMORY_EPOCHS = 4, 2
+# From glibc's malloc.h. The threshold is what it would rise to by itself.
+M_MMAP_THRESHOLD, LARGE, LARGEST = -3, 2**16, 2**25
+SHAPES = {"sage": {"hidden": 256}, "gcn": {"hidden": 256}, "gat": {"hidden": 128, "heads": 4}}
+COLUMNS: Columns = {
+    "model": ("model", text),
+    "ranks": ("ranks", text),
+    "exchange": ("exchange", text),
+    "schedule": ("schedule", text),
+    "prefetch": ("prefetch", text),
+    "idle MB": ("idle_rss_bytes", megabytes),
+    "peak MB": ("peak_rss_bytes", megabytes),
+    "growth MB": ("growth_rss_bytes", megabytes),
+    "ghost MB": ("ghost_bytes_max", megabytes),
+    "bound MB": ("ghost_bytes_bound", megabytes),
+    "epoch s": ("epoch_s", seconds),
+    "to resident": ("epoch_ratio", ratio),
+}
+
+
+def main(comm: Communicator) -> int:
+    options = parse()
+    torch.set_num_threads(1)
+    # Parts of one size, and none of them dense: the worst case for ghosts.
+    graph = open_graph(comm, options.graph, method="random")
+    with ProcessGrid(comm, options.replication) as grid:
+        pattern = graph.block_row(grid)
+        config = ExchangeConfig(
+            method=options.exchange,
+            replication=options.replication,
+            schedule=options.schedule,
+            prefetch=options.prefetch,
+        )
+        result = {
+            "model": options.model,
+            "graph": graph.name,
+            "ranks": comm.size,
+            "replication": options.replication,
+            "exchange": options.exchange,
+            "schedule": options.schedule,
+            "prefetch": options.prefetch,
+            **measure(grid, pattern, config, options),
+            **circumstances(),
+        }
+    if comm.rank == 0 and options.json:
+        print_json(result)
+    elif comm.rank == 0:
+        print_columns(COLUMNS, [result])
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    cli = RankArgumentParser(
+        prog="python -m benchmarks.bench_memory", description=(__doc__ or "").split("\n")[0]
+    )
+    cli.add_argument("--model", choices=SHAPES, default="sage", help="3 layers (default: sage)")
+    text = "rmat:SCALE:FACTOR, grid3d:N or debian (default: rmat:16:32)"
+    cli.add_argument("--graph", default="rmat:16:32", help=text)
+    cli.add_argument("--exchange", choices=EXCHANGES, default="aware", help="(default: aware)")
+    cli.add_argument("--replication", type=int, default=1, help="copies of every block row")
+    cli.add_argument("--schedule", choices=SCHEDULES, default="resident")
+    cli.add_argument("--prefetch", type=int, default=0, help="of the sequential schedule")
+    cli.add_argument("--epochs", type=int, default=5, help="that are timed (default: 5)")
+    cli.add_argument("--compare", action="store_true", help="time a resident schedule too")
+    cli.add_argument("--json", action="store_true", help="print one JSON object")
+    return cli.parse_args()
+
+
+def measure(
+    grid: ProcessGrid, pattern: DistCSR, config: ExchangeConfig, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return memory and seconds of one schedule; collective."""
+    shape = ModelShape(
+        num_features=NUM_FEATURES,
+        num_classes=NUM_CLASSES,
+        num_layers=3,
+        dropout=0.5,
+        **SHAPES[options.model],
+    )
+    training = Training(grid, pattern, config, options.model)
+    memory = peak_memory(grid, training, shape)
+    widest = 4 * max(shape.hidden, NUM_FEATURES, NUM_CLASSES * shape.heads)
+    block_bytes = pattern.row_map.num_rows * widest // grid.num_blocks
+    result = {**memory, "ghost_bytes_bound": block_bytes * (1 + options.prefetch)}
+    rivals = [training]
+    if options.compare:
+        resident = replace(config, schedule="resident", prefetch=0)
+        rivals.append(Training(grid, pattern, resident, options.model))
+        rivals[1].begin(shape)
+    rounds = [[each.epoch() for each in rivals] for _ in range(1 + options.epochs)]
+    # The first round also builds transposes and buffers.
+    times = [statistics.median(each) for each in zip(*rounds[1:], strict=True)]
+    compared = {"resident_epoch_s": times[-1], "epoch_ratio": times[0] / times[-1]}
+    return result | {"epoch_s": times[0]} | (compared if options.compare else {})
+
+
+def peak_memory(grid: ProcessGrid, training: "Training", shape: ModelShape) -> dict[str, int]:
+    """Return the memory of a few epochs above that of an idle rank; collective."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, LARGE)
+    training.begin(replace(shape, hidden=IDLE_WIDTH * shape.heads, num_classes=IDLE_WIDTH))
+    training.epoch()
+    training.begin(shape)
+    libc.malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    idle = status_bytes("VmRSS")
+    grid.buffers.ghosts.peak = 0
+    for _ in range(MEMORY_EPOCHS):
+        training.epoch()
+    sizes = grid.world.allgather((status_bytes("VmHWM"), idle, grid.buffers.ghosts.peak))
+    libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+    peak, idle, _ = max(sizes, key=lambda each: each[0] - each[1])
+    return {
+        "peak_rss_bytes": peak,
+        "idle_rss_bytes": idle,
+        "growth_rss_bytes": peak - idle,
+        "ghost_bytes_max": max(each[2] for each in sizes),
+    }
+
+
+class Training:
+    """Full-graph training steps of one model on one schedule; collective."""
+
+    def __init__(
+        self, grid: ProcessGrid, pattern: DistCSR, config: ExchangeConfig, name: str
+    ) -> None:
+        rng = np.random.default_rng(grid.block)
+        num_nodes = pattern.row_map.num_local
+        ids = np.arange(num_nodes, dtype=np.int64) + pattern.row_map.start
+        products = AdjacencyProducts(
+            grid,
+            pattern,
+            tuple(kind for kind in MODELS[name].aggregations if kind not in REVERSED),
+            config,
+            np.float32,
+            TraceRecorder.off(),
+            ids,
+        )
+        self._grid, self._name = grid, name
+        self._view = GraphView(products.operators, ids, grid.sum_over_blocks)
+        self._features = torch.from_numpy(rng.random((num_nodes, NUM_FEATURES), np.float32))
+        self._labels = torch.from_numpy(rng.integers(0, NUM_CLASSES, num_nodes))
+
+    def begin(self, shape: ModelShape) -> None:
+        """Start with a new model."""
+        self._number = 0
+        self._model = make_model(self._name, shape, directed=False, seed=1, dtype=torch.float32)
+        self._optimiser = torch.optim.Adam(self._model.parameters())
+
+    def epoch(self) -> float:
+        """Train one epoch; return the slowest rank's time."""
+        self._grid.world.Barrier()
+        began = time.perf_counter()
+        self._number += 1
+        self._optimiser.zero_grad(set_to_none=True)
+        logits = self._model(self._view, self._features, DropoutKey(1, self._number))
+        labels = self._labels % logits.shape[1]
+        cross_entropy(logits, labels, reduction="sum").backward()
+        sum_gradients(self._grid, self._model.parameters())
+        self._optimiser.step()
+        return max(self._grid.world.allgather(time.perf_counter() - began))
+
+
+def status_bytes(key: str) -> int:
+    """Return a size that the kernel keeps of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+if __name__ == "__main__":
+    run_mpi_command("bench_memory", main)
