@@ -4,7 +4,8 @@
 parts, method, seed, total_rows, max_send_rows, max_recv_rows, max_pair_rows, imbalance,
 send_imbalance, joint_rows, joint_busiest, seconds (CPU, one thread), peak_bytes,
 bytes_per_nonzero, recv_bound. The peers' wheels (``pip install kaminpar mtkahypar``) must be
-importable for their methods. Without ``--json`` a table of ratios to METIS follows.
+importable for their methods. A case that does not end has ``failure`` in place of the figures, and
+its method is not tried with more parts. Without ``--json`` a table of ratios to METIS follows.
 
 recv_bound is what the busiest receiver gets in every partition: the largest, over all nodes, of
 the node's neighbours less those that fit into the part beside it.
@@ -13,6 +14,7 @@ the node's neighbours less those that fit into the part beside it.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from benchmarks.hyperbolic import hyperbolic
 from benchmarks.partition_case import IMBALANCE
 from hpcgnn.console import print_json, print_table, report
 from hpcgnn.gallery import GalleryGraph, dcsbm, debian_packages, delaunay, grid3d, lfr, rmat
@@ -39,15 +42,15 @@ def blocks(num_nodes: int, num_blocks: int) -> GalleryGraph:
 
 
 GRAPHS: dict[str, Callable[[], GalleryGraph]] = {
+    "delaunay": lambda: delaunay(1 << 16, SEED),
+    "grid3d": lambda: grid3d((40, 40, 40)),
+    "hyperbolic": lambda: hyperbolic(1 << 16, SEED, 16.0),
+    "debian": debian_packages,
+    "dcsbm": lambda: blocks(40_000, 40),
+    "lfr": lambda: lfr(50_000, SEED),
     "rmat-16": lambda: rmat(16, 16, SEED),
     "rmat-17": lambda: rmat(17, 16, SEED),
     "rmat-18": lambda: rmat(18, 16, SEED),
-    "dcsbm": lambda: blocks(40_000, 40),
-    "lfr": lambda: lfr(50_000, SEED),
-    "delaunay": lambda: delaunay(1 << 16, SEED),
-    "grid3d": lambda: grid3d((40, 40, 40)),
-    "debian": debian_packages,
-    "lfr-mixed": lambda: lfr(30_000, SEED + 1, mixing=0.5),
 }
 METHODS = (
     "metis",
@@ -67,7 +70,7 @@ def main() -> None:
     cli.add_argument("--graphs", default=",".join(DEFAULT_GRAPHS), help="from " + ", ".join(GRAPHS))
     cli.add_argument("--parts", default="16,64,256", help="numbers of parts (default: 16,64,256)")
     cli.add_argument("--methods", default=",".join(METHODS), help="from " + ", ".join(METHODS))
-    cli.add_argument("--limit", type=float, default=120, help="seconds a case (default: 120)")
+    cli.add_argument("--limit", type=int, default=120, help="CPU seconds a case (default: 120)")
     cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
     options = cli.parse_args()
     found: list[dict[str, Any]] = []
@@ -76,18 +79,21 @@ def main() -> None:
             graph = pattern(GRAPHS[name]())
             file = Path(directory, f"{name}.npz")
             np.savez(file, indptr=graph.indptr, indices=graph.indices)
+            ended = options.methods.split(",")
             for parts in map(int, options.parts.split(",")):
                 bound = {"graph": name, "parts": parts, "recv_bound": recv_bound(graph, parts)}
-                for method in options.methods.split(","):
+                for method in tuple(ended):
                     for case in cases(file, parts, method, options.limit):
-                        case["bytes_per_nonzero"] = round(
-                            case["peak_bytes"] / graph.indices.size, 1
-                        )
+                        if "failure" in case:
+                            ended.remove(method)
+                        else:
+                            ratio = case["peak_bytes"] / graph.indices.size
+                            case["bytes_per_nonzero"] = round(ratio, 1)
                         found.append(bound | {"method": method} | case)
                         if options.json:
                             print_json(found[-1])
     if not options.json:
-        show(found)
+        show([case for case in found if "failure" not in case])
 
 
 def pattern(graph: GalleryGraph) -> CSRGraph:
@@ -111,27 +117,25 @@ def recv_bound(graph: CSRGraph, parts: int) -> int:
     return bound
 
 
-def cases(file: Path, parts: int, method: str, limit: float) -> list[dict[str, Any]]:
+def cases(file: Path, parts: int, method: str, limit: int) -> list[dict[str, Any]]:
     """Return the results of a method: of every seed for METIS, of one for the others."""
     found = []
-    for seed in range(METIS_SEEDS if method == "metis" else 1):
-        command = [sys.executable, "-m", "benchmarks.partition_case", file, parts, method, seed + 1]
-        try:
-            done = subprocess.run(
-                [str(word) for word in command],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=limit,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-        except subprocess.TimeoutExpired:
-            report(f"{file.stem}, {parts} parts, {method}: over {limit:.0f} s")
-            break
-        except subprocess.CalledProcessError as error:
-            report(f"{file.stem}, {parts} parts, {method}: {error.stderr.strip()[-200:]}")
-            break
-        found.append({"seed": seed + 1} | json.loads(done.stdout.splitlines()[-1]))
+    for seed in range(1, 1 + (METIS_SEEDS if method == "metis" else 1)):
+        command = [sys.executable, "-m", "benchmarks.partition_case"]
+        done = subprocess.run(
+            [*command, *map(str, (file, parts, method, seed, limit))],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        if done.returncode == 0:
+            found.append({"seed": seed} | json.loads(done.stdout.splitlines()[-1]))
+            continue
+        over = done.returncode in {-signal.SIGXCPU, -signal.SIGKILL}
+        failure = f"over {limit} CPU seconds" if over else done.stderr.strip()[-200:]
+        report(f"{file.stem}, {parts} parts, {method}: {failure}")
+        return [*found, {"seed": seed, "failure": failure}]
     return found
 
 

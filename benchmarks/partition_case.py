@@ -1,9 +1,9 @@
 """One partitioner on one graph, in a process of its own so that its peak memory is known.
 
-``python -m benchmarks.partition_case GRAPH.npz PARTS METHOD SEED`` prints one JSON object. Methods:
-metis, metis-volume, kaminpar, mtkahypar (the peers' Python wheels, one thread), and
+``python -m benchmarks.partition_case GRAPH.npz PARTS METHOD SEED LIMIT`` prints one JSON object.
+Methods: metis, metis-volume, kaminpar, mtkahypar (the peers' Python wheels, one thread), and
 volume:OBJECTIVE or volume-fast:OBJECTIVE. Seconds are CPU seconds of the partitioner's own call:
-converting the graph for a peer does not count.
+converting the graph for a peer does not count. The process ends after LIMIT CPU seconds in all.
 """
 
 import json
@@ -28,7 +28,8 @@ Run = Callable[[], Any]
 
 
 def main() -> None:
-    file, parts, method, seed = sys.argv[1:]
+    file, parts, method, seed, limit = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
     arrays = np.load(file)
     graph = CSRGraph(arrays["indptr"], arrays["indices"], arrays["indptr"].size - 1)
     run = prepare(graph, int(parts), method, int(seed))
@@ -55,7 +56,7 @@ def prepare(graph: CSRGraph, num_parts: int, method: str, seed: int) -> Run:
     if name == "metis":
         return lambda: metis(seed, IMBALANCE)(graph, num_parts).part
     if name == "metis-volume":
-        return metis_volume(graph, num_parts, seed)
+        return lambda: metis(seed, IMBALANCE, "volume")(graph, num_parts).part
     if name == "kaminpar":
         return kaminpar(graph, num_parts, seed)
     if name == "mtkahypar":
@@ -65,22 +66,6 @@ def prepare(graph: CSRGraph, num_parts: int, method: str, seed: int) -> Run:
         part_graph(
             num_parts, graph, objective=objective, preset=preset, seed=seed, imbalance=IMBALANCE
         ).part
-    )
-
-
-def metis_volume(graph: CSRGraph, num_parts: int, seed: int) -> Run:
-    import pymetis  # noqa: PLC0415
-
-    options = pymetis.Options(
-        seed=seed, ufactor=round(1000 * IMBALANCE), objtype=pymetis.ObjType.VOL
-    )
-    index = pymetis.zero_copy_dtype()
-    adjacency = pymetis.CSRAdjacency(graph.indptr.astype(index), graph.indices.astype(index))
-    weights = graph.row_weights().astype(index)
-    return lambda: (
-        pymetis.part_graph(
-            num_parts, adjacency, vweights=weights, recursive=False, options=options
-        ).vertex_part
     )
 
 

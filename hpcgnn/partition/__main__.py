@@ -81,6 +81,8 @@ def main() -> None:
         metrics = asdict(measure(graph, partition.part, options.parts))
         del graph
         metrics |= {"seconds": round(seconds, 3), "method": options.method, "seed": options.seed}
+        if partition.winner is not None:
+            metrics["winner"] = partition.winner
         write_partitioned(
             store,
             options.output,

@@ -19,10 +19,13 @@ class Partition:
         int32[n], values in [0, num_parts); a part may be empty.
     num_parts
         Number of parts, at least 1.
+    winner
+        The candidate that it was refined from, where the partitioner compares candidates.
     """
 
     part: LocalIndices
     num_parts: int
+    winner: str | None = None
 
     @property
     def num_nodes(self) -> int:

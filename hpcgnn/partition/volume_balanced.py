@@ -32,12 +32,12 @@ __all__ = [
 
 Objective: TypeAlias = Literal["total", "max_send", "max_recv", "max_both", "joint"]
 Preset: TypeAlias = Literal["fast", "default"]
-Candidate: TypeAlias = Literal["metis", "bisection", "block", "random"]
+Candidate: TypeAlias = Literal["metis", "metis-volume", "bisection", "block", "random"]
 Report: TypeAlias = Callable[[str, float], None]
 
 OBJECTIVES: tuple[Objective, ...] = ("total", "max_send", "max_recv", "max_both", "joint")
 PRESETS: tuple[Preset, ...] = ("fast", "default")
-CANDIDATES: tuple[Candidate, ...] = ("metis", "bisection", "block", "random")
+CANDIDATES: tuple[Candidate, ...] = ("metis", "metis-volume", "bisection", "block", "random")
 
 MAX_PARTS = 1024
 MAX_THREADS = 1024
@@ -97,7 +97,7 @@ def volume_balanced(
         )
         if report is not None:
             report(f"kept the refinement of {found.winner}", time.perf_counter() - began)
-        return Partition(found.part, num_parts)
+        return Partition(found.part, num_parts, found.winner)
 
     return partition
 
@@ -146,9 +146,10 @@ def part_graph(
     preset
         fast: about the time of METIS on top of it; default: a few times that, and better.
     candidates
-        Partitions to refine, of which the best result is kept: metis (least edge cut), bisection
-        (the library's own multilevel start, which needs no METIS and knows no limit of its index
-        type), block, random.
+        Partitions to refine, of which the best result is kept: metis (least edge cut),
+        metis-volume (its volume objective: slow where there are hubs), bisection (the library's
+        own multilevel start, which needs no METIS and knows no limit of its index type), block,
+        random.
     initial
         int[n] partition to refine instead of all candidates. The result is not worse than it.
     report
@@ -191,12 +192,16 @@ def _start(
         raise ValueError(f"num_parts is {num_parts}: 1 to {MAX_PARTS} are possible")
     if name == "bisection":
         return None
-    if name == "metis":
+    if name in ("metis", "metis-volume"):
         pattern = graph.to_scipy()
         if not pattern.has_canonical_format:
             # The arrays are the caller's: sorting them in place would change them.
             graph = CSRGraph.from_scipy(pattern.copy())
-        partitioner = metis(seed % METIS_SEEDS, max(imbalance, SMALLEST_METIS_IMBALANCE))
+        partitioner = metis(
+            seed % METIS_SEEDS,
+            max(imbalance, SMALLEST_METIS_IMBALANCE),
+            "volume" if name == "metis-volume" else "cut",
+        )
     else:
         partitioner = random(seed) if name == "random" else block()
     return partitioner(graph, num_parts).part

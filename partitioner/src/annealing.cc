@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::uint64_t kProposalsPerClock = 1024;
 constexpr std::uint32_t kAnyPartOneIn = 64;
+constexpr std::uint64_t kReplaceOneIn = 8;
 constexpr int kRebalancePasses = 6;
 constexpr int kReliefProposals = 8;
 
@@ -39,20 +40,63 @@ void Annealer::move(Vertex v, Part q) {
   _potential.follow(_state, _effect);
 }
 
+/// Move v to q if that raises the potential by at most `limit`.
+void Annealer::try_move(Vertex v, Part q, double limit) {
+  _state.evaluate(v, q, _effect);
+  const double change = _potential.change(_state, _effect);
+  if (change <= limit) {
+    move(v, q);
+    return;
+  }
+  std::optional<Refused>& known = _refused[_state.part(v)];
+  if (!known || change < known->change || _random.below(kReplaceOneIn) == 0)
+    known = Refused{v, q, change};
+}
+
+/// Move v to the full part q and the vertex that was last refused to leave q out of it, if both
+/// together raise the potential by at most `limit`.
+void Annealer::try_exchange(Vertex v, Part q, double limit) {
+  const Part p = _state.part(v);
+  std::optional<Refused>& known = _refused[q];
+  if (known && _state.part(known->v) != q) known.reset();
+  if (!known || !_balance.allows_exchange(_state, v, q, known->v, known->to)) {
+    // Where all parts are full, no move is ever refused for its cost.
+    if (!_refused[p]) _refused[p] = Refused{v, q, 0};
+    return;
+  }
+  const auto [u, r, expected] = *known;
+  _state.evaluate(v, q, _effect);
+  const double first = _potential.change(_state, _effect);
+  if (first > limit || first + expected > limit) return;
+  move(v, q);
+  _state.evaluate(u, r, _effect);
+  const double second = _potential.change(_state, _effect);
+  known.reset();
+  if (first + second <= limit) {
+    move(u, r);
+    return;
+  }
+  _state.evaluate(v, p, _effect);
+  move(v, p);
+}
+
 void Annealer::sweep(double temperature, double proposals) {
   list_boundary();
   if (_boundary.empty()) return;
   _potential.retarget(_state);
+  _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
   const auto count =
       static_cast<std::uint64_t>(proposals * static_cast<double>(_boundary.size())) + 1;
   for (std::uint64_t done = 0; done < count; ++done) {
     if (done % kProposalsPerClock == 0 && _deadline.passed()) return;
     const Vertex v = _boundary[_random.below(_boundary.size())];
     const Part q = propose(v);
-    if (q == _state.part(v) || !_balance.allows(_state, v, q)) continue;
-    _state.evaluate(v, q, _effect);
-    const double change = _potential.change(_state, _effect);
-    if (change <= 0 || _random.unit() < std::exp(-change / temperature)) move(v, q);
+    if (q == _state.part(v)) continue;
+    const double limit = -temperature * std::log(1 - _random.unit());
+    if (_balance.allows(_state, v, q))
+      try_move(v, q, limit);
+    else if (_balance.is_free(_state, v))
+      try_exchange(v, q, limit);
   }
 }
 

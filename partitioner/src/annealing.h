@@ -1,6 +1,7 @@
 /// Refinement by simulated annealing over the boundary.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "balance.h"
@@ -25,16 +26,25 @@ class Annealer {
         _effect(state.num_parts()) {}
 
   /// Propose about `proposals` moves for each boundary vertex; a move that raises the potential by
-  /// d is made with probability exp(-d / temperature), one that lowers it always. Ends early when
-  /// the deadline passes.
+  /// d is made with probability exp(-d / temperature), one that lowers it always. Where the weight
+  /// limit forbids a move, it is tried together with one that makes room. Ends early when the
+  /// deadline passes.
   void sweep(double temperature, double proposals);
   /// Move vertices out of parts above their limit, each the cheapest way found.
   void rebalance();
 
  private:
+  struct Refused {
+    Vertex v;
+    Part to;
+    double change;
+  };
+
   void list_boundary();
   Part propose(Vertex v);
   void move(Vertex v, Part q);
+  void try_move(Vertex v, Part q, double limit);
+  void try_exchange(Vertex v, Part q, double limit);
   bool relieve(Vertex v);
 
   State& _state;
@@ -43,6 +53,8 @@ class Annealer {
   const Deadline& _deadline;
   Random _random;
   MoveEffect _effect;
+  /// For each part, a move out of it that its cost alone stood against: half of an exchange.
+  std::vector<std::optional<Refused>> _refused;
   std::vector<Vertex> _boundary;
 };
 

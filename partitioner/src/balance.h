@@ -17,10 +17,18 @@ class Balance {
 
   /// Whether v may move to q: q stays within its limit, or exceeds it by less than v's part does.
   bool allows(const State& state, Vertex v, Part q) const {
-    const Weight weight = state.graph().vertex_weight[v];
-    if (weight > _average) return false;
-    const Weight over = state.weight(q) + weight - _limit[q];
-    return over <= 0 || over < excess(state, state.part(v));
+    const Weight over = state.weight(q) + state.graph().vertex_weight[v] - _limit[q];
+    return is_free(state, v) && (over <= 0 || over < excess(state, state.part(v)));
+  }
+  /// Whether v may leave its part at all.
+  bool is_free(const State& state, Vertex v) const {
+    return state.graph().vertex_weight[v] <= _average;
+  }
+  /// Whether all parts keep their limits where v takes the room in part q that u leaves for r.
+  bool allows_exchange(const State& state, Vertex v, Part q, Vertex u, Part r) const {
+    const Weight arrives = state.graph().vertex_weight[v], leaves = state.graph().vertex_weight[u];
+    const Weight makes_room = r == state.part(v) ? arrives : 0;
+    return excess(state, q) + arrives <= leaves && excess(state, r) + leaves <= makes_room;
   }
   /// Weight of p above its limit; negative where there is room.
   Weight excess(const State& state, Part p) const { return state.weight(p) - _limit[p]; }

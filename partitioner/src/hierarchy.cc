@@ -8,8 +8,8 @@
 namespace hpcgnn::volpart {
 namespace {
 
-constexpr Weight kClustersPerPart = 50;
-constexpr Vertex kEnoughPerPart = 100;
+constexpr Weight kClustersPerPart = 12;
+constexpr Vertex kEnoughPerPart = 25;
 constexpr double kLeastShrink = 1.1;
 
 std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> part) {

@@ -31,12 +31,16 @@ class Ascent {
     while (!levels.empty()) {
       const Level& level = levels.back();
       report(level.graph, "clusters");
+      const double cluster_size = static_cast<double>(graph.num_vertices()) /
+                                  static_cast<double>(level.graph.num_vertices());
+      _heat = std::sqrt(cluster_size);
       part =
           anneal(level.graph, level.bounds, std::move(part), _schedule.coarse_sweeps, false).part;
       part = to_fine(level.from_finer, part);
       levels.pop_back();
     }
     report(graph, "nodes");
+    _heat = 1;
     return anneal(graph, bounds, std::move(part), _schedule.fine_sweeps, true);
   }
 
@@ -46,7 +50,7 @@ class Ascent {
   }
   double temperature(int sweep, int sweeps) const {
     const double cooled = sweeps > 1 ? static_cast<double>(sweep) / (sweeps - 1) : 1;
-    return _schedule.hot * std::pow(_schedule.cold / _schedule.hot, cooled);
+    return _heat * _schedule.hot * std::pow(_schedule.cold / _schedule.hot, cooled);
   }
   Candidate anneal(const Hypergraph& graph, std::span<const Weight> bounds, std::vector<Part> part,
                    int sweeps, bool finest);
@@ -55,6 +59,7 @@ class Ascent {
   Schedule _schedule;
   std::optional<Score> _floor;
   Random _random;
+  double _heat = 1;  ///< What temperatures are multiplied by at the present level.
 };
 
 Candidate Ascent::anneal(const Hypergraph& graph, std::span<const Weight> bounds,
@@ -86,6 +91,13 @@ Score score_of(const Hypergraph& graph, const std::vector<Part>& part, const Tas
   return score(state, Balance(state, task.options.imbalance), task.options.objective);
 }
 
+/// Nothing where receiving is not priced.
+std::vector<Weight> bounds_of(const Hypergraph& graph, const Task& task) {
+  const Objective objective = task.options.objective;
+  if (objective == Objective::kTotal || objective == Objective::kMaxSend) return {};
+  return receive_bounds(graph, task.num_parts, task.options.imbalance);
+}
+
 }  // namespace
 
 Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const Task& task,
@@ -93,7 +105,7 @@ Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const 
   const Score floor = score_of(graph, start, task);
   std::vector<Part> part = start;
   separate_heavy(graph.vertex_weight, task.num_parts, part);
-  const std::vector<Weight> bounds = receive_bounds(graph, task.num_parts, task.options.imbalance);
+  const std::vector<Weight> bounds = bounds_of(graph, task);
   const CoarseningLimits limits{schedule_of(task.options.preset).max_levels, task.num_parts};
   std::vector<Level> levels = coarsen(graph, bounds, part, limits, *task.deadline, random.fork());
   Candidate found =
@@ -102,7 +114,7 @@ Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const 
 }
 
 Candidate create(const Hypergraph& graph, const Task& task, Random random) {
-  const std::vector<Weight> bounds = receive_bounds(graph, task.num_parts, task.options.imbalance);
+  const std::vector<Weight> bounds = bounds_of(graph, task);
   std::vector<Part> part(graph.num_vertices());
   std::vector<Level> levels =
       coarsen(graph, bounds, part, {kAllLevels, task.num_parts}, *task.deadline, random.fork());

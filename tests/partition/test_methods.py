@@ -9,7 +9,12 @@ from hpcgnn.errors import InputError
 from hpcgnn.partition import CSRGraph, Partition, Partitioner, block, measure, metis, random
 from hpcgnn.partition.methods import cut_evenly
 
-FACTORIES = {"block": block, "random": lambda: random(271), "metis": lambda: metis(271)}
+FACTORIES = {
+    "block": block,
+    "random": lambda: random(271),
+    "metis": lambda: metis(271),
+    "metis-volume": lambda: metis(271, objective="volume"),
+}
 
 
 def pattern(rows: list[int], columns: list[int], num_nodes: int) -> CSRGraph:
