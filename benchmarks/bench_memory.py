@@ -9,8 +9,9 @@ there and has been touched (libraries, features, matrices and their transposes, 
 MPI), and no row of the measured width. The high-water mark of the resident set (VmHWM) is then
 reset, and read again after two epochs. Both are of the rank where they differ most. Meanwhile glibc
 returns every freed array at once, so that the mark is of arrays in use, and not of holes in a heap.
-`epoch_s` is the median over further epochs, with glibc's own ways, of the slowest rank's time; with
---compare the given and a resident schedule take turns, epoch by epoch.
+`epoch_s` is the median over further epochs, with glibc's own ways, of the slowest rank's time, and
+`epoch_cpu_s` that of the processor time of all ranks, which other work on the machine changes less.
+With --compare the given and a resident schedule take turns, epoch by epoch.
 """
 
 import argparse
@@ -57,6 +58,8 @@ COLUMNS: Columns = {
     "bound MB": ("ghost_bytes_bound", megabytes),
     "epoch s": ("epoch_s", seconds),
     "to resident": ("epoch_ratio", ratio),
+    "cpu s": ("epoch_cpu_s", seconds),
+    "cpu to resident": ("epoch_cpu_ratio", ratio),
 }
 
 
@@ -123,7 +126,7 @@ def measure(
     memory = peak_memory(grid, training, shape)
     widest = 4 * max(shape.hidden, NUM_FEATURES, NUM_CLASSES * shape.heads)
     block_bytes = pattern.row_map.num_rows * widest // grid.num_blocks
-    result = {**memory, "ghost_bytes_bound": block_bytes * (1 + options.prefetch)}
+    result: dict[str, Any] = {**memory, "ghost_bytes_bound": block_bytes * (1 + options.prefetch)}
     rivals = [training]
     if options.compare:
         resident = replace(config, schedule="resident", prefetch=0)
@@ -131,9 +134,15 @@ def measure(
         rivals[1].begin(shape)
     rounds = [[each.epoch() for each in rivals] for _ in range(1 + options.epochs)]
     # The first round also builds transposes and buffers.
-    times = [statistics.median(each) for each in zip(*rounds[1:], strict=True)]
-    compared = {"resident_epoch_s": times[-1], "epoch_ratio": times[0] / times[-1]}
-    return result | {"epoch_s": times[0]} | (compared if options.compare else {})
+    for place, key in enumerate(("epoch_s", "epoch_cpu_s")):
+        ours, *theirs = (
+            statistics.median(epoch[place] for epoch in each)
+            for each in zip(*rounds[1:], strict=True)
+        )
+        result[key] = ours
+        for other in theirs:
+            result |= {f"resident_{key}": other, f"{key[:-2]}_ratio": ours / other}
+    return result
 
 
 def peak_memory(grid: ProcessGrid, training: "Training", shape: ModelShape) -> dict[str, int]:
@@ -189,10 +198,10 @@ class Training:
         self._model = make_model(self._name, shape, directed=False, seed=1, dtype=torch.float32)
         self._optimiser = torch.optim.Adam(self._model.parameters())
 
-    def epoch(self) -> float:
-        """Train one epoch; return the slowest rank's time."""
+    def epoch(self) -> tuple[float, float]:
+        """Train one epoch; return the slowest rank's seconds, and all ranks' processor seconds."""
         self._grid.world.Barrier()
-        began = time.perf_counter()
+        began = time.perf_counter(), time.process_time()
         self._number += 1
         self._optimiser.zero_grad(set_to_none=True)
         logits = self._model(self._view, self._features, DropoutKey(1, self._number))
@@ -200,7 +209,9 @@ class Training:
         cross_entropy(logits, labels, reduction="sum").backward()
         sum_gradients(self._grid, self._model.parameters())
         self._optimiser.step()
-        return max(self._grid.world.allgather(time.perf_counter() - began))
+        spent = time.perf_counter() - began[0], time.process_time() - began[1]
+        slowest, processor = zip(*self._grid.world.allgather(spent), strict=True)
+        return max(slowest), sum(processor)
 
 
 def status_bytes(key: str) -> int:
