@@ -200,7 +200,7 @@ def test_node_weights_are_balanced_instead_of_non_zeros() -> None:
     ("options", "message"),
     [
         ({"objective": "least"}, "choose one of total, max_send"),
-        ({"candidates": ["own"]}, "a candidate is 'own': choose one of metis, metis-volume, bisection"),
+        ({"candidates": ["own"]}, "a candidate is 'own': choose one of metis, metis-volume"),
         ({"candidates": []}, "at least one start"),
         ({"preset": "slow"}, "choose one of fast, default"),
         ({"imbalance": -0.1}, "imbalance is -0.1"),
