@@ -1,7 +1,7 @@
 """Torch functions over distributed operators; torch starts at this layer."""
 
 from hpcgnn.autograd.aggregate import aggregate
-from hpcgnn.autograd.attention import attend_additive, edge_draw
+from hpcgnn.autograd.attention import ScoresOf, attend, edge_draw
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.moments import moments
@@ -9,9 +9,10 @@ from hpcgnn.autograd.scatter import add_rows
 
 __all__ = [
     "DropoutKey",
+    "ScoresOf",
     "add_rows",
     "aggregate",
-    "attend_additive",
+    "attend",
     "dropout",
     "edge_draw",
     "graph_linear",

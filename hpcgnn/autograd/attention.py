@@ -1,15 +1,19 @@
 """Attention over the edges of a graph as a torch function; coefficients are never stored."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd.dropout import DropoutKey
-from hpcgnn.sparse import AdditiveScores, Attended, AttentionOperator, EdgeDraw, Scores
+from hpcgnn.sparse import Attended, AttentionOperator, EdgeDraw, Scores
 from hpcgnn.typing import FloatArray
 
-__all__ = ["attend_additive", "edge_draw"]
+__all__ = ["ScoresOf", "attend", "edge_draw"]
+
+ScoresOf: TypeAlias = Callable[[FloatArray], Scores]
+"""Makes the scores of edges from their weights."""
 
 
 class _Attend(torch.autograd.Function):
@@ -20,23 +24,23 @@ class _Attend(torch.autograd.Function):
         targets: Tensor,
         weights: Tensor,
         operator: AttentionOperator,
-        slope: float,
+        make_scores: ScoresOf,
         draw: EdgeDraw | None,
     ) -> Tensor:
-        scores = AdditiveScores(_rows(weights), slope)
+        scores = make_scores(_rows(weights))
         keep = any(ctx.needs_input_grad)
         result = operator.attend(scores, _rows(values), _rows(targets), draw, keep=keep)
         out = torch.from_numpy(result.out)
         ctx.save_for_backward(values, targets, weights, out)
-        ctx.arguments = operator, slope, draw
+        ctx.arguments = operator, make_scores, draw
         ctx.lse, ctx.kept = result.lse, result.kept
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         values, targets, weights, out = ctx.saved_tensors
-        operator, slope, draw = ctx.arguments
-        scores: Scores = AdditiveScores(_rows(weights), slope)
+        operator, make_scores, draw = ctx.arguments
+        scores = make_scores(_rows(weights))
         attended = Attended(_rows(out), ctx.lse, ctx.kept)
         # The graph may live longer than this pass; the values of other ranks need not.
         ctx.kept = None
@@ -52,21 +56,21 @@ def _rows(x: Tensor) -> FloatArray:
     return rows
 
 
-def attend_additive(
+def attend(
     operator: AttentionOperator,
     values: Tensor,
     targets: Tensor,
     weights: Tensor,
+    make_scores: ScoresOf,
     *,
-    slope: float = 0.2,
     draw: EdgeDraw | None = None,
 ) -> Tensor:
-    """Return the softmax-weighted means of graph attention (GAT; SAR paper, equation 3).
+    """Return, for each row and head, the mean of its columns' values weighted by a softmax.
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
-    Edge (i, j) and head h have the score
-    ``leaky_relu(targets[i, h] + <weights[h], values[j, h]>)``.
+    With `AdditiveScores` this is graph attention (GAT; SAR paper, equation 3), with `DynamicScores`
+    GATv2.
 
     Parameters
     ----------
@@ -75,11 +79,11 @@ def attend_additive(
     values
         (input rows, H * D) float32 or float64, on the CPU, a head after the other.
     targets
-        (result rows, H), same dtype.
+        (result rows, H) or (result rows, H * D), same dtype, as the scores take them.
     weights
         (H, D), equal on all ranks; its gradient is this rank's share.
-    slope
-        Of the rectifier for negative scores.
+    make_scores
+        Makes the scores of the edges from the weights.
     draw
         Edges and weights to leave out, of `edge_draw`.
 
@@ -89,7 +93,7 @@ def attend_additive(
         (result rows, H * D); zero for rows without edges.
     """
     result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
-        values, targets, weights, operator, slope, draw
+        values, targets, weights, operator, make_scores, draw
     )
     return result
 

@@ -5,7 +5,7 @@ of logits a node. A new model is a file here and an entry in `MODELS`.
 """
 
 from hpcgnn.nn.appnp import APPNP
-from hpcgnn.nn.gat import GAT
+from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
@@ -38,6 +38,7 @@ __all__ = [
     "WITH_SELF_LOOPS",
     "Aggregations",
     "BatchNorm",
+    "GATv2",
     "GraphNorm",
     "GraphSAGE",
     "GraphView",

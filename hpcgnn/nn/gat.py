@@ -1,16 +1,17 @@
-"""Graph attention network (Velickovic et al., ICLR 2018)."""
+"""Graph attention networks: GAT (Velickovic et al., 2018) and GATv2 (Brody et al., 2022)."""
 
-from typing import cast
+from functools import partial
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, attend_additive, edge_draw
+from hpcgnn.autograd import DropoutKey, ScoresOf, attend, edge_draw
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
 from hpcgnn.nn.model import Aggregations, LayerView
-from hpcgnn.sparse import AttentionOperator, EdgeDraw
+from hpcgnn.sparse import AdditiveScores, AttentionOperator, DynamicScores, EdgeDraw
 
-__all__ = ["GAT", "GATLayer"]
+__all__ = ["GAT", "GATLayer", "GATv2", "GATv2Layer"]
 
 
 class GATLayer(nn.Module):
@@ -40,10 +41,33 @@ class GATLayer(nn.Module):
         width = out_width if average else out_width // heads
         self.linear = xavier_linear(in_width, heads * width)
         self.source = nn.Parameter(self.linear.weight.new_empty(heads, width))
-        self.target = nn.Parameter(self.linear.weight.new_empty(heads, width))
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
         nn.init.xavier_uniform_(self.source)
+        self.make_target(in_width, heads, width)
+
+    def make_target(self, in_width: int, heads: int, width: int) -> None:
+        """Make the parameters of the rows' share of the scores.
+
+        Not collective.
+        """
+        del in_width
+        self.target = nn.Parameter(self.linear.weight.new_empty(heads, width))
         nn.init.xavier_uniform_(self.target)
+
+    def scores(self) -> ScoresOf:
+        """Return what makes the scores of the edges.
+
+        Not collective.
+        """
+        return partial(AdditiveScores, slope=self.slope)
+
+    def targets(self, own: Tensor, own_values: Tensor) -> Tensor:
+        """Return the rows' share of the scores, (output rows, H).
+
+        Not collective.
+        """
+        del own
+        return torch.einsum("nhd,hd->nh", own_values.view(-1, *self.source.shape), self.target)
 
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width).
@@ -61,12 +85,38 @@ class GATLayer(nn.Module):
         """
         operator = cast("AttentionOperator", view.operators[Aggregations.ATTENTION])
         values = self.linear(x)
-        by_head = view.own(values).view(-1, *self.source.shape)
-        targets = torch.einsum("nhd,hd->nh", by_head, self.target)
-        out = attend_additive(operator, values, targets, self.source, slope=self.slope, draw=draw)
+        targets = self.targets(view.own(x), view.own(values))
+        out = attend(operator, values, targets, self.source, self.scores(), draw=draw)
         if self.average:
             out = out.view(-1, *self.source.shape).mean(dim=1)
         return out + self.bias
+
+
+class GATv2Layer(GATLayer):
+    """The same with scores that see the sum of both nodes' maps; parameters as of `GATLayer`."""
+
+    def make_target(self, in_width: int, heads: int, width: int) -> None:
+        """Make the rows' own linear map.
+
+        Not collective.
+        """
+        self.own = xavier_linear(in_width, heads * width)
+
+    def scores(self) -> ScoresOf:
+        """Return what makes the scores of the edges.
+
+        Not collective.
+        """
+        return partial(DynamicScores, slope=self.slope)
+
+    def targets(self, own: Tensor, own_values: Tensor) -> Tensor:
+        """Return the rows' share of the scores, (output rows, H * D).
+
+        Not collective.
+        """
+        del own_values
+        mapped: Tensor = self.own(own)
+        return mapped
 
 
 class GAT(LayeredModel):
@@ -77,6 +127,7 @@ class GAT(LayeredModel):
 
     aggregations = (Aggregations.ATTENTION,)
     options = LayeredModel.options | {"heads", "attention_dropout", "edge_dropout"}
+    layer_type: ClassVar[type[GATLayer]] = GATLayer
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GATLayer:
         """Return the layer at `place`.
@@ -84,7 +135,7 @@ class GAT(LayeredModel):
         Not collective.
         """
         average = place >= self.shape.num_hidden_layers
-        return GATLayer(in_width, out_width, heads=self.shape.heads, average=average)
+        return self.layer_type(in_width, out_width, heads=self.shape.heads, average=average)
 
     def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer, with this draw's edges left out.
@@ -95,3 +146,12 @@ class GAT(LayeredModel):
         left_out = edge_draw(draw, shape.attention_dropout, shape.edge_dropout)
         out: Tensor = self.layers[place](view, x, left_out)
         return out
+
+
+class GATv2(GAT):
+    """GATv2 of any depth; sizes as of `GAT`.
+
+    Not collective.
+    """
+
+    layer_type = GATv2Layer

@@ -7,7 +7,7 @@ import torch
 
 from hpcgnn.errors import InputError
 from hpcgnn.nn.appnp import APPNP
-from hpcgnn.nn.gat import GAT
+from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.mixhop import MixHop
@@ -24,6 +24,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "gcn": GCN,
         "sage": GraphSAGE,
         "gat": GAT,
+        "gatv2": GATv2,
         "rgcn": RGCN,
         "mixhop": MixHop,
         "gin": GIN,

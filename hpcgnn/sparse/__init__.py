@@ -7,6 +7,7 @@
 
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency
+from hpcgnn.sparse.dynamic_scores import DynamicScores
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric, unscaled
@@ -31,6 +32,7 @@ __all__ = [
     "BlockDraw",
     "ComputationOrder",
     "DistCSR",
+    "DynamicScores",
     "EdgeDraw",
     "Gradients",
     "LocalCSR",

@@ -18,7 +18,7 @@ from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.softmax import SoftmaxState, widen
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
-__all__ = ["AdditiveScores", "BlockDraw", "EdgeDraw", "Gradients", "Scores"]
+__all__ = ["AdditiveScores", "BlockDraw", "EdgeDraw", "Gradients", "Scores", "kernel_draw"]
 
 _CHUNK = 4096
 
@@ -105,6 +105,7 @@ class Scores(Protocol):
 
     def backward(
         self,
+        block: LocalCSR,
         transposed: LocalCSR,
         values: Array,
         targets: FloatArray,
@@ -113,14 +114,14 @@ class Scores(Protocol):
         draw: BlockDraw | None,
         half: Half | None,
     ) -> None:
-        """Add the gradients through the edges of a block, given by its transpose.
+        """Add the gradients through the edges of a block.
 
         Not collective.
 
         Parameters
         ----------
-        transposed
-            All columns as rows; its columns are the state's rows.
+        block, transposed
+            The block, and its transpose with all columns as rows.
         values, targets, draw, half
             As in `forward`.
         saved
@@ -161,7 +162,7 @@ class AdditiveScores:
 
         Not collective.
         """
-        weight_draw, edge_draw = _kernel_draw(draw, block)
+        weight_draw, edge_draw = kernel_draw(draw, block)
         kernels.attention_forward(
             block.indptr,
             block.indices,
@@ -180,6 +181,7 @@ class AdditiveScores:
 
     def backward(
         self,
+        block: LocalCSR,
         transposed: LocalCSR,
         values: Array,
         targets: FloatArray,
@@ -192,7 +194,8 @@ class AdditiveScores:
 
         Not collective.
         """
-        weight_draw, edge_draw = _kernel_draw(draw, None)
+        del block
+        weight_draw, edge_draw = kernel_draw(draw, None)
         by_source = np.zeros((len(values), self.heads), targets.dtype)
         kernels.attention_backward(
             transposed.indptr,
@@ -228,9 +231,13 @@ class AdditiveScores:
             yield rows, chunk.reshape(len(chunk), self.heads, -1)
 
 
-def _kernel_draw(
+def kernel_draw(
     draw: BlockDraw | None, block: LocalCSR | None
 ) -> tuple[kernels.WeightDropout | None, tuple[int, float] | None]:
+    """Return a draw as the kernels take it, for the stored rows of a block or for all rows.
+
+    Not collective.
+    """
     if draw is None:
         return None, None
     stored = None if block is None else block.rows

@@ -17,7 +17,6 @@ from hpcgnn.sparse import (
     DistCSR,
     EdgeDraw,
     Gradients,
-    LocalCSR,
     Scores,
     SoftmaxState,
 )
@@ -127,8 +126,8 @@ class DistributedAttention(DistributedSpMM):
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
                 own = draw_of(draw, self._row_ids, self._column_ids)
-                transposed: LocalCSR = self._diagonal.transposed
-                scores.backward(transposed, values, targets, saved, found, own, None)
+                block, transposed = self._diagonal, self._diagonal.transposed
+                scores.backward(block, transposed, values, targets, saved, found, own, None)
         if push is not None:
             push.finish()
         if self._states is not None:

@@ -114,7 +114,8 @@ class PushedStates:
                 shares = Gradients(found.values, into, found.weights)
                 own = draw_of(draw, self._target_ids[index], self._column_ids)
                 their_saved = arrays[1], arrays[0], arrays[2]
-                scores.backward(_every_row(block), values, theirs, their_saved, shares, own, None)
+                blocks = block.transposed, _every_row(block)
+                scores.backward(*blocks, values, theirs, their_saved, shares, own, None)
                 store(into, buffer, half)
             push.send(index)
         push.finish()

@@ -112,7 +112,8 @@ class FetchedValues:
                     into = zeros_for(buffer, values.dtype)
                     shares = Gradients(into, found.targets, found.weights)
                     own, half = draw_of(draw, self._row_ids, ids), self._half_of(rows)
-                    scores.backward(block.transposed, rows, targets, saved, shares, own, half)
+                    blocks = block, block.transposed
+                    scores.backward(*blocks, rows, targets, saved, shares, own, half)
                     store(into, buffer, ghosts.wire.half)
                 push.send(index)
 

@@ -116,10 +116,23 @@ def rgcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     return out
 
 
+def gatv2_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    heads, width = layer.source.shape
+    z = (x @ layer.linear.weight.T).view(-1, heads, width)
+    target = (x @ layer.own.weight.T).view(-1, heads, width)
+    sums = functional.leaky_relu(target[:, None] + z[None], layer.slope)
+    scores = torch.einsum("ijhd,hd->ijh", sums, layer.source)
+    edges = (graph.a != 0) | torch.eye(len(x), dtype=torch.bool)
+    weights = scores.masked_fill(~edges[:, :, None], -torch.inf).softmax(dim=1)
+    out = torch.einsum("ijh,jhd->ihd", weights, z)
+    return (out.mean(1) if layer.average else out.flatten(1)) + layer.bias
+
+
 LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gcn": gcn_layer,
     "sage": sage_layer,
     "gat": gat_layer,
+    "gatv2": gatv2_layer,
     "gin": gin_layer,
     "mixhop": mixhop_layer,
     "rgcn": rgcn_layer,

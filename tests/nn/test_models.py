@@ -54,7 +54,7 @@ class Setting:
             num_layers=self.num_layers,
             dropout=0.3,
             input_dropout=0.2,
-            **{"heads": 2 if self.name == "gat" else 1} | self.options,
+            **{"heads": 2 if self.name.startswith("gat") else 1} | self.options,
         )
 
     def model(self) -> Model:
@@ -113,7 +113,7 @@ def make_products(
     return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off(), ids)
 
 
-NAMES = ("gcn", "sage", "gat", "mixhop", "gin", "appnp")
+NAMES = ("gcn", "sage", "gat", "gatv2", "mixhop", "gin", "appnp")
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},

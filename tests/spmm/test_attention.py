@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.sparse import AdditiveScores, EdgeDraw, SoftmaxState
+from hpcgnn.sparse import AdditiveScores, DynamicScores, EdgeDraw, SoftmaxState
 from hpcgnn.sparse.softmax import pack, packed_width, to_wire, unpack
 from hpcgnn.spmm import EXCHANGES, RESIDENT, DistributedAttention, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
@@ -19,18 +19,27 @@ from tests.ugly import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES, HEADS, WIDTH = 45, 3, 4
 DRAW = EdgeDraw(11, 0.4, 12, 0.3)
+KINDS = (AdditiveScores, DynamicScores)
 SCHEDULES = (RESIDENT, Schedule(sequential=True), Schedule(sequential=True, prefetch=2))
 
 
 class Problem:
     """Values, targets, weights and a gradient of the result for all nodes."""
 
-    def __init__(self, matrix: sp.csr_matrix, dtype: str, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        matrix: sp.csr_matrix,
+        dtype: str,
+        scale: float = 1.0,
+        kind: type[AdditiveScores] | type[DynamicScores] = AdditiveScores,
+    ) -> None:
         rng = np.random.default_rng(8)
         rows, columns = matrix.shape
         self.matrix = matrix
         self.values = rng.normal(size=(columns, HEADS * WIDTH)).astype(dtype)
-        self.targets = (scale * rng.normal(size=(rows, HEADS))).astype(dtype)
+        self.kind = kind
+        width = HEADS if kind.narrow_targets else HEADS * WIDTH
+        self.targets = (scale * rng.normal(size=(rows, width))).astype(dtype)
         self.weights = (scale * rng.normal(size=(HEADS, WIDTH))).astype(dtype)
         self.gradient = rng.normal(size=(rows, HEADS * WIDTH)).astype(dtype)
         # Masks belong to original ids, which are in no order.
@@ -52,7 +61,7 @@ class Problem:
         moved = make_exchange(exchange, grid, part, trace, wire, schedule)
         ids = self.ids[mine]
         operator = DistributedAttention(grid, part, moved, trace, ids, ids)
-        scores = AdditiveScores(self.weights, 0.2)
+        scores = self.kind(self.weights, 0.2)
         inputs = self.values[mine], self.targets[mine]
         attended = operator.attend(scores, *inputs, draw, keep=True)
         found = operator.attend_transpose(scores, *inputs, attended, self.gradient[mine], draw)
@@ -76,22 +85,34 @@ class Problem:
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("replication", [1, 2])
 @pytest.mark.parametrize("draw", [None, DRAW], ids=["whole", "dropout"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_equals_one_process(
-    comm: MPI.Intracomm, exchange: str, schedule: Schedule, replication: int, draw: EdgeDraw | None
+    comm: MPI.Intracomm,
+    exchange: str,
+    schedule: Schedule,
+    replication: int,
+    draw: EdgeDraw | None,
+    kind: type[AdditiveScores] | type[DynamicScores],
 ) -> None:
     if comm.size % replication:
         pytest.skip("replication does not divide the ranks")
-    problem = Problem(ugly_matrix(NUM_NODES, 5), "float64")
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float64", kind=kind)
     problem.check(comm, replication, 1e-12, exchange=exchange, schedule=schedule, draw=draw)
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize(("wire", "tolerance"), [("bfloat16", 5e-2), ("float16", 7e-3)])
 @pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
 def test_narrow_wires(
-    comm: MPI.Intracomm, exchange: str, wire: str, tolerance: float, schedule: Schedule
+    comm: MPI.Intracomm,
+    exchange: str,
+    wire: str,
+    tolerance: float,
+    schedule: Schedule,
+    kind: type[AdditiveScores] | type[DynamicScores],
 ) -> None:
-    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32")
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32", kind=kind)
     problem.check(comm, 1, tolerance, exchange=exchange, wire=wire, schedule=schedule, draw=DRAW)
 
 
@@ -114,8 +135,9 @@ def test_huge_logits_stay_finite(
         assert np.abs(out).max(initial=0) <= np.abs(problem.values).max() * 1.01
 
 
-def test_gradients_by_differences() -> None:
-    problem = Problem(ugly_matrix(12, 3), "float64")
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_by_differences(kind: type[AdditiveScores] | type[DynamicScores]) -> None:
+    problem = Problem(ugly_matrix(12, 3), "float64", kind=kind)
     with ProcessGrid(MPI.COMM_SELF) as alone:
         _, found = problem.run(alone, "aware", draw=DRAW)
         for name, gradient in zip(("values", "targets", "weights"), found[2:], strict=True):
