@@ -43,6 +43,7 @@ std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> boun
     part = to_coarse(clustering, part);
     Hypergraph coarse = contract(*last, clustering);
     std::vector<Weight> now = coarse_bounds(clustering, bounds);
+    if (!levels.empty()) levels.back().graph.drop_index();
     levels.push_back({std::move(coarse), std::move(clustering), std::move(now)});
     last = &levels.back().graph;
     bounds = levels.back().bounds;

@@ -27,7 +27,8 @@ struct CoarseningLimits {
 };
 
 /// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.
-/// Returns the coarse levels, coarsest last; none where `graph` is small enough.
+/// Returns the coarse levels, coarsest last; none where `graph` is small enough. All but the
+/// coarsest come without the index of their nets.
 std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> bounds,
                            std::vector<Part>& part, const CoarseningLimits& limits,
                            const Deadline& deadline, Random random);

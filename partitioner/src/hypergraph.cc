@@ -87,6 +87,8 @@ void Hypergraph::index_nets() {
   nets = std::move(lists.members);
 }
 
+void Hypergraph::drop_index() { std::vector<Net>().swap(nets); }
+
 Hypergraph fetch_hypergraph(const CsrView& csr, std::span<const Weight> weights) {
   Lists columns = gather(static_cast<std::size_t>(csr.num_rows()), [&](auto&& emit) {
     for_each_entry(csr, [&](Vertex row, Vertex column) { emit(column, row); });

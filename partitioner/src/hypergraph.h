@@ -42,6 +42,8 @@ struct Hypergraph {
   Weight total_weight() const;
   /// Fill `nets_begin` and `nets` from the pins.
   void index_nets();
+  /// Free `nets`, half of the memory, until index_nets() is called again.
+  void drop_index();
 };
 
 /// One fetch net for each column with a pin; repeated entries and the diagonal are dropped.

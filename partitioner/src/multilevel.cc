@@ -38,6 +38,7 @@ class Ascent {
           anneal(level.graph, level.bounds, std::move(part), _schedule.coarse_sweeps, false).part;
       part = to_fine(level.from_finer, part);
       levels.pop_back();
+      if (!levels.empty()) levels.back().graph.index_nets();
     }
     report(graph, "nodes");
     _heat = 1;
