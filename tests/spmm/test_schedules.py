@@ -195,10 +195,12 @@ def test_stages_name_their_ghosts(comm: MPI.Intracomm, exchange: str) -> None:
             ).bind(part)
             for half in halves:
                 if half is not None:
-                    assert_rows_are_ghosts(half, ids)
+                    # The oblivious exchange leaves out the block columns of other replicas.
+                    every = grid.replication == 1 or exchange != "oblivious"
+                    assert_rows_are_ghosts(half, ids, every=every)
 
 
-def assert_rows_are_ghosts(half, ids: np.ndarray) -> None:
+def assert_rows_are_ghosts(half, ids: np.ndarray, *, every: bool) -> None:
     fetch = half.start_fetch(ids)
     seen = []
     for index, block in enumerate(half.blocks):
@@ -208,10 +210,11 @@ def assert_rows_are_ghosts(half, ids: np.ndarray) -> None:
         assert (ghosts[block.indices] >= 0).all()
         seen.append(np.stack([ghosts[ghosts >= 0], rows[ghosts >= 0].astype(np.int64)]))
     position, node = np.concatenate([np.zeros((2, 0), np.int64), *seen], axis=1)
-    # The ghosts of an exchange increase, and every one is in exactly one stage.
+    # The ghosts of an exchange increase, and none is in two stages.
     order = np.argsort(position)
-    np.testing.assert_array_equal(position[order], np.arange(len(position)))
+    assert (np.diff(position[order]) > 0).all()
     assert (np.diff(node[order]) > 0).all()
+    assert not every or position.max(initial=-1) == len(position) - 1
 
 
 def test_rows_are_kept_when_resident(comm: MPI.Intracomm) -> None:
