@@ -19,7 +19,7 @@ from scipy import sparse
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn.typing import FloatArray
 
-__all__ = ["Peer", "Problem", "installed_peers"]
+__all__ = ["Peer", "Problem", "import_dgl", "installed_peers"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def scipy_csr(problem: Problem) -> Callable[[], FloatArray]:
 
 def dgl_spmm(problem: Problem) -> Callable[[], FloatArray]:
     """DGL's g-SpMM with int32 indices: copy_u_sum without weights, u_mul_e_sum with them."""
-    dgl = _import_dgl()
+    dgl = import_dgl()
     torch.set_num_threads(problem.threads)
     dgl.utils.set_num_threads(problem.threads)
     m = problem.matrix
@@ -98,7 +98,7 @@ def _torch_matrix(problem: Problem) -> torch.Tensor:
         )
 
 
-def _import_dgl() -> Any:
+def import_dgl() -> Any:
     # DGL's wheel brings a data-loading library for older versions of torch only; without it the
     # rest works, so a module of that name keeps the import from looking for it.
     sys.modules.setdefault("dgl.graphbolt", types.ModuleType("dgl.graphbolt"))

@@ -11,7 +11,11 @@ This package imports nothing but NumPy and its own extension.
 """
 
 from hpcgnn.kernels._kernels import available_isas
-from hpcgnn.kernels.attention import attention_backward, attention_forward
+from hpcgnn.kernels.attention import (
+    attention_backward,
+    attention_forward,
+    attention_scores,
+)
 from hpcgnn.kernels.attention_arguments import EdgeDropout, WeightDropout
 from hpcgnn.kernels.attention_state import attention_delta, attention_finish, attention_merge
 from hpcgnn.kernels.attention_v2 import (
@@ -39,6 +43,7 @@ __all__ = [
     "attention_finish",
     "attention_forward",
     "attention_merge",
+    "attention_scores",
     "attention_v2_backward_columns",
     "attention_v2_backward_rows",
     "attention_v2_forward",

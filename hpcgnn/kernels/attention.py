@@ -4,7 +4,7 @@ Coefficients are computed on the fly: no tensor of edges exists at any time.
 """
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import Half, half_name
+from hpcgnn.kernels.arguments import DENSE, Half, half_name, require_array
 from hpcgnn.kernels.attention_arguments import (
     EdgeDropout,
     WeightDropout,
@@ -14,7 +14,43 @@ from hpcgnn.kernels.attention_arguments import (
 )
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
 
-__all__ = ["attention_backward", "attention_forward"]
+__all__ = ["attention_backward", "attention_forward", "attention_scores"]
+
+
+def attention_scores(
+    z: Array,
+    weights: FloatArray,
+    source: FloatArray,
+    *,
+    threads: int = 0,
+    half: Half | None = None,
+) -> None:
+    """Write ``source[j, h] = <z[j, h, :], weights[h, :]>``, the columns' share of the logits.
+
+    Parameters
+    ----------
+    z
+        ``(k, H * D)`` float32, float64, or 16-bit floats as uint16.
+    weights
+        ``(H, D)`` float64 when `z` is, else float32.
+    source
+        ``(k, H)`` of the dtype of `weights`, overwritten.
+    threads
+        OpenMP threads, 0 = default.
+    half
+        What uint16 `z` holds.
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match.
+    """
+    require_array("z", z, 2, DENSE)
+    check_floats(z, weights=weights)
+    check_floats(z, writable=True, source=source)
+    _kernels.attention_scores(z, weights, source, threads, half_name(half, z))
 
 
 def attention_forward(
@@ -117,6 +153,8 @@ def attention_backward(
     *,
     slope: float,
     rows: LocalIndices | None = None,
+    weights: FloatArray | None = None,
+    dweights: FloatArray | None = None,
     dropout: WeightDropout | None = None,
     edge_dropout: EdgeDropout | None = None,
     threads: int = 0,
@@ -145,6 +183,10 @@ def attention_backward(
         ``(R, H)`` from `attention_delta`.
     dz, dsource, dtarget
         ``(k, H * D)``, ``(k, H)``, ``(R, H)``: added to.
+    weights, dweights
+        ``(H, D)`` where source is ``attention_scores(z, weights)``: the gradient of source then
+        goes on into dz and into dweights, while z and dz are in cache. None: source is an operand
+        of its own.
     threads
         OpenMP threads, 0 = default. The result is the same for any number; at most 32 are used.
     half
@@ -162,6 +204,10 @@ def attention_backward(
     check_block(indptr, indices, z, rows)
     check_floats(z, source=source, target=target, lse=lse, grad=grad, delta=delta)
     check_floats(z, writable=True, dz=dz, dsource=dsource, dtarget=dtarget)
+    if weights is not None:
+        check_floats(z, weights=weights)
+    if dweights is not None:
+        check_floats(z, writable=True, dweights=dweights)
     _kernels.attention_backward(
         indptr,
         indices,
@@ -176,6 +222,8 @@ def attention_backward(
         dtarget,
         slope,
         rows,
+        weights,
+        dweights,
         native_dropout(dropout, edge_dropout),
         threads,
         half_name(half, z),

@@ -67,7 +67,12 @@ def attention_finish(
 
 
 def attention_delta(
-    grad: FloatArray, out: FloatArray, delta: FloatArray, *, threads: int = 0
+    grad: FloatArray,
+    out: FloatArray,
+    delta: FloatArray,
+    *,
+    bias: FloatArray | None = None,
+    threads: int = 0,
 ) -> None:
     """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``, which `attention_backward` takes.
 
@@ -77,6 +82,8 @@ def attention_delta(
         ``(R, H * D)`` float32 or float64: the finished `out` and its gradient.
     delta
         ``(R, H)``, overwritten.
+    bias
+        ``(H * D,)`` that has been added to `out` since, and is subtracted here; None = nothing.
     threads
         OpenMP threads, 0 = default.
 
@@ -89,4 +96,6 @@ def attention_delta(
     """
     check_floats(out, grad=grad, out=out)
     check_floats(out, writable=True, delta=delta)
-    _kernels.attention_delta(grad, out, delta, threads)
+    if bias is not None:
+        require_array("bias", bias, 1, (out.dtype.name,))
+    _kernels.attention_delta(grad, out, bias, delta, threads)

@@ -205,3 +205,57 @@ def test_backward_checks_what_it_writes():
         kernels.attention_backward(
             indptr[:-1], np.array([0], np.int32), *operands, *grads, slope=SLOPE
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("heads", "width"), [(1, 1), (3, 7), (2, 150)])
+def test_gradient_of_source_goes_on_to_values_and_weights(graph, isa, dtype, heads, width):
+    layer = make_layer(graph, heads, width, dtype)
+    weights = np.random.default_rng(5).standard_normal((heads, width)).astype(dtype)
+    source = np.full_like(layer.source, np.nan)
+    kernels.attention_scores(layer.z, weights, source)
+    by_head = layer.z.astype(np.float64).reshape(-1, heads, width)
+    assert_close(source, np.einsum("khd,hd->kh", by_head, weights.astype(np.float64)), dtype)
+    layer = type(layer)(graph, heads, layer.z, source, layer.target, layer.grad)
+    lse, out = run_forward(layer, isa=isa)
+    apart = run_backward(layer, lse, out, isa=isa)
+    dweights = np.ones_like(weights)
+    chained = run_backward(layer, lse, out, isa=isa, weights=weights, dweights=dweights)
+    dsource = apart[1].astype(np.float64)
+    added = (dsource[:, :, None] * weights).reshape(layer.z.shape)
+    assert_close(chained[0], apart[0] + added, dtype)
+    assert_close(chained[1], dsource, dtype)
+    assert_close(chained[2], apart[2].astype(np.float64), dtype)
+    assert_close(dweights, 1 + np.einsum("kh,khd->hd", dsource, by_head), dtype)
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_scores_of_sixteen_bit_values(half):
+    rng = np.random.default_rng(3)
+    z, weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((31, 21), (3, 7)))
+    bits, rounded = np.empty(z.shape, np.uint16), np.empty_like(z)
+    kernels.gather_rows(z, None, bits, half=half)
+    kernels.gather_rows(bits, None, rounded, half=half)
+    found, wanted = np.empty((31, 3), np.float32), np.empty((31, 3), np.float32)
+    kernels.attention_scores(bits, weights, found, half=half)
+    kernels.attention_scores(rounded, weights, wanted)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_delta_without_a_bias_that_was_added():
+    rng = np.random.default_rng(3)
+    grad, out = rng.standard_normal((2, 9, 6))
+    bias = rng.standard_normal(6)
+    found, wanted = np.empty((9, 2)), np.empty((9, 2))
+    kernels.attention_delta(grad, out + bias, found, bias=bias)
+    kernels.attention_delta(grad, out, wanted)
+    np.testing.assert_allclose(found, wanted, atol=1e-14)
+    with pytest.raises(ValueError, match="bias must have one entry"):
+        kernels.attention_delta(grad, out, found, bias=bias[:5])
+
+
+def test_weights_and_their_gradient_come_together():
+    layer = make_layer(ugly_graph("holes"), 1, 2)
+    lse, out = run_forward(layer)
+    with pytest.raises(ValueError, match="given together"):
+        run_backward(layer, lse, out, weights=np.ones((1, 2)))

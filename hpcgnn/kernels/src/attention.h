@@ -59,6 +59,10 @@ struct AttentionGradients {
   void* dz;
   void* dsource;
   void* dtarget;
+  /// Where source = <weights, z>, num_heads by head_width, the gradient of source goes on into dz
+  /// and dweights; null = source is an operand of its own.
+  const void* weights;
+  void* dweights;
 };
 
 /// Add the gradients of z, source and target. `indptr` and `indices` are those of the *transpose*:

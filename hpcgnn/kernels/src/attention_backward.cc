@@ -37,7 +37,8 @@ class Backward {
         terms_(static_cast<std::size_t>(group_ * block.num_rows)),
         dtarget_(static_cast<std::size_t>(slices_ * group_ * block.num_rows)),
         carry_dz_(static_cast<std::size_t>(slices_ * width())),
-        carry_dsource_(static_cast<std::size_t>(slices_ * block.num_heads)) {}
+        carry_dsource_(static_cast<std::size_t>(slices_ * block.num_heads)),
+        dweights_(gradients.weights == nullptr ? 0 : carry_dz_.size()) {}
 
   void run() {
     for (std::int64_t head = 0; head < b_.num_heads; head += group_) {
@@ -48,6 +49,8 @@ class Backward {
       add_dtarget(head, last);
     }
     for (std::int64_t slice = 1; slice < slices_; ++slice) add_carry(slice);
+    for (std::size_t i = 0; i < dweights_.size(); ++i)
+      static_cast<T*>(g_.dweights)[i % static_cast<std::size_t>(width())] += dweights_[i];
   }
 
  private:
@@ -95,7 +98,9 @@ class Backward {
              .dsource = g_.dsource,
              .carry_dz = carry_dz_.data() + slice * width(),
              .carry_dsource = carry_dsource_.data() + slice * b_.num_heads,
-             .dtarget = dtarget_.data() + slice * group_ * b_.num_rows});
+             .dtarget = dtarget_.data() + slice * group_ * b_.num_rows,
+             .weights = g_.weights,
+             .dweights = dweights_.empty() ? nullptr : dweights_.data() + slice * width()});
   }
 
   void add_dtarget(std::int64_t first_head, std::int64_t last_head) {
@@ -127,7 +132,7 @@ class Backward {
   AttentionDropout dropout_;
   void (*kernel_)(const AttentionProblem&, const AttentionTask&, const AttentionSums&);
   std::vector<TargetTerms<T>> terms_;
-  std::vector<T> dtarget_, carry_dz_, carry_dsource_;
+  std::vector<T> dtarget_, carry_dz_, carry_dsource_, dweights_;
 };
 
 }  // namespace

@@ -43,6 +43,7 @@ void py_backward(const Offsets& indptr, const Indices& indices, const AnyMatrix&
                  const AnyMatrix& source, const AnyMatrix& target, const AnyMatrix& lse,
                  const AnyMatrix& grad, const AnyMatrix& delta, OutMatrix& dz, OutMatrix& dsource,
                  OutMatrix& dtarget, double slope, const std::optional<Indices>& rows,
+                 const std::optional<AnyMatrix>& weights, std::optional<OutMatrix> dweights,
                  const std::optional<Dropout>& dropout, int threads, const std::string& half,
                  const std::string& isa) {
   const std::int64_t num_rows = rows ? extent(*rows, 0) : extent(target, 0);
@@ -60,6 +61,14 @@ void py_backward(const Offsets& indptr, const Indices& indices, const AnyMatrix&
   require_shape(dz, block.num_columns, width, sums, "dz must have the shape of z");
   require_shape(grad, targets, width, sums,
                 "grad must have one row for each row of target, and the columns of z");
+  require(weights.has_value() == dweights.has_value(),
+          "weights and dweights must be given together");
+  if (weights) {
+    require_shape(*weights, heads, block.head_width, sums,
+                  "weights must have one row for each head, and the columns of a head");
+    require_shape(*dweights, heads, block.head_width, sums,
+                  "dweights must have the shape of weights");
+  }
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_columns, block.num_nonzeros);
   // An index out of range would be written to: worth a pass over the indices.
@@ -69,7 +78,9 @@ void py_backward(const Offsets& indptr, const Indices& indices, const AnyMatrix&
                              .delta = delta.data(),
                              .dz = dz.data(),
                              .dsource = dsource.data(),
-                             .dtarget = dtarget.data()});
+                             .dtarget = dtarget.data(),
+                             .weights = weights ? weights->data() : nullptr,
+                             .dweights = dweights ? dweights->data() : nullptr});
 }
 
 template <class T>
@@ -108,15 +119,36 @@ void py_finish(Matrix<T>& top, const Matrix<T>& total, Matrix<T>& out, int threa
 }
 
 template <class T>
-void py_delta(const Matrix<const T>& grad, const Matrix<const T>& out, Matrix<T>& delta,
-              int threads) {
+void py_delta(const Matrix<const T>& grad, const Matrix<const T>& out,
+              const std::optional<Vector<const T>>& bias, Matrix<T>& delta, int threads) {
   const std::int64_t num_rows = extent(delta, 0), heads = extent(delta, 1), width = extent(out, 1);
   require(heads > 0 && width % heads == 0, "out must have equally many columns for each head");
   require(extent(grad, 0) == num_rows && extent(out, 0) == num_rows && extent(grad, 1) == width,
           "grad and out must have the same shape, and the rows of delta");
+  require(!bias || extent(*bias, 0) == width, "bias must have one entry for each column of out");
   nb::gil_scoped_release unlocked;
-  inner_products_of_heads<T>(grad.data(), out.data(), {num_rows, heads, width / heads},
-                             delta.data(), threads);
+  inner_products_of_heads<T>(grad.data(), out.data(), bias ? bias->data() : nullptr,
+                             {num_rows, heads, width / heads}, delta.data(), threads);
+}
+
+void py_scores(const AnyMatrix& z, const AnyMatrix& weights, OutMatrix& source, int threads,
+               const std::string& half) {
+  const Storage storage = storage_of(z.dtype(), half), sums = accumulator_of(storage);
+  const StateShape shape{extent(z, 0), extent(weights, 0), extent(weights, 1)};
+  require(extent(z, 1) == shape.num_heads * shape.head_width,
+          "weights must have one row for each head, and the columns of a head");
+  require_shape(weights, shape.num_heads, shape.head_width, sums, "weights");
+  require_shape(source, shape.num_rows, shape.num_heads, sums,
+                "source must have one row for each row of z, and one column for each head");
+  nb::gil_scoped_release unlocked;
+  const auto run = [&]<class T, class X>() {
+    scores_of_heads(static_cast<const X*>(z.data()), static_cast<const T*>(weights.data()), shape,
+                    static_cast<T*>(source.data()), threads);
+  };
+  if (storage == Storage::kFloat32) run.template operator()<float, float>();
+  if (storage == Storage::kFloat64) run.template operator()<double, double>();
+  if (storage == Storage::kBFloat16) run.template operator()<float, BFloat16>();
+  if (storage == Storage::kFloat16) run.template operator()<float, Float16>();
 }
 
 template <class T>
@@ -127,7 +159,7 @@ void bind_states(nb::module_& m) {
   m.def("attention_finish", &py_finish<T>, "top"_a.noconvert(), "total"_a.noconvert(),
         "out"_a.noconvert(), "threads"_a);
   m.def("attention_delta", &py_delta<T>, "grad"_a.noconvert(), "out"_a.noconvert(),
-        "delta"_a.noconvert(), "threads"_a);
+        "bias"_a.noconvert().none(), "delta"_a.noconvert(), "threads"_a);
 }
 
 }  // namespace
@@ -147,7 +179,8 @@ void bind_attention(nb::module_& m) {
   m.def("attention_backward", &py_backward, "indptr"_a.noconvert(), "indices"_a.noconvert(),
         "z"_a.noconvert(), "source"_a.noconvert(), "target"_a.noconvert(), "lse"_a.noconvert(),
         "grad"_a.noconvert(), "delta"_a.noconvert(), "dz"_a.noconvert(), "dsource"_a.noconvert(),
-        "dtarget"_a.noconvert(), "slope"_a, "rows"_a.noconvert().none(), "dropout"_a.none(),
+        "dtarget"_a.noconvert(), "slope"_a, "rows"_a.noconvert().none(),
+        "weights"_a.noconvert().none(), "dweights"_a.noconvert().none(), "dropout"_a.none(),
         "threads"_a, "half"_a, "isa"_a,
         nb::sig("def attention_backward(indptr: NDArray[numpy.int64], "
                 "indices: NDArray[numpy.int32], z: NDArray[typing.Any], "
@@ -155,9 +188,14 @@ void bind_attention(nb::module_& m) {
                 "lse: NDArray[typing.Any], grad: NDArray[typing.Any], "
                 "delta: NDArray[typing.Any], dz: NDArray[typing.Any], "
                 "dsource: NDArray[typing.Any], dtarget: NDArray[typing.Any], slope: float, "
-                "rows: NDArray[numpy.int32] | None, "
+                "rows: NDArray[numpy.int32] | None, weights: NDArray[typing.Any] | None, "
+                "dweights: NDArray[typing.Any] | None, "
                 "dropout: tuple[int, float, NDArray[numpy.int64], NDArray[numpy.int64], int, "
                 "float] | None, threads: int, half: str, isa: str) -> None"));
+  m.def("attention_scores", &py_scores, "z"_a.noconvert(), "weights"_a.noconvert(),
+        "source"_a.noconvert(), "threads"_a, "half"_a,
+        nb::sig("def attention_scores(z: NDArray[typing.Any], weights: NDArray[typing.Any], "
+                "source: NDArray[typing.Any], threads: int, half: str) -> None"));
   bind_states<float>(m);
   bind_states<double>(m);
 }

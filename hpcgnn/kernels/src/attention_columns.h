@@ -121,4 +121,17 @@ void inner_products(const BatchRows<X>& batch, const Fixed* fixed, typename V::S
   }
 }
 
+/// out += factor * row.
+template <class V, class X, int kRegs, bool kTail>
+void add_multiple(typename V::Scalar factor, const X* row, typename V::Scalar* out,
+                  std::int64_t column, int tail_lanes) {
+  using Reg = typename V::Reg;
+  const auto tail = V::mask(tail_lanes);
+  Reg sum[kRegs], added[kRegs];
+  load_columns<V, kRegs, kTail>(out + column, tail, sum);
+  load_columns<V, kRegs, kTail>(row + column, tail, added);
+  for (int r = 0; r < kRegs; ++r) sum[r] = V::fma(V::broadcast(factor), added[r], sum[r]);
+  store_columns<V, kRegs, kTail>(out + column, tail, sum);
+}
+
 }  // namespace hpcgnn::kernels

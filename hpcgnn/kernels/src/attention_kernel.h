@@ -120,6 +120,9 @@ struct AttentionBackward {
   using Reg = typename V::Reg;
   using Batch = typename Softmax<V>::Batch;
 
+  // Heads of a group: kGroupBytes of 16-bit elements.
+  static constexpr std::int64_t kMostHeads = 128;
+
   /// Edges of one column and head.
   struct Edges {
     std::int64_t column, head, first, count;
@@ -183,6 +186,20 @@ struct AttentionBackward {
     });
   }
 
+  /// source = <weights, z>: what the gradient of source adds to those of z and of the weights.
+  HPCGNN_INLINE static void source_chain(const AttentionBlock& b, const AttentionSums& sums,
+                                         std::int64_t j, std::int64_t head, Scalar gain,
+                                         Scalar* dz) {
+    const std::int64_t first = head * b.head_width;
+    const Scalar* const weights = static_cast<const Scalar*>(sums.weights) + first;
+    Scalar* const dweights = static_cast<Scalar*>(sums.dweights) + first;
+    const X* const z = static_cast<const X*>(b.z) + j * b.num_heads * b.head_width + first;
+    for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+      add_multiple<V, Scalar, kRegs, kTail>(gain, weights, dz + first, column, tail);
+      add_multiple<V, X, kRegs, kTail>(gain, z, dweights, column, tail);
+    });
+  }
+
   static void run(const AttentionProblem& p, const AttentionTask& task, const AttentionSums& sums) {
     const AttentionBlock& b = *p.block;
     const std::int64_t longest = cached_batch<V, Scalar>(b.head_width);
@@ -196,6 +213,7 @@ struct AttentionBackward {
                                   : static_cast<Scalar*>(sums.dsource) + j * b.num_heads;
       const std::int64_t begin = cut ? task.first_edge : b.indptr[j];
       const std::int64_t end = b.indptr[j + 1] < task.last_edge ? b.indptr[j + 1] : task.last_edge;
+      Scalar gained[kMostHeads] = {};
       for (std::int64_t first = begin; first < end; first += longest) {
         const std::int64_t count = end - first < longest ? end - first : longest;
         const std::int32_t* const index = rows.find(first, count);
@@ -206,9 +224,14 @@ struct AttentionBackward {
           const Scalar source = static_cast<const Scalar*>(b.source)[j * b.num_heads + head];
           batch(p, {j, head, first, count, source, grad},
                 static_cast<const TargetTerms<Scalar>*>(sums.terms) + offset,
-                static_cast<Scalar*>(sums.dtarget) + offset, dsource[head],
+                static_cast<Scalar*>(sums.dtarget) + offset, gained[head - task.first_head],
                 dz + head * b.head_width);
         }
+      }
+      for (std::int64_t head = task.first_head; head < task.last_head; ++head) {
+        const Scalar gain = gained[head - task.first_head];
+        dsource[head] += gain;
+        if (sums.weights != nullptr) source_chain(b, sums, j, head, gain, dz);
       }
     }
   }

@@ -49,6 +49,8 @@ struct AttentionSums {
   void* carry_dz;       ///< one row of z
   void* carry_dsource;  ///< one row of source
   void* dtarget;
+  const void* weights;  ///< of source; null = source is an operand of its own
+  void* dweights;       ///< one row of z
 };
 
 struct AttentionKernels {

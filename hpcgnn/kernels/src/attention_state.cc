@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "half.h"
 #include "parallel.h"
 
 namespace hpcgnn::kernels {
@@ -26,6 +27,20 @@ void for_heads(const StateShape& shape, int num_threads, const Body& body) {
       for (std::int64_t head = 0; head < shape.num_heads; ++head)
         body(i, head, i * shape.num_heads + head);
   });
+}
+
+/// Sum of term(0) ... term(count - 1), in several sums side by side.
+template <class T, class Term>
+T sum_of(std::int64_t count, const Term& term) {
+  constexpr std::int64_t kSums = 16;
+  T sums[kSums] = {};
+  std::int64_t c = 0;
+  for (; c + kSums <= count; c += kSums)
+    for (std::int64_t k = 0; k < kSums; ++k) sums[k] += term(c + k);
+  for (std::int64_t k = 0; c < count; ++c, ++k) sums[k] += term(c);
+  T sum = 0;
+  for (const T each : sums) sum += each;
+  return sum;
 }
 
 }  // namespace
@@ -73,20 +88,26 @@ void finish_states(const AttentionState& state, const StateShape& shape, int num
 }
 
 template <class T>
-void inner_products_of_heads(const T* grad, const T* out, const StateShape& shape, T* delta,
-                             int num_threads) {
-  constexpr std::int64_t kSums = 16;
+void inner_products_of_heads(const T* grad, const T* out, const T* bias, const StateShape& shape,
+                             T* delta, int num_threads) {
   const std::int64_t width = shape.head_width;
-  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t, std::int64_t at) {
+  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t head, std::int64_t at) {
     const T *const a = grad + at * width, *const b = out + at * width;
-    T sums[kSums] = {};
-    std::int64_t c = 0;
-    for (; c + kSums <= width; c += kSums)
-      for (std::int64_t k = 0; k < kSums; ++k) sums[k] += a[c + k] * b[c + k];
-    for (std::int64_t k = 0; c < width; ++c, ++k) sums[k] += a[c] * b[c];
-    T sum = 0;
-    for (const T each : sums) sum += each;
-    delta[at] = sum;
+    const T* const shift = bias == nullptr ? nullptr : bias + head * width;
+    delta[at] = bias == nullptr
+                    ? sum_of<T>(width, [&](std::int64_t c) { return a[c] * b[c]; })
+                    : sum_of<T>(width, [&](std::int64_t c) { return a[c] * (b[c] - shift[c]); });
+  });
+}
+
+template <class T, class X>
+void scores_of_heads(const X* z, const T* weights, const StateShape& shape, T* source,
+                     int num_threads) {
+  const std::int64_t width = shape.head_width;
+  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t head, std::int64_t at) {
+    const X* const a = z + at * width;
+    const T* const b = weights + head * width;
+    source[at] = sum_of<T>(width, [&](std::int64_t c) { return half::widen<T>(a[c]) * b[c]; });
   });
 }
 
@@ -96,8 +117,13 @@ template void merge_states<double>(const AttentionState&, const AttentionState&,
                                    const std::int32_t*, const StateShape&, int);
 template void finish_states<float>(const AttentionState&, const StateShape&, int);
 template void finish_states<double>(const AttentionState&, const StateShape&, int);
-template void inner_products_of_heads(const float*, const float*, const StateShape&, float*, int);
-template void inner_products_of_heads(const double*, const double*, const StateShape&, double*,
-                                      int);
+template void inner_products_of_heads(const float*, const float*, const float*, const StateShape&,
+                                      float*, int);
+template void inner_products_of_heads(const double*, const double*, const double*,
+                                      const StateShape&, double*, int);
+template void scores_of_heads(const float*, const float*, const StateShape&, float*, int);
+template void scores_of_heads(const double*, const double*, const StateShape&, double*, int);
+template void scores_of_heads(const BFloat16*, const float*, const StateShape&, float*, int);
+template void scores_of_heads(const Float16*, const float*, const StateShape&, float*, int);
 
 }  // namespace hpcgnn::kernels

@@ -34,9 +34,14 @@ void merge_states(const AttentionState& state, const AttentionState& other,
 template <class T>
 void finish_states(const AttentionState& state, const StateShape& shape, int num_threads);
 
-/// delta = <grad, out> of each row and head.
+/// delta = <grad, out - bias> of each row and head; null = no bias.
 template <class T>
-void inner_products_of_heads(const T* grad, const T* out, const StateShape& shape, T* delta,
-                             int num_threads);
+void inner_products_of_heads(const T* grad, const T* out, const T* bias, const StateShape& shape,
+                             T* delta, int num_threads);
+
+/// source = <z, weights> of each row and head, `weights` being one row; T is the accumulator of X.
+template <class T, class X>
+void scores_of_heads(const X* z, const T* weights, const StateShape& shape, T* source,
+                     int num_threads);
 
 }  // namespace hpcgnn::kernels

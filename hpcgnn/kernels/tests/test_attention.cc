@@ -150,7 +150,7 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
   const StateShape shape{a.num_rows(), l.heads, l.width};
   attention_forward(block, state);
   finish_states<T>(state, shape, threads);
-  inner_products_of_heads<T>(l.grad.data(), r.out.data(), shape, delta.data(), threads);
+  inner_products_of_heads<T>(l.grad.data(), r.out.data(), nullptr, shape, delta.data(), threads);
   const Csr transpose = transposed(a);
   block.indptr = transpose.indptr.data();
   block.indices = transpose.indices.data();
@@ -159,7 +159,9 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
                              .delta = delta.data(),
                              .dz = r.dz.data(),
                              .dsource = r.dsource.data(),
-                             .dtarget = r.dtarget.data()});
+                             .dtarget = r.dtarget.data(),
+                             .weights = nullptr,
+                             .dweights = nullptr});
   return r;
 }
 

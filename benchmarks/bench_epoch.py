@@ -1,0 +1,158 @@
+"""GAT layers and whole epochs against DGL and torch-geometric where installed.
+
+``python -m benchmarks.bench_epoch --json`` prints one JSON object a case: model, graph, threads,
+part (forward, forward+backward or epoch), ours_s, peers {name: s}, spread, and for layers
+peak_bytes {name: bytes}. All methods take turns in one process; seconds are medians. Peak memory is
+that of forward and backward, each method in a process of its own.
+
+A layer has 100 input columns and heads of width 100, projection included; its input gets a gradient
+too. An epoch is forward, loss, backward and a step of Adam, on one rank: GraphSAGE with three
+layers of width 256, GCN with two of width 16. A peer whose tensors of edges would pass
+``--most-gib`` is left out of the case.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+
+from benchmarks.epoch_memory import peak_bytes
+from benchmarks.epoch_methods import (
+    METHODS,
+    Method,
+    Problem,
+    edge_tensor_bytes,
+    installed_methods,
+    make_problem,
+)
+from benchmarks.harness import Timing, interleave, surroundings
+from hpcgnn.console import print_json, print_table, report, run_command
+
+DEFAULT_MODELS = "gat:2,gat:4,gat:8,graphsage,gcn"
+LIBRARIES = ("numpy", "torch", "dgl", "torch-geometric")
+# A step of torch-geometric's GATConv holds about this many tensors of edges at its peak.
+EDGE_TENSORS = 4
+
+
+def main() -> None:
+    options = parse_arguments()
+    where = surroundings(*LIBRARIES)
+    found: list[dict[str, Any]] = []
+    for model, threads in product(options.models, options.threads):
+        for case in run_cases(model, threads, options):
+            found.append(case)
+            if options.json:
+                print_json(case | where)
+    if not options.json:
+        show(found)
+
+
+def parse_arguments() -> argparse.Namespace:
+    cli = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench_epoch", description="Time layers and epochs on one rank."
+    )
+    add = cli.add_argument
+    add(
+        "--models",
+        type=words,
+        default=words(DEFAULT_MODELS),
+        metavar="NAME,...",
+        help=f"gat:HEADS, graphsage, gcn (default: {DEFAULT_MODELS})",
+    )
+    add("--graph", default="rmat:16:16", help="as in bench_spmm (default: rmat:16:16)")
+    add("--threads", type=numbers, default=[1, 2], metavar="N,...", help="(default: 1,2)")
+    add(
+        "--peers",
+        type=words,
+        default=["dgl", "pyg"],
+        metavar="NAME,...",
+        help="those installed of dgl,pyg (default: both)",
+    )
+    add("--repeat", type=int, default=5, help="counted rounds (default: 5)")
+    add("--most-gib", type=float, default=6.0, help="for tensors of edges (default: 6)")
+    add("--no-memory", action="store_true", help="leave out peak_bytes")
+    add("--json", action="store_true", help="one JSON object a case, no table")
+    return cli.parse_args()
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in words(text)]
+
+
+def run_cases(model: str, threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    problem = make_problem(model, options.graph, threads)
+    torch.set_num_threads(threads)
+    report(f"{model}: {problem.matrix.num_nodes} nodes, {problem.matrix.indices.size} edges")
+    names = ["ours", *installed_methods(options.peers)]
+    if problem.heads and EDGE_TENSORS * edge_tensor_bytes(problem) > options.most_gib * 2**30:
+        names = [name for name in names if name != "pyg"]
+    methods = {name: METHODS[name](problem) for name in names}
+    case = {"model": model, "graph": options.graph, "threads": threads}
+    for part, functions in parts_of(problem, methods).items():
+        timings = interleave(functions, warmup=1, repeat=options.repeat)
+        yield case | {"part": part} | seconds_of(timings)
+    if problem.heads and not options.no_memory:
+        peaks = {name: peak_bytes(name, model, options.graph, threads) for name in names}
+        yield case | {"part": "memory", "peak_bytes": peaks}
+
+
+def parts_of(
+    problem: Problem, methods: dict[str, Method]
+) -> dict[str, dict[str, Callable[[], object]]]:
+    """Return what is timed of a layer, or of a model, by part and method."""
+    if not problem.heads:
+        return {"epoch": {name: epoch_of(method) for name, method in methods.items()}}
+
+    def both(method: Method) -> None:
+        method.differentiate(method.forward())
+
+    return {
+        "forward": {name: method.forward for name, method in methods.items()},
+        "forward+backward": {name: partial(both, method) for name, method in methods.items()},
+    }
+
+
+def epoch_of(method: Method) -> Callable[[], None]:
+    optimizer = torch.optim.Adam(method.parameters)
+
+    def epoch() -> None:
+        method.differentiate(method.forward())
+        optimizer.step()
+
+    return epoch
+
+
+def seconds_of(timings: dict[str, Timing]) -> dict[str, Any]:
+    return {
+        "ours_s": timings["ours"].median_s,
+        "peers": {name: each.median_s for name, each in timings.items() if name != "ours"},
+        "spread": {name: round(each.spread, 3) for name, each in timings.items()},
+    }
+
+
+def show(cases: list[dict[str, Any]]) -> None:
+    """Print milliseconds or MB of every case, and the peers' over ours."""
+    rows = []
+    for case in cases:
+        if case["part"] == "memory":
+            peers, unit = dict(case["peak_bytes"]), 1e-6
+            mine = peers.pop("ours")
+        else:
+            peers, unit, mine = case["peers"], 1e3, case["ours_s"]
+        others = ", ".join(f"{name} {each * unit:.1f}" for name, each in peers.items())
+        ratios = ", ".join(f"{each / mine:.2f} x {name}" for name, each in peers.items())
+        named = [case["model"], case["threads"], case["part"]]
+        rows.append([*named, f"{mine * unit:.1f}", others, ratios])
+    columns = ["model", "threads", "part", "ours", "peers", "ratio"]
+    print_table("Layers and epochs: milliseconds; memory in MB", columns, rows)
+
+
+if __name__ == "__main__":
+    run_command("bench_epoch", main)

@@ -1,0 +1,200 @@
+"""The methods of the epoch benchmark: our layers and models, and those of the peers.
+
+A method builds, for a problem, a function without arguments that runs forward and returns what is
+to be differentiated. All read the same features; parameters are each library's own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.spmm_graphs import Matrix, load_matrix
+from benchmarks.spmm_peers import import_dgl
+
+__all__ = ["METHODS", "Method", "Problem", "installed_methods", "make_problem"]
+
+HEAD_WIDTH, FEATURES, CLASSES, SEED = 100, 100, 40, 20261121
+WIDTHS = {"graphsage": (FEATURES, 256, 256, CLASSES), "gcn": (FEATURES, 16, CLASSES)}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A GAT layer of `heads` heads of width 100, or a whole model where `heads` is 0.
+
+    The matrix is symmetric, with self loops. `labels` belong to whole models.
+    """
+
+    model: str
+    heads: int
+    matrix: Matrix
+    threads: int
+    features: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Method:
+    """What can be timed: `forward` gives a tensor for `differentiate`."""
+
+    forward: Callable[[], Tensor]
+    parameters: list[nn.Parameter]
+    features: Tensor
+
+    def differentiate(self, result: Tensor) -> None:
+        """Run backward, from ones for a layer and from the loss for a model."""
+        for tensor in (self.features, *self.parameters):
+            tensor.grad = None
+        result.backward(torch.ones_like(result))
+
+
+def make_problem(model: str, graph: str, threads: int) -> Problem:
+    """Return the problem of ``gat:HEADS``, ``graphsage`` or ``gcn``."""
+    name, _, heads = model.partition(":")
+    loaded = load_matrix(graph)
+    shape = (loaded.num_nodes, loaded.num_nodes)
+    ones = np.ones(loaded.indices.size, np.float32)
+    pattern = sparse.csr_matrix((ones, loaded.indices, loaded.indptr), shape=shape)
+    pattern = (pattern + sparse.eye_array(shape[0], format="csr", dtype=np.float32)).tocsr()
+    pattern.sort_indices()
+    matrix = Matrix(
+        graph,
+        shape[0],
+        pattern.indptr.astype(np.int64),
+        pattern.indices.astype(np.int32),
+        np.ones(pattern.nnz, np.float32),
+    )
+    random = torch.Generator().manual_seed(SEED)
+    features = torch.randn(shape[0], FEATURES, generator=random)
+    labels = torch.randint(CLASSES, (shape[0],), generator=random)
+    # A layer inside a model differentiates its input; the features of a model have no gradient.
+    features.requires_grad_(bool(heads))
+    return Problem(name, int(heads or 0), matrix, threads, features, labels)
+
+
+def installed_methods(names: list[str]) -> list[str]:
+    """Return those of `names` that can be imported."""
+    modules = {"ours": "mpi4py", "dgl": "dgl", "pyg": "torch_geometric"}
+    return [name for name in names if find_spec(modules[name]) is not None]
+
+
+def ours(problem: Problem) -> Method:
+    """Our layers on one rank, on the engine that training uses."""
+    from mpi4py import MPI  # noqa: PLC0415  (starts MPI)
+
+    from hpcgnn.comm import ProcessGrid, RowMap  # noqa: PLC0415
+    from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
+    from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
+    from hpcgnn.sparse import DistCSR  # noqa: PLC0415
+    from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
+    from hpcgnn.train.config import ExchangeConfig  # noqa: PLC0415
+    from hpcgnn.train.products import AdjacencyProducts  # noqa: PLC0415
+
+    m, ids = problem.matrix, np.arange(problem.matrix.num_nodes)
+    row_map = RowMap(np.array([0, m.num_nodes]), 0)
+    block = DistCSR.from_rows(row_map, m.indptr, m.indices.astype(np.int64))
+    wanted = MODELS[problem.model].aggregations
+    # Undirected graphs have one direction.
+    wanted = tuple(kind for kind in wanted if not kind.value.endswith("_out"))
+    grid, trace = ProcessGrid(MPI.COMM_SELF), TraceRecorder.off()
+    products = AdjacencyProducts(grid, block, wanted, ExchangeConfig(), "float32", trace, ids)
+    if problem.heads:
+        width = problem.heads * HEAD_WIDTH
+        layer = GATLayer(FEATURES, width, heads=problem.heads, average=False)
+        view = products.view.layer(0)
+        return Method(
+            lambda: layer(view, problem.features), list(layer.parameters()), problem.features
+        )
+    widths = WIDTHS[problem.model]
+    shape = ModelShape(FEATURES, CLASSES, widths[1], len(widths) - 1)
+    model = make_model(problem.model, shape, directed=False, seed=SEED, dtype=torch.float32)
+    return _whole(problem, lambda: model(products.view, problem.features, None), model)
+
+
+def dgl(problem: Problem) -> Method:
+    """DGL's GATConv, SAGEConv (mean) and GraphConv, with int32 ids."""
+    library = import_dgl()
+    library.utils.set_num_threads(problem.threads)
+    m = problem.matrix
+    rows = np.repeat(np.arange(m.num_nodes, dtype=np.int32), np.diff(m.indptr))
+    ends = torch.from_numpy(m.indices), torch.from_numpy(rows)
+    graph = library.graph(ends, num_nodes=m.num_nodes)
+    conv = library.nn
+    if problem.heads:
+        layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads)
+        return Method(
+            lambda: layer(graph, problem.features), list(layer.parameters()), problem.features
+        )
+    make = {
+        "graphsage": lambda *widths: conv.SAGEConv(*widths, "mean"),
+        "gcn": lambda *widths: conv.GraphConv(*widths),
+    }[problem.model]
+    return _stack(problem, make, lambda layer, x: layer(graph, x))
+
+
+def pyg(problem: Problem) -> Method:
+    """torch-geometric's GATConv on edges; SAGEConv and GCNConv on a torch CSR matrix."""
+    from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
+
+    m = problem.matrix
+    rows = np.repeat(np.arange(m.num_nodes), np.diff(m.indptr))
+    if problem.heads:
+        ends = torch.from_numpy(np.stack([m.indices.astype(np.int64), rows]))
+        layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
+        return Method(
+            lambda: layer(problem.features, ends), list(layer.parameters()), problem.features
+        )
+    degrees = np.diff(m.indptr).astype(np.float32)
+    values = m.values
+    if problem.model == "gcn":
+        values = 1 / np.sqrt(degrees[rows] * degrees[m.indices])
+    matrix = torch.sparse_csr_tensor(
+        torch.from_numpy(m.indptr),
+        torch.from_numpy(m.indices.astype(np.int64)),
+        torch.from_numpy(values),
+        (m.num_nodes, m.num_nodes),
+    )
+    make = {
+        "graphsage": lambda *widths: conv.SAGEConv(*widths),
+        "gcn": lambda *widths: conv.GCNConv(*widths, normalize=False),
+    }[problem.model]
+    return _stack(problem, make, lambda layer, x: layer(x, matrix))
+
+
+def _stack(
+    problem: Problem,
+    make: Callable[..., nn.Module],
+    apply: Callable[[nn.Module, Tensor], Tensor],
+) -> Method:
+    layers = nn.ModuleList(make(*widths) for widths in pairwise(WIDTHS[problem.model]))
+
+    def logits() -> Tensor:
+        x = problem.features
+        for layer in layers[:-1]:
+            x = functional.relu(apply(layer, x))
+        return apply(layers[-1], x)
+
+    return _whole(problem, logits, layers)
+
+
+def _whole(problem: Problem, logits: Callable[[], Tensor], model: nn.Module) -> Method:
+    """Return the loss of a model."""
+    parameters = list(model.parameters())
+    return Method(
+        lambda: functional.cross_entropy(logits(), problem.labels), parameters, problem.features
+    )
+
+
+METHODS: dict[str, Callable[[Problem], Method]] = {"ours": ours, "dgl": dgl, "pyg": pyg}
+
+
+def edge_tensor_bytes(problem: Problem) -> Any:
+    """Return the bytes of a tensor with a row of the layer's width for each edge."""
+    return problem.matrix.indices.size * problem.heads * HEAD_WIDTH * 4
