@@ -5,6 +5,7 @@ of logits a node. A new model is a file here and an entry in `MODELS`.
 """
 
 from hpcgnn.nn.appnp import APPNP
+from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
 from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
@@ -38,6 +39,7 @@ __all__ = [
     "WITH_SELF_LOOPS",
     "Aggregations",
     "BatchNorm",
+    "CorrectAndSmooth",
     "GATv2",
     "GraphNorm",
     "GraphSAGE",
@@ -48,6 +50,7 @@ __all__ = [
     "Model",
     "ModelShape",
     "Norm",
+    "Propagation",
     "make_model",
     "make_norm",
     "multi_label_loss",

@@ -5,16 +5,15 @@ A TOML file gives a table for each section; ``section.key=value`` arguments over
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from dataclasses import dataclass, field
 
-from hpcgnn.errors import InputError
-from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS, ModelShape
 from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
+from hpcgnn.train.model_config import ModelConfig
+from hpcgnn.train.options import choice, option, require
 
 __all__ = [
     "Config",
+    "CorrectAndSmoothConfig",
     "ExchangeConfig",
     "GraphConfig",
     "ModelConfig",
@@ -22,24 +21,6 @@ __all__ = [
     "TraceConfig",
     "TrainConfig",
 ]
-
-T = TypeVar("T")
-
-
-def option(default: T, meaning: str) -> T:
-    """Return a dataclass field with a default and the text that ``--keys`` shows."""
-    made: T = field(default=default, metadata={"meaning": meaning})
-    return made
-
-
-def _require(holds: bool, key: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise InputError(f"{key} = {value!r}: {remedy}")
-
-
-def _choice(key: str, value: str, choices: Iterable[str]) -> None:
-    names = list(choices)
-    _require(value in names, key, value, f"choose one of {', '.join(names)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,85 +38,10 @@ class GraphConfig:
     )
 
     def __post_init__(self) -> None:
-        _require(bool(self.store), "graph.store", self.store, "give the path of a store")
-        _choice(
+        require(bool(self.store), "graph.store", self.store, "give the path of a store")
+        choice(
             "graph.normalize_features", self.normalize_features, ("none", "row", "l2", "standard")
         )
-
-
-_MODEL_SIZES = ("name", "hidden", "num_layers", "dropout", "input_dropout")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
-    """The model and its sizes."""
-
-    name: str = option("sage", ", ".join(MODELS))
-    hidden: int = option(128, "width of hidden layers")
-    num_layers: int = option(2, "number of layers")
-    dropout: float = option(0.5, "probability, for the input of every layer but the first")
-    input_dropout: float = option(0.0, "probability, for the features")
-    norm: str = option("none", "none; batch, layer or graph: normalises every hidden layer")
-    activation: str = option("relu", f"between layers: {', '.join(ACTIVATIONS)}")
-    residual: bool = option(False, "add a layer's own input to its output")
-    jumping: str = option(
-        "none", "none; concat or max: a linear map of all layers' outputs gives the logits"
-    )
-    heads: int = option(1, "attention heads of a layer")
-    attention_dropout: float = option(0.0, "probability, for the coefficient of an edge and head")
-    edge_dropout: float = option(0.0, "probability, for an edge before the softmax")
-    hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
-    teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
-    num_bases: int = option(
-        0, "matrices that the weights of relations are combined from; 0: each has its own"
-    )
-
-    def __post_init__(self) -> None:
-        _choice("model.name", self.name, MODELS)
-        _choice("model.norm", self.norm, NORMS)
-        _choice("model.activation", self.activation, ACTIVATIONS)
-        _choice("model.jumping", self.jumping, JUMPING)
-        self._check_heeded()
-        _require(self.hidden >= 1, "model.hidden", self.hidden, "must be at least 1")
-        _require(self.num_layers >= 1, "model.num_layers", self.num_layers, "must be at least 1")
-        _require(self.heads >= 1, "model.heads", self.heads, "must be at least 1")
-        _require(0 <= self.teleport <= 1, "model.teleport", self.teleport, "must lie in [0, 1]")
-        for key in ("hops", "num_bases"):
-            value = getattr(self, key)
-            _require(value >= 0, f"model.{key}", value, "must not be negative")
-        for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
-            value = getattr(self, key)
-            _require(0 <= value < 1, f"model.{key}", value, "must lie in [0, 1)")
-        # The graph's relations are not known here; they are compared when it is read.
-        bases = max(self.num_bases, 1)
-        shape = self.shape(num_features=1, num_classes=1, num_relations=bases)
-        MODELS[self.name].check(shape)
-
-    def shape(self, *, num_features: int, num_classes: int, num_relations: int = 1) -> ModelShape:
-        """Return the sizes and options of the model on a graph with these sizes.
-
-        Not collective.
-        """
-        options = {each.name: getattr(self, each.name) for each in fields(self)}
-        del options["name"]
-        return ModelShape(
-            num_features=num_features,
-            num_classes=num_classes,
-            num_relations=num_relations,
-            **options,
-        )
-
-    def _check_heeded(self) -> None:
-        """Refuse an option that the model would ignore."""
-        heeded = {*_MODEL_SIZES, *MODELS[self.name].options}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name not in heeded and value != each.default:
-                others = [name for name, kind in MODELS.items() if each.name in kind.options]
-                raise InputError(
-                    f"model.{each.name} = {value!r}: {self.name} has no such option; leave it out, "
-                    f"or choose model.name = {' or '.join(others)}"
-                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +64,9 @@ class TrainConfig:
     warmup_epochs: int = option(0, "epochs of linear warm-up")
     clip_norm: float = option(0.0, "largest norm of the gradient; 0: no clipping")
     label_smoothing: float = option(0.0, "in [0, 1)")
+    label_augmentation: float = option(
+        0.0, "share of training labels that are inputs in an epoch; the others are predicted"
+    )
     evaluate_every: int = option(1, "epochs between evaluations")
     patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
     select: str = option(
@@ -166,27 +75,57 @@ class TrainConfig:
     dtype: str = option("float32", "float32 or float64: features, weights and rows on the wire")
 
     def __post_init__(self) -> None:
-        _choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
-        _choice("train.schedule", self.schedule, ("constant", "cosine", "step", "exponential"))
-        _choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
-        _choice("train.select", self.select, ("best", "best_loss", "last"))
-        _choice("train.dtype", self.dtype, ("float32", "float64"))
+        choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
+        choice("train.schedule", self.schedule, ("constant", "cosine", "step", "exponential"))
+        choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
+        choice("train.select", self.select, ("best", "best_loss", "last"))
+        choice("train.dtype", self.dtype, ("float32", "float64"))
         for key in ("epochs", "evaluate_every"):
             value = getattr(self, key)
-            _require(value >= 1, f"train.{key}", value, "must be at least 1")
+            require(value >= 1, f"train.{key}", value, "must be at least 1")
         for key in ("weight_decay", "momentum", "warmup_epochs", "clip_norm", "patience"):
             value = getattr(self, key)
             finite = math.isfinite(value) and value >= 0
-            _require(finite, f"train.{key}", value, "must be finite and not negative")
+            require(finite, f"train.{key}", value, "must be finite and not negative")
         rate, gamma, smoothing = self.learning_rate, self.schedule_gamma, self.label_smoothing
-        _require(math.isfinite(rate) and rate > 0, "train.learning_rate", rate, "must be positive")
-        _require(0 < gamma <= 1, "train.schedule_gamma", gamma, "must lie in (0, 1]")
-        _require(0 <= smoothing < 1, "train.label_smoothing", smoothing, "must lie in [0, 1)")
-        _require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
+        require(math.isfinite(rate) and rate > 0, "train.learning_rate", rate, "must be positive")
+        require(0 < gamma <= 1, "train.schedule_gamma", gamma, "must lie in (0, 1]")
+        require(0 <= smoothing < 1, "train.label_smoothing", smoothing, "must lie in [0, 1)")
+        share = self.label_augmentation
+        require(0 <= share < 1, "train.label_augmentation", share, "must lie in [0, 1)")
+        require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
         valid = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0
-        _require(valid, "train.seeds", self.seeds, "must be different and not negative")
+        require(valid, "train.seeds", self.seeds, "must be different and not negative")
         nesterov_works = not self.nesterov or (self.optimizer == "sgd" and self.momentum > 0)
-        _require(nesterov_works, "train.nesterov", self.nesterov, "needs sgd with momentum")
+        require(nesterov_works, "train.nesterov", self.nesterov, "needs sgd with momentum")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectAndSmoothConfig:
+    """Label propagation on the kept model's predictions."""
+
+    enabled: bool = option(False, "correct and smooth the predictions of the kept model")
+    scale: str = option("autoscale", "of the spread errors: autoscale or fixed")
+    fixed_scale: float = option(1.0, "factor of the spread errors, for fixed")
+    correct_matrix: str = option("DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1")
+    correct_alpha: float = option(0.9, "share of the neighbours in a step, in [0, 1]")
+    correct_steps: int = option(50, "steps that spread errors; 0: only training nodes change")
+    smooth_matrix: str = option("DAD", "as correct_matrix")
+    smooth_alpha: float = option(0.8, "share of the neighbours in a step, in [0, 1]")
+    smooth_steps: int = option(50, "steps that spread predictions")
+
+    def __post_init__(self) -> None:
+        section = "correct_and_smooth"
+        choice(f"{section}.scale", self.scale, ("autoscale", "fixed"))
+        factor = self.fixed_scale
+        finite = math.isfinite(factor) and factor > 0
+        require(finite, f"{section}.fixed_scale", factor, "must be positive")
+        for stage in ("correct", "smooth"):
+            matrix, alpha = getattr(self, f"{stage}_matrix"), getattr(self, f"{stage}_alpha")
+            steps = getattr(self, f"{stage}_steps")
+            choice(f"{section}.{stage}_matrix", matrix, ("DAD", "DA", "AD"))
+            require(0 <= alpha <= 1, f"{section}.{stage}_alpha", alpha, "must lie in [0, 1]")
+            require(steps >= 0, f"{section}.{stage}_steps", steps, "must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,14 +150,14 @@ class ExchangeConfig:
     )
 
     def __post_init__(self) -> None:
-        _choice("exchange.method", self.method, EXCHANGES)
-        _choice("exchange.wire", self.wire, WIRES)
-        _choice("exchange.schedule", self.schedule, SCHEDULES)
-        _require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
-        _require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")
+        choice("exchange.method", self.method, EXCHANGES)
+        choice("exchange.wire", self.wire, WIRES)
+        choice("exchange.schedule", self.schedule, SCHEDULES)
+        require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
+        require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")
         prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
         remedy = "needs exchange.schedule=sequential"
-        _require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)
+        require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,13 +174,13 @@ class RunConfig:
     threads: int = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
 
     def __post_init__(self) -> None:
-        _require(bool(self.dir), "run.dir", self.dir, "give a directory")
-        _choice("run.resume", self.resume, ("auto", "never", "must"))
+        require(bool(self.dir), "run.dir", self.dir, "give a directory")
+        choice("run.resume", self.resume, ("auto", "never", "must"))
         keep = self.keep_checkpoints
-        _require(keep >= 1, "run.keep_checkpoints", keep, "must be at least 1")
+        require(keep >= 1, "run.keep_checkpoints", keep, "must be at least 1")
         for key in ("checkpoint_every", "threads"):
             value = getattr(self, key)
-            _require(value >= 0, f"run.{key}", value, "must not be negative")
+            require(value >= 0, f"run.{key}", value, "must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,6 +197,7 @@ class Config:
     graph: GraphConfig
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    correct_and_smooth: CorrectAndSmoothConfig = field(default_factory=CorrectAndSmoothConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig
     trace: TraceConfig = field(default_factory=TraceConfig)

@@ -51,13 +51,17 @@ def infer(graph: LocalGraph, model: Model, what: str) -> NodeRows:
     Collective.
 
     Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; a label
-    is predicted where it exceeds one half. Embeddings are the input of the last layer.
+    is predicted where it exceeds one half. Where the configuration asks for it they are corrected
+    and smoothed. Embeddings are the input of the last layer.
     """
     ids = graph.view.node_ids
     if what == "embeddings":
         values = model.embed(graph.view, graph.features).float().numpy()
         return NodeRows(ids, values)
-    logits_NC = model(graph.view, graph.features, None).double()
+    logits_NC = model(graph.view, graph.features, None)
+    if graph.smoother is not None:
+        logits_NC = graph.smoother(logits_NC)
+    logits_NC = logits_NC.double()
     if graph.facts.multi_label:
         return NodeRows(
             ids, logits_NC.sigmoid().float().numpy(), (logits_NC > 0).to(torch.uint8).numpy()

@@ -1,25 +1,26 @@
-"""From a store to this rank's graph: rows, exchange plan, scaled operators, node data."""
+"""From a store to this rank's graph: rows, operators, node data."""
 
 import difflib
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, WITH_SELF_LOOPS, Aggregations
-from hpcgnn.sparse import DistCSR, read_adjacency, read_relations, stack_relations
-from hpcgnn.spmm import Exchange
-from hpcgnn.storage import GraphStore, assign_parts
+from hpcgnn.nn import MODELS
+from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.adjacency import read_products, relation_names
 from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale, cast_features, scale_features
+from hpcgnn.train.label_inputs import label_columns
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph, shape_for
-from hpcgnn.train.products import AdjacencyProducts
+from hpcgnn.train.smoothing import make_smoother
 from hpcgnn.train.task import NodeTask
-from hpcgnn.typing import GlobalIndices
+from hpcgnn.typing import FloatArray
 
-__all__ = ["load_graph", "load_task", "relation_names"]
+__all__ = ["load_graph", "load_task"]
 
 
 def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTask:
@@ -62,6 +63,8 @@ def load_graph(
     CollectiveInputError
         On a store that does not read, or does not fit the configuration or the number of ranks.
     """
+    if config.train.label_augmentation > 0 or config.correct_and_smooth.enabled:
+        needs = sorted({*needs, "labels", "split"})
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
@@ -75,9 +78,15 @@ def load_graph(
         directed = not (store.undirected or config.graph.undirected)
         relations = relation_names(config, store, directed=directed)
         with trace.span("plan"):
-            products, details = _products(
+            products, details = read_products(
                 grid, config, store, row_map, directed, trace, nodes.original_id
             )
+        if config.train.label_augmentation > 0:
+            features = _with_labels(features, nodes, store.num_classes)
+        smoother = None
+        if config.correct_and_smooth.enabled:
+            with trace.span("plan.smoothing"):
+                smoother = make_smoother(grid, config, store, row_map, trace, nodes)
         facts = GraphFacts(
             name=store.name,
             fingerprint=store.fingerprint,
@@ -103,8 +112,16 @@ def load_graph(
         scale=scale,
         labels=nodes.labels,
         split=nodes.split,
+        smoother=smoother,
         details=details,
     )
+
+
+def _with_labels(features: FloatArray, nodes: NodeBlock, num_classes: int) -> FloatArray:
+    assert nodes.labels is not None
+    assert nodes.split is not None
+    columns = label_columns(nodes.labels, nodes.split, num_classes, features.dtype)
+    return np.concatenate([features, columns], axis=1)
 
 
 def _share_rows(
@@ -132,76 +149,3 @@ def _share_rows(
             edges = store.part_edges(relations or None)
             starts = assign_parts(store.row_starts, edges, grid.num_blocks)
     return RowMap(bcast(grid.world, starts), grid.block)
-
-
-def _products(
-    grid: ProcessGrid,
-    config: Config,
-    store: GraphStore,
-    row_map: RowMap,
-    directed: bool,
-    trace: TraceRecorder,
-    node_ids: GlobalIndices,
-) -> tuple[AdjacencyProducts, dict[str, int]]:
-    wanted = MODELS[config.model.name].aggregations
-    if not directed:
-        # Both directions of an undirected graph are the same mean.
-        wanted = tuple(kind for kind in wanted if kind not in REVERSED)
-    undirected = config.graph.undirected
-    if Aggregations.MEAN_BY_RELATION in wanted:
-        names = config.graph.relations or store.relations
-        relations = read_relations(
-            grid,
-            store,
-            row_map,
-            names,
-            undirected=undirected,
-            reverse=directed and config.graph.reverse,
-        )
-        matrix = stack_relations(row_map, relations)
-    else:
-        rows = read_adjacency(
-            grid,
-            store,
-            row_map,
-            config.graph.relations,
-            undirected=undirected,
-            self_loops=not WITH_SELF_LOOPS.isdisjoint(wanted),
-        )
-        matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
-    with agree(grid.world):
-        for part in (matrix.diagonal, matrix.remote):
-            if part.values is not None and part.values.min(initial=0) < 0:
-                raise InputError(
-                    f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
-                )
-    products = AdjacencyProducts(
-        grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids
-    )
-    return products, _details(matrix, products.exchange)
-
-
-def relation_names(config: Config, store: GraphStore, *, directed: bool) -> tuple[str, ...]:
-    """Return the names of the relations that the model tells apart; () when it unites them.
-
-    Not collective.
-    """
-    if Aggregations.MEAN_BY_RELATION not in MODELS[config.model.name].aggregations:
-        return ()
-    names = tuple(config.graph.relations or store.relations)
-    if directed and config.graph.reverse:
-        names += tuple(f"{name} reversed" for name in names)
-    return names
-
-
-def _details(matrix: DistCSR, exchange: Exchange) -> dict[str, int]:
-    volume = exchange.volume()
-    return {
-        "local_nodes": matrix.row_map.num_local,
-        "local_edges": matrix.nnz,
-        "ghost_nodes": len(matrix.ghosts),
-        "boundary_nodes": matrix.num_boundary,
-        "exchange_send_rows": int(volume.sent.sum()),
-        "exchange_recv_rows": int(volume.received.sum()),
-        "exchange_max_pair_rows": int(volume.sent.max(initial=0)),
-    }

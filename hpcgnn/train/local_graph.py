@@ -9,6 +9,7 @@ from hpcgnn.nn import MODELS, GraphView, Model, ModelShape, make_model
 from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.products import AdjacencyProducts
+from hpcgnn.train.smoothing import Smoother
 from hpcgnn.typing import Array
 
 __all__ = ["GraphFacts", "LocalGraph", "shape_for"]
@@ -41,8 +42,9 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
 
     Not collective.
     """
+    label_width = facts.num_classes if config.train.label_augmentation > 0 else 0
     return config.model.shape(
-        num_features=facts.num_features,
+        num_features=facts.num_features + label_width,
         num_classes=facts.num_classes,
         num_relations=max(len(facts.relations), 1),
     )
@@ -63,11 +65,14 @@ class LocalGraph:
     products
         What the operators are made of, for views of some nodes only.
     features
-        (N, F) in the training dtype, scaled as the configuration says.
+        (N, F) in the training dtype, scaled as the configuration says; with label augmentation
+        (N, F + C), the labels of all training nodes behind the features.
     scale
         What the features were scaled by, where that comes from the graph.
     labels, split
         (N,) or (N, C) and (N,) as the store holds them, None where it does not.
+    smoother
+        What corrects and smooths predictions; None when that is off.
     details
         Sizes of this rank's share, for the summary.
     """
@@ -81,6 +86,7 @@ class LocalGraph:
     scale: FeatureScale | None
     labels: Array | None
     split: Array | None
+    smoother: Smoother | None
     details: dict[str, int]
 
     def make_model(self, config: Config, seed: int) -> Model:

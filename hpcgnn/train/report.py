@@ -48,6 +48,12 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         rows.append((name, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
     columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}", "train loss")
     print_table(f"{summary['model']} on {summary['name']}", columns, rows)
+    if summary["smoothed"] is not None:
+        mean, std = summary["smoothed"]["mean"], summary["smoothed"]["std"]
+        report(
+            f"corrected and smoothed: valid {metric} {_percent(mean['valid'])}, test "
+            f"{_percent(mean['test'])} (std {_percent(std['test'])})"
+        )
     epoch, peak = (
         summary["epoch_s"]["median"],
         max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"]),

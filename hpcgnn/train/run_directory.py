@@ -101,10 +101,9 @@ class RunDirectory:
         if not self._summary.is_file() or not self._config.is_file():
             return None
         before = self._read_config()
-        same = (before.graph, before.model, before.train) == (
-            config.graph,
-            config.model,
-            config.train,
+        same = all(
+            getattr(before, section) == getattr(config, section)
+            for section in ("graph", "model", "train", "correct_and_smooth")
         )
         if not same or (config.run.save_predictions and not self.predictions.is_file()):
             return None

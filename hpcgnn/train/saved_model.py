@@ -9,11 +9,12 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import Model
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.adjacency import relation_names
 from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, read_checkpoint, read_state
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import load_config
 from hpcgnn.train.features import FeatureScale
-from hpcgnn.train.load import load_graph, relation_names
+from hpcgnn.train.load import load_graph
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
 
 __all__ = ["SavedModel", "best_seed", "load_saved_graph", "open_saved_model"]

@@ -139,11 +139,11 @@ class SeedRun:
     def result(self) -> dict[str, Any]:
         """Return the line of this seed in the summary.
 
-        Not collective.
+        Collective.
         """
         metrics = self._kept["metrics"]
         metric = self._task.graph.facts.metric
-        return {
+        result = {
             "seed": self.seed,
             "epochs": self.epoch,
             "best_epoch": self._kept["epoch"],
@@ -152,6 +152,12 @@ class SeedRun:
             "final_train_loss": self._last_loss,
             "metrics": metrics,
         }
+        if self._task.graph.smoother is not None:
+            model = self._task.graph.make_model(self._config, self.seed)
+            model.load_state_dict(self._kept_model)
+            smoothed = self._task.evaluate_smoothed(model)
+            result["smoothed"] = {split: smoothed.chosen(split) for split in ("valid", "test")}
+        return result
 
     def _step(self, rate: float) -> float:
         task, config, trace = self._task, self._config.train, self._trace
@@ -159,8 +165,7 @@ class SeedRun:
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
             key = DropoutKey(self.seed, self.epoch)
-            logits_TC = task.train_logits(self.model, key)
-            loss = task.loss(logits_TC, config.label_smoothing)
+            loss = task.train_loss(self.model, key, config.label_smoothing)
         with trace.span("dense.backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):

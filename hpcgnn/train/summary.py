@@ -90,6 +90,7 @@ def summarise(
         "seeds": results,
         "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
         "std": {p: _deviation(values[p]) for p in prefixes},
+        "smoothed": _smoothed(results),
         "session_epochs": outcome.epochs_run,
         "epoch_s": _spread([row["epoch_s"] for row in rows]),
         "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
@@ -102,6 +103,19 @@ def summarise(
         "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
         "ranks_detail": ranks,
     }
+
+
+def _smoothed(results: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return mean and deviation after correct and smooth; None where it is off."""
+    smoothed = [each["smoothed"] for each in results if "smoothed" in each]
+    if not smoothed:
+        return None
+    found: dict[str, Any] = {"mean": {}, "std": {}}
+    for split in ("valid", "test"):
+        values = [each[split] for each in smoothed if each[split] is not None]
+        found["mean"][split] = statistics.fmean(values) if values else None
+        found["std"][split] = _deviation(values)
+    return found
 
 
 def _deviation(values: list[float]) -> float | None:

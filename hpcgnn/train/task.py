@@ -13,6 +13,7 @@ from hpcgnn.nn import Model
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.storage import Split
 from hpcgnn.train.config import Config
+from hpcgnn.train.label_inputs import HiddenLabels
 from hpcgnn.train.local_graph import LocalGraph
 from hpcgnn.train.metrics import Evaluation, evaluate_multi_label, evaluate_single_label
 
@@ -55,31 +56,46 @@ class NodeTask:
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
         self._compact = config.exchange.active_sets
         self._train_view, self._train_features = graph.view, graph.features
+        self._rows_in_features = self._train_rows
         if self._compact:
             self._activate(graph.num_aggregations(config))
+        self._hidden_labels: HiddenLabels | None = None
+        if config.train.label_augmentation > 0:
+            if not self._compact:
+                # Evaluation sees the labels that training hides.
+                self._train_features = graph.features.clone()
+            self._hidden_labels = HiddenLabels(
+                self._train_features,
+                self._rows_in_features,
+                graph.view.node_ids[self._train_rows.numpy()],
+                graph.facts.num_classes,
+                config.train.label_augmentation,
+            )
 
-    def train_logits(self, model: Model, key: DropoutKey) -> Tensor:
-        """Return logits with dropout, for `loss`.
-
-        Collective.
-        """
-        logits: Tensor = model(self._train_view, self._train_features, key)
-        return logits if self._compact else logits[self._train_rows]
-
-    def loss(self, logits_TC: Tensor, smoothing: float) -> Tensor:
+    def train_loss(self, model: Model, key: DropoutKey, smoothing: float) -> Tensor:
         """Return this rank's share of the training loss; the shares of a layer add up to it.
 
-        Not collective.
+        Collective.
 
         Parameters
         ----------
-        logits_TC
-            Logits of the local training nodes, of `train_logits`.
+        model
+            The model.
+        key
+            The draw of dropout masks and hidden labels.
         smoothing
             Label smoothing.
         """
+        hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
+        logits_TC: Tensor = model(self._train_view, self._train_features, key)
+        if not self._compact:
+            logits_TC = logits_TC[self._train_rows]
+        labels, count = self.labels[self._train_rows], self.num_train
+        if hidden is not None:
+            logits_TC, labels = logits_TC[hidden], labels[hidden]
+            count = max(int(self.graph.grid.layer.allreduce(len(labels))), 1)
         loss = multi_label_loss if self.graph.facts.multi_label else single_label_loss
-        return loss(logits_TC, self.labels[self._train_rows], self.num_train, smoothing)
+        return loss(logits_TC, labels, count, smoothing)
 
     def _activate(self, depth: int) -> None:
         graph = self.graph
@@ -89,6 +105,7 @@ class NodeTask:
             active = graph.products.active_views(targets, depth)
         self._train_view = replace(graph.view, active=active.layers)
         self._train_features = graph.features[active.inputs]
+        self._rows_in_features = torch.searchsorted(active.inputs, self._train_rows)
 
     @torch.no_grad()
     def evaluate(self, model: Model) -> Evaluation:
@@ -96,10 +113,20 @@ class NodeTask:
 
         Collective.
         """
-        graph = self.graph
-        logits_NC = model(graph.view, graph.features, None)
-        evaluate = evaluate_multi_label if graph.facts.multi_label else evaluate_single_label
-        return evaluate(graph.grid, logits_NC, self.labels, self.split)
+        return self._judge(model(self.graph.view, self.graph.features, None))
+
+    @torch.no_grad()
+    def evaluate_smoothed(self, model: Model) -> Evaluation:
+        """Return the metrics of the corrected and smoothed predictions of `model`.
+
+        Collective.
+        """
+        assert self.graph.smoother is not None
+        return self._judge(self.graph.smoother(model(self.graph.view, self.graph.features, None)))
+
+    def _judge(self, logits_NC: Tensor) -> Evaluation:
+        evaluate = evaluate_multi_label if self.graph.facts.multi_label else evaluate_single_label
+        return evaluate(self.graph.grid, logits_NC, self.labels, self.split)
 
 
 def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:

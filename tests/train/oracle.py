@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, dropout
 from hpcgnn.nn import Model, make_model
 from hpcgnn.storage import Split
 from hpcgnn.train.config import Config
@@ -32,11 +32,20 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
         dense = replace(dense, a=sum(dense.relations))
     if config.exchange.active_sets:
         dense = dense.with_sets(model, trains)
+    share = config.train.label_augmentation
+    classes = torch.zeros(len(x), NUM_CLASSES, dtype=x.dtype)
+    classes[trains, labels] = 1
     losses = []
     for epoch in range(epochs):
         optimizer.zero_grad()
-        out = logits(config.model.name, model, dense, x, DropoutKey(seed, epoch))
-        loss = functional.cross_entropy(out[trains], labels)
+        key = DropoutKey(seed, epoch)
+        inputs, predicted = x, trains
+        if share > 0:
+            # The place of this draw comes before the layers'.
+            kept = dropout(torch.ones(len(x), 1), np.arange(len(x)), key.at(-1), 1 - share)
+            inputs, predicted = torch.cat([x, classes * (kept > 0)], 1), trains & (kept[:, 0] == 0)
+        out = logits(config.model.name, model, dense, inputs, key)
+        loss = functional.cross_entropy(out[predicted], classes.argmax(1)[predicted])
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
@@ -46,7 +55,7 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
 def initial_model(graph: Graph, config: Config) -> Model:
     """Return the model that the first seed starts from."""
     shape = config.model.shape(
-        num_features=NUM_FEATURES,
+        num_features=NUM_FEATURES + NUM_CLASSES * (config.train.label_augmentation > 0),
         num_classes=NUM_CLASSES,
         num_relations=max(2 * len(graph.relations), 1),
     )

@@ -1,0 +1,104 @@
+"""Correct and Smooth (Huang et al., ICLR 2021): label propagation on top of a trained model.
+
+Both stages iterate ``Z <- a S Z + (1 - a) Z_0`` on the operators that models aggregate with. The
+first spreads the errors on the training nodes and takes them off the scores, the second spreads
+the corrected scores, with the training nodes' labels in their place.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd import aggregate
+from hpcgnn.sparse import AggregationOperator, RankSums
+
+__all__ = ["CorrectAndSmooth", "Propagation"]
+
+_LARGEST_SCALE = 1000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """One stage's iteration.
+
+    Parameters
+    ----------
+    operator
+        S, a scaled adjacency.
+    alpha
+        The share a of the neighbours, in [0, 1].
+    steps
+        Iterations.
+    """
+
+    operator: AggregationOperator
+    alpha: float
+    steps: int
+
+    def run(self, start_NC: Tensor, after_step: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the rows after all steps, each passed through `after_step`.
+
+        Collective.
+        """
+        rest_NC, z_NC = (1 - self.alpha) * start_NC, start_NC
+        for _ in range(self.steps):
+            z_NC = after_step(self.alpha * aggregate(self.operator, z_NC) + rest_NC)
+        return z_NC
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectAndSmooth:
+    """Both stages.
+
+    Parameters
+    ----------
+    correction, smoothing
+        The iterations of the two stages.
+    scale
+        What the spread errors are multiplied by ("fixed"), the training nodes' errors staying as
+        they are in every step; None scales every node's error to the mean size of the training
+        nodes' errors ("autoscale").
+    sums
+        Adds up an array over the block rows.
+    """
+
+    correction: Propagation
+    smoothing: Propagation
+    scale: float | None
+    sums: RankSums
+
+    @torch.no_grad()
+    def __call__(self, scores_NC: Tensor, truth_NC: Tensor, known: Tensor) -> Tensor:
+        """Return corrected and smoothed scores (N, C).
+
+        Collective.
+
+        Parameters
+        ----------
+        scores_NC
+            Probabilities of the local nodes by the model.
+        truth_NC
+            Labels as zeros and ones, read where they are known.
+        known
+            (N,) mask of the nodes whose labels may be used.
+        """
+        corrected = self._correct(scores_NC, truth_NC, known)
+        start = torch.where(known[:, None], truth_NC, corrected)
+        return self.smoothing.run(start, lambda z: z.clamp(0, 1))
+
+    def _correct(self, scores_NC: Tensor, truth_NC: Tensor, known: Tensor) -> Tensor:
+        errors = torch.where(known[:, None], truth_NC - scores_NC, 0.0)
+        if self.scale is not None:
+            fixed = self.correction.run(errors, lambda z: torch.where(known[:, None], errors, z))
+            return scores_NC + self.scale * fixed
+        spread = self.correction.run(errors, lambda z: z.clamp(-1, 1))
+        total = np.array([float(errors.abs().sum(dtype=torch.float64)), float(known.sum())])
+        self.sums(total)
+        size = spread.abs().sum(1, keepdim=True)
+        scale = (total[0] / max(total[1], 1.0)) / size
+        # As published: a node that hardly any error reached keeps the little that did.
+        scale = torch.where((size > 0) & (scale <= _LARGEST_SCALE), scale, 1.0)
+        return scores_NC + scale * spread

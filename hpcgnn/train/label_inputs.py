@@ -1,0 +1,103 @@
+"""Labels of training nodes as inputs: masked label prediction (Shi et al., IJCAI 2021).
+
+Every epoch hides the labels of some training nodes and predicts those from the labels of the
+others; inference gives the model the labels of all training nodes. Which labels are hidden is a
+function of the seed, the epoch and the node's original id, so it is the same at any number of
+ranks and after a resume.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.storage import Split
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
+
+__all__ = ["HiddenLabels", "label_columns", "training_mask"]
+
+_PLACE = -1
+"""The place of this draw: layers count from 0."""
+
+
+def training_mask(labels: Array, split: Array) -> Mask:
+    """Return the labelled training nodes, (N,).
+
+    Not collective.
+
+    Parameters
+    ----------
+    labels
+        (N,) classes with -1 for none, or (N, C) zeros and ones.
+    split
+        (N,) of `Split`.
+    """
+    trains: Mask = split == Split.TRAIN
+    return trains if labels.ndim == 2 else trains & (labels >= 0)
+
+
+def label_columns(
+    labels: Array, split: Array, num_classes: int, dtype: np.dtype[np.generic]
+) -> FloatArray:
+    """Return the labels of the training nodes as (N, C) zeros and ones; other rows are zero.
+
+    Not collective.
+
+    Parameters
+    ----------
+    labels, split
+        As for `training_mask`.
+    num_classes
+        C.
+    dtype
+        Of the result.
+    """
+    trains = training_mask(labels, split)
+    columns = np.zeros((len(split), num_classes), dtype)
+    if labels.ndim == 2:
+        columns[trains] = labels[trains]
+    else:
+        columns[trains, labels[trains]] = 1
+    return columns
+
+
+class HiddenLabels:
+    """Chooses and hides the labels that an epoch predicts.
+
+    Not collective.
+
+    Parameters
+    ----------
+    features
+        (rows, F + C) whose last columns are labels; changed in place.
+    rows
+        (T,) int64 the rows of the training nodes.
+    node_ids
+        (T,) int64 their original ids.
+    num_classes
+        C.
+    share
+        Of the training nodes whose labels stay visible, in (0, 1).
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        rows: Tensor,
+        node_ids: GlobalIndices,
+        num_classes: int,
+        share: float,
+    ) -> None:
+        self._columns = features[:, features.shape[1] - num_classes :]
+        self._rows, self._ids, self._share = rows, np.ascontiguousarray(node_ids), share
+        self._labels = self._columns[rows]
+
+    def draw(self, key: DropoutKey) -> Tensor:
+        """Hide labels in the features; return the mask (T,) of the training nodes to predict."""
+        ones = np.ones((len(self._ids), 1), np.float32)
+        kept = np.empty_like(ones)
+        kernels.dropout_rows(ones, self._ids, key.at(_PLACE).word(), 1 - self._share, kept)
+        visible = torch.from_numpy(kept[:, 0] > 0)
+        self._columns[self._rows] = self._labels * visible[:, None].to(self._labels.dtype)
+        return ~visible

@@ -1,0 +1,93 @@
+"""Label augmentation and Correct and Smooth, from the command's side."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.storage import Split
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.saved_model import load_saved_graph, open_saved_model
+from tests.train.oracle import dense_losses
+from tests.train.support import (
+    StopAfter,
+    assert_same,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
+
+AUGMENTED = ("train.label_augmentation=0.6", "model.dropout=0.2", "train.dtype=float64")
+SMOOTHED = ("correct_and_smooth.enabled=true", "correct_and_smooth.correct_steps=5")
+
+
+@pytest.mark.parametrize("active", ["true", "false"])
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+def test_hidden_labels_are_predicted(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, active: str
+) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (f"model.name={model}", f"exchange.active_sets={active}", "train.epochs=5")
+    config = make_config(store, comm_tmp_path / "run", *AUGMENTED, *words)
+    losses = train(comm, config).column("train_loss")
+    np.testing.assert_allclose(losses, dense_losses(graph, config, 5), rtol=1e-11)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_results_do_not_depend_on_the_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, multi_label: bool
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(multi_label=multi_label))
+    words = (*AUGMENTED, *SMOOTHED, "train.epochs=4")
+    run = train(comm, make_config(store, comm_tmp_path / "all", *words))
+    alone = comm.Split(comm.rank)
+    single = train(alone, make_config(store, comm_tmp_path / f"alone{comm.rank}", *words))
+    alone.Free()
+    np.testing.assert_allclose(run.column("train_loss"), single.column("train_loss"), rtol=1e-11)
+    ours, theirs = (each.summary["seeds"][0]["smoothed"] for each in (run, single))
+    assert ours == theirs
+    np.testing.assert_allclose(
+        run.predictions()["probabilities"], single.predictions()["probabilities"], rtol=1e-5
+    )
+
+
+def test_predictions_are_the_smoothed_ones(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *SMOOTHED, "train.epochs=3"))
+    (seed,) = run.summary["seeds"]
+    rows = (graph.split == Split.TEST) & (graph.labels >= 0)
+    right = run.predictions()["prediction"][rows] == graph.labels[rows]
+    assert right.mean() == seed["smoothed"]["test"]
+    assert run.summary["smoothed"]["mean"] == seed["smoothed"]
+
+
+def test_resume(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    words = (*AUGMENTED, *SMOOTHED, "train.epochs=4", "run.checkpoint_every=1")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
+    config = make_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(2))
+    assert_same(whole, train(comm, config))
+
+
+def test_a_graph_without_training_nodes_has_no_labels_to_give(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *AUGMENTED, "train.epochs=1"))
+    (comm_tmp_path / "other").mkdir(exist_ok=True)
+    bare = write_store(comm, comm_tmp_path / "other", replace(graph, split=None))
+    saved = open_saved_model(run.path, None, str(bare))
+    with (
+        ProcessGrid(comm) as grid,
+        pytest.raises(CollectiveInputError, match="has no node split"),
+    ):
+        load_saved_graph(grid, saved, TraceRecorder.off())
