@@ -61,13 +61,15 @@ class GATLayer(nn.Module):
         """
         return partial(AdditiveScores, slope=self.slope)
 
-    def targets(self, own: Tensor, own_values: Tensor) -> Tensor:
+    def targets(self, own: Tensor) -> Tensor:
         """Return the rows' share of the scores, (output rows, H).
 
         Not collective.
         """
-        del own
-        return torch.einsum("nhd,hd->nh", own_values.view(-1, *self.source.shape), self.target)
+        # <t, W x> as <Wᵀ t, x>: reads the narrow input, not the values of all heads.
+        by_head = self.linear.weight.view(*self.target.shape, -1)
+        folded = torch.einsum("hdf,hd->hf", by_head, self.target)
+        return nn.functional.linear(own, folded)
 
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width).
@@ -85,7 +87,7 @@ class GATLayer(nn.Module):
         """
         operator = cast("AttentionOperator", view.operators[Aggregations.ATTENTION])
         values = self.linear(x)
-        targets = self.targets(view.own(x), view.own(values))
+        targets = self.targets(view.own(x))
         out = attend(operator, values, targets, self.source, self.scores(), draw=draw)
         if self.average:
             out = out.view(-1, *self.source.shape).mean(dim=1)
@@ -109,12 +111,11 @@ class GATv2Layer(GATLayer):
         """
         return partial(DynamicScores, slope=self.slope)
 
-    def targets(self, own: Tensor, own_values: Tensor) -> Tensor:
+    def targets(self, own: Tensor) -> Tensor:
         """Return the rows' share of the scores, (output rows, H * D).
 
         Not collective.
         """
-        del own_values
         mapped: Tensor = self.own(own)
         return mapped
 

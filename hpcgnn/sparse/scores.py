@@ -6,7 +6,6 @@ a column are computed where they are used, from the same (perhaps rounded) numbe
 and the backward pass.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,12 +14,10 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.kernels.arguments import Half
 from hpcgnn.sparse.local import LocalCSR
-from hpcgnn.sparse.softmax import SoftmaxState, widen
+from hpcgnn.sparse.softmax import SoftmaxState
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 __all__ = ["AdditiveScores", "BlockDraw", "EdgeDraw", "Gradients", "Scores", "kernel_draw"]
-
-_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -208,27 +205,17 @@ class AdditiveScores:
             by_source,
             gradients.targets,
             slope=self._slope,
+            weights=self.weights,
+            dweights=gradients.weights,
             dropout=weight_draw,
             edge_dropout=edge_draw,
             half=half,
         )
-        for rows, chunk in self._chunks(values, half):
-            by_value = gradients.values[rows].reshape(chunk.shape)
-            by_value += by_source[rows, :, None] * self.weights
-            gradients.weights[:] += np.einsum("kh,khd->hd", by_source[rows], chunk)
 
     def _sources(self, values: Array, half: Half | None) -> FloatArray:
         found = np.empty((len(values), self.heads), self.weights.dtype)
-        for rows, chunk in self._chunks(values, half):
-            np.einsum("khd,hd->kh", chunk, self.weights, out=found[rows])
+        kernels.attention_scores(values, self.weights, found, half=half)
         return found
-
-    def _chunks(self, values: Array, half: Half | None) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield some rows at a time as (rows, H, D) floats, so that 16-bit rows stay 16 bits."""
-        for start in range(0, len(values), _CHUNK):
-            rows = slice(start, min(start + _CHUNK, len(values)))
-            chunk = values[rows] if half is None else widen(values[rows], half)
-            yield rows, chunk.reshape(len(chunk), self.heads, -1)
 
 
 def kernel_draw(
