@@ -33,7 +33,6 @@ from hpcgnn.gallery import GalleryGraph, dcsbm, debian_packages, delaunay, grid3
 from hpcgnn.partition import CSRGraph
 
 SEED = 20261121
-METIS_SEEDS = 5
 
 
 def blocks(num_nodes: int, num_blocks: int) -> GalleryGraph:
@@ -71,6 +70,8 @@ def main() -> None:
     cli.add_argument("--parts", default="16,64,256", help="numbers of parts (default: 16,64,256)")
     cli.add_argument("--methods", default=",".join(METHODS), help="from " + ", ".join(METHODS))
     cli.add_argument("--limit", type=int, default=120, help="CPU seconds a case (default: 120)")
+    cli.add_argument("--seeds", type=int, default=5, help="METIS partitions a case (default: 5)")
+    cli.add_argument("--no-joint", action="store_true", help="do not count joint_* (slow)")
     cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
     options = cli.parse_args()
     found: list[dict[str, Any]] = []
@@ -83,7 +84,7 @@ def main() -> None:
             for parts in map(int, options.parts.split(",")):
                 bound = {"graph": name, "parts": parts, "recv_bound": recv_bound(graph, parts)}
                 for method in tuple(ended):
-                    for case in cases(file, parts, method, options.limit):
+                    for case in cases(file, parts, method, options):
                         if "failure" in case:
                             ended.remove(method)
                         else:
@@ -117,13 +118,14 @@ def recv_bound(graph: CSRGraph, parts: int) -> int:
     return bound
 
 
-def cases(file: Path, parts: int, method: str, limit: int) -> list[dict[str, Any]]:
+def cases(file: Path, parts: int, method: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the results of a method: of every seed for METIS, of one for the others."""
     found = []
-    for seed in range(1, 1 + (METIS_SEEDS if method == "metis" else 1)):
+    for seed in range(1, 1 + (options.seeds if method == "metis" else 1)):
         command = [sys.executable, "-m", "benchmarks.partition_case"]
+        arguments = (file, parts, method, seed, options.limit, not options.no_joint)
         done = subprocess.run(
-            [*command, *map(str, (file, parts, method, seed, limit))],
+            [*command, *map(str, arguments)],
             capture_output=True,
             text=True,
             check=False,
@@ -133,7 +135,7 @@ def cases(file: Path, parts: int, method: str, limit: int) -> list[dict[str, Any
             found.append({"seed": seed} | json.loads(done.stdout.splitlines()[-1]))
             continue
         over = done.returncode in {-signal.SIGXCPU, -signal.SIGKILL}
-        failure = f"over {limit} CPU seconds" if over else done.stderr.strip()[-200:]
+        failure = f"over {options.limit} CPU seconds" if over else done.stderr.strip()[-200:]
         report(f"{file.stem}, {parts} parts, {method}: {failure}")
         return [*found, {"seed": seed, "failure": failure}]
     return found
@@ -144,6 +146,7 @@ def show(found: list[dict[str, Any]]) -> None:
     keys = ("max_send_rows", "max_recv_rows", "busiest", "total_rows", "joint_busiest", "seconds")
     for case in found:
         case["busiest"] = max(case["max_send_rows"], case["max_recv_rows"])
+    keys = tuple(key for key in keys if all(key in case for case in found))
     base: dict[tuple[str, int], dict[str, float]] = {}
     for case in found:
         group = [

@@ -1,9 +1,10 @@
 """One partitioner on one graph, in a process of its own so that its peak memory is known.
 
-``python -m benchmarks.partition_case GRAPH.npz PARTS METHOD SEED LIMIT`` prints one JSON object.
+``python -m benchmarks.partition_case FILE.npz PARTS METHOD SEED LIMIT JOINT`` prints JSON.
 Methods: metis, metis-volume, kaminpar, mtkahypar (the peers' Python wheels, one thread), and
 volume:OBJECTIVE or volume-fast:OBJECTIVE. Seconds are CPU seconds of the partitioner's own call:
 converting the graph for a peer does not count. The process ends after LIMIT CPU seconds in all.
+Rows of the joint exchange are counted where JOINT is True.
 """
 
 import json
@@ -28,7 +29,7 @@ Run = Callable[[], Any]
 
 
 def main() -> None:
-    file, parts, method, seed, limit = sys.argv[1:]
+    file, parts, method, seed, limit, joint = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
     arrays = np.load(file)
     graph = CSRGraph(arrays["indptr"], arrays["indices"], arrays["indptr"].size - 1)
@@ -39,14 +40,17 @@ def main() -> None:
     part = np.asarray(run(), np.int32)
     seconds = time.process_time() - began
     peak = peak_bytes() - before
-    print(json.dumps(result(graph, part, int(parts)) | {"seconds": seconds, "peak_bytes": peak}))
+    found = result(graph, part, int(parts))
+    if joint == "True":
+        sent, received = joint_rows(graph, part, int(parts))
+        busiest = max(sent.max(), received.max())
+        found |= {"joint_rows": int(sent.sum()), "joint_busiest": int(busiest)}
+    print(json.dumps(found | {"seconds": seconds, "peak_bytes": peak}))
 
 
 def result(graph: CSRGraph, part: np.ndarray, num_parts: int) -> dict[str, Any]:
     found = asdict(measure(graph, part, num_parts))
     found["send_imbalance"] = found["max_send_rows"] * num_parts / max(found["total_rows"], 1) - 1
-    sent, received = joint_rows(graph, part, num_parts)
-    found |= {"joint_rows": int(sent.sum()), "joint_busiest": int(max(sent.max(), received.max()))}
     return found
 
 
