@@ -5,11 +5,14 @@ from hpcgnn.autograd.attention import ScoresOf, attend, edge_draw
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.moments import moments
+from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as
 from hpcgnn.autograd.scatter import add_rows
 
 __all__ = [
+    "ACTIVATION_FORMATS",
     "DropoutKey",
     "ScoresOf",
+    "activations_as",
     "add_rows",
     "aggregate",
     "attend",

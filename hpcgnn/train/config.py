@@ -7,6 +7,7 @@ A TOML file gives a table for each section; ``section.key=value`` arguments over
 import math
 from dataclasses import dataclass, field
 
+from hpcgnn.autograd import ACTIVATION_FORMATS
 from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.options import choice, option, require
@@ -73,6 +74,9 @@ class TrainConfig:
         "best", "model that is kept: best or best_loss on validation nodes, or last"
     )
     dtype: str = option("float32", "float32 or float64: features, weights and rows on the wire")
+    activations: str = option(
+        "native", "results of layers, while they wait for the backward pass: native or bfloat16"
+    )
 
     def __post_init__(self) -> None:
         choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
@@ -80,6 +84,7 @@ class TrainConfig:
         choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
         choice("train.select", self.select, ("best", "best_loss", "last"))
         choice("train.dtype", self.dtype, ("float32", "float64"))
+        choice("train.activations", self.activations, ACTIVATION_FORMATS)
         for key in ("epochs", "evaluate_every"):
             value = getattr(self, key)
             require(value >= 1, f"train.{key}", value, "must be at least 1")

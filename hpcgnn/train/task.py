@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, activations_as
 from hpcgnn.comm import raise_on_all
 from hpcgnn.errors import InputError
 from hpcgnn.nn import Model
@@ -54,7 +54,7 @@ class NodeTask:
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
-        self._compact = config.exchange.active_sets
+        self._compact, self._activations = config.exchange.active_sets, config.train.activations
         self._train_view, self._train_features = graph.view, graph.features
         self._rows_in_features = self._train_rows
         if self._compact:
@@ -87,7 +87,9 @@ class NodeTask:
             Label smoothing.
         """
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
-        logits_TC: Tensor = model(self._train_view, self._train_features, key)
+        resident = (self._train_features, *model.parameters())
+        with activations_as(self._activations, resident):
+            logits_TC: Tensor = model(self._train_view, self._train_features, key)
         if not self._compact:
             logits_TC = logits_TC[self._train_rows]
         labels, count = self.labels[self._train_rows], self.num_train
