@@ -19,9 +19,10 @@ from hpcgnn.comm import (
     start_reduce,
 )
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Combine, Ghosts, Moved, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
 from hpcgnn.spmm.slots import Slots, split_columns
+from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 

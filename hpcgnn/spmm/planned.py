@@ -9,7 +9,8 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm import CommPlan, ProcessGrid, Transfer, Volume
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Combine, Ghosts, Moved, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
+from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 

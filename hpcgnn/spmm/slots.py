@@ -1,15 +1,16 @@
-"""What exchanges in stages share: blocks cut by columns, and buffers used in turn."""
+"""What exchanges in stages share: blocks cut by columns, buffers used in turn, arrivals."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn.comm import BufferPool
+from hpcgnn.comm import BufferPool, CommPlan, Stage
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.ghosts import Combine
 from hpcgnn.typing import Array, LocalIndices
 
-__all__ = ["Slots", "split_columns"]
+__all__ = ["Slots", "combine_stage", "split_columns"]
 
 
 class Slots:
@@ -93,3 +94,24 @@ def split_columns(
         )
         start = stop
     return tuple(parts)
+
+
+def combine_stage(plan: CommPlan, stage: Stage, arrived: Array, combine: Combine) -> None:
+    """Hand what a stage brought to the owner's side to `combine`, peer by peer.
+
+    Not collective.
+
+    Parameters
+    ----------
+    plan, stage
+        The stage, and the plan that it belongs to.
+    arrived
+        (own rows of the stage, width).
+    combine
+        Takes it in.
+    """
+    first = 0
+    for message in stage.owned:
+        rows = plan.send_rows[message.rows]
+        combine(rows, arrived[first : first + len(rows)])
+        first += len(rows)

@@ -14,9 +14,10 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm import CommPlan, ProcessGrid, Transfer, Volume, shift_times
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.spmm.ghosts import Combine, Ghosts, Moved, Wire, exchange_span, world_ranks
+from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
-from hpcgnn.spmm.slots import Slots, split_columns
+from hpcgnn.spmm.slots import Slots, combine_stage, split_columns
+from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
@@ -192,12 +193,9 @@ class _Push:
         index, received = self._received.popleft()
         with self._exchange.trace.span("wait.reverse"):
             received.wait()
-        arrived, first = self._arrived.rows(index), 0
+        plan, stage = self._exchange.plan, self._exchange.stages[index]
         with self._exchange.trace.span("boundary.add"):
-            for message in self._exchange.stages[index].owned:
-                rows = self._exchange.plan.send_rows[message.rows]
-                self._combine(rows, arrived[first : first + len(rows)])
-                first += len(rows)
+            combine_stage(plan, stage, self._arrived.rows(index), self._combine)
 
     def _slots(self, sizes: list[int], *, ghosts: bool) -> Slots:
         exchange = self._exchange
