@@ -8,13 +8,16 @@ that of forward and backward, each method in a process of its own.
 A layer has 100 input columns and heads of width 100, projection included; its input gets a gradient
 too. An epoch is forward, loss, backward and a step of Adam, on one rank: GraphSAGE with three
 layers of width 256, GCN with two of width 16. A peer whose tensors of edges would pass
-``--most-gib`` is left out of the case.
+``--most-gib`` is left out of the case. Each number of threads has a process of its own.
 """
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
@@ -41,13 +44,39 @@ def main() -> None:
     options = parse_arguments()
     where = surroundings(*LIBRARIES)
     found: list[dict[str, Any]] = []
-    for model, threads in product(options.models, options.threads):
-        for case in run_cases(model, threads, options):
+    for threads in options.threads:
+        cases = each_case(threads, options) if limited_to(threads) else started(threads, options)
+        for case in cases:
             found.append(case)
             if options.json:
                 print_json(case | where)
     if not options.json:
         show(found)
+
+
+def limited_to(threads: int) -> bool:
+    """Return whether every OpenMP runtime of this process has so many threads."""
+    return os.environ.get("OMP_NUM_THREADS") == str(threads)
+
+
+def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Run the cases in a process with so many threads: torch and the kernels have own runtimes."""
+    words_of = ["--threads", str(threads), "--models", ",".join(options.models), "--json"]
+    words_of += ["--peers", ",".join(options.peers), "--graph", options.graph]
+    words_of += ["--repeat", str(options.repeat), "--most-gib", str(options.most_gib)]
+    words_of += ["--no-memory"] * options.no_memory
+    command = [sys.executable, "-m", "benchmarks.bench_epoch", *words_of]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        for line in child.stdout or ():
+            yield json.loads(line)
+    if child.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed")
+
+
+def each_case(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for model in options.models:
+        yield from run_cases(model, threads, options)
 
 
 def parse_arguments() -> argparse.Namespace:
