@@ -23,6 +23,7 @@ class _Attend(torch.autograd.Function):
         values: Tensor,
         targets: Tensor,
         weights: Tensor,
+        bias: Tensor | None,
         operator: AttentionOperator,
         make_scores: ScoresOf,
         draw: EdgeDraw | None,
@@ -31,24 +32,29 @@ class _Attend(torch.autograd.Function):
         keep = any(ctx.needs_input_grad)
         result = operator.attend(scores, _rows(values), _rows(targets), draw, keep=keep)
         out = torch.from_numpy(result.out)
-        ctx.save_for_backward(values, targets, weights, out)
+        if bias is not None:
+            # In place: a sum beside it would be a second tensor of all heads until the backward.
+            out += bias
+        ctx.save_for_backward(values, targets, weights, bias, out)
         ctx.arguments = operator, make_scores, draw
         ctx.lse, ctx.kept = result.lse, result.kept
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        values, targets, weights, out = ctx.saved_tensors
+        values, targets, weights, bias, out = ctx.saved_tensors
         operator, make_scores, draw = ctx.arguments
         scores = make_scores(_rows(weights))
-        attended = Attended(_rows(out), ctx.lse, ctx.kept)
+        added = None if bias is None else _rows(bias)
+        attended = Attended(_rows(out), ctx.lse, ctx.kept, added)
         # The graph may live longer than this pass; the values of other ranks need not.
         ctx.kept = None
         found = operator.attend_transpose(
             scores, _rows(values), _rows(targets), attended, _rows(gradients[0]), draw
         )
         shares = (found.values, found.targets, found.weights)
-        return *(torch.from_numpy(each) for each in shares), None, None, None
+        for_bias = None if bias is None else gradients[0].sum(0)
+        return *(torch.from_numpy(each) for each in shares), for_bias, None, None, None
 
 
 def _rows(x: Tensor) -> FloatArray:
@@ -63,6 +69,7 @@ def attend(
     weights: Tensor,
     make_scores: ScoresOf,
     *,
+    bias: Tensor | None = None,
     draw: EdgeDraw | None = None,
 ) -> Tensor:
     """Return, for each row and head, the mean of its columns' values weighted by a softmax.
@@ -84,16 +91,18 @@ def attend(
         (H, D), equal on all ranks; its gradient is this rank's share.
     make_scores
         Makes the scores of the edges from the weights.
+    bias
+        (H * D,) to add to every row; None: nothing.
     draw
         Edges and weights to leave out, of `edge_draw`.
 
     Returns
     -------
     Tensor
-        (result rows, H * D); zero for rows without edges.
+        (result rows, H * D); the bias alone for rows without edges.
     """
     result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
-        values, targets, weights, operator, make_scores, draw
+        values, targets, weights, bias, operator, make_scores, draw
     )
     return result
 

@@ -88,10 +88,11 @@ class GATLayer(nn.Module):
         operator = cast("AttentionOperator", view.operators[Aggregations.ATTENTION])
         values = self.linear(x)
         targets = self.targets(view.own(x))
-        out = attend(operator, values, targets, self.source, self.scores(), draw=draw)
-        if self.average:
-            out = out.view(-1, *self.source.shape).mean(dim=1)
-        return out + self.bias
+        scores, weights = self.scores(), self.source
+        if not self.average:
+            return attend(operator, values, targets, weights, scores, bias=self.bias, draw=draw)
+        out = attend(operator, values, targets, weights, scores, draw=draw)
+        return out.view(-1, *weights.shape).mean(dim=1) + self.bias
 
 
 class GATv2Layer(GATLayer):

@@ -82,11 +82,14 @@ class Attended:
         (rows, H) log of the sum of exponentiated scores; -inf for rows without edges.
     kept
         Values of other ranks from the forward pass; None when they are to be fetched again.
+    bias
+        (H * D,) that was added to `out` in place since; None: nothing.
     """
 
     out: FloatArray
     lse: FloatArray
     kept: tuple[Array, ...] | None
+    bias: FloatArray | None = None
 
 
 @runtime_checkable

@@ -113,7 +113,7 @@ class DistributedAttention(DistributedSpMM):
         """
         self._check(values, targets)
         delta = np.empty((len(targets), scores.heads), values.dtype)
-        kernels.attention_delta(gradient, attended.out, delta)
+        kernels.attention_delta(gradient, attended.out, delta, bias=attended.bias)
         saved = attended.lse, gradient, delta
         found = Gradients(
             np.zeros_like(values), np.zeros_like(targets), np.zeros_like(scores.weights)
