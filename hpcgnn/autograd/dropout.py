@@ -22,20 +22,23 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class DropoutKey:
-    """Identifies one draw of masks: the seed of the run, the epoch and the place in the model."""
+    """Identifies one draw of masks: the seed of the run, the step and the place in the model.
+
+    `step` is a number that no other step of the seed has: the epoch, where an epoch is one step.
+    """
 
     seed: int
-    epoch: int
+    step: int
     place: int = 0
 
     def at(self, place: int) -> "DropoutKey":
         """Return the key of another place in the model."""
-        return DropoutKey(self.seed, self.epoch, place)
+        return DropoutKey(self.seed, self.step, place)
 
     def word(self) -> int:
         """Return 64 well-mixed bits (the finaliser of MurmurHash3 over the three fields)."""
         word = 0x9E3779B97F4A7C15
-        for field in (self.seed, self.epoch, self.place):
+        for field in (self.seed, self.step, self.place):
             word = (word ^ (field & _MASK)) * 0xFF51AFD7ED558CCD & _MASK
             word ^= word >> 33
             word = word * 0xC4CEB9FE1A85EC53 & _MASK

@@ -18,6 +18,7 @@ from hpcgnn.nn.model import (
     GraphView,
     LayerView,
     Model,
+    TrainableModule,
 )
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, make_model
@@ -51,6 +52,7 @@ __all__ = [
     "ModelShape",
     "Norm",
     "Propagation",
+    "TrainableModule",
     "make_model",
     "make_norm",
     "multi_label_loss",

@@ -23,6 +23,7 @@ __all__ = [
     "GraphView",
     "LayerView",
     "Model",
+    "TrainableModule",
 ]
 
 
@@ -146,7 +147,15 @@ class GraphView:
         return replace(first, following=tuple(following)) if following else first
 
 
-class Model(nn.Module, ABC):
+class TrainableModule(nn.Module, ABC):
+    """What the training loop can train."""
+
+    @abstractmethod
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the first layer, which may decay apart from the others."""
+
+
+class Model(TrainableModule):
     """A node model. Subclasses name the `aggregations` they need and implement `forward`.
 
     Not collective.
@@ -202,7 +211,3 @@ class Model(nn.Module, ABC):
 
         Collective.
         """
-
-    @abstractmethod
-    def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the first layer."""

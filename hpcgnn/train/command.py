@@ -18,15 +18,15 @@ from hpcgnn.errors import InputError
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import describe_keys, load_config
-from hpcgnn.train.load import load_task
-from hpcgnn.train.local_graph import LocalGraph
 from hpcgnn.train.loop import Outcome, TrainingLoop
-from hpcgnn.train.predictions import save_predictions
-from hpcgnn.train.report import describe_run, print_results
+from hpcgnn.train.report import print_results
 from hpcgnn.train.resume import find_finished, open_run
 from hpcgnn.train.run_directory import RunDirectory
+from hpcgnn.train.saved_model import best_seed
 from hpcgnn.train.signals import EXIT_REQUEUE, StopRequest, stop_on_signals
 from hpcgnn.train.summary import gather_rank_details, summarise
+from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import TASKS
 from hpcgnn.train.threads import set_threads
 
 __all__ = ["main", "run_training"]
@@ -144,10 +144,10 @@ def _train(
     wants_file = config.trace.enabled
     trace = TraceRecorder.unattached() if wants_file else TraceRecorder.open(None, 0, {})
     try:
-        task = load_task(grid, config, trace)
-        checkpoint = open_run(grid, config, task.graph.facts, directory)
+        task = TASKS[config.train.task].load(grid, config, trace)
+        checkpoint = open_run(grid, config, task.facts, directory)
         if grid.rank == 0:
-            report(describe_run(task.graph, config, threads))
+            report(task.describe(threads))
             if checkpoint is not None:
                 report("going on with seed {seed} after epoch {epoch}".format(**checkpoint.state))
         if wants_file:
@@ -162,7 +162,7 @@ def _train(
             stop=stop,
         )
         outcome = loop.run()
-        summary = _finish(task.graph, config, trace, directory, outcome)
+        summary = _finish(task, config, trace, directory, outcome)
     except BaseException:
         # One fault at a time: a disk that took no checkpoint will not take the trace either.
         with contextlib.suppress(InputError):
@@ -190,19 +190,20 @@ def _attach_trace(
 
 
 def _finish(
-    graph: LocalGraph,
+    task: Task,
     config: Config,
     trace: TraceRecorder,
     directory: RunDirectory,
     outcome: Outcome,
 ) -> dict[str, Any] | None:
     """Write what an ended run leaves, the summary last; return it on rank 0."""
-    grid, summary = graph.grid, None
-    ranks = gather_rank_details(graph, trace)
+    grid, summary = task.grid, None
+    ranks = gather_rank_details(task, trace)
     if config.run.save_predictions and not outcome.stopped:
         trace.set_epoch(None)
         with trace.span("evaluate.predictions"):
-            save_predictions(graph, directory, outcome.results)
+            seed = best_seed({each["seed"]: each["valid"] for each in outcome.results})
+            task.save_predictions(directory, seed)
     with agree(grid.world):
         trace.close()
         if grid.rank == 0 and outcome.stopped:
@@ -211,6 +212,6 @@ def _finish(
                 f"{directory.checkpoints}: start the same command again to go on"
             )
         elif grid.rank == 0:
-            summary = summarise(config, graph, outcome, directory.read_metrics(), ranks)
+            summary = summarise(config, task, outcome, directory.read_metrics(), ranks)
             directory.write_summary(summary)
     return summary

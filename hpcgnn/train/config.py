@@ -49,6 +49,7 @@ class GraphConfig:
 class TrainConfig:
     """Optimisation."""
 
+    task: str = option("full", "what a step trains on: full (the whole graph)")
     epochs: int = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
     optimizer: str = option("adam", "adam, adamw or sgd")
@@ -79,6 +80,7 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
+        choice("train.task", self.task, ("full",))
         choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
         choice("train.schedule", self.schedule, ("constant", "cosine", "step", "exponential"))
         choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))

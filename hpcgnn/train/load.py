@@ -17,24 +17,9 @@ from hpcgnn.train.features import FeatureScale, cast_features, scale_features
 from hpcgnn.train.label_inputs import label_columns
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph, shape_for
 from hpcgnn.train.smoothing import make_smoother
-from hpcgnn.train.task import NodeTask
 from hpcgnn.typing import FloatArray
 
-__all__ = ["load_graph", "load_task"]
-
-
-def load_task(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> NodeTask:
-    """Read this rank's share of the graph and prepare to train on it.
-
-    Collective.
-
-    Raises
-    ------
-    CollectiveInputError
-        As `load_graph`, and when there are no labels, no split or no node to train on.
-    """
-    graph = load_graph(grid, config, trace, needs=("features", "labels", "split"))
-    return NodeTask(graph, config)
+__all__ = ["load_graph"]
 
 
 def load_graph(

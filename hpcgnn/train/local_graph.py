@@ -10,17 +10,16 @@ from hpcgnn.train.config import Config
 from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.train.smoothing import Smoother
+from hpcgnn.train.task import Facts
 from hpcgnn.typing import Array
 
 __all__ = ["GraphFacts", "LocalGraph", "shape_for"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphFacts:
+class GraphFacts(Facts):
     """Sizes of the graph, equal on all ranks; `relations` are those that the model tells apart."""
 
-    name: str
-    fingerprint: str
     num_nodes: int
     num_edges: int
     num_features: int

@@ -12,7 +12,7 @@ from hpcgnn.train.display import EpochDisplay
 from hpcgnn.train.run_directory import RunDirectory
 from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.signals import StopRequest
-from hpcgnn.train.task import NodeTask
+from hpcgnn.train.task import Task
 
 __all__ = ["Outcome", "TrainingLoop"]
 
@@ -44,7 +44,7 @@ class TrainingLoop:
     Parameters
     ----------
     grid, task, config, trace
-        The ranks, the rank's share of the graph, the configuration, the recorder.
+        The ranks, what is trained, the configuration, the recorder.
     directory
         Where results go, prepared by `open_run`; used on rank 0.
     checkpoint
@@ -57,7 +57,7 @@ class TrainingLoop:
         self,
         *,
         grid: ProcessGrid,
-        task: NodeTask,
+        task: Task,
         config: Config,
         trace: TraceRecorder,
         directory: RunDirectory,
@@ -126,7 +126,7 @@ class TrainingLoop:
             if self._grid.rank == 0:
                 more = {
                     "finished_seeds": self._results,
-                    "graph": dataclasses.asdict(self._task.graph.facts),
+                    "graph": dataclasses.asdict(self._task.facts),
                 }
                 write_checkpoint(self._directory.checkpoints, run.checkpoint(more))
                 self._prune(run.seed)

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from hpcgnn.comm import ProcessGrid, allreduce_sum
-from hpcgnn.nn import Model
+from hpcgnn.nn import TrainableModule
 from hpcgnn.train.config import TrainConfig
 
 __all__ = ["clip_gradients", "learning_rate", "make_optimizer", "sum_gradients"]
 
 
-def make_optimizer(model: Model, config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: TrainableModule, config: TrainConfig) -> torch.optim.Optimizer:
     """Return the optimiser of `config` over the parameters of `model`.
 
     Not collective.
@@ -27,7 +27,7 @@ def make_optimizer(model: Model, config: TrainConfig) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov)
 
 
-def _parameter_groups(model: Model, config: TrainConfig) -> list[dict[str, object]]:
+def _parameter_groups(model: TrainableModule, config: TrainConfig) -> list[dict[str, object]]:
     decay = config.weight_decay
     if config.weight_decay_layers == "all":
         return [{"params": list(model.parameters()), "weight_decay": decay}]

@@ -1,29 +1,11 @@
-"""What a run tells its user on rank 0: a line at the start, a table at the end."""
+"""What a run tells its user on rank 0 at its end."""
 
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.console import print_table, report
-from hpcgnn.train.config import Config
-from hpcgnn.train.local_graph import LocalGraph
 
-__all__ = ["describe_run", "print_results"]
-
-
-def describe_run(graph: LocalGraph, config: Config, threads: int) -> str:
-    """Return the line that says what is about to run.
-
-    Not collective.
-    """
-    facts, grid = graph.facts, graph.grid
-    edges = "directed edges" if facts.directed else "edges"
-    return (
-        f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, {facts.num_edges} {edges}, "
-        f"{facts.num_features} features, {facts.num_classes} classes; {grid.size} ranks with "
-        f"{threads} threads, {facts.num_parts} parts, {config.exchange.method} exchange, "
-        f"{config.exchange.schedule} schedule, "
-        f"replication {grid.replication}, {config.train.dtype}"
-    )
+__all__ = ["print_results"]
 
 
 def print_results(summary: dict[str, Any], path: Path) -> None:

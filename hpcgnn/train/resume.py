@@ -5,11 +5,11 @@ from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphStore
 from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, read_checkpoint
 from hpcgnn.train.config import Config
-from hpcgnn.train.local_graph import GraphFacts
 from hpcgnn.train.run_directory import RunDirectory
+from hpcgnn.train.task import Facts
+from hpcgnn.train.tasks import TASKS
 
 __all__ = ["find_finished", "open_run"]
 
@@ -31,15 +31,15 @@ def find_finished(
         if grid.rank == 0 and config.run.resume != "never":
             summary = directory.finished(config)
             if summary is not None:
-                with GraphStore.open(config.graph.store) as store:
-                    # Another graph in the same place: go on to the error that says so.
-                    if summary["graph"]["fingerprint"] != store.fingerprint:
-                        summary = None
+                fingerprint = TASKS[config.train.task].fingerprint(config)
+                # Another graph in the same place: go on to the error that says so.
+                if summary["fingerprint"] != fingerprint:
+                    summary = None
     return bcast(grid.world, summary)
 
 
 def open_run(
-    grid: ProcessGrid, config: Config, facts: GraphFacts, directory: RunDirectory
+    grid: ProcessGrid, config: Config, facts: Facts, directory: RunDirectory
 ) -> Checkpoint | None:
     """Prepare the run directory; return the checkpoint to go on from, or None for a fresh start.
 
@@ -82,7 +82,7 @@ def _newest(config: Config, directory: RunDirectory) -> Path | None:
     return max(found)[2] if found else None
 
 
-def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: GraphFacts) -> None:
+def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Facts) -> None:
     state = checkpoint.state
     if state["seed"] not in config.train.seeds:
         raise InputError(

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 
-from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, sum_over_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
 from hpcgnn.train.config import Config
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.optimise import clip_gradients, learning_rate, make_optimizer, sum_gradients
-from hpcgnn.train.task import NodeTask
+from hpcgnn.train.task import Step, Task
 
 __all__ = ["SeedRun"]
 
@@ -26,7 +25,7 @@ class SeedRun:
     Parameters
     ----------
     task
-        The rank's share of the graph.
+        What is trained.
     config
         The configuration.
     seed
@@ -35,11 +34,11 @@ class SeedRun:
         Where times are recorded.
     """
 
-    def __init__(self, task: NodeTask, config: Config, seed: int, trace: TraceRecorder) -> None:
+    def __init__(self, task: Task, config: Config, seed: int, trace: TraceRecorder) -> None:
         self._task, self._config, self._trace = task, config, trace
         self.seed = seed
         self.epoch = 0
-        self.model = task.graph.make_model(config, seed)
+        self.model = task.make_model(seed)
         self._optimizer = make_optimizer(self.model, config.train)
         self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
         self._kept_model = self._weights()
@@ -78,7 +77,7 @@ class SeedRun:
         moved_before = self._moved()
         began = time.perf_counter()
         rate = learning_rate(config, epoch)
-        loss = self._step(rate)
+        losses = [self._step(step, rate) for step in self._task.steps(self.seed, epoch)]
         trained = time.perf_counter()
         row: dict[str, Any] = {"seed": self.seed, "epoch": epoch, "learning_rate": rate}
         self.epoch += 1
@@ -88,9 +87,10 @@ class SeedRun:
                 evaluation = self._task.evaluate(self.model)
         evaluated = time.perf_counter()
         moved = [now - before for now, before in zip(self._moved(), moved_before, strict=True)]
+        grid = self._task.grid
+        sums = sum_over_ranks(grid.world, [math.fsum(losses), float(stop), *moved])
         # Every replica of a block row brings the same share of the loss.
-        sums = sum_over_ranks(self._task.graph.grid.world, [loss, float(stop), *moved])
-        row["train_loss"] = self._last_loss = sums[0] / self._task.graph.grid.replication
+        row["train_loss"] = self._last_loss = sums[0] / (grid.replication * len(losses))
         if evaluation is not None:
             row |= {key: v for key, v in evaluation.values.items() if key != "train_loss"}
         self._check_finite(row)
@@ -113,13 +113,12 @@ class SeedRun:
             "train_loss": self._last_loss,
             **more,
         }
-        scale = self._task.graph.scale
         return Checkpoint(
             state,
             model=self._weights(),
             optimizer=optimizer_tensors(self.model, self._optimizer),
             best=self._kept_model,
-            features={} if scale is None else scale.tensors(),
+            features=dict(self._task.tensors()),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -142,8 +141,10 @@ class SeedRun:
         Collective.
         """
         metrics = self._kept["metrics"]
-        metric = self._task.graph.facts.metric
-        result = {
+        metric = self._task.facts.metric
+        model = self._task.make_model(self.seed)
+        model.load_state_dict(self._kept_model)
+        return {
             "seed": self.seed,
             "epochs": self.epoch,
             "best_epoch": self._kept["epoch"],
@@ -151,25 +152,18 @@ class SeedRun:
             "test": metrics.get(f"test_{metric}"),
             "final_train_loss": self._last_loss,
             "metrics": metrics,
+            **self._task.evaluate_kept(model),
         }
-        if self._task.graph.smoother is not None:
-            model = self._task.graph.make_model(self._config, self.seed)
-            model.load_state_dict(self._kept_model)
-            smoothed = self._task.evaluate_smoothed(model)
-            result["smoothed"] = {split: smoothed.chosen(split) for split in ("valid", "test")}
-        return result
 
-    def _step(self, rate: float) -> float:
-        task, config, trace = self._task, self._config.train, self._trace
-        graph = task.graph
+    def _step(self, step: Step, rate: float) -> float:
+        config, trace = self._config.train, self._trace
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
-            key = DropoutKey(self.seed, self.epoch)
-            loss = task.train_loss(self.model, key, config.label_smoothing)
+            loss = step(self.model)
         with trace.span("dense.backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):
-            sum_gradients(graph.grid, self.model.parameters())
+            sum_gradients(self._task.grid, self.model.parameters())
         with trace.span("optimiser"):
             clip_gradients(self.model.parameters(), config.clip_norm)
             for group in self._optimizer.param_groups:

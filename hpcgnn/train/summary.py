@@ -9,8 +9,8 @@ from typing import Any
 from hpcgnn import __version__
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
-from hpcgnn.train.local_graph import LocalGraph
 from hpcgnn.train.loop import Outcome
+from hpcgnn.train.task import Task
 
 __all__ = ["gather_rank_details", "summarise"]
 
@@ -18,7 +18,7 @@ FORMAT_VERSION = 1
 _KIBIBYTE = 1024
 
 
-def gather_rank_details(graph: LocalGraph, trace: TraceRecorder) -> list[dict[str, Any]]:
+def gather_rank_details(task: Task, trace: TraceRecorder) -> list[dict[str, Any]]:
     """Return a line for each rank, on rank 0; others get an empty list.
 
     Collective.
@@ -26,23 +26,21 @@ def gather_rank_details(graph: LocalGraph, trace: TraceRecorder) -> list[dict[st
     totals = trace.totals()
     moved = {name: each for name, each in totals.items() if name.startswith("exchange")}
     mine = {
-        "rank": graph.grid.rank,
+        "rank": task.grid.rank,
         "host": platform.node(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
         "seconds_by_phase": trace.seconds_by_phase(),
         "rows_sent": int(sum(each["rows"] for each in moved.values())),
         "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
         "exchanges": moved,
-        "ghost_bytes_max": graph.grid.buffers.ghosts.peak,
-        "buffer_bytes": graph.grid.buffers.num_bytes,
-        **graph.details,
+        **task.rank_details(),
     }
-    return graph.grid.world.gather(mine, root=0) or []
+    return task.grid.world.gather(mine, root=0) or []
 
 
 def summarise(
     config: Config,
-    graph: LocalGraph,
+    task: Task,
     outcome: Outcome,
     rows: list[dict[str, Any]],
     ranks: list[dict[str, Any]],
@@ -53,7 +51,7 @@ def summarise(
 
     Parameters
     ----------
-    config, graph
+    config, task
         Of the run.
     outcome
         Of the training loop; times and rows of `ranks` belong to its epochs, while `rows` has those
@@ -63,29 +61,18 @@ def summarise(
     ranks
         Of `gather_rank_details`.
     """
-    facts, results = graph.facts, outcome.results
+    facts, results = task.facts, outcome.results
     prefixes = ("valid", "test")
     values = {p: [each[p] for each in results if each[p] is not None] for p in prefixes}
     return {
         "format_version": FORMAT_VERSION,
         "version": __version__,
         "name": facts.name,
+        "fingerprint": facts.fingerprint,
         "model": config.model.name,
-        "ranks": graph.grid.size,
-        "parts": facts.num_parts,
-        "exchange": config.exchange.method,
-        "replication": config.exchange.replication,
-        "schedule": config.exchange.schedule,
-        "prefetch": config.exchange.prefetch,
-        "graph": {
-            "name": facts.name,
-            "num_nodes": facts.num_nodes,
-            "num_edges": facts.num_edges,
-            "directed": facts.directed,
-            "num_features": facts.num_features,
-            "num_classes": facts.num_classes,
-            "fingerprint": facts.fingerprint,
-        },
+        "task": config.train.task,
+        "ranks": task.grid.size,
+        **task.summary(ranks),
         "metric": facts.metric,
         "seeds": results,
         "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
@@ -94,13 +81,6 @@ def summarise(
         "session_epochs": outcome.epochs_run,
         "epoch_s": _spread([row["epoch_s"] for row in rows]),
         "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
-        "exchange_rows": {
-            "total": sum(rank["exchange_send_rows"] for rank in ranks),
-            "max_send": max((rank["exchange_send_rows"] for rank in ranks), default=0),
-            "max_recv": max((rank["exchange_recv_rows"] for rank in ranks), default=0),
-            "max_pair": max((rank["exchange_max_pair_rows"] for rank in ranks), default=0),
-        },
-        "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
         "ranks_detail": ranks,
     }
 

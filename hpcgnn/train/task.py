@@ -1,145 +1,94 @@
-"""Full-graph node classification: the loss over all ranks, and how logits score."""
+"""What the training loop asks of a task; each kind of training is one."""
 
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey, activations_as
-from hpcgnn.comm import raise_on_all
-from hpcgnn.errors import InputError
-from hpcgnn.nn import Model
-from hpcgnn.nn.losses import multi_label_loss, single_label_loss
-from hpcgnn.storage import Split
-from hpcgnn.train.config import Config
-from hpcgnn.train.label_inputs import HiddenLabels
-from hpcgnn.train.local_graph import LocalGraph
-from hpcgnn.train.metrics import Evaluation, evaluate_multi_label, evaluate_single_label
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.nn import TrainableModule
+from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.run_directory import RunDirectory
 
-__all__ = ["NodeTask"]
+__all__ = ["Facts", "Step", "Task"]
+
+Step: TypeAlias = Callable[[Any], Tensor]
+"""Gives, for the model, this rank's share of a step's loss; collective. The shares of a layer of
+the grid add up to the loss."""
 
 
-class NodeTask:
-    """The rows of one rank and the loss over all ranks.
-
-    Collective.
+@dataclass(frozen=True, kw_only=True)
+class Facts(ABC):
+    """What is trained on, equal on all ranks and kept in checkpoints.
 
     Parameters
     ----------
-    graph
-        The share of this rank, with labels and split.
-    config
-        The configuration.
-
-    Raises
-    ------
-    CollectiveInputError
-        When no node of the whole graph is there to train on, or none to be patient about.
+    name
+        For tables.
+    fingerprint
+        Of the store: a run goes on with the same content only.
     """
 
-    def __init__(self, graph: LocalGraph, config: Config) -> None:
-        assert graph.labels is not None
-        assert graph.split is not None
-        self.graph = graph
-        multi_label = graph.facts.multi_label
-        # (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype.
-        self.labels = torch.from_numpy(graph.labels).to(
-            graph.features.dtype if multi_label else torch.int64
-        )
-        self.split = torch.from_numpy(graph.split)
-        labelled = np.ones(len(graph.split), bool) if multi_label else graph.labels >= 0
-        rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
-        self._train_rows = torch.from_numpy(rows[Split.TRAIN])
-        counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
-        self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
-        raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
-        self._compact, self._activations = config.exchange.active_sets, config.train.activations
-        self._train_view, self._train_features = graph.view, graph.features
-        self._rows_in_features = self._train_rows
-        if self._compact:
-            self._activate(graph.num_aggregations(config))
-        self._hidden_labels: HiddenLabels | None = None
-        if config.train.label_augmentation > 0:
-            if not self._compact:
-                # Evaluation sees the labels that training hides.
-                self._train_features = graph.features.clone()
-            self._hidden_labels = HiddenLabels(
-                self._train_features,
-                self._rows_in_features,
-                graph.view.node_ids[self._train_rows.numpy()],
-                graph.facts.num_classes,
-                config.train.label_augmentation,
-            )
+    name: str
+    fingerprint: str
 
-    def train_loss(self, model: Model, key: DropoutKey, smoothing: float) -> Tensor:
-        """Return this rank's share of the training loss; the shares of a layer add up to it.
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The metric that models are chosen by."""
 
-        Collective.
 
-        Parameters
-        ----------
-        model
-            The model.
-        key
-            The draw of dropout masks and hidden labels.
-        smoothing
-            Label smoothing.
+class Task(Protocol):
+    """The data of one rank, how a step's loss comes from it, and how models are judged.
+
+    All that a task draws at random is a function of seed and epoch, so that a run which goes on
+    from a checkpoint, which lies between two epochs, is the run that was not interrupted.
+    """
+
+    grid: ProcessGrid
+
+    @property
+    def facts(self) -> Facts:
+        """What is trained on."""
+        ...
+
+    def make_model(self, seed: int) -> TrainableModule:
+        """Return a new model, equal on all ranks; not collective."""
+        ...
+
+    def steps(self, seed: int, epoch: int) -> Iterable[Step]:
+        """Yield the steps of an epoch, at least one and equally many on all ranks; collective.
+
+        The loop updates the model by a step's loss before it asks for the next step.
         """
-        hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
-        resident = (self._train_features, *model.parameters())
-        with activations_as(self._activations, resident):
-            logits_TC: Tensor = model(self._train_view, self._train_features, key)
-        if not self._compact:
-            logits_TC = logits_TC[self._train_rows]
-        labels, count = self.labels[self._train_rows], self.num_train
-        if hidden is not None:
-            logits_TC, labels = logits_TC[hidden], labels[hidden]
-            count = max(int(self.graph.grid.layer.allreduce(len(labels))), 1)
-        loss = multi_label_loss if self.graph.facts.multi_label else single_label_loss
-        return loss(logits_TC, labels, count, smoothing)
+        ...
 
-    def _activate(self, depth: int) -> None:
-        graph = self.graph
-        targets = np.zeros(len(self.split), np.bool_)
-        targets[self._train_rows.numpy()] = True
-        with graph.products.trace.span("plan.active_sets"):
-            active = graph.products.active_views(targets, depth)
-        self._train_view = replace(graph.view, active=active.layers)
-        self._train_features = graph.features[active.inputs]
-        self._rows_in_features = torch.searchsorted(active.inputs, self._train_rows)
+    def evaluate(self, model: Any) -> Evaluation:
+        """Return the metrics of `model` on all splits; collective."""
+        ...
 
-    @torch.no_grad()
-    def evaluate(self, model: Model) -> Evaluation:
-        """Return the metrics of `model` on all splits.
+    def evaluate_kept(self, model: Any) -> dict[str, Any]:
+        """Return what an ended seed's line says beside its metrics; collective."""
+        ...
 
-        Collective.
-        """
-        return self._judge(model(self.graph.view, self.graph.features, None))
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return what a checkpoint keeps beside the model, for predictions; not collective."""
+        ...
 
-    @torch.no_grad()
-    def evaluate_smoothed(self, model: Model) -> Evaluation:
-        """Return the metrics of the corrected and smoothed predictions of `model`.
+    def describe(self, threads: int) -> str:
+        """Return the line that says what is about to run; not collective."""
+        ...
 
-        Collective.
-        """
-        assert self.graph.smoother is not None
-        return self._judge(self.graph.smoother(model(self.graph.view, self.graph.features, None)))
+    def rank_details(self) -> dict[str, Any]:
+        """Return this rank's line in the summary, beside times and bytes; not collective."""
+        ...
 
-    def _judge(self, logits_NC: Tensor) -> Evaluation:
-        evaluate = evaluate_multi_label if self.graph.facts.multi_label else evaluate_single_label
-        return evaluate(self.graph.grid, logits_NC, self.labels, self.split)
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the task's keys of summary.json, from all `rank_details`; not collective."""
+        ...
 
-
-def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
-    if num_train == 0:
-        return InputError(
-            f"{config.graph.store}: no labelled node is in the training split; "
-            "convert the graph with a split that has training nodes"
-        )
-    if num_valid == 0 and config.train.patience > 0:
-        return InputError(
-            f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
-            "validation node; set train.patience=0 or convert with a validation split"
-        )
-    return None
+    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
+        """Write the predictions of the model that `seed` kept; collective."""
+        ...
