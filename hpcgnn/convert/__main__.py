@@ -1,6 +1,7 @@
 """``python -m hpcgnn.convert``: turn a graph in any known format into a store."""
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from hpcgnn.console import print_json, print_table, report, run_command
 from hpcgnn.convert.conversion import convert
 from hpcgnn.convert.formats import FORMATS, detect
 from hpcgnn.convert.pipeline import Report
+from hpcgnn.convert.programs import command as programs
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
 
@@ -17,7 +19,11 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Convert as the command line says; raises `InputError` for faulty input."""
-    given = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["programs"]:
+        programs.main(words[1:])
+        return
+    given = _parser().parse_args(words)
     if given.memory < 1:
         raise InputError(f"--memory {given.memory}: give at least 1 (MiB)")
     if given.num_nodes is not None and given.num_nodes < 1:
@@ -39,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hpcgnn.convert",
         description="Convert a graph into a store (HDF5). docs/formats.md describes each format.",
-        epilog="formats: " + "; ".join(f"{name}: {each.about}" for name, each in FORMATS.items()),
+        epilog="python -m hpcgnn.convert programs --help: program graphs from Python sources. "
+        "formats: " + "; ".join(f"{name}: {each.about}" for name, each in FORMATS.items()),
     )
     parser.add_argument("input", metavar="INPUT", help="file or folder to read")
     parser.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")

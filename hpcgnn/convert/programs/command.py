@@ -1,0 +1,110 @@
+"""``python -m hpcgnn.convert programs``: folders of Python into a store of program graphs."""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcgnn.console import print_json, print_table, report
+from hpcgnn.convert.programs.conversion import ProgramReport, convert_programs
+from hpcgnn.convert.programs.options import GRANULARITIES, ProgramOptions
+from hpcgnn.convert.programs.release import convert_release
+from hpcgnn.errors import InputError
+
+__all__ = ["main"]
+
+_COUNTS = {
+    "steps": "steps of message passing: what reaches no candidate in so many is dropped",
+    "functions_per_file": "functions with holes in a file, 0: all",
+    "holes_per_function": "holes in a function, 0: all",
+    "max_candidates": "variables that a hole offers",
+    "max_nodes": "larger graphs are dropped",
+    "num_buckets": "buckets of hashed sub-tokens",
+    "seed": "of every choice by chance",
+}
+_SHARES = {
+    "valid_share": "files of seen packages for validation",
+    "test_share": "files of seen packages for testing",
+    "unseen_share": "files, in whole packages, that are kept apart",
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Convert as the command line says; raises `InputError` for faulty input."""
+    given = _parser().parse_args(arguments)
+    options = _options(given)
+    started = time.perf_counter()
+    if given.release:
+        result = convert_release([Path(each) for each in given.inputs], given.output, options)
+    else:
+        result = convert_programs(given.inputs, given.output, options, processes=given.processes)
+    summary = _summary(result, time.perf_counter() - started)
+    for name, reason in result.failures.items():
+        report(f"not read: {name}: {reason}")
+    if given.json:
+        print_json(summary)
+    else:
+        print_table(f"store {result.path}", ("field", "value"), list(summary.items()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcgnn.convert programs",
+        description="Convert Python sources into a store of program graphs with VarMisuse holes.",
+        epilog="A call that was stopped goes on where it was when it is repeated.",
+    )
+    parser.add_argument("inputs", nargs="+", metavar="DIR", help="folders of Python sources")
+    parser.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
+    parser.add_argument(
+        "--release",
+        action="store_true",
+        help="the folders hold the public VarMisuse release: gzipped JSON lists of graphs",
+    )
+    parser.add_argument(
+        "--granularity",
+        choices=GRANULARITIES,
+        default=ProgramOptions.granularity,
+        help="snippet around a hole (default: %(default)s, the outermost at top level)",
+    )
+    for kind, table in ((int, _COUNTS), (float, _SHARES)):
+        for name, about in table.items():
+            flag = f"--{name.replace('_', '-')}"
+            default = getattr(ProgramOptions(), name)
+            parser.add_argument(flag, type=kind, default=default, help=f"{about} ({default})")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="default: one a core"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _options(given: argparse.Namespace) -> ProgramOptions:
+    least = {"max_candidates": 2, "max_nodes": 2, "num_buckets": 1, "seed": None}
+    for name in (*_COUNTS, "processes"):
+        low = least.get(name, 1 if name == "processes" else 0)
+        if low is not None and getattr(given, name) < low:
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} {getattr(given, name)}: give at least {low}")
+    if given.num_buckets > 1 << 16:
+        raise InputError(f"--num-buckets {given.num_buckets}: give at most 65536")
+    shares = {name: getattr(given, name) for name in _SHARES}
+    if min(shares.values()) < 0 or shares["valid_share"] + shares["test_share"] >= 1:
+        raise InputError("--valid-share and --test-share must leave something to train on")
+    if not shares["unseen_share"] < 1:
+        raise InputError(f"--unseen-share {given.unseen_share}: give less than 1")
+    chosen = {name: getattr(given, name) for name in (*_COUNTS, *_SHARES)}
+    return ProgramOptions(granularity=given.granularity, **chosen)
+
+
+def _summary(result: ProgramReport, seconds: float) -> dict[str, object]:
+    return {
+        "path": str(result.path),
+        "num_files": result.num_files,
+        "num_instances": sum(result.splits.values()),
+        **{f"num_{name}": count for name, count in result.splits.items()},
+        "unreadable_files": len(result.failures),
+        "repeated_snippets": result.repeated,
+        "too_large": result.too_large,
+        "seconds": round(seconds, 3),
+    }

@@ -1,0 +1,227 @@
+"""Where a variable may have been read and written last: a walk in the order of evaluation."""
+
+# ruff: noqa: N802, N815 - methods are named after the nodes that they are called for.
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcgnn.convert.programs.scopes import Variable, parameters
+
+__all__ = ["DataFlow"]
+
+_SECOND_PASS_DEPTH = 3
+"""Loops nested deeper are walked once: each level doubles the work."""
+
+Nodes = frozenset[int]
+State = dict[Variable, tuple[Nodes, Nodes]]
+"""For each variable the graph nodes that may have read and written it last."""
+
+_EMPTY: tuple[Nodes, Nodes] = (frozenset(), frozenset())
+
+
+def _join(*states: State) -> State:
+    joined = dict(states[0])
+    for state in states[1:]:
+        for variable, (reads, writes) in state.items():
+            old_reads, old_writes = joined.get(variable, _EMPTY)
+            joined[variable] = old_reads | reads, old_writes | writes
+    return joined
+
+
+@dataclass
+class _Loop:
+    breaks: list[State] = field(default_factory=list)
+    continues: list[State] = field(default_factory=list)
+
+
+class DataFlow:
+    """The walk over one snippet.
+
+    Parameters
+    ----------
+    occurrence
+        The graph node and the variable of a name; None for a name that is no variable.
+    hole, candidates
+        The name that is hidden, and the graph node of each variable that may stand there: each is
+        read there, as far as its own uses are concerned.
+
+    Attributes
+    ----------
+    last_reads, last_writes
+        Edges from a use to those that may have come last before it.
+    """
+
+    def __init__(
+        self,
+        occurrence: Callable[[ast.Name | ast.arg], tuple[int, Variable] | None],
+        hole: ast.AST,
+        candidates: Mapping[Variable, int],
+    ) -> None:
+        self._occurrence, self._hole, self._candidates = occurrence, hole, candidates
+        self.last_reads: set[tuple[int, int]] = set()
+        self.last_writes: set[tuple[int, int]] = set()
+        self._state: State = {}
+        self._loops: list[_Loop] = []
+
+    def walk(self, root: ast.AST) -> None:
+        """Walk a module, class, function, statement or expression."""
+        handler = getattr(self, f"_walk_{type(root).__name__}", None)
+        if handler is None:
+            self._walk_all(ast.iter_child_nodes(root))
+        else:
+            handler(root)
+
+    def _walk_all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.walk(node)
+
+    def _walk_Name(self, node: ast.Name) -> None:
+        if node is self._hole:
+            for variable, graph_node in self._candidates.items():
+                reads, writes = self._link(graph_node, variable)
+                # What comes next may follow the hole or, were it another variable, what was before.
+                self._state[variable] = reads | {graph_node}, writes
+        elif isinstance(node.ctx, ast.Load):
+            self._read(node)
+        else:
+            self._write(node)
+
+    def _walk_arg(self, node: ast.arg) -> None:
+        self._write(node)
+
+    def _link(self, graph_node: int, variable: Variable) -> tuple[Nodes, Nodes]:
+        reads, writes = self._state.get(variable, _EMPTY)
+        self.last_reads.update((graph_node, last) for last in reads)
+        self.last_writes.update((graph_node, last) for last in writes)
+        return reads, writes
+
+    def _read(self, node: ast.Name) -> None:
+        if found := self._occurrence(node):
+            graph_node, variable = found
+            _, writes = self._link(graph_node, variable)
+            self._state[variable] = frozenset({graph_node}), writes
+
+    def _write(self, node: ast.Name | ast.arg) -> None:
+        if found := self._occurrence(node):
+            graph_node, variable = found
+            reads, _ = self._link(graph_node, variable)
+            self._state[variable] = reads, frozenset({graph_node})
+
+    def _walk_Assign(self, node: ast.Assign) -> None:
+        self._walk_all([node.value, *node.targets])
+
+    def _walk_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._walk_all([node.annotation, node.value, node.target])
+
+    def _walk_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._read(node.target)
+        self._walk_all([node.value, node.target])
+
+    def _walk_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._walk_all([node.value, node.target])
+
+    def _walk_comprehension(self, node: ast.comprehension) -> None:
+        self._walk_all([node.iter, node.target, *node.ifs])
+
+    def _walk_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
+        self._walk_all([*node.generators, node.elt])
+
+    _walk_SetComp = _walk_GeneratorExp = _walk_ListComp
+
+    def _walk_DictComp(self, node: ast.DictComp) -> None:
+        self._walk_all([*node.generators, node.key, node.value])
+
+    def _walk_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._walk_all([*node.decorator_list, node.returns])
+        self._walk_function(node.args, node.body)
+
+    _walk_AsyncFunctionDef = _walk_FunctionDef
+
+    def _walk_Lambda(self, node: ast.Lambda) -> None:
+        self._walk_function(node.args, [node.body])
+
+    def _walk_function(self, arguments: ast.arguments, body: Sequence[ast.AST]) -> None:
+        self._walk_all([*arguments.defaults, *arguments.kw_defaults])
+        outer, loops = dict(self._state), self._loops
+        self._loops = []
+        self._walk_all([*parameters(arguments), *body])
+        self._state, self._loops = outer, loops
+
+    def _walk_branches(self, branches: Iterable[Sequence[ast.AST]]) -> None:
+        start = self._state
+        ends = []
+        for branch in branches:
+            self._state = dict(start)
+            self._walk_all(branch)
+            ends.append(self._state)
+        self._state = _join(*ends)
+
+    def _walk_If(self, node: ast.If) -> None:
+        self.walk(node.test)
+        self._walk_branches([node.body, node.orelse])
+
+    def _walk_IfExp(self, node: ast.IfExp) -> None:
+        self.walk(node.test)
+        self._walk_branches([[node.body], [node.orelse]])
+
+    def _walk_Match(self, node: ast.Match) -> None:
+        self.walk(node.subject)
+        self._walk_branches([[], *([case] for case in node.cases)])
+
+    def _walk_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.walk(node.iter)
+        self._walk_loop([], [node.target, *node.body], node.orelse)
+
+    _walk_AsyncFor = _walk_For
+
+    def _walk_While(self, node: ast.While) -> None:
+        self._walk_loop([node.test], node.body, node.orelse)
+
+    def _walk_loop(
+        self, head: Sequence[ast.AST], body: Sequence[ast.AST], orelse: Sequence[ast.AST]
+    ) -> None:
+        loop = _Loop()
+        self._loops.append(loop)
+        for _ in range(2 if len(self._loops) <= _SECOND_PASS_DEPTH else 1):
+            self._walk_all(head)
+            before = dict(self._state)
+            self._walk_all(body)
+            self._state = _join(before, self._state, *loop.continues)
+        self._loops.pop()
+        self._walk_all(orelse)
+        self._state = _join(self._state, *loop.breaks)
+
+    def _walk_Try(self, node: ast.Try) -> None:
+        start = dict(self._state)
+        self._walk_all(node.body)
+        after = dict(self._state)
+        self._walk_all(node.orelse)
+        ends = [self._state]
+        for handler in node.handlers:
+            # An error may come before the first statement, or at the end of the last.
+            self._state = _join(start, after)
+            self.walk(handler)
+            ends.append(self._state)
+        self._state = _join(*ends)
+        self._walk_all(node.finalbody)
+
+    _walk_TryStar = _walk_Try
+
+    def _walk_Return(self, node: ast.Return | ast.Raise) -> None:
+        self._walk_all(ast.iter_child_nodes(node))
+        self._state = {}
+
+    _walk_Raise = _walk_Return
+
+    def _walk_Break(self, _: ast.Break) -> None:
+        if self._loops:
+            self._loops[-1].breaks.append(self._state)
+        self._state = {}
+
+    def _walk_Continue(self, _: ast.Continue) -> None:
+        if self._loops:
+            self._loops[-1].continues.append(self._state)
+        self._state = {}

@@ -1,0 +1,103 @@
+"""The choice of holes in a file, and of the variables that may stand in each."""
+
+import ast
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hpcgnn.convert.programs.options import ProgramOptions
+from hpcgnn.convert.programs.scopes import FUNCTIONS, Variable
+from hpcgnn.convert.programs.source_file import SourceFile
+from hpcgnn.convert.programs.uses import Use, Uses
+
+__all__ = ["Hole", "candidates_at", "draw", "find_holes"]
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A use to hide, the outermost function around it, and the candidates in drawn order.
+
+    `num_uses` and `distances` say for each candidate how often it is used elsewhere in the file,
+    and how many tokens away it is next.
+    """
+
+    use: Use
+    function: ast.AST
+    unit: ast.AST
+    candidates: tuple[Variable, ...]
+    num_uses: tuple[int, ...]
+    distances: tuple[int, ...]
+
+    @property
+    def label(self) -> int:
+        """The position of the right candidate."""
+        return self.candidates.index(self.use.variable)
+
+
+def draw(*parts: object) -> int:
+    """Return 64 random bits that are a function of `parts` alone."""
+    text = "\0".join(map(str, parts)).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def find_holes(
+    source: SourceFile, uses: Uses, name: str, options: ProgramOptions
+) -> Iterator[Hole]:
+    """Yield the holes of the file `name`.
+
+    Functions, and uses in each, are tried in an order drawn from the file's name and their place.
+    """
+    functions = list(_outermost_functions(source.tree, source.tree))
+    functions.sort(key=lambda pair: draw(options.seed, name, source.spans[pair[0]][0]))
+    found_functions = 0
+    for function, unit in functions:
+        found = 0
+        reads = [use for use in uses.inside(function) if use.is_read]
+        for use in sorted(reads, key=lambda use: draw(options.seed, name, "hole", use.token)):
+            hole = candidates_at(uses, use, function, unit, name, options)
+            if hole is not None:
+                yield hole
+                found += 1
+            if found == options.holes_per_function:
+                break
+        found_functions += found > 0
+        if found_functions == options.functions_per_file:
+            break
+
+
+def candidates_at(
+    uses: Uses, use: Use, function: ast.AST, unit: ast.AST, name: str, options: ProgramOptions
+) -> Hole | None:
+    """Return the hole at `use`; None where too few variables are near, or the right one is not."""
+    scope = uses.scopes.scope_of[use.node]
+    near: list[tuple[int, Variable, int]] = []
+    for variable in uses.scopes.visible(scope).values():
+        others = [each for each in uses.of_variable.get(variable, ()) if each is not use]
+        if _is_declared(variable, others, use):
+            distance = min(abs(each.token - use.token) for each in others)
+            near.append((distance, variable, len(others)))
+    near.sort(key=lambda each: (each[0], each[1].name))
+    near = near[: options.max_candidates]
+    near.sort(key=lambda each: draw(options.seed, name, use.token, each[1].name))
+    candidates = tuple(variable for _, variable, _ in near)
+    if len(near) < 2 or use.variable not in candidates:
+        return None
+    counts, distances = tuple(each[2] for each in near), tuple(each[0] for each in near)
+    return Hole(use, function, unit, candidates, counts, distances)
+
+
+def _is_declared(variable: Variable, others: Sequence[Use], hole: Use) -> bool:
+    """Tell whether a variable has a value at the hole, as far as the text's order tells."""
+    if isinstance(variable.scope.node, FUNCTIONS):
+        return any(not each.is_read and each.token < hole.token for each in others)
+    return bool(others)
+
+
+def _outermost_functions(node: ast.AST, unit: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield functions that stand in no other, each with the statement of the module around it."""
+    for child in ast.iter_child_nodes(node):
+        around = child if isinstance(node, ast.Module) else unit
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child, around
+        elif not isinstance(child, ast.expr):
+            yield from _outermost_functions(child, around)

@@ -1,0 +1,165 @@
+"""Edges that follow from one place in the syntax tree: uses, guards, results, arguments."""
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from hpcgnn.convert.programs.edge_types import EdgeType
+from hpcgnn.convert.programs.scopes import FUNCTIONS, Variable, parameters
+from hpcgnn.convert.programs.uses import Use, Uses
+
+__all__ = ["Relations"]
+
+_RECEIVERS = ("self", "cls")
+
+
+class Relations:
+    """Finds the edges in one snippet.
+
+    The hole stands for no variable. Each candidate gets the edges that it would have there.
+
+    Parameters
+    ----------
+    uses
+        The uses of variables in the file.
+    syntax, tokens
+        The graph node of each node of the snippet's syntax tree, and of each of its tokens.
+    hole
+        The use that is hidden.
+    candidates
+        The graph node of each variable that may stand there.
+
+    Attributes
+    ----------
+    edges
+        (source, target) graph nodes by type.
+    """
+
+    def __init__(
+        self,
+        uses: Uses,
+        syntax: Mapping[ast.AST, int],
+        tokens: Mapping[int, int],
+        hole: Use,
+        candidates: Mapping[Variable, int],
+    ) -> None:
+        self._uses, self._syntax, self._tokens = uses, syntax, tokens
+        self._hole, self._candidates = hole, candidates
+        self.edges: dict[EdgeType, set[tuple[int, int]]] = {each: set() for each in EdgeType}
+
+    def find(self, root: ast.AST) -> None:
+        """Find the edges of all types that this class knows in the snippet `root`."""
+        self._functions = _functions_by_name(root)
+        self._lexical_uses(root)
+        self._visit(root, None)
+
+    def _places(self, part: ast.AST) -> list[tuple[int, Variable]]:
+        """Return the graph node and variable of each use in a part, each candidate for the hole."""
+        places = []
+        for node in ast.walk(part):
+            if node is self._hole.node:
+                places += [(place, variable) for variable, place in self._candidates.items()]
+            elif use := self._uses.of_node.get(node):
+                places.append((self._tokens[use.token], use.variable))
+        return places
+
+    def _lexical_uses(self, root: ast.AST) -> None:
+        chosen: dict[Variable, list[int]] = {}
+        for use in self._uses.inside(root):
+            if use is not self._hole:
+                chosen.setdefault(use.variable, []).append(use.token)
+        edges = self.edges[EdgeType.LAST_LEXICAL_USE]
+        for variable, places in chosen.items():
+            places.sort()
+            nodes = [self._tokens[place] for place in places]
+            edges.update(zip(nodes[1:], nodes, strict=False))
+            if variable in self._candidates:
+                candidate = self._candidates[variable]
+                before = [place for place in places if place < self._hole.token]
+                after = [place for place in places if place > self._hole.token]
+                edges.update((candidate, self._tokens[place]) for place in before[-1:])
+                edges.update((self._tokens[place], candidate) for place in after[:1])
+
+    def _visit(self, node: ast.AST, function: ast.AST | None) -> None:
+        if isinstance(node, ast.Assign):
+            self._computed_from(node.targets, node.value)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
+            self._computed_from([node.target], node.value)
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            self._computed_from([node.target], node.iter)
+        elif isinstance(node, ast.If | ast.While | ast.IfExp):
+            self._guards(node)
+        elif isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and function is not None:
+            self.edges[EdgeType.RETURNS_TO].add((self._syntax[node], self._syntax[function]))
+        elif isinstance(node, ast.Call):
+            self._formal_arguments(node)
+        inner = node if isinstance(node, FUNCTIONS) else function
+        for child in ast.iter_child_nodes(node):
+            self._visit(child, inner)
+
+    def _computed_from(self, targets: Sequence[ast.expr], value: ast.expr | None) -> None:
+        if value is None:
+            return
+        sources = self._places(value)
+        for target in targets:
+            for node in ast.walk(target):
+                use = self._uses.of_node.get(node)
+                if use is not None and not use.is_read:
+                    written = self._tokens[use.token]
+                    self.edges[EdgeType.COMPUTED_FROM].update(
+                        (written, place) for place, _ in sources
+                    )
+
+    def _guards(self, node: ast.If | ast.While | ast.IfExp) -> None:
+        guarding = {use.variable for use in self._uses.inside(node.test) if use is not self._hole}
+        guard = self._syntax[node.test]
+        body, orelse = (
+            [each] if isinstance(each, ast.AST) else each for each in (node.body, node.orelse)
+        )
+        for kind, parts in (
+            (EdgeType.GUARDED_BY, body),
+            (EdgeType.GUARDED_BY_NEGATION, orelse),
+        ):
+            for part in parts:
+                places = self._places(part)
+                self.edges[kind].update(
+                    (p, guard) for p, variable in places if variable in guarding
+                )
+
+    def _formal_arguments(self, call: ast.Call) -> None:
+        name, is_method = self._callee(call.func)
+        function = self._functions.get(name) if name else None
+        if function is None:
+            return
+        arguments = function.args
+        positional = [*arguments.posonlyargs, *arguments.args][1 if is_method else 0 :]
+        by_name = {each.arg: each for each in parameters(arguments)}
+        pairs = [*zip(call.args, positional, strict=False)]
+        pairs += [(each.value, by_name[each.arg]) for each in call.keywords if each.arg in by_name]
+        for value, formal in pairs:
+            use = self._uses.of_node.get(formal)
+            if use is not None and not isinstance(value, ast.Starred):
+                edge = self._syntax[value], self._tokens[use.token]
+                self.edges[EdgeType.FORMAL_ARG_NAME].add(edge)
+
+    def _callee(self, callee: ast.expr) -> tuple[str | None, bool]:
+        """Return the name of the function that is called, and whether it is one of the object's."""
+        hole = self._hole.node
+        if isinstance(callee, ast.Name) and callee is not hole:
+            return callee.id, False
+        if isinstance(callee, ast.Attribute) and callee.value is not hole:
+            receiver = callee.value
+            if isinstance(receiver, ast.Name) and receiver.id in _RECEIVERS:
+                return callee.attr, True
+        return None, False
+
+
+def _functions_by_name(root: ast.AST) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions of a snippet whose names are unique in it."""
+    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    repeated = set()
+    for node in ast.walk(root):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name in found:
+                repeated.add(node.name)
+            found[node.name] = node
+    return {name: node for name, node in found.items() if name not in repeated}
