@@ -2,6 +2,7 @@
 
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.attention import ScoresOf, attend, edge_draw
+from hpcgnn.autograd.banded import typed_linear
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.moments import moments
@@ -20,4 +21,5 @@ __all__ = [
     "edge_draw",
     "graph_linear",
     "moments",
+    "typed_linear",
 ]

@@ -8,6 +8,13 @@ from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
 from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
+from hpcgnn.nn.ggnn import GGNN, GGNNShape, candidate_loss, make_ggnn
+from hpcgnn.nn.ggnn_propagators import (
+    PROPAGATORS,
+    Propagator,
+    PropagatorName,
+    make_propagator,
+)
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.nn.mixhop import MixHop
@@ -31,10 +38,12 @@ __all__ = [
     "APPNP",
     "GAT",
     "GCN",
+    "GGNN",
     "GIN",
     "JUMPING",
     "MODELS",
     "NORMS",
+    "PROPAGATORS",
     "REVERSED",
     "RGCN",
     "WITH_SELF_LOOPS",
@@ -42,6 +51,7 @@ __all__ = [
     "BatchNorm",
     "CorrectAndSmooth",
     "GATv2",
+    "GGNNShape",
     "GraphNorm",
     "GraphSAGE",
     "GraphView",
@@ -52,9 +62,14 @@ __all__ = [
     "ModelShape",
     "Norm",
     "Propagation",
+    "Propagator",
+    "PropagatorName",
     "TrainableModule",
+    "candidate_loss",
+    "make_ggnn",
     "make_model",
     "make_norm",
+    "make_propagator",
     "multi_label_loss",
     "single_label_loss",
 ]

@@ -1,0 +1,150 @@
+"""Propagation within a band as three batched products of dense blocks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.banded.edges import TypedEdges
+from hpcgnn.sparse import OperatorSize
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, FloatArray, Mask
+
+__all__ = ["BandedOperator", "inside_band"]
+
+
+def inside_band(edges: TypedEdges, block: int) -> Mask:
+    """Tell which edges the blocks of size `block` hold.
+
+    Not collective.
+
+    Edges shorter than `block` always are, those of ``block`` to ``2 block - 1`` where they join
+    neighbouring blocks (U and L are full squares here), longer ones never.
+    """
+    held: Mask = np.abs(edges.targets // block - edges.sources // block) <= 1
+    return held
+
+
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """Dense blocks: `centre` (K, S P, S), `upper` and `lower` (K - 1, S P, S)."""
+
+    centre: FloatArray
+    upper: FloatArray
+    lower: FloatArray
+
+
+class BandedOperator:
+    """The adjacency matrices of all types, stacked: rows are (node, type) pairs, columns nodes.
+
+    Not collective.
+
+    Algorithm 1 of the dense-hardware paper, lines 1 to 3. ``C_k`` holds the edges inside block k,
+    ``U_k`` those from block k + 1 to block k, ``L_k`` those from block k to block k + 1, each for
+    all P types: row ``s P + p`` of a block is type p of its node s, so that a result of shape
+    (K, S P, H) is one of shape (K S, P H) without moving anything.
+
+    Parameters
+    ----------
+    edges
+        The edges; those beyond the band are left out.
+    block
+        S, the size of blocks.
+    dtype
+        float32 or float64.
+    trace
+        Where the time goes.
+
+    Attributes
+    ----------
+    dropped
+        Edges that were left out.
+    """
+
+    def __init__(
+        self,
+        edges: TypedEdges,
+        block: int,
+        dtype: type[np.float32] | type[np.float64],
+        trace: TraceRecorder,
+    ) -> None:
+        self.trace = trace
+        self._block, self._num_types = block, edges.num_types
+        self._num_nodes = edges.num_nodes
+        self._num_blocks = max(1, -(-edges.num_nodes // block))
+        kept = edges.select(inside_band(edges, block))
+        self.dropped = len(edges) - len(kept)
+        rows, columns = self.shape
+        self.size = OperatorSize(rows, columns, len(kept), 0)
+        self._blocks = self._fill(kept, dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Pairs of nodes and types, and nodes."""
+        return self._num_nodes * self._num_types, self._num_nodes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the blocks."""
+        blocks = self._blocks
+        return sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
+
+    def apply(self, x: Array) -> Array:
+        """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring.
+
+        Not collective.
+        """
+        with self.trace.span("interior.forward"):
+            tall = self._padded(x, self._block)
+            sums: Array = np.matmul(self._blocks.centre, tall)
+            if self._num_blocks > 1:
+                sums[:-1] += np.matmul(self._blocks.upper, tall[1:])
+                sums[1:] += np.matmul(self._blocks.lower, tall[:-1])
+            return sums.reshape(-1, x.shape[1])[: self.shape[0]]
+
+    def apply_transpose(self, gradient: Array) -> Array:
+        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H).
+
+        Not collective.
+        """
+        with self.trace.span("interior.reverse"):
+            tall = self._padded(gradient, self._block * self._num_types)
+            centre, upper, lower = (
+                each.transpose(0, 2, 1)
+                for each in (self._blocks.centre, self._blocks.upper, self._blocks.lower)
+            )
+            sums: Array = np.matmul(centre, tall)
+            if self._num_blocks > 1:
+                sums[1:] += np.matmul(upper, tall[:-1])
+                sums[:-1] += np.matmul(lower, tall[1:])
+            return sums.reshape(-1, gradient.shape[1])[: self._num_nodes]
+
+    def _fill(self, edges: TypedEdges, dtype: type[np.float32] | type[np.float64]) -> _Blocks:
+        size, types = self._block, self._num_types
+        shape = (size * types, size)
+        count = self._num_blocks
+        blocks = _Blocks(
+            np.zeros((count, *shape), dtype),
+            np.zeros((count - 1, *shape), dtype),
+            np.zeros((count - 1, *shape), dtype),
+        )
+        to, of = edges.targets // size, edges.sources // size
+        rows = edges.targets % size * types + edges.types
+        columns = edges.sources % size
+        # Several edges of one type between two nodes count as many times.
+        for array, chosen, first in (
+            (blocks.centre, to == of, to),
+            (blocks.upper, to < of, to),
+            (blocks.lower, to > of, of),
+        ):
+            place = (first[chosen], rows[chosen], columns[chosen])
+            if chosen.any():
+                flat = np.ravel_multi_index(place, array.shape)
+                np.add.at(array.reshape(-1), flat, 1)
+        return blocks
+
+    def _padded(self, rows: Array, block: int) -> Array:
+        """Return rows (n, H) as blocks (K, `block`, H), the last filled up with zeros."""
+        whole = self._num_blocks * block
+        if len(rows) < whole:
+            rows = np.concatenate([rows, np.zeros((whole - len(rows), rows.shape[1]), rows.dtype)])
+        return rows.reshape(self._num_blocks, block, rows.shape[1])

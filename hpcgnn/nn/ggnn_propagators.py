@@ -1,0 +1,179 @@
+"""How the messages of one step reach the nodes: along a sparse pattern, in a band, or both.
+
+All give ``sum_p A_p E W_p`` and the bias of each type for every edge, over the edges they keep.
+"""
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd import aggregate, typed_linear
+from hpcgnn.banded import BandedOperator, TypedEdges, TypedPairs, inside_band
+from hpcgnn.errors import InputError
+from hpcgnn.trace import TraceRecorder
+
+__all__ = [
+    "PROPAGATORS",
+    "BandedPropagator",
+    "HybridPropagator",
+    "Propagator",
+    "PropagatorName",
+    "SparsePropagator",
+    "make_propagator",
+]
+
+PropagatorName = Literal["sparse", "banded", "hybrid"]
+PROPAGATORS: tuple[PropagatorName, ...] = ("sparse", "banded", "hybrid")
+
+
+class Propagator(Protocol):
+    """The edges of a supergraph, ready for all steps.
+
+    Attributes
+    ----------
+    dropped
+        Edges that carry no messages.
+    """
+
+    dropped: int
+
+    def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
+        """Return the messages (N, H) that reach each node."""
+        ...
+
+
+class SparsePropagator:
+    """Products with a sparse pattern: sums by node and type, a map for each type, sums by node.
+
+    Not collective.
+
+    Parameters
+    ----------
+    edges
+        All of these carry messages.
+    dtype
+        torch.float32 or torch.float64.
+    trace
+        Where the time goes.
+    dropped
+        Edges that the caller has left out.
+    """
+
+    def __init__(
+        self, edges: TypedEdges, dtype: torch.dtype, trace: TraceRecorder, dropped: int = 0
+    ) -> None:
+        self.dropped = dropped
+        self._pairs = TypedPairs(edges, trace)
+        self._counts_NP = torch.from_numpy(edges.counts()).to(dtype)
+
+    def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
+        """Return the messages (N, H) that reach each node.
+
+        Not collective.
+        """
+        sums_QH = aggregate(self._pairs.gather, state_NH)
+        mapped_QH = typed_linear(sums_QH, weight_PHH, self._pairs.type_starts)
+        return torch.addmm(aggregate(self._pairs.scatter, mapped_QH), self._counts_NP, bias_PH)
+
+
+class BandedPropagator:
+    """Algorithm 1: three batched products of dense blocks, then one map for all types together.
+
+    Not collective.
+
+    Parameters
+    ----------
+    edges
+        Those inside the band carry messages.
+    block
+        S, the size of the blocks.
+    dtype
+        torch.float32 or torch.float64.
+    trace
+        Where the time goes.
+    """
+
+    def __init__(
+        self, edges: TypedEdges, block: int, dtype: torch.dtype, trace: TraceRecorder
+    ) -> None:
+        number = torch.empty(0, dtype=dtype).numpy().dtype.type
+        self.operator = BandedOperator(edges, block, number, trace)
+        self.dropped = self.operator.dropped
+        kept = edges.select(inside_band(edges, block))
+        self._counts_NP = torch.from_numpy(kept.counts()).to(dtype)
+
+    def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
+        """Return the messages (N, H) that reach each node.
+
+        Not collective.
+        """
+        num_types, width, out_width = weight_PHH.shape
+        sums = aggregate(self.operator, state_NH).view(-1, num_types * width)
+        mapped_NH = sums @ weight_PHH.view(num_types * width, out_width)
+        return torch.addmm(mapped_NH, self._counts_NP, bias_PH)
+
+
+class HybridPropagator:
+    """The band as dense blocks and the remaining edges as a sparse pattern: nothing is dropped.
+
+    Not collective.
+
+    Parameters are those of `BandedPropagator`.
+    """
+
+    dropped = 0
+
+    def __init__(
+        self, edges: TypedEdges, block: int, dtype: torch.dtype, trace: TraceRecorder
+    ) -> None:
+        self._banded = BandedPropagator(edges, block, dtype, trace)
+        outside = edges.select(~inside_band(edges, block))
+        self.remainder = len(outside)
+        self._sparse = SparsePropagator(outside, dtype, trace) if self.remainder else None
+
+    def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
+        """Return the messages (N, H) that reach each node.
+
+        Not collective.
+        """
+        messages_NH = self._banded(state_NH, weight_PHH, bias_PH)
+        if self._sparse is None:
+            return messages_NH
+        return messages_NH + self._sparse(state_NH, weight_PHH, bias_PH)
+
+
+def make_propagator(
+    name: PropagatorName,
+    edges: TypedEdges,
+    *,
+    block: int,
+    dtype: torch.dtype,
+    trace: TraceRecorder,
+) -> Propagator:
+    """Return the propagator called `name` over `edges`.
+
+    Not collective.
+
+    Parameters
+    ----------
+    name
+        One of `PROPAGATORS`.
+    edges
+        The edges of a supergraph.
+    block
+        S; for "sparse", edges outside the band of such blocks are left out, and 0 keeps all.
+    dtype
+        torch.float32 or torch.float64.
+    trace
+        Where the time goes.
+    """
+    if name == "sparse":
+        if block == 0:
+            return SparsePropagator(edges, dtype, trace)
+        kept = edges.select(inside_band(edges, block))
+        return SparsePropagator(kept, dtype, trace, len(edges) - len(kept))
+    if block < 1:
+        raise InputError(f"block {block}: the propagator {name} needs a block size of at least 1")
+    kind = BandedPropagator if name == "banded" else HybridPropagator
+    return kind(edges, block, dtype, trace)
