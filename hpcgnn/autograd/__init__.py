@@ -1,7 +1,7 @@
 """Torch functions over distributed operators; torch starts at this layer."""
 
 from hpcgnn.autograd.aggregate import aggregate
-from hpcgnn.autograd.attention import ScoresOf, attend, edge_draw
+from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.banded import typed_linear
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
@@ -12,6 +12,7 @@ from hpcgnn.autograd.scatter import add_rows
 __all__ = [
     "ACTIVATION_FORMATS",
     "DropoutKey",
+    "Heads",
     "ScoresOf",
     "activations_as",
     "add_rows",

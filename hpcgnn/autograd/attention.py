@@ -1,108 +1,161 @@
-"""Attention over the edges of a graph as a torch function; coefficients are never stored."""
+"""Attention over the edges of a graph as a torch function; coefficients are never stored.
+
+Values are the projected input, computed for some heads at a time, in the forward pass and again in
+the backward one: no array of all heads but the result waits between the passes, and what is in
+memory or on the wire at one time shrinks with the number of passes.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.attention_passes import (
+    PassBuffer,
+    PassGradients,
+    columns_of,
+    numbers,
+    passes,
+    rows_of,
+)
 from hpcgnn.autograd.dropout import DropoutKey
-from hpcgnn.sparse import Attended, AttentionOperator, EdgeDraw, Scores
+from hpcgnn.sparse import AttentionOperator, EdgeDraw, Scores, Softmax
 from hpcgnn.typing import FloatArray
 
-__all__ = ["ScoresOf", "attend", "edge_draw"]
+__all__ = ["Heads", "ScoresOf", "attend", "edge_draw"]
 
 ScoresOf: TypeAlias = Callable[[FloatArray], Scores]
 """Makes the scores of edges from their weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """How the heads of a layer attend.
+
+    Parameters
+    ----------
+    operator
+        The pattern of edges.
+    make_scores
+        Makes the scores of the edges from the weights of some heads.
+    average
+        Whether the result is the mean of the heads, and not all of them side by side.
+    draw
+        Edges and weights to leave out, of `edge_draw`.
+    """
+
+    operator: AttentionOperator
+    make_scores: ScoresOf
+    average: bool = False
+    draw: EdgeDraw | None = None
+
+    def scores(self, weights: Tensor, heads: slice) -> tuple[Scores, EdgeDraw | None]:
+        """Return the scores of some heads and what they leave out.
+
+        Not collective.
+        """
+        draw = None if self.draw is None else self.draw.of_heads(heads.start)
+        return self.make_scores(rows_of(weights[heads])), draw
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        values: Tensor,
+        x: Tensor,
+        projection: Tensor,
         targets: Tensor,
         weights: Tensor,
-        bias: Tensor | None,
-        operator: AttentionOperator,
-        make_scores: ScoresOf,
-        draw: EdgeDraw | None,
+        bias: Tensor,
+        heads: Heads,
     ) -> Tensor:
-        scores = make_scores(_rows(weights))
         keep = any(ctx.needs_input_grad)
-        result = operator.attend(scores, _rows(values), _rows(targets), draw, keep=keep)
-        out = torch.from_numpy(result.out)
-        if bias is not None:
-            # In place: a sum beside it would be a second tensor of all heads until the backward.
-            out += bias
-        ctx.save_for_backward(values, targets, weights, bias, out)
-        ctx.arguments = operator, make_scores, draw
-        ctx.lse, ctx.kept = result.lse, result.kept
-        return out
+        by_pass, softmaxes = [], []
+        result = numbers(targets, (len(targets), len(bias)))
+        if heads.average:
+            result[:] = bias
+        buffer = PassBuffer(x, weights)
+        for part, columns in passes(weights):
+            scores, draw = heads.scores(weights, part)
+            values = buffer.project(projection[columns])
+            own = rows_of(columns_of(targets, part, weights))
+            found = heads.operator.attend(scores, values, own, draw, keep=keep)
+            out = torch.from_numpy(found.out)
+            if heads.average:
+                for head in out.chunk(part.stop - part.start, dim=1):
+                    result.add_(head, alpha=1 / len(weights))
+                by_pass.append(out)
+            else:
+                torch.add(out, bias[columns], out=result[:, columns])
+            softmaxes.append(found.softmax)
+        ctx.save_for_backward(x, projection, targets, weights, bias, *(by_pass or [result]))
+        ctx.heads, ctx.softmaxes = heads, softmaxes
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        values, targets, weights, bias, out = ctx.saved_tensors
-        operator, make_scores, draw = ctx.arguments
-        scores = make_scores(_rows(weights))
-        added = None if bias is None else _rows(bias)
-        attended = Attended(_rows(out), ctx.lse, ctx.kept, added)
+        x, projection, targets, weights, bias, *outs = ctx.saved_tensors
+        heads, softmaxes = ctx.heads, ctx.softmaxes
         # The graph may live longer than this pass; the values of other ranks need not.
-        ctx.kept = None
-        found = operator.attend_transpose(
-            scores, _rows(values), _rows(targets), attended, _rows(gradients[0]), draw
-        )
-        shares = (found.values, found.targets, found.weights)
-        for_bias = None if bias is None else gradients[0].sum(0)
-        return *(torch.from_numpy(each) for each in shares), for_bias, None, None, None
-
-
-def _rows(x: Tensor) -> FloatArray:
-    rows: FloatArray = x.detach().contiguous().numpy()
-    return rows
+        ctx.softmaxes = [Softmax(each.lse, None) for each in softmaxes]
+        (gradient,) = gradients
+        by_pass = PassGradients(gradient.contiguous(), outs, weights, bias, heads.average)
+        for_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        for_projection, for_weights = torch.empty_like(projection), torch.empty_like(weights)
+        for_targets = torch.empty_like(targets)
+        buffer = PassBuffer(x, weights)
+        for index, (part, columns) in enumerate(passes(weights)):
+            scores, draw = heads.scores(weights, part)
+            values = buffer.project(projection[columns])
+            own = rows_of(columns_of(targets, part, weights))
+            softmax, softmaxes[index] = softmaxes[index], None
+            found = heads.operator.attend_transpose(
+                scores, values, own, softmax, *by_pass.of(index, part, columns), draw
+            )
+            del softmax
+            for_values = torch.from_numpy(found.values)
+            if for_x is not None:
+                for_x.addmm_(for_values, projection[columns])
+            torch.mm(for_values.t(), x, out=for_projection[columns])
+            for_weights[part] = torch.from_numpy(found.weights)
+            columns_of(for_targets, part, weights)[:] = torch.from_numpy(found.targets)
+        return for_x, for_projection, for_targets, for_weights, gradient.sum(0), None
 
 
 def attend(
-    operator: AttentionOperator,
-    values: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    make_scores: ScoresOf,
-    *,
-    bias: Tensor | None = None,
-    draw: EdgeDraw | None = None,
+    x: Tensor, projection: Tensor, targets: Tensor, weights: Tensor, bias: Tensor, heads: Heads
 ) -> Tensor:
     """Return, for each row and head, the mean of its columns' values weighted by a softmax.
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
     With `AdditiveScores` this is graph attention (GAT; SAR paper, equation 3), with `DynamicScores`
-    GATv2.
+    GATv2. The values are ``x projectionᵀ``.
 
     Parameters
     ----------
-    operator
-        The pattern of edges.
-    values
-        (input rows, H * D) float32 or float64, on the CPU, a head after the other.
+    x
+        (input rows, F) float32 or float64, on the CPU.
+    projection
+        (H * D, F), a head after the other.
     targets
         (result rows, H) or (result rows, H * D), same dtype, as the scores take them.
     weights
         (H, D), equal on all ranks; its gradient is this rank's share.
-    make_scores
-        Makes the scores of the edges from the weights.
     bias
-        (H * D,) to add to every row; None: nothing.
-    draw
-        Edges and weights to leave out, of `edge_draw`.
+        (H * D,), or (D,) where heads are averaged, to add to every row.
+    heads
+        The pattern, and how it is used.
 
     Returns
     -------
     Tensor
-        (result rows, H * D); the bias alone for rows without edges.
+        (result rows, H * D), or (result rows, D); the bias alone for rows without edges.
     """
     result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
-        values, targets, weights, bias, operator, make_scores, draw
+        x, projection, targets, weights, bias, heads
     )
     return result
 

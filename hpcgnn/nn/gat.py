@@ -6,7 +6,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, ScoresOf, attend, edge_draw
+from hpcgnn.autograd import DropoutKey, Heads, ScoresOf, attend, edge_draw
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
 from hpcgnn.nn.model import Aggregations, LayerView
 from hpcgnn.sparse import AdditiveScores, AttentionOperator, DynamicScores, EdgeDraw
@@ -86,13 +86,9 @@ class GATLayer(nn.Module):
             Edges and weights that this step leaves out.
         """
         operator = cast("AttentionOperator", view.operators[Aggregations.ATTENTION])
-        values = self.linear(x)
+        heads = Heads(operator, self.scores(), average=self.average, draw=draw)
         targets = self.targets(view.own(x))
-        scores, weights = self.scores(), self.source
-        if not self.average:
-            return attend(operator, values, targets, weights, scores, bias=self.bias, draw=draw)
-        out = attend(operator, values, targets, weights, scores, draw=draw)
-        return out.view(-1, *weights.shape).mean(dim=1) + self.bias
+        return attend(x, self.linear.weight, targets, self.source, self.bias, heads)
 
 
 class GATv2Layer(GATLayer):

@@ -17,6 +17,7 @@ from hpcgnn.sparse.operator import (
     AttentionOperator,
     OperatorSize,
     RankSums,
+    Softmax,
     Transposed,
 )
 from hpcgnn.sparse.order import ComputationOrder, choose_order
@@ -40,6 +41,7 @@ __all__ = [
     "PatternRows",
     "RankSums",
     "Scores",
+    "Softmax",
     "SoftmaxState",
     "Transposed",
     "active_sets",

@@ -14,6 +14,7 @@ __all__ = [
     "AttentionOperator",
     "OperatorSize",
     "RankSums",
+    "Softmax",
     "Transposed",
 ]
 
@@ -78,18 +79,28 @@ class Attended:
     ----------
     out
         (rows, H * D) weighted means; zero for rows without edges.
+    softmax
+        The rest.
+    """
+
+    out: FloatArray
+    softmax: "Softmax"
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """What the backward pass of an attention needs beside its inputs and its result.
+
+    Parameters
+    ----------
     lse
         (rows, H) log of the sum of exponentiated scores; -inf for rows without edges.
     kept
         Values of other ranks from the forward pass; None when they are to be fetched again.
-    bias
-        (H * D,) that was added to `out` in place since; None: nothing.
     """
 
-    out: FloatArray
     lse: FloatArray
     kept: tuple[Array, ...] | None
-    bias: FloatArray | None = None
 
 
 @runtime_checkable
@@ -129,8 +140,9 @@ class AttentionOperator(AggregationOperator, Protocol):
         scores: Scores,
         values: FloatArray,
         targets: FloatArray,
-        attended: Attended,
+        softmax: Softmax,
         gradient: FloatArray,
+        delta: FloatArray,
         draw: EdgeDraw | None,
     ) -> Gradients:
         """Return the gradients of values, targets and weights; weights' are this rank's share.
@@ -141,10 +153,12 @@ class AttentionOperator(AggregationOperator, Protocol):
         ----------
         scores, values, targets, draw
             As in `attend`.
-        attended
-            What it returned.
+        softmax
+            Of what it returned.
         gradient
             (rows, H * D) of the result.
+        delta
+            (rows, H) inner products of the gradient and the result.
         """
         ...
 

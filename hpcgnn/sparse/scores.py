@@ -6,7 +6,7 @@ a column are computed where they are used, from the same (perhaps rounded) numbe
 and the backward pass.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,8 @@ from hpcgnn.sparse.softmax import SoftmaxState
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 __all__ = ["AdditiveScores", "BlockDraw", "EdgeDraw", "Gradients", "Scores", "kernel_draw"]
+
+_HEAD_STEP = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class EdgeDraw:
     weight_p: float
     edge_word: int
     edge_p: float
+
+    def of_heads(self, first: int) -> "EdgeDraw":
+        """Return the draw of the heads from `first` on, counted from 0 again."""
+        return replace(self, weight_word=(self.weight_word + first * _HEAD_STEP) % 2**64)
 
 
 @dataclass(frozen=True, eq=False)

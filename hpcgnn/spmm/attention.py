@@ -10,7 +10,6 @@ forward pass, the sequential one fetches them again, block by block.
 
 import numpy as np
 
-from hpcgnn import kernels
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import (
     Attended,
@@ -18,6 +17,7 @@ from hpcgnn.sparse import (
     EdgeDraw,
     Gradients,
     Scores,
+    Softmax,
     SoftmaxState,
 )
 from hpcgnn.spmm.attention_remote import draw_of, node_ids
@@ -96,15 +96,16 @@ class DistributedAttention(DistributedSpMM):
             with trace.span("reduce.replicas", rows=len(state.out), bytes=state.out.nbytes):
                 state.merge_replicas(self._grid)
         state.finish()
-        return Attended(state.out, state.top, kept)
+        return Attended(state.out, Softmax(state.top, kept))
 
     def attend_transpose(
         self,
         scores: Scores,
         values: FloatArray,
         targets: FloatArray,
-        attended: Attended,
+        softmax: Softmax,
         gradient: FloatArray,
+        delta: FloatArray,
         draw: EdgeDraw | None,
     ) -> Gradients:
         """Return the gradients of values, targets and weights; see `AttentionOperator`.
@@ -112,16 +113,14 @@ class DistributedAttention(DistributedSpMM):
         Collective.
         """
         self._check(values, targets)
-        delta = np.empty((len(targets), scores.heads), values.dtype)
-        kernels.attention_delta(gradient, attended.out, delta, bias=attended.bias)
-        saved = attended.lse, gradient, delta
+        saved = softmax.lse, gradient, delta
         found = Gradients(
             np.zeros_like(values), np.zeros_like(targets), np.zeros_like(scores.weights)
         )
         push = None
         if self._values is not None:
             push = self._values.start_transpose(
-                scores, values, targets, saved, attended.kept, found, draw
+                scores, values, targets, saved, softmax.kept, found, draw
             )
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:

@@ -44,17 +44,18 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
     exchange: str = "aware"
     replication: int = 1
+    schedule: str = "resident"
+    prefetch: int = 0
     active: bool = False
 
     def shape(self) -> ModelShape:
         return ModelShape(
             num_features=NUM_FEATURES,
             num_classes=NUM_CLASSES,
-            hidden=6,
             num_layers=self.num_layers,
             dropout=0.3,
             input_dropout=0.2,
-            **{"heads": 2 if self.name.startswith("gat") else 1} | self.options,
+            **{"hidden": 6, "heads": 2 if self.name.startswith("gat") else 1} | self.options,
         )
 
     def model(self) -> Model:
@@ -108,7 +109,12 @@ def make_products(
     if not WITH_SELF_LOOPS.isdisjoint(wanted):
         matrix = matrix + sp.diags_array((matrix.diagonal() == 0).astype(float))
     part = block_row(sp.csr_matrix(matrix), row_map)
-    config = ExchangeConfig(method=setting.exchange, replication=setting.replication)
+    config = ExchangeConfig(
+        method=setting.exchange,
+        replication=setting.replication,
+        schedule=setting.schedule,
+        prefetch=setting.prefetch,
+    )
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off(), ids)
 
@@ -161,6 +167,16 @@ SPREADS = [
 @pytest.mark.parametrize("spread", SPREADS, ids=str)
 def test_spreads(comm: MPI.Intracomm, name: str, spread: dict[str, Any]) -> None:
     check(comm, Setting(name, **spread))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize(("exchange", "active"), [("aware", False), ("joint", True)])
+def test_schedules(
+    comm: MPI.Intracomm, name: str, prefetch: int, exchange: str, active: bool
+) -> None:
+    how = {"schedule": "sequential", "prefetch": prefetch, "exchange": exchange}
+    check(comm, Setting(name, active=active, **how))
 
 
 @pytest.mark.parametrize(("name", "hops"), [("mixhop", 3), ("appnp", 4)])

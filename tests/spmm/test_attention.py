@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcgnn import kernels
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import AdditiveScores, DynamicScores, EdgeDraw, SoftmaxState
 from hpcgnn.sparse.softmax import pack, packed_width, to_wire, unpack
@@ -64,10 +65,13 @@ class Problem:
         scores = self.kind(self.weights, 0.2)
         inputs = self.values[mine], self.targets[mine]
         attended = operator.attend(scores, *inputs, draw, keep=True)
-        found = operator.attend_transpose(scores, *inputs, attended, self.gradient[mine], draw)
+        gradient = self.gradient[mine]
+        delta = np.empty((len(gradient), HEADS), gradient.dtype)
+        kernels.attention_delta(gradient, attended.out, delta)
+        found = operator.attend_transpose(scores, *inputs, attended.softmax, gradient, delta, draw)
         weights = found.weights.copy()
         grid.sum_over_blocks(weights)
-        return mine, [attended.out, attended.lse, found.values, found.targets, weights]
+        return mine, [attended.out, attended.softmax.lse, found.values, found.targets, weights]
 
     def check(self, comm: MPI.Intracomm, replication: int, tolerance: float, **how: object) -> None:
         with ProcessGrid(MPI.COMM_SELF) as alone:
