@@ -1,0 +1,102 @@
+"""Layer-wise sampling of neighbours (GraphSAGE), the baseline of subgraph samplers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.sampling import _sampling
+from hpcgnn.sampling.subgraph import SampledPattern
+from hpcgnn.sampling.topology import Topology
+from hpcgnn.typing import LocalIndices
+
+__all__ = ["FanOutLayer", "FanOutSampler", "LayeredSample"]
+
+
+@dataclass(frozen=True, eq=False)
+class FanOutLayer:
+    """What one layer reads and gives.
+
+    Parameters
+    ----------
+    inputs
+        (k,) int32 ascending nodes; the outputs are among them.
+    outputs
+        (n,) int32 ascending nodes.
+    pattern
+        (n, k): a row for every output, columns are places in `inputs`.
+    """
+
+    inputs: LocalIndices
+    outputs: LocalIndices
+    pattern: SampledPattern
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.inputs.nbytes + self.pattern.nbytes
+
+    @property
+    def kept(self) -> LocalIndices:
+        """(n,) places of the outputs among the inputs."""
+        return np.searchsorted(self.inputs, self.outputs).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class LayeredSample:
+    """The layers of one batch, the first layer of the model first.
+
+    Parameters
+    ----------
+    number
+        Of the batch.
+    layers
+        The inputs of each layer are the outputs of the one before.
+    """
+
+    number: int
+    layers: tuple[FanOutLayer, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(each.nbytes for each in self.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class FanOutSampler:
+    """Draws some neighbours of each node of a batch, some of each of those, and so on.
+
+    Not collective.
+
+    Parameters
+    ----------
+    topology
+        The graph; a node's neighbours are the columns of its row.
+    seed
+        In [0, 2^63).
+    fan_outs
+        Neighbours to draw without repeats, or all where there are no more, for each layer of the
+        model, the first layer first.
+    """
+
+    topology: Topology
+    seed: int
+    fan_outs: tuple[int, ...]
+
+    def sample(self, number: int, targets: LocalIndices) -> LayeredSample:
+        """Return the layers that give the outputs of `targets`, (n,) int32 ascending nodes.
+
+        Raises
+        ------
+        ValueError
+            When the targets are not ascending, or no nodes of the graph.
+        """
+        layers: list[FanOutLayer] = []
+        depth = len(self.fan_outs)
+        for place, fan_out in enumerate(reversed(self.fan_outs)):
+            inputs, arrays = _sampling.sample_fan_out(
+                self.topology.native, targets, fan_out, self.seed, number * depth + place
+            )
+            layers.append(FanOutLayer(inputs, targets, SampledPattern(*arrays)))
+            targets = inputs
+        return LayeredSample(number, tuple(reversed(layers)))

@@ -1,0 +1,192 @@
+"""Samplers of node sets: walks whose next move depends on all walkers, or on one, and draws.
+
+The k-th set of a seed is a function of the seed and of k: every rank and every thread that asks for
+it gets the same one.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from hpcgnn.sampling import _sampling
+from hpcgnn.sampling.alias import AliasTable
+from hpcgnn.sampling.topology import Topology
+from hpcgnn.typing import LocalIndices
+
+__all__ = [
+    "EdgeSampler",
+    "FrontierSampler",
+    "NodeSampler",
+    "RandomWalkSampler",
+    "Sampler",
+]
+
+_CLIPPING = 1 << 63
+"""Keeps the draws that clip a set apart from those that made it."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sampler(ABC):
+    """Draws sets of nodes.
+
+    Not collective.
+
+    Parameters
+    ----------
+    topology
+        The graph.
+    seed
+        In [0, 2^63).
+    multiple
+        Random nodes are dropped until a multiple of it is left (section 6.2 of the graph-sampling
+        paper): 16 lets every row of float32 begin on a cache line; 1 keeps all.
+    """
+
+    topology: Topology
+    seed: int
+    multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < _CLIPPING:
+            raise ValueError(f"seed {self.seed} is not in [0, 2^63)")
+        if self.multiple < 1:
+            raise ValueError(f"multiple is {self.multiple}: 1 keeps all nodes")
+
+    def sample(self, number: int) -> LocalIndices:
+        """Return (n,) int32 ascending nodes: the set called `number`."""
+        visits = self.visits(number)
+        key = self.seed | _CLIPPING
+        nodes: LocalIndices = _sampling.distinct_nodes(visits, self.multiple, key, number)
+        return nodes
+
+    @abstractmethod
+    def visits(self, number: int) -> LocalIndices:
+        """Return the int32 nodes of set `number` in the order of the draws, with repeats."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrontierSampler(Sampler):
+    """Frontier sampling with the Dashboard (graph-sampling paper, Algorithms 2 to 4).
+
+    Walkers start on uniform nodes. Again and again one of them, drawn with a probability
+    proportional to the degree of its node, moves to a uniform neighbour.
+
+    Parameters
+    ----------
+    walkers
+        The paper's m.
+    budget
+        The paper's n: draws, those of the first nodes included. Fewer walkers start when it is
+        below `walkers`.
+    enlargement
+        The paper's eta, above 1: how large the Dashboard is.
+    entered
+        Take the nodes that walkers move to, which is the m-dimensional random walk of Ribeiro and
+        Towsley; otherwise those that they leave, as the graph-sampling paper does.
+    """
+
+    walkers: int
+    budget: int
+    enlargement: float = 3.0
+    entered: bool = False
+
+    def visits(self, number: int) -> LocalIndices:
+        """Return the first nodes, then a node for each move."""
+        visits: LocalIndices = self._run(number)[0]
+        return visits
+
+    def dashboard(self, number: int) -> dict[str, int]:
+        """Return how often set `number` cleans up, and how many nodes count too little for it."""
+        _, cleanups, truncated = self._run(number)
+        return {"cleanups": cleanups, "truncated": truncated}
+
+    def _run(self, number: int) -> tuple[LocalIndices, int, int]:
+        walkers = min(self.walkers, self.budget)
+        result: tuple[LocalIndices, int, int] = _sampling.sample_frontier(
+            self.topology.native,
+            walkers,
+            self.budget - walkers,
+            self.enlargement,
+            self.entered,
+            self.seed,
+            number,
+        )
+        return result
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RandomWalkSampler(Sampler):
+    """All nodes of random walks of equal length from uniform roots (Algorithm 5).
+
+    Parameters
+    ----------
+    roots
+        Walks.
+    length
+        Steps of each.
+    """
+
+    roots: int
+    length: int
+
+    def visits(self, number: int) -> LocalIndices:
+        """Return all roots, all first steps, and so on."""
+        visits: LocalIndices = _sampling.sample_walks(
+            self.topology.native, self.roots, self.length, self.seed, number
+        )
+        return visits
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EdgeSampler(Sampler):
+    """Both ends of edges that are drawn independently (Algorithm 5).
+
+    Parameters
+    ----------
+    edges
+        Draws.
+    table
+        Over the entries of the graph, see `edge_table`.
+    """
+
+    edges: int
+    table: AliasTable
+
+    def visits(self, number: int) -> LocalIndices:
+        """Return row and column of each edge."""
+        visits: LocalIndices = _sampling.sample_edges(
+            self.topology.native,
+            self.table.thresholds,
+            self.table.aliases,
+            self.edges,
+            self.seed,
+            number,
+        )
+        return visits
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeSampler(Sampler):
+    """Nodes that are drawn independently.
+
+    Parameters
+    ----------
+    nodes
+        Draws.
+    table
+        Over the nodes of the graph, see `node_table`.
+    """
+
+    nodes: int
+    table: AliasTable
+
+    def visits(self, number: int) -> LocalIndices:
+        """Return the nodes as drawn."""
+        visits: LocalIndices = _sampling.sample_nodes(
+            self.topology.native,
+            self.table.thresholds,
+            self.table.aliases,
+            self.nodes,
+            self.seed,
+            number,
+        )
+        return visits

@@ -1,0 +1,31 @@
+/// The random numbers of one subgraph: a function of seed, subgraph number and place in the row.
+#pragma once
+
+#include <cstdint>
+
+#include "random_bits.h"
+
+namespace hpcgnn::sampling {
+
+class Draws {
+ public:
+  Draws(std::uint64_t seed, std::int64_t number) : state_(kernels::row_stream(seed, number)) {}
+
+  /// 64 random bits.
+  std::uint64_t next() {
+    state_ += kernels::kGolden;
+    return kernels::mix_bits(state_);
+  }
+
+  /// A number in [0, limit); each is as probable as the others, to 2^-64 times limit.
+  std::int64_t below(std::int64_t limit) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(next()) * static_cast<std::uint64_t>(limit);
+    return static_cast<std::int64_t>(product >> 64);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace hpcgnn::sampling

@@ -1,0 +1,32 @@
+/// Frontier sampling: walkers of which one moves at a time, the one on a large node sooner.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "draws.h"
+#include "graph.h"
+
+namespace hpcgnn::sampling {
+
+struct Frontier {
+  std::int64_t num_walkers;
+  std::int64_t num_pops;
+  double enlargement;  ///< the paper's eta
+  bool entered;        ///< record the node that a walker moves to, not the one it leaves
+};
+
+/// What happened to the Dashboard.
+struct FrontierCounts {
+  std::int64_t cleanups;
+  std::int64_t truncated;  ///< nodes that counted for less than their degree
+};
+
+/// Append to `visits` the starting nodes, uniform, with repeats, then a node for each pop
+/// (Algorithm 2 of the graph-sampling paper). A walker on a node without neighbours stays there;
+/// when all do, the pops end.
+/// @throws std::invalid_argument as the Dashboard does.
+FrontierCounts sample_frontier(const Graph& graph, const Frontier& frontier, Draws draws,
+                               std::vector<std::int32_t>& visits);
+
+}  // namespace hpcgnn::sampling

@@ -1,0 +1,21 @@
+/// The graph that samplers walk: a CSR pattern that somebody else owns, possibly a mapped file.
+#pragma once
+
+#include <cstdint>
+
+namespace hpcgnn::sampling {
+
+/// @pre `indptr` ascends from 0 over num_nodes + 1 offsets, indices are nodes.
+struct Graph {
+  const std::int64_t* indptr;
+  const std::int32_t* indices;
+  std::int64_t num_nodes;
+
+  std::int64_t degree(std::int64_t node) const { return indptr[node + 1] - indptr[node]; }
+  std::int64_t num_entries() const { return indptr[num_nodes]; }
+};
+
+/// Ask for the cache line at `address`, which the next steps will read.
+inline void prefetch(const void* address) { __builtin_prefetch(address); }
+
+}  // namespace hpcgnn::sampling

@@ -1,0 +1,80 @@
+#include "induce.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "nodes.h"
+
+namespace hpcgnn::sampling {
+namespace {
+
+/// Write the entries of a row that the filter lets through to `kept`, without branches on data.
+std::size_t filter_row(const Graph& graph, std::int64_t begin, std::int64_t end,
+                       const NodeIndex& index, std::vector<std::int64_t>& kept) {
+  if (kept.size() < static_cast<std::size_t>(end - begin))
+    kept.resize(static_cast<std::size_t>(end - begin));
+  std::size_t count = 0;
+  for (std::int64_t entry = begin; entry < end; ++entry) {
+    kept[count] = entry;
+    count += index.maybe(graph.indices[entry]) ? 1 : 0;
+  }
+  return count;
+}
+
+/// Append `fan_out` different entries of [begin, end) to `chosen`, ascending (Floyd's algorithm).
+void choose_entries(std::int64_t begin, std::int64_t end, std::int64_t fan_out, Draws& draws,
+                    std::vector<std::int64_t>& chosen) {
+  const auto first = static_cast<std::ptrdiff_t>(chosen.size());
+  if (end - begin <= fan_out) {
+    chosen.resize(chosen.size() + static_cast<std::size_t>(end - begin));
+    std::iota(chosen.begin() + first, chosen.end(), begin);
+    return;
+  }
+  for (std::int64_t top = end - fan_out; top < end; ++top) {
+    const std::int64_t drawn = begin + draws.below(top - begin + 1);
+    const bool taken = std::find(chosen.begin() + first, chosen.end(), drawn) != chosen.end();
+    chosen.push_back(taken ? top : drawn);
+  }
+  std::sort(chosen.begin() + first, chosen.end());
+}
+
+}  // namespace
+
+SampledPattern induce(const Graph& graph, const std::int32_t* nodes, std::int64_t count) {
+  const NodeIndex index(nodes, count);
+  SampledPattern out;
+  out.indptr.reserve(static_cast<std::size_t>(count) + 1);
+  out.indptr.push_back(0);
+  std::vector<std::int64_t> kept;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t begin = graph.indptr[nodes[i]], end = graph.indptr[nodes[i] + 1];
+    const std::size_t num_kept = filter_row(graph, begin, end, index, kept);
+    for (std::size_t k = 0; k < num_kept; ++k) {
+      const std::int32_t place = index.find(graph.indices[kept[k]]);
+      if (place < 0) continue;
+      out.indices.push_back(place);
+      out.entries.push_back(kept[k]);
+    }
+    out.indptr.push_back(static_cast<std::int64_t>(out.indices.size()));
+  }
+  return out;
+}
+
+FanOut sample_fan_out(const Graph& graph, const std::int32_t* targets, std::int64_t count,
+                      std::int64_t fan_out, Draws draws) {
+  FanOut out;
+  auto& [indptr, indices, entries] = out.pattern;
+  indptr.push_back(0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    choose_entries(graph.indptr[targets[i]], graph.indptr[targets[i] + 1], fan_out, draws, entries);
+    indptr.push_back(static_cast<std::int64_t>(entries.size()));
+  }
+  std::vector<std::int32_t> visits(targets, targets + count);
+  for (const std::int64_t entry : entries) visits.push_back(graph.indices[entry]);
+  out.inputs = distinct_nodes(std::move(visits));
+  const NodeIndex index(out.inputs.data(), static_cast<std::int64_t>(out.inputs.size()));
+  for (const std::int64_t entry : entries) indices.push_back(index.find(graph.indices[entry]));
+  return out;
+}
+
+}  // namespace hpcgnn::sampling

@@ -1,0 +1,157 @@
+"""Sampled subgraphs: what training gets for a number."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.sampling import _sampling
+from hpcgnn.sampling.samplers import Sampler
+from hpcgnn.sampling.topology import Topology
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
+
+__all__ = ["Coefficients", "SampledPattern", "Subgraph", "SubgraphSource", "induce"]
+
+
+@dataclass(frozen=True, eq=False)
+class SampledPattern:
+    """A CSR pattern whose columns are places in a list of nodes.
+
+    Parameters
+    ----------
+    indptr, indices
+        (rows + 1,) int64 and (nnz,) int32, ascending in a row.
+    entries
+        (nnz,) int64 numbers of the entries in the whole graph, where their weights are.
+    """
+
+    indptr: Offsets
+    indices: LocalIndices
+    entries: GlobalIndices
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.indptr.nbytes + self.indices.nbytes + self.entries.nbytes
+
+    def entry_rows(self) -> LocalIndices:
+        """Return (nnz,) int32 rows of the entries."""
+        rows = np.arange(len(self.indptr) - 1, dtype=np.int32)
+        return np.repeat(rows, np.diff(self.indptr))
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """How often sets hold a node, or both ends of an entry: GraphSAINT's normalisation.
+
+    Parameters
+    ----------
+    num_subgraphs
+        Sets that were counted, the N of the paper; 0: nothing is normalised.
+    nodes
+        (num_nodes,) int32 sets that hold the node, C_v.
+    entries
+        (num_entries,) int32 sets that hold both ends, C_uv.
+    """
+
+    num_subgraphs: int
+    nodes: NDArray[np.int32]
+    entries: NDArray[np.int32]
+
+    def loss_weights(self, nodes: LocalIndices) -> FloatArray:
+        """Return (n,) float32 loss weights 1 / lambda_v = N / C_v.
+
+        Not collective. With them the mean over sets of a sum over sampled nodes is the sum over all
+        nodes. A node that no counted set held counts as if one did.
+        """
+        weights: FloatArray = (self.num_subgraphs / np.maximum(self.nodes[nodes], 1)).astype(
+            np.float32
+        )
+        return weights
+
+    def edge_factors(self, nodes: LocalIndices, pattern: SampledPattern) -> FloatArray:
+        """Return (nnz,) float32 1 / alpha_uv = C_v / C_uv of entries in the rows v = `nodes`.
+
+        Not collective. With them the mean, over the sets that hold v, of the sum over the sampled
+        columns of v is the sum over all its columns.
+        """
+        rows = np.maximum(self.nodes[nodes], 1)[pattern.entry_rows()]
+        return (rows / np.maximum(self.entries[pattern.entries], 1)).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """The subgraph that a sampled set induces.
+
+    Parameters
+    ----------
+    number
+        Of the set.
+    nodes
+        (n,) int32 ascending.
+    pattern
+        (n, n) entries among them.
+    loss_weights, edge_factors
+        (n,) and (nnz,) float32, see `Coefficients`; None without normalisation.
+    """
+
+    number: int
+    nodes: LocalIndices
+    pattern: SampledPattern
+    loss_weights: FloatArray | None
+    edge_factors: FloatArray | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        optional = (self.loss_weights, self.edge_factors)
+        more = sum(each.nbytes for each in optional if each is not None)
+        return self.nodes.nbytes + self.pattern.nbytes + more
+
+
+def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
+    """Return the entries among some nodes.
+
+    Not collective.
+
+    Parameters
+    ----------
+    topology
+        The graph.
+    nodes
+        (n,) int32 ascending.
+
+    Raises
+    ------
+    ValueError
+        When they are not ascending, or no nodes of the graph.
+    """
+    return SampledPattern(*_sampling.induce(topology.native, nodes))
+
+
+@dataclass(frozen=True, eq=False)
+class SubgraphSource:
+    """Makes the subgraph of a number; any thread may ask for any number.
+
+    Not collective.
+
+    Parameters
+    ----------
+    sampler
+        Draws the nodes.
+    coefficients
+        The normalisation; None: none.
+    """
+
+    sampler: Sampler
+    coefficients: Coefficients | None = None
+
+    def __call__(self, number: int) -> Subgraph:
+        """Return subgraph `number`."""
+        nodes = self.sampler.sample(number)
+        pattern = induce(self.sampler.topology, nodes)
+        counted = self.coefficients
+        if counted is None:
+            return Subgraph(number, nodes, pattern, None, None)
+        weights = counted.loss_weights(nodes)
+        return Subgraph(number, nodes, pattern, weights, counted.edge_factors(nodes, pattern))

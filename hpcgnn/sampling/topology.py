@@ -1,0 +1,58 @@
+"""The graph that samplers walk."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcgnn.kernels.arguments import require_array
+from hpcgnn.sampling import _sampling
+from hpcgnn.typing import LocalIndices, Offsets
+
+__all__ = ["Topology"]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A CSR pattern, checked once and never copied: it may be a mapped file or shared memory.
+
+    Not collective.
+
+    Parameters
+    ----------
+    indptr
+        (N + 1,) int64 from 0.
+    indices
+        (E,) int32, ascending and different in a row. Walks go from a row to its columns.
+
+    Raises
+    ------
+    ValueError
+        When the arrays are no such pattern.
+    """
+
+    indptr: Offsets
+    indices: LocalIndices
+    native: _sampling.Topology = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require_array("indptr", self.indptr, 1, ("int64",))
+        require_array("indices", self.indices, 1, ("int32",))
+        object.__setattr__(self, "native", _sampling.Topology(self.indptr, self.indices))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes N."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_entries(self) -> int:
+        """Entries E; an undirected edge between two nodes is two of them."""
+        return len(self.indices)
+
+    def degrees(self) -> Offsets:
+        """Return (N,) int64 entries of each row."""
+        return np.diff(self.indptr)
+
+    def entry_rows(self) -> LocalIndices:
+        """Return (E,) int32 rows of the entries."""
+        return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees())
