@@ -1,12 +1,14 @@
-"""Which graphs share a supergraph: first-fit decreasing over a shuffled window."""
+"""Which graphs share a supergraph: first-fit decreasing over shuffled windows."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.typing import Array, GlobalIndices
 
-__all__ = ["first_fit_decreasing", "pack_shuffled"]
+__all__ = ["Window", "first_fit_decreasing", "pack_lanes"]
+
+_PAGE_GRAPHS = 64
 
 
 def first_fit_decreasing(sizes: Array, budget: int) -> list[Array]:
@@ -43,16 +45,25 @@ def first_fit_decreasing(sizes: Array, budget: int) -> list[Array]:
     return [np.array(each, np.int64) for each in bins]
 
 
-def pack_shuffled(
-    sizes: Array, budget: int, group: int, window: int, rng: np.random.Generator
-) -> Iterator[list[GlobalIndices]]:
-    """Yield, step by step, the graphs of `group` supergraphs; every graph once.
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Graphs that are read together: sorted numbers, and the positions that share a supergraph."""
+
+    graphs: GlobalIndices
+    bins: tuple[GlobalIndices, ...]
+
+
+def pack_lanes(
+    sizes: Array, budget: int, lanes: int, window: int, rng: np.random.Generator
+) -> list[list[Window]]:
+    """Deal graphs out to lanes, each of which packs its own into supergraphs; every graph once.
 
     Not collective.
 
-    Graphs are shuffled, packed window by window, and the bins of a window shuffled, so that a step
-    does not see graphs by size. The bins of a step differ little in nodes, which balances ranks.
-    Bins that do not fill a step pass to the next window; those of the last step may be empty.
+    A step takes one supergraph of each lane, so lanes are what ranks share. Pages of neighbouring
+    graphs are shuffled and dealt out; a lane reads windows of several pages, packs the graphs of a
+    window by first-fit decreasing, and shuffles its supergraphs, so that a step sees small graphs
+    and large ones. The supergraphs of a step differ little in nodes, which balances ranks.
 
     Parameters
     ----------
@@ -60,22 +71,32 @@ def pack_shuffled(
         (n,) nodes of each graph.
     budget
         Nodes of a supergraph.
-    group
+    lanes
         Supergraphs of a step.
     window
-        Graphs that are packed together.
+        Graphs that a lane packs together.
     rng
         Draws the order.
+
+    Returns
+    -------
+    list of list of Window
+        The windows of each lane, in order.
     """
-    order = rng.permutation(len(sizes))
-    waiting: list[GlobalIndices] = []
-    for low in range(0, len(order), window):
-        chosen = order[low : low + window]
-        packed = [chosen[each] for each in first_fit_decreasing(sizes[chosen], budget)]
-        waiting += [packed[place] for place in rng.permutation(len(packed))]
-        while len(waiting) >= group:
-            yield waiting[:group]
-            waiting = waiting[group:]
-    if waiting:
-        missing = group - len(waiting)
-        yield waiting + [np.empty(0, np.int64)] * missing
+    page = max(1, min(_PAGE_GRAPHS, window // 8, len(sizes) // (8 * lanes)))
+    firsts = rng.permutation(np.arange(0, len(sizes), page))
+    dealt = []
+    for lane in range(lanes):
+        mine = firsts[lane::lanes]
+        pages = max(1, window // page)
+        windows = []
+        for low in range(0, len(mine), pages):
+            chosen = np.sort(mine[low : low + pages])[:, None] + np.arange(page)
+            graphs = chosen[chosen < len(sizes)]
+            # Equal sizes would keep the order of the store.
+            mixed = rng.permutation(len(graphs))
+            packed = first_fit_decreasing(sizes[graphs[mixed]], budget)
+            order = rng.permutation(len(packed))
+            windows.append(Window(graphs, tuple(mixed[packed[place]] for place in order)))
+        dealt.append(windows)
+    return dealt

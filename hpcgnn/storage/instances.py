@@ -117,6 +117,12 @@ class InstanceStore:
             raise damaged(self.path, f"graphs {start} to {stop}", fault)
         return batch
 
+    def read_graphs(self, graphs: Array) -> InstanceBatch:
+        """Return the graphs with the sorted numbers `graphs` (m,); neighbours are read together."""
+        runs = np.split(graphs, np.flatnonzero(np.diff(graphs) != 1) + 1) if len(graphs) else []
+        batches = [self.read(int(run[0]), int(run[-1]) + 1) for run in runs]
+        return InstanceBatch.join([InstanceBatch.empty(), *batches])
+
     def verify(self, progress: Callable[[int], None] | None = None) -> None:
         """Read everything and compare it with the checksums; raises `StorageFormatError`.
 

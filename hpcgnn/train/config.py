@@ -11,6 +11,7 @@ from hpcgnn.autograd import ACTIVATION_FORMATS
 from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.options import choice, option, require
+from hpcgnn.train.programs_config import ProgramsConfig
 
 __all__ = [
     "Config",
@@ -18,6 +19,7 @@ __all__ = [
     "ExchangeConfig",
     "GraphConfig",
     "ModelConfig",
+    "ProgramsConfig",
     "RunConfig",
     "TraceConfig",
     "TrainConfig",
@@ -49,7 +51,9 @@ class GraphConfig:
 class TrainConfig:
     """Optimisation."""
 
-    task: str = option("full", "what a step trains on: full (the whole graph)")
+    task: str = option(
+        "full", "what a step trains on: full (the whole graph) or programs (many small graphs)"
+    )
     epochs: int = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
     optimizer: str = option("adam", "adam, adamw or sgd")
@@ -58,9 +62,9 @@ class TrainConfig:
     weight_decay_layers: str = option("all", "layers that decay: all or first")
     momentum: float = option(0.9, "for sgd")
     nesterov: bool = option(False, "for sgd")
-    schedule: str = option("constant", "constant, cosine, step or exponential")
+    schedule: str = option("constant", "constant, linear, cosine, step or exponential")
     schedule_gamma: float = option(
-        0.1, "factor at each step (step) or at the last epoch (cosine, exponential)"
+        0.1, "factor at each step (step) or at the last epoch (all others)"
     )
     schedule_steps: tuple[int, ...] = option((), "epochs at which step multiplies by gamma")
     warmup_epochs: int = option(0, "epochs of linear warm-up")
@@ -80,9 +84,10 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        choice("train.task", self.task, ("full",))
+        choice("train.task", self.task, ("full", "programs"))
         choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
-        choice("train.schedule", self.schedule, ("constant", "cosine", "step", "exponential"))
+        schedules = ("constant", "linear", "cosine", "step", "exponential")
+        choice("train.schedule", self.schedule, schedules)
         choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
         choice("train.select", self.select, ("best", "best_loss", "last"))
         choice("train.dtype", self.dtype, ("float32", "float64"))
@@ -205,6 +210,12 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     correct_and_smooth: CorrectAndSmoothConfig = field(default_factory=CorrectAndSmoothConfig)
+    programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig
     trace: TraceConfig = field(default_factory=TraceConfig)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, for people."""
+        return "ggnn" if self.train.task == "programs" else self.model.name

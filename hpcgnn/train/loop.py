@@ -104,7 +104,7 @@ class TrainingLoop:
     def _run_seed(self, run: SeedRun) -> bool:
         """Train a seed to its end or until a rank is asked to stop; return whether one was."""
         config = self._config
-        title = f"{config.model.name} seed {run.seed}"
+        title = f"{config.model_name} seed {run.seed}"
         every = config.run.checkpoint_every
         stop = False
         with EpochDisplay(title, config.train.epochs, active=self._grid.rank == 0) as display:

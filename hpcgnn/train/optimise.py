@@ -47,7 +47,8 @@ def learning_rate(config: TrainConfig, epoch: int) -> float:
 
     It is a function of the epoch alone, so resuming needs no state.
     Warm-up rises linearly over `warmup_epochs`. "step" multiplies by gamma at each of
-    `schedule_steps`; "exponential" and "cosine" fall to gamma times the rate at the last epoch.
+    `schedule_steps`; "linear", "exponential" and "cosine" fall to gamma times the rate at the last
+    epoch.
     """
     if epoch < config.warmup_epochs:
         return config.learning_rate * (epoch + 1) / (config.warmup_epochs + 1)
@@ -57,6 +58,7 @@ def learning_rate(config: TrainConfig, epoch: int) -> float:
     factor: float = {
         "constant": 1.0,
         "step": gamma ** sum(epoch >= step for step in config.schedule_steps),
+        "linear": 1 - (1 - gamma) * progress,
         "exponential": gamma**progress,
         "cosine": gamma + (1 - gamma) * 0.5 * (1 + math.cos(math.pi * progress)),
     }[config.schedule]

@@ -65,7 +65,7 @@ class SavedModel:
             "store": self.config.graph.store,
             "seed": state["seed"],
             "epoch": state["kept"]["epoch"],
-            "trained_on": self.trained.fingerprint,
+            "trained_on": state["graph"]["fingerprint"],
         }
 
 
@@ -120,7 +120,7 @@ def best_seed(valid: dict[int, float | None]) -> int:
 
 def _valid(checkpoint: Path) -> float | None:
     state: dict[str, Any] = read_state(checkpoint)
-    metric = "micro_f1" if state["graph"]["multi_label"] else "accuracy"
+    metric = "micro_f1" if state["graph"].get("multi_label") else "accuracy"
     value: float | None = state["kept"]["metrics"].get(f"valid_{metric}")
     return value
 
@@ -135,7 +135,11 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
     CollectiveInputError
         On a store that does not read, or does not fit the model or the number of ranks.
     """
-    config, trained = saved.config, saved.trained
+    config = saved.config
+    with agree(grid.world):
+        if config.train.task == "programs":
+            raise InputError(f"{saved.run} is of program graphs; its predictions.h5 has them all")
+    trained = saved.trained
     with agree(grid.world):
         if grid.rank == 0:
             with GraphStore.open(config.graph.store) as store:

@@ -69,7 +69,7 @@ def summarise(
         "version": __version__,
         "name": facts.name,
         "fingerprint": facts.fingerprint,
-        "model": config.model.name,
+        "model": config.model_name,
         "task": config.train.task,
         "ranks": task.grid.size,
         **task.summary(ranks),

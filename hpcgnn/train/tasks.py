@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, InstanceStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
 from hpcgnn.train.load import load_graph
 from hpcgnn.train.node_task import NodeTask
+from hpcgnn.train.programs_task import ProgramsTask
 from hpcgnn.train.task import Task
 
 __all__ = ["TASKS", "TaskKind"]
@@ -41,5 +42,15 @@ def _graph_fingerprint(config: Config) -> str:
         return store.fingerprint
 
 
-TASKS: Mapping[str, TaskKind] = MappingProxyType({"full": TaskKind(_load_full, _graph_fingerprint)})
+def _program_fingerprint(config: Config) -> str:
+    with InstanceStore.open(config.graph.store) as store:
+        return store.fingerprint
+
+
+TASKS: Mapping[str, TaskKind] = MappingProxyType(
+    {
+        "full": TaskKind(_load_full, _graph_fingerprint),
+        "programs": TaskKind(ProgramsTask, _program_fingerprint),
+    }
+)
 """``train.task`` -> how it starts."""

@@ -13,7 +13,10 @@ NUM_BUCKETS = 17
 def random_batch(
     sizes: list[int], reach: int, seed: int = 0, split: InstanceSplit = InstanceSplit.TRAIN
 ) -> InstanceBatch:
-    """Return graphs whose edges join nodes at most `reach` apart, with 2 to 4 candidates."""
+    """Return graphs whose edges join nodes at most `reach` apart, with 2 to 4 candidates.
+
+    No node has the last bucket.
+    """
     rng = np.random.default_rng(seed)
     graphs = np.zeros(len(sizes), GRAPH_DTYPE)
     graphs["num_nodes"], graphs["split"] = sizes, split
@@ -28,12 +31,12 @@ def random_batch(
         edges.append(found[:, 1:].astype(np.int32))
         graphs["bandwidth"][row] = np.abs(found[:, 1] - found[:, 2]).max(initial=0)
         choices = np.zeros(rng.integers(2, 5), CANDIDATE_DTYPE)
-        choices["node"] = rng.integers(0, size, len(choices))
+        choices["node"] = rng.permutation(max(size, 4))[: len(choices)] % size
         candidates.append(choices)
         graphs["label"][row] = rng.integers(0, len(choices))
     graphs["num_edges"] = [len(each) for each in edges]
     graphs["num_candidates"] = [len(each) for each in candidates]
-    counts = rng.integers(0, 4, sum(sizes)).astype(np.uint8)
+    counts = rng.integers(1, 4, sum(sizes)).astype(np.uint8)
     ends = np.cumsum(sizes)
     graphs["num_subtokens"] = [
         counts[end - size : end].sum() for end, size in zip(ends, sizes, strict=True)
@@ -41,7 +44,7 @@ def random_batch(
     return InstanceBatch(
         graphs,
         counts,
-        rng.integers(0, NUM_BUCKETS, int(counts.sum())).astype(np.uint16),
+        rng.integers(0, NUM_BUCKETS - 1, int(counts.sum())).astype(np.uint16),
         np.concatenate([np.empty(0, np.uint8), *types]),
         np.concatenate([np.empty((0, 2), np.int32), *edges]),
         np.concatenate([np.empty(0, CANDIDATE_DTYPE), *candidates]),

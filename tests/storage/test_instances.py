@@ -68,6 +68,9 @@ def test_round_trip_and_ranges(store: Path) -> None:
         assert equal(found.read(0, 3), train)
         assert equal(found.read(1, 2), train.select([1]))
         assert len(found.read(2, 2)) == 0
+        assert equal(found.read_graphs(np.array([0, 2])), train.select([0, 2]))
+        assert equal(found.read_graphs(np.array([0, 1, 2])), train)
+        assert len(found.read_graphs(np.array([], np.int64))) == 0
         found.verify()
 
 

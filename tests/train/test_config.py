@@ -108,7 +108,7 @@ def test_options_that_a_model_does_not_heed(overrides: list[str], message: str) 
         "train.weight_decay_layers=last",
         "train.momentum=inf",
         "train.nesterov=true",
-        "train.schedule=linear",
+        "train.schedule=triangle",
         "train.schedule_gamma=0",
         "train.schedule_gamma=1.5",
         "train.warmup_epochs=-1",

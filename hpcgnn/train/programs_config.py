@@ -1,0 +1,47 @@
+"""The section of the configuration for program graphs."""
+
+import math
+from dataclasses import dataclass
+
+from hpcgnn.nn import PROPAGATORS
+from hpcgnn.train.options import choice, option, require
+
+__all__ = ["ProgramsConfig"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramsConfig:
+    """A gated graph neural network on supergraphs, with train.task=programs."""
+
+    propagator: str = option(
+        "sparse", f"how messages pass in training: {', '.join(PROPAGATORS)}; evaluation: sparse"
+    )
+    block: int = option(
+        0, "size of the band's blocks; with sparse: leave out edges beyond such a band, 0: none"
+    )
+    filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
+    hidden: int = option(128, "width of node states")
+    dropout: float = option(0.0, "probability, for the messages into the GRU cell")
+    nodes: int = option(4096, "nodes of a supergraph; a larger graph is one of its own")
+    supergraphs: int = option(4, "supergraphs of a step, shared among the ranks")
+    window: int = option(2048, "graphs that are packed together")
+    epoch_graphs: int = option(0, "graphs of an epoch, drawn anew in each; 0: all")
+    prefetch: int = option(2, "steps that are read and packed ahead")
+    evaluate_graphs: int = option(
+        0, "graphs of a split that are judged after an epoch; 0: all; the kept model: always all"
+    )
+
+    def __post_init__(self) -> None:
+        choice("programs.propagator", self.propagator, PROPAGATORS)
+        banded = self.propagator == "sparse" or self.block > 0
+        require(banded, "programs.block", self.block, "a band needs blocks of at least 1")
+        filtered = not self.filter or self.block > 0
+        require(filtered, "programs.filter", self.filter, "needs programs.block")
+        finite = math.isfinite(self.dropout) and 0 <= self.dropout < 1
+        require(finite, "programs.dropout", self.dropout, "must lie in [0, 1)")
+        for key in ("hidden", "nodes", "supergraphs", "window", "prefetch"):
+            value = getattr(self, key)
+            require(value >= 1, f"programs.{key}", value, "must be at least 1")
+        for key in ("block", "epoch_graphs", "evaluate_graphs"):
+            value = getattr(self, key)
+            require(value >= 0, f"programs.{key}", value, "must not be negative")

@@ -1,0 +1,137 @@
+"""What feeds a rank's steps: supergraphs from its shard, packed and ready for propagation."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, pack_lanes
+from hpcgnn.nn import Propagator, PropagatorName, make_propagator
+from hpcgnn.storage import InstanceBatch, InstanceSplit, InstanceStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.programs_config import ProgramsConfig
+from hpcgnn.typing import GlobalIndices
+
+__all__ = ["Prepared", "ProgramInput", "StepInput"]
+
+_EVALUATION_WINDOW = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A supergraph and its propagator; `numbers` (g,) are its graphs in the store."""
+
+    graph: Supergraph
+    propagator: Propagator
+    numbers: GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class StepInput:
+    """A rank's supergraphs of a step, and the number of graphs that all ranks have in it."""
+
+    mine: tuple[Prepared, ...]
+    num_graphs: int
+
+
+class ProgramInput:
+    """Reads graphs, packs them, and builds their propagators.
+
+    Not collective.
+
+    Parameters
+    ----------
+    store
+        The store.
+    config
+        Its section.
+    rank, num_ranks
+        Supergraph s of a step, and window w of an evaluation, belong to rank ``s % num_ranks``.
+    dtype
+        torch.float32 or torch.float64.
+    trace
+        For the propagators.
+    """
+
+    def __init__(
+        self,
+        store: InstanceStore,
+        config: ProgramsConfig,
+        *,
+        rank: int,
+        num_ranks: int,
+        dtype: torch.dtype,
+        trace: TraceRecorder,
+    ) -> None:
+        self._store, self._config = store, config
+        self._rank, self._num_ranks = rank, num_ranks
+        self._dtype, self._trace = dtype, trace
+        self._num_forward = len(store.header.edge_names)
+        sizes = store.graphs["num_nodes"]
+        self._first_nodes = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])[:-1]
+        low, high = store.split_range(InstanceSplit.TRAIN)
+        chosen = np.arange(low, high)
+        if config.filter:
+            chosen = chosen[store.graphs["bandwidth"][chosen] < config.block]
+        self.train_graphs: GlobalIndices = chosen
+
+    def steps(self, seed: int, epoch: int) -> Iterator[StepInput]:
+        """Yield the steps of an epoch, equally many on all ranks.
+
+        Not collective.
+        """
+        config = self._config
+        rng = np.random.default_rng([seed, epoch])
+        graphs = self.train_graphs
+        if 0 < config.epoch_graphs < len(graphs):
+            graphs = np.sort(rng.choice(graphs, config.epoch_graphs, replace=False))
+        sizes = self._store.graphs["num_nodes"][graphs]
+        lanes = pack_lanes(sizes, config.nodes, config.supergraphs, config.window, rng)
+        counts = [[len(each) for window in lane for each in window.bins] for lane in lanes]
+        totals = [sum(row) for row in itertools.zip_longest(*counts, fillvalue=0)]
+        mine = [self._lane(graphs, lane) for lane in lanes[self._rank :: self._num_ranks]]
+        for total in totals:
+            found = tuple(each for lane in mine if (each := next(lane, None)) is not None)
+            yield StepInput(found, total)
+
+    def evaluation(self, split: InstanceSplit, limit: int) -> Iterator[Prepared]:
+        """Yield this rank's supergraphs of the first `limit` graphs of a split, 0: all.
+
+        Not collective.
+
+        Messages pass along all edges. The store holds a split in drawn order, so that its first
+        graphs are a sample.
+        """
+        low, high = self._store.split_range(split)
+        high = min(high, low + limit) if limit else high
+        firsts = range(low, high, _EVALUATION_WINDOW)[self._rank :: self._num_ranks]
+        for first in firsts:
+            numbers = np.arange(first, min(first + _EVALUATION_WINDOW, high))
+            batch = self._store.read_graphs(numbers)
+            for chosen in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
+                yield self._prepare(batch, numbers, chosen, "sparse", 0)
+
+    def _lane(self, graphs: GlobalIndices, windows: list[Window]) -> Iterator[Prepared]:
+        name: PropagatorName = self._config.propagator  # type: ignore[assignment]
+        for window in windows:
+            numbers = graphs[window.graphs]
+            batch = self._store.read_graphs(numbers)
+            for chosen in window.bins:
+                yield self._prepare(batch, numbers, chosen, name, self._config.block)
+
+    def _prepare(
+        self,
+        batch: InstanceBatch,
+        numbers: GlobalIndices,
+        chosen: GlobalIndices,
+        name: PropagatorName,
+        block: int,
+    ) -> Prepared:
+        mine = numbers[chosen]
+        graph = Supergraph.build(batch.select(chosen), self._num_forward, self._first_nodes[mine])
+        propagator = make_propagator(
+            name, graph.edges, block=block, dtype=self._dtype, trace=self._trace
+        )
+        return Prepared(graph, propagator, mine)
