@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.errors import InputError
+from hpcgnn.inspect.program_graphs import describe_programs
 from hpcgnn.inspect.runs import STATE_FILE, describe_checkpoint, describe_run
 from hpcgnn.inspect.stores import describe_store
+from hpcgnn.storage import is_instance_store
 
 __all__ = ["inspect_path"]
 
@@ -13,12 +15,14 @@ RUN_MEMBERS = ("config.toml", "metrics.jsonl", "summary.json", "checkpoints")
 
 
 def inspect_path(path: Path, *, verify: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Return what `path` holds as JSON values; key ``kind`` is store, checkpoint or run.
+    """Return what `path` holds as JSON values; key ``kind`` is store, programs, checkpoint or run.
 
     `verify` reads everything that has a checksum and compares; `quiet` shows no progress. Raises
     `InputError` for a path that is none of these and `StorageFormatError` for damage.
     """
     if not path.is_dir():
+        if is_instance_store(path):
+            return describe_programs(path, verify=verify, quiet=quiet)
         return describe_store(path, verify=verify, quiet=quiet)
     if (path / STATE_FILE).exists():
         return describe_checkpoint(path, verify=verify)

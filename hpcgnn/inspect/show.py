@@ -14,9 +14,13 @@ MANY_CLASSES = 20
 
 def show(found: Mapping[str, Any]) -> None:
     """Print what `inspect_path` or `exchange_volume` returned."""
-    {"store": show_store, "run": show_run, "checkpoint": show_checkpoint, "exchange": show_plain}[
-        found["kind"]
-    ](found)
+    {
+        "store": show_store,
+        "programs": show_programs,
+        "run": show_run,
+        "checkpoint": show_checkpoint,
+        "exchange": show_plain,
+    }[found["kind"]](found)
 
 
 def show_plain(found: Mapping[str, Any]) -> None:
@@ -39,6 +43,24 @@ def show_store(found: Mapping[str, Any]) -> None:
     classes = found["classes"]
     if 0 < len(classes) <= MANY_CLASSES:
         print_table("classes", ("class", "nodes"), [(c["name"], c["nodes"]) for c in classes])
+
+
+def show_programs(found: Mapping[str, Any]) -> None:
+    """Print a store of program graphs."""
+    tables = ("kind", "splits", "distributions", "below")
+    rows = [(key, text(value)) for key, value in found.items() if key not in tables]
+    print_table("program graphs", ("", "value"), rows)
+    chances = [
+        (each["name"], each["graphs"], "" if each["chance"] is None else f"{each['chance']:.3f}")
+        for each in found["splits"]
+    ]
+    print_table("splits", ("split", "graphs", "chance"), chances)
+    shown = found["distributions"]
+    columns = next(iter(shown.values()))
+    spread = [(name, *(f"{each:.6g}" for each in row.values())) for name, row in shown.items()]
+    print_table("distributions", ("", *columns), spread)
+    shares = [(band, f"{100 * (share or 0):.1f} %") for band, share in found["below"].items()]
+    print_table("graphs by bandwidth", ("below", "share"), shares)
 
 
 def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

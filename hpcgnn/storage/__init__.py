@@ -20,7 +20,7 @@ from hpcgnn.storage.instance_batch import (
 )
 from hpcgnn.storage.instance_schema import INSTANCE_FORMAT, InstanceHeader
 from hpcgnn.storage.instance_writer import InstanceWriter
-from hpcgnn.storage.instances import InstanceStore
+from hpcgnn.storage.instances import InstanceStore, is_instance_store
 from hpcgnn.storage.predictions import (
     CsvPredictions,
     H5Predictions,
@@ -53,5 +53,6 @@ __all__ = [
     "StoreWriter",
     "assign_parts",
     "check_output",
+    "is_instance_store",
     "store_from_arrays",
 ]

@@ -23,7 +23,7 @@ from hpcgnn.storage.layout import json_attribute
 from hpcgnn.storage.opening import open_file
 from hpcgnn.typing import Array
 
-__all__ = ["InstanceStore"]
+__all__ = ["InstanceStore", "is_instance_store"]
 
 _SIZES = (
     ("subtoken_counts", "num_nodes"),
@@ -172,10 +172,20 @@ class InstanceStore:
             raise damaged(self.path, item, "does not belong to this file's datasets")
 
 
-def _check_version(path: Path, file: h5py.File) -> None:
+def is_instance_store(path: str | os.PathLike[str]) -> bool:
+    """Tell whether an HDF5 file says that it holds program graphs; raises as `open` does."""
+    with open_file(Path(path), None) as file:
+        return _says_so(Path(path), file)
+
+
+def _says_so(path: Path, file: h5py.File) -> bool:
     with format_errors(path, "/: attribute format"):
         known = "format" in file.attrs
-    if not known or members.attribute(path, file, "format", str) != INSTANCE_FORMAT:
+    return known and members.attribute(path, file, "format", str) == INSTANCE_FORMAT
+
+
+def _check_version(path: Path, file: h5py.File) -> None:
+    if not _says_so(path, file):
         raise StorageFormatError(
             f"{path}: is no store of program graphs; make one with hpcgnn.convert programs"
         )

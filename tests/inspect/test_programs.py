@@ -1,0 +1,40 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.inspect.kinds import inspect_path
+from hpcgnn.inspect.show import show
+from hpcgnn.storage import InstanceHeader, InstanceSplit, InstanceWriter
+from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, random_batch
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "programs.h5"
+    names = tuple(f"Type{number}" for number in range(NUM_FORWARD))
+    header = InstanceHeader(name="toy", edge_names=names, num_buckets=NUM_BUCKETS, steps=8)
+    with InstanceWriter(path, header, ["one.py"]) as writer:
+        writer.append(random_batch([4, 300, 700], 400))
+        writer.append(random_batch([9], 3, split=InstanceSplit.UNSEEN))
+    return path
+
+
+def test_distributions_and_shares(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = inspect_path(store, verify=True, quiet=True)
+    assert (found["kind"], found["num_graphs"], found["num_nodes"]) == ("programs", 4, 1013)
+    assert found["below"] == {"128": 0.5, "256": 0.5, "512": 1.0, "1024": 1.0}
+    assert [each["graphs"] for each in found["splits"]] == [3, 0, 0, 1]
+    assert found["distributions"]["nodes"]["max"] == 700
+    show(found)
+    printed = capsys.readouterr().out
+    assert "50.0 %" in printed
+    assert "unseen" in printed
+
+
+def test_command(store: Path) -> None:
+    words = [sys.executable, "-m", "hpcgnn.inspect", str(store), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["steps"] == 8
