@@ -1,0 +1,47 @@
+"""The kernels on the GPU: the same functions as `hpcgnn.kernels`, on CuPy arrays.
+
+The .cu files beside this one are compiled by NVRTC at the first use. Importing this package imports
+no CuPy; calling a function does, and raises `GpuUnavailableError` where it is missing. Kernels run
+on CuPy's current stream and nothing waits for them. `DeviceGroups` cut the rows of a pattern into
+neighbour groups: make them once and give them to every product. docs/gpu.md tells what has been
+verified, and how.
+"""
+
+from hpcgnn.kernels.cuda.attention import (
+    attention_backward,
+    attention_forward,
+    attention_scores,
+)
+from hpcgnn.kernels.cuda.attention_state import (
+    attention_delta,
+    attention_finish,
+    attention_merge,
+)
+from hpcgnn.kernels.cuda.device import GpuUnavailableError, require_gpu
+from hpcgnn.kernels.cuda.groups import (
+    ATTENTION_GROUP_SIZE,
+    DeviceGroups,
+    NeighborGroups,
+    neighbor_groups,
+)
+from hpcgnn.kernels.cuda.products import spmm
+from hpcgnn.kernels.cuda.rows import dropout_rows, gather_rows, scatter_add_rows
+
+__all__ = [
+    "ATTENTION_GROUP_SIZE",
+    "DeviceGroups",
+    "GpuUnavailableError",
+    "NeighborGroups",
+    "attention_backward",
+    "attention_delta",
+    "attention_finish",
+    "attention_forward",
+    "attention_merge",
+    "attention_scores",
+    "dropout_rows",
+    "gather_rows",
+    "neighbor_groups",
+    "require_gpu",
+    "scatter_add_rows",
+    "spmm",
+]

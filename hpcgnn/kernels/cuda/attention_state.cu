@@ -1,0 +1,145 @@
+/// The running state of a softmax: merged and finished; and inner products of heads.
+#include "attention.cuh"
+
+namespace hpcgnn {
+
+struct MergeArguments {
+  AttentionState state;
+  AttentionState other;
+  const int64* starts;  ///< rows [starts[i], starts[i + 1]) of other join as item i; null = row i
+  const int32* block_rows;  ///< row of the block of each item; null = identity
+  const int32* rows;        ///< row of the state of each row of the block; null = identity
+  int64 num_items;
+  int64 num_heads;
+  int64 head_width;
+  int32 lanes;
+};
+
+/// States of a tile's item join in order; columns beyond the first `lanes` walk them again.
+template <class T>
+HPCGNN_DEVICE void merge(const MergeArguments& a) {
+  const Tile tile = make_tile(a.lanes);
+  for (int64 item = tile.first; item < a.num_items * a.num_heads; item += tile.count) {
+    const int64 i = item / a.num_heads, head = item % a.num_heads;
+    const int64 block_row = a.block_rows ? a.block_rows[i] : i;
+    const int64 at = (a.rows ? a.rows[block_row] : block_row) * a.num_heads + head;
+    const int64 first = a.starts ? a.starts[i] : i, last = a.starts ? a.starts[i + 1] : i + 1;
+    T* const top = static_cast<T*>(a.state.top) + at;
+    T* const total = static_cast<T*>(a.state.total) + at;
+    T* const out = static_cast<T*>(a.state.out) + at * a.head_width;
+    const RunningSoftmax<T> before{*top, *total};
+    RunningSoftmax<T> softmax;
+    int64 base = 0;
+    do {
+      softmax = before;
+      const int64 column = base + tile.lane;
+      const bool inside = column < a.head_width;
+      T sum = inside && before.top != -infinity<T>() ? out[column] : T(0);
+      for (int64 piece = first; piece < last; ++piece) {
+        const int64 from = piece * a.num_heads + head;
+        T mine, theirs;
+        softmax.merge(
+            {static_cast<const T*>(a.other.top)[from], static_cast<const T*>(a.other.total)[from]},
+            mine, theirs);
+        // Sums of a state without edges are never read.
+        const T* const other = static_cast<const T*>(a.other.out) + from * a.head_width;
+        if (inside)
+          sum = (mine == 0 ? T(0) : mine * sum) + (theirs == 0 ? T(0) : theirs * other[column]);
+      }
+      if (inside) out[column] = sum;
+      base += tile.lanes;
+    } while (base < a.head_width);
+    __syncwarp(tile.mask);
+    if (tile.lane == 0) *top = softmax.top, *total = softmax.total;
+  }
+}
+
+/// out /= total, or 0 without edges; top becomes log(sum of exp(e)), or -inf.
+template <class T>
+HPCGNN_DEVICE void finish(const MergeArguments& a) {
+  const Tile tile = make_tile(a.lanes);
+  for (int64 at = tile.first; at < a.num_items * a.num_heads; at += tile.count) {
+    T* const top = static_cast<T*>(a.state.top) + at;
+    const T old_top = *top, total = static_cast<const T*>(a.state.total)[at];
+    T* const out = static_cast<T*>(a.state.out) + at * a.head_width;
+    const T scale = T(1) / total;
+    const bool none = old_top == -infinity<T>();
+    for (int64 column = tile.lane; column < a.head_width; column += tile.lanes)
+      out[column] = none ? T(0) : out[column] * scale;
+    __syncwarp(tile.mask);
+    if (tile.lane == 0 && !none) *top = old_top + logarithm(total);
+  }
+}
+
+struct HeadDots {
+  const void* x;     ///< (num_rows, num_heads * head_width)
+  const void* y;     ///< the same shape, or one row for all
+  const void* bias;  ///< one row that is taken off y; null = nothing
+  void* out;         ///< (num_rows, num_heads), overwritten
+  int64 num_rows;
+  int64 num_heads;
+  int64 head_width;
+  int32 y_rows;  ///< whether y has a row for each row of x
+  int32 lanes;
+};
+
+/// out[i, h] = <x[i, h, :], y[i, h, :] - bias[h, :]>.
+template <class X>
+HPCGNN_DEVICE void head_dots(const HeadDots& a) {
+  using T = Accumulator<X>;
+  const Tile tile = make_tile(a.lanes);
+  for (int64 at = tile.first; at < a.num_rows * a.num_heads; at += tile.count) {
+    const int64 head = at % a.num_heads * a.head_width;
+    const X* const x = static_cast<const X*>(a.x) + at * a.head_width;
+    const T* const y = static_cast<const T*>(a.y) + (a.y_rows ? at * a.head_width : head);
+    const T* const bias = a.bias ? static_cast<const T*>(a.bias) + head : nullptr;
+    T sum = 0;
+    for (int64 column = tile.lane; column < a.head_width; column += tile.lanes)
+      sum += widen(x[column]) * (bias ? y[column] - bias[column] : y[column]);
+    sum = sum_of_tile(tile, sum);
+    if (tile.lane == 0) static_cast<T*>(a.out)[at] = sum;
+  }
+}
+
+struct WeightGradient {
+  const void* z;     ///< (num_rows, num_heads * head_width)
+  const void* gain;  ///< (num_rows, num_heads), what source gained
+  void* dweights;    ///< (num_heads, head_width), added to
+  int64 num_rows;
+  int64 num_heads;
+  int64 head_width;
+  int64 chunk;  ///< rows that one thread sums before it adds
+};
+
+/// dweights[h, :] += sum over rows of gain[j, h] * z[j, h, :]; an item is a column and a chunk.
+template <class X>
+HPCGNN_DEVICE void weight_gradient(const WeightGradient& a) {
+  using T = Accumulator<X>;
+  const Tile tile = make_tile(1);
+  const int64 width = a.num_heads * a.head_width;
+  const int64 chunks = (a.num_rows + a.chunk - 1) / a.chunk;
+  for (int64 item = tile.first; item < chunks * width; item += tile.count) {
+    const int64 column = item % width, first = item / width * a.chunk;
+    const int64 last = first + a.chunk < a.num_rows ? first + a.chunk : a.num_rows;
+    T sum = 0;
+    for (int64 j = first; j < last; ++j)
+      sum += static_cast<const T*>(a.gain)[j * a.num_heads + column / a.head_width] *
+             widen(static_cast<const X*>(a.z)[j * width + column]);
+    atomicAdd(static_cast<T*>(a.dweights) + column, sum);
+  }
+}
+
+}  // namespace hpcgnn
+
+using namespace hpcgnn;
+
+HPCGNN_KERNEL(attention_merge_f32, MergeArguments, merge<float>)
+HPCGNN_KERNEL(attention_merge_f64, MergeArguments, merge<double>)
+HPCGNN_KERNEL(attention_finish_f32, MergeArguments, finish<float>)
+HPCGNN_KERNEL(attention_finish_f64, MergeArguments, finish<double>)
+HPCGNN_KERNEL(head_dots_f32, HeadDots, head_dots<float>)
+HPCGNN_KERNEL(head_dots_f64, HeadDots, head_dots<double>)
+HPCGNN_KERNEL(head_dots_bf16, HeadDots, head_dots<BFloat16>)
+HPCGNN_KERNEL(weight_gradient_f32, WeightGradient, weight_gradient<float>)
+HPCGNN_KERNEL(weight_gradient_f64, WeightGradient, weight_gradient<double>)
+HPCGNN_KERNEL(weight_gradient_bf16, WeightGradient, weight_gradient<BFloat16>)

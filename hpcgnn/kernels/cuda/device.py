@@ -1,0 +1,81 @@
+"""CuPy, imported at the first use, and the check that a GPU is there."""
+
+import importlib
+from typing import Any, TypeAlias
+
+from hpcgnn.errors import InputError
+
+__all__ = [
+    "DeviceArray",
+    "GpuUnavailableError",
+    "load_cupy",
+    "pointer",
+    "require_array",
+    "require_gpu",
+]
+
+# A cupy.ndarray: CuPy is no dependency, so that its types cannot be named.
+DeviceArray: TypeAlias = Any
+
+
+class GpuUnavailableError(InputError):
+    """CuPy is not installed, or finds no GPU that it can use."""
+
+
+def load_cupy() -> Any:
+    """Return the module cupy.
+
+    Raises
+    ------
+    GpuUnavailableError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise GpuUnavailableError(
+            f"CuPy cannot be imported ({error}): pip install cupy-cuda12x, which hpcgnn[gpu] does"
+        ) from error
+
+
+def require_gpu() -> None:
+    """Raise unless CuPy finds a GPU.
+
+    Raises
+    ------
+    GpuUnavailableError
+        One line that names the reason.
+    """
+    runtime = load_cupy().cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise GpuUnavailableError(f"no GPU can be used: {error}") from error
+    if count == 0:
+        raise GpuUnavailableError("no GPU can be used: the driver lists none")
+
+
+def pointer(array: DeviceArray | None) -> int:
+    """Return the device address of an array, 0 for None."""
+    return 0 if array is None else int(array.data.ptr)
+
+
+def require_array(name: str, array: object, ndim: int, dtypes: tuple[str, ...]) -> None:
+    """Raise unless `array` is a C-contiguous CuPy array of one of `dtypes`.
+
+    Raises
+    ------
+    TypeError
+        Not an array of the device, another dtype, or not C-contiguous.
+    ValueError
+        Another number of dimensions.
+    """
+    if not isinstance(array, load_cupy().ndarray):
+        raise TypeError(f"{name} must be a CuPy array, not {type(array).__name__}")
+    found: DeviceArray = array
+    if found.dtype.name not in dtypes:
+        raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {found.dtype}")
+    if found.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimensions, not {found.ndim}")
+    if not found.flags.c_contiguous:
+        raise TypeError(f"{name} must be C-contiguous; pass cupy.ascontiguousarray({name})")

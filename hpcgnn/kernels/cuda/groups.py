@@ -1,0 +1,155 @@
+"""Neighbour groups: rows cut into pieces of a bounded number of non-zeros, for balance."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
+from hpcgnn.kernels.cuda.group_size import PAPER_RULE
+from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
+
+__all__ = ["ATTENTION_GROUP_SIZE", "DeviceGroups", "NeighborGroups", "neighbor_groups"]
+
+# A piece of a split row leaves a whole state behind, so that pieces are long; hubs still spread.
+ATTENTION_GROUP_SIZE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class NeighborGroups:
+    """Groups of consecutive non-zeros of the same row, in the order of the pattern.
+
+    Attributes
+    ----------
+    size
+        Most non-zeros of a group.
+    row, start, stop
+        ``(groups,)`` int32, int64, int64: row of the pattern, first non-zero, end.
+    piece
+        ``(groups,)`` int64: -1 where the group is alone on its row, otherwise its number among
+        the groups of all split rows.
+    split_rows, split_starts
+        ``(split,)`` int32 rows of more than one group, and ``(split + 1,)`` int64 first piece.
+    empty_rows
+        int32 rows without non-zeros, which have no group.
+    """
+
+    size: int
+    row: LocalIndices
+    start: Offsets
+    stop: Offsets
+    piece: GlobalIndices
+    split_rows: LocalIndices
+    split_starts: Offsets
+    empty_rows: LocalIndices
+
+    @property
+    def num_pieces(self) -> int:
+        """Number of groups of split rows."""
+        return int(self.split_starts[-1])
+
+
+def neighbor_groups(indptr: Offsets, size: int) -> NeighborGroups:
+    """Cut the rows of a pattern into groups of at most `size` non-zeros.
+
+    Parameters
+    ----------
+    indptr
+        ``(m + 1,)`` int64 non-decreasing offsets, in host memory.
+    size
+        At least 1; `hpcgnn.kernels.cuda.group_size` has rules.
+
+    Raises
+    ------
+    ValueError
+        `size` below 1, or offsets that decrease.
+    """
+    lengths = np.diff(indptr)
+    if size < 1:
+        raise ValueError(f"a group has at least one non-zero, not {size}")
+    if lengths.size > 0 and int(lengths.min()) < 0:
+        raise ValueError("indptr must not decrease")
+    counts = -(-lengths // size)
+    row = np.repeat(np.arange(lengths.size, dtype=np.int32), counts)
+    # The number of a group inside its row.
+    inside = np.arange(row.size, dtype=np.int64) - (np.cumsum(counts) - counts)[row]
+    start = indptr[row] + inside * size
+    is_split = counts > 1
+    pieces = is_split[row]
+    split_rows = np.flatnonzero(is_split).astype(np.int32)
+    return NeighborGroups(
+        size=size,
+        row=row,
+        start=start,
+        stop=np.minimum(start + size, indptr[1:][row]),
+        piece=np.where(pieces, np.cumsum(pieces) - 1, -1),
+        split_rows=split_rows,
+        split_starts=np.concatenate([[0], np.cumsum(counts[split_rows])]).astype(np.int64),
+        empty_rows=np.flatnonzero(counts == 0).astype(np.int32),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceGroups:
+    """Neighbour groups in device memory, made once for a pattern and given to every product.
+
+    `unstored` are the rows that no group stores to, empty and split ones together.
+    """
+
+    host: NeighborGroups
+    row: DeviceArray
+    start: DeviceArray
+    stop: DeviceArray
+    piece: DeviceArray
+    split_rows: DeviceArray
+    split_starts: DeviceArray
+    empty_rows: DeviceArray
+    unstored: DeviceArray
+
+    @staticmethod
+    def upload(groups: NeighborGroups) -> "DeviceGroups":
+        """Copy groups to the current device."""
+        cupy = load_cupy()
+        unstored = np.concatenate([groups.empty_rows, groups.split_rows])
+        return DeviceGroups(
+            host=groups,
+            row=cupy.asarray(groups.row),
+            start=cupy.asarray(groups.start),
+            stop=cupy.asarray(groups.stop),
+            piece=cupy.asarray(groups.piece),
+            split_rows=cupy.asarray(groups.split_rows),
+            split_starts=cupy.asarray(groups.split_starts),
+            empty_rows=cupy.asarray(groups.empty_rows),
+            unstored=cupy.asarray(unstored),
+        )
+
+    @staticmethod
+    def of(indptr: DeviceArray, size: int | None = None) -> "DeviceGroups":
+        """Make groups for a pattern whose offsets are on the device.
+
+        Copies the offsets to the host and waits for them.
+
+        Parameters
+        ----------
+        indptr
+            ``(m + 1,)`` int64 on the device.
+        size
+            Most non-zeros of a group; None = the regression with the paper's coefficients.
+        """
+        offsets = load_cupy().asnumpy(indptr)
+        num_rows, nnz = offsets.size - 1, int(offsets[-1])
+        chosen = PAPER_RULE.size(num_rows, nnz) if size is None else size
+        return DeviceGroups.upload(neighbor_groups(offsets, chosen))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the fields of the kernels' ``Groups``."""
+        return {
+            "row": pointer(self.row),
+            "start": pointer(self.start),
+            "stop": pointer(self.stop),
+            "piece": pointer(self.piece),
+            "split_rows": pointer(self.split_rows),
+            "split_starts": pointer(self.split_starts),
+            "num_groups": self.host.row.size,
+            "num_split": self.host.split_rows.size,
+        }

@@ -1,0 +1,119 @@
+"""Compiles the .cu files beside this one with NVRTC, at the first use, and launches kernels."""
+
+import functools
+import re
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
+
+__all__ = [
+    "COMPILE_OPTIONS",
+    "Fields",
+    "launch",
+    "short_name",
+    "source_text",
+    "tile_lanes",
+    "vector_width",
+]
+
+COMPILE_OPTIONS = ("--std=c++17",)
+# Names and values of a kernel's struct; a struct inside it is a mapping.
+Fields: TypeAlias = dict[str, Any]
+
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+_BLOCK_THREADS = 256
+# Beyond this many blocks their threads stride over the items.
+_MOST_BLOCKS = 1 << 20
+_WARP = 32
+_VECTOR_BYTES = 16
+_SHORT_NAMES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16"}
+
+
+def source_text(name: str) -> str:
+    """Return ``name.cu`` with its headers written in.
+
+    CuPy caches by the text it is given: a header that NVRTC read by itself could change unnoticed.
+    """
+    folder, seen = Path(__file__).parent, set[str]()
+
+    def expand(text: str) -> str:
+        def header(match: re.Match[str]) -> str:
+            if match[1] in seen:
+                return ""
+            seen.add(match[1])
+            return expand((folder / match[1]).read_text().replace("#pragma once", ""))
+
+        return _INCLUDE.sub(header, text)
+
+    return expand((folder / f"{name}.cu").read_text())
+
+
+def short_name(dtype: str) -> str:
+    """Return how kernels name a type of number."""
+    return _SHORT_NAMES[dtype]
+
+
+def vector_width(options: tuple[int, ...], columns: int, *arrays: DeviceArray | None) -> int:
+    """Return the widest of `options` (descending, ending in 1) that suits widths and addresses."""
+    for count in options:
+        fits = all(
+            pointer(array) % min(_VECTOR_BYTES, count * array.dtype.itemsize) == 0
+            for array in arrays
+            if array is not None
+        )
+        if columns % count == 0 and fits:
+            return count
+    return 1
+
+
+def tile_lanes(columns: int, least: int = 1) -> int:
+    """Return the threads that share an item of `columns` vectors: a power of two, at most 32."""
+    wanted = min(max(columns, least, 1), _WARP)
+    return 1 << (wanted - 1).bit_length()
+
+
+def launch(source: str, kernel: str, fields: Fields, *, items: int, lanes: int) -> None:
+    """Run a kernel on CuPy's current stream; nothing happens without items.
+
+    Parameters
+    ----------
+    source, kernel
+        File without its suffix, and name inside it.
+    fields
+        The kernel's struct, in order.
+    items, lanes
+        Items of the grid, and threads that share one.
+    """
+    if items == 0:
+        return
+    blocks = min(-(-items * lanes // _BLOCK_THREADS), _MOST_BLOCKS)
+    function = _module(load_cupy(), source).get_function(kernel)
+    function((blocks,), (_BLOCK_THREADS,), (_struct(fields),))
+
+
+@functools.cache
+def _module(cupy: Any, source: str) -> Any:
+    return cupy.RawModule(code=source_text(source), options=COMPILE_OPTIONS)
+
+
+def _struct(fields: Fields) -> np.ndarray[Any, Any]:
+    """Return one record as C lays it out: int is 8 bytes wide, np.int32 4, floats are doubles."""
+    record = np.zeros(1, _layout(fields))
+    for name, value in fields.items():
+        record[name] = _struct(value)[0] if isinstance(value, dict) else value
+    return record
+
+
+def _layout(fields: Fields) -> np.dtype[Any]:
+    kinds = []
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            kinds.append((name, _layout(value)))
+        elif isinstance(value, np.int32):
+            kinds.append((name, np.dtype(np.int32)))
+        else:
+            kinds.append((name, np.dtype(np.float64 if isinstance(value, float) else np.uint64)))
+    return np.dtype(kinds, align=True)

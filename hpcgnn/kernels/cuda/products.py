@@ -1,0 +1,118 @@
+"""Products of a sparse matrix with a dense one, on the GPU, by neighbour groups."""
+
+import numpy as np
+
+from hpcgnn.kernels.arguments import DENSE, Half
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array
+from hpcgnn.kernels.cuda.elements import storage_of
+from hpcgnn.kernels.cuda.groups import DeviceGroups
+from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
+
+__all__ = ["spmm"]
+
+_PAIRS = {
+    ("float32", "float32"): (4, 1),
+    ("float64", "float64"): (2, 1),
+    ("float32", "bfloat16"): (4, 1),
+    ("bfloat16", "bfloat16"): (8, 4, 1),
+    ("bfloat16", "float32"): (8, 4, 1),
+}
+
+
+def spmm(
+    indptr: DeviceArray,
+    indices: DeviceArray,
+    values: DeviceArray | None,
+    x: DeviceArray,
+    out: DeviceArray,
+    *,
+    rows: DeviceArray | None = None,
+    accumulate: bool = False,
+    mean: bool = False,
+    half: Half | None = None,
+    groups: DeviceGroups | None = None,
+) -> None:
+    """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
+
+    Arguments and meaning are those of `hpcgnn.kernels.spmm`, with CuPy arrays; 16-bit floats are
+    bfloat16. The product runs on CuPy's current stream. Indices and `rows` are not checked. Rows
+    of more than one group are summed in any order, so that their last bits may differ from run to
+    run, unless `out` has 16 bits; all others are the same every time.
+
+    Parameters
+    ----------
+    groups
+        Of `indptr`; None makes them anew, which waits for a copy of `indptr`.
+
+    Raises
+    ------
+    GpuUnavailableError
+        CuPy is not installed.
+    TypeError
+        Wrong dtype or pair of dtypes, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match.
+    """
+    pair = storage_of(x, half), storage_of(out, half)
+    _check(indptr, indices, values, x, out, rows, pair)
+    groups = DeviceGroups.of(indptr) if groups is None else groups
+    cupy, width = load_cupy(), int(x.shape[1])
+    # Sums of pieces meet in `out` itself where it is as exact as they are.
+    apart = pair[1] == "bfloat16"
+    pieces = cupy.empty((groups.host.num_pieces if apart else 0, width), np.float32)
+    unstored = groups.empty_rows if apart else groups.unstored
+    clear = unstored if not accumulate else unstored[:0]
+    vector = vector_width(_PAIRS[pair], width, x, out, pieces)
+    lanes = tile_lanes(-(-width // vector))
+    fields: Fields = {
+        "groups": groups.arguments(),
+        "indptr": pointer(indptr),
+        "indices": pointer(indices),
+        "values": pointer(values),
+        "x": pointer(x),
+        "out": pointer(out),
+        "pieces": pointer(pieces),
+        "rows": pointer(rows),
+        "clear": pointer(clear),
+        "num_clear": clear.size,
+        "width": width,
+        "lanes": np.int32(lanes),
+        "accumulate": np.int32(accumulate),
+        "mean": np.int32(mean),
+    }
+    into = short_name(pair[1])
+    kernel = f"spmm_{short_name(pair[0])}_{into}_v{vector}"
+    launch("spmm", f"spmm_clear_{into}", fields, items=clear.size, lanes=lanes)
+    launch("spmm", kernel, fields, items=groups.host.row.size, lanes=lanes)
+    if apart:
+        split = groups.host.split_rows.size
+        launch("spmm", f"spmm_join_{into}", fields, items=split, lanes=lanes)
+
+
+def _check(
+    indptr: DeviceArray,
+    indices: DeviceArray,
+    values: DeviceArray | None,
+    x: DeviceArray,
+    out: DeviceArray,
+    rows: DeviceArray | None,
+    pair: tuple[str, str],
+) -> None:
+    require_array("indptr", indptr, 1, ("int64",))
+    require_array("indices", indices, 1, ("int32",))
+    require_array("x", x, 2, DENSE)
+    require_array("out", out, 2, DENSE)
+    if pair not in _PAIRS:
+        raise TypeError(f"no product on the GPU takes {pair[0]} to {pair[1]}")
+    if values is not None:
+        require_array("values", values, 1, ("float64",) if pair[0] == "float64" else ("float32",))
+        if values.size != indices.size:
+            raise ValueError("values and indices must have the same length")
+    if rows is not None:
+        require_array("rows", rows, 1, ("int32",))
+        if rows.size != indptr.size - 1:
+            raise ValueError("rows must name a row of out for each row of the matrix")
+    elif out.shape[0] != indptr.size - 1:
+        raise ValueError(f"out must have {indptr.size - 1} rows, not {out.shape[0]}")
+    if x.shape[1] != out.shape[1]:
+        raise ValueError(f"x has {x.shape[1]} columns and out {out.shape[1]}")

@@ -1,0 +1,163 @@
+"""Packing and unpacking of rows for exchanges, and dropout, on the GPU."""
+
+import math
+
+import numpy as np
+
+from hpcgnn.kernels.arguments import DENSE, Half
+from hpcgnn.kernels.cuda.device import DeviceArray, pointer, require_array
+from hpcgnn.kernels.cuda.elements import storage_of
+from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
+
+__all__ = ["drop_threshold", "dropout_rows", "gather_rows", "scatter_add_rows"]
+
+_COPIES = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1)}
+_CONVERSIONS = {
+    ("float32", "bfloat16"),
+    ("bfloat16", "float32"),
+    ("float32", "float16"),
+    ("float16", "float32"),
+}
+_SUMS = {
+    ("float32", "float32"): (4, 1),
+    ("float64", "float64"): (2, 1),
+    ("bfloat16", "float32"): (4, 1),
+    ("float16", "float32"): (4, 1),
+}
+
+
+def gather_rows(
+    x: DeviceArray, rows: DeviceArray | None, out: DeviceArray, *, half: Half | None = None
+) -> None:
+    """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
+
+    Arguments and meaning are those of `hpcgnn.kernels.gather_rows`, with CuPy arrays; `rows` is not
+    checked. Runs on CuPy's current stream.
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype or pair of dtypes, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match.
+    """
+    require_array("x", x, 2, DENSE)
+    require_array("out", out, 2, DENSE)
+    if x.dtype == out.dtype == np.uint16:
+        half = "bfloat16"  # A copy does not look at the bits.
+    pair = storage_of(x, half), storage_of(out, half)
+    if pair[0] != pair[1] and pair not in _CONVERSIONS:
+        raise TypeError(f"no conversion on the GPU takes {pair[0]} to {pair[1]}")
+    options = _COPIES[pair[0]] if pair[0] == pair[1] else (4, 1)
+    _require_rows(rows, x.shape[0] if rows is None else rows.size, out.shape[0])
+    fields, vector = _fields(x, rows, out, out.shape[0], options)
+    kernel = f"gather_{short_name(pair[0])}_{short_name(pair[1])}_v{vector}"
+    launch("rows", kernel, fields, items=out.shape[0], lanes=int(fields["lanes"]))
+
+
+def scatter_add_rows(
+    src: DeviceArray, rows: DeviceArray, out: DeviceArray, *, half: Half | None = None
+) -> None:
+    """Add rows: ``out[rows[i]] += src[i]``, in any order where rows repeat.
+
+    Arguments and meaning are those of `hpcgnn.kernels.scatter_add_rows`, with CuPy arrays, but
+    `out` must not have 16 bits, and `rows` is not checked. Runs on CuPy's current stream.
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype or pair of dtypes, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match.
+    """
+    require_array("src", src, 2, DENSE)
+    require_array("out", out, 2, DENSE)
+    pair = storage_of(src, half), storage_of(out, half)
+    if pair not in _SUMS:
+        raise TypeError(f"no sum on the GPU takes {pair[0]} to {pair[1]}")
+    require_array("rows", rows, 1, ("int32",))
+    _require_rows(rows, rows.size, src.shape[0])
+    fields, vector = _fields(src, rows, out, src.shape[0], _SUMS[pair])
+    kernel = f"scatter_add_{short_name(pair[0])}_v{vector}"
+    launch("rows", kernel, fields, items=src.shape[0], lanes=int(fields["lanes"]))
+
+
+def dropout_rows(
+    x: DeviceArray, row_ids: DeviceArray, key: int, p: float, out: DeviceArray
+) -> None:
+    """Zero each element with probability p and divide the others by ``1 - p``.
+
+    Arguments and meaning are those of `hpcgnn.kernels.dropout_rows`, with CuPy arrays, and so is
+    the mask, bit for bit. Runs on CuPy's current stream.
+
+    Raises
+    ------
+    TypeError
+        Wrong dtype, or an array that is not C-contiguous.
+    ValueError
+        Shapes that do not match, `p` or `key` out of range.
+    """
+    require_array("x", x, 2, ("float32", "float64"))
+    require_array("out", out, 2, (x.dtype.name,))
+    require_array("row_ids", row_ids, 1, ("int64",))
+    if x.shape != out.shape or row_ids.size != x.shape[0]:
+        raise ValueError("x and out must have one shape, and row_ids a name for each row")
+    if not 0 <= key < 1 << 64:
+        raise ValueError(f"key must be in [0, 2**64), not {key}")
+    lanes = tile_lanes(-(-x.shape[1] // 2))
+    fields: Fields = {
+        "x": pointer(x),
+        "row_ids": pointer(row_ids),
+        "out": pointer(out),
+        "num_rows": x.shape[0],
+        "width": x.shape[1],
+        "key": key,
+        "threshold": drop_threshold(p),
+        "scale": 1.0 / (1.0 - p) if p < 1 else 0.0,
+        "lanes": np.int32(lanes),
+    }
+    kernel = f"dropout_{short_name(x.dtype.name)}"
+    launch("rows", kernel, fields, items=x.shape[0], lanes=lanes)
+
+
+def drop_threshold(p: float) -> int:
+    """Return the number below which 32 random bits mean "dropped".
+
+    Raises
+    ------
+    ValueError
+        `p` is not in [0, 1].
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must be in [0, 1], not {p}")
+    return int(math.ldexp(p, 32) + 0.5)
+
+
+def _fields(
+    x: DeviceArray,
+    rows: DeviceArray | None,
+    out: DeviceArray,
+    num_rows: int,
+    options: tuple[int, ...],
+) -> tuple[Fields, int]:
+    """Return the kernel's struct, and the elements that one access moves."""
+    if x.shape[1] != out.shape[1]:
+        raise ValueError(f"rows have {x.shape[1]} columns on one side and {out.shape[1]}")
+    width = int(x.shape[1])
+    vector = vector_width(options, width, x, out)
+    fields: Fields = {
+        "x": pointer(x),
+        "rows": pointer(rows),
+        "out": pointer(out),
+        "num_rows": num_rows,
+        "width": width,
+        "lanes": np.int32(tile_lanes(-(-width // vector))),
+    }
+    return fields, vector
+
+
+def _require_rows(rows: DeviceArray | None, named: int, held: int) -> None:
+    if rows is not None:
+        require_array("rows", rows, 1, ("int32",))
+    if named != held:
+        raise ValueError(f"{named} rows are named and {held} are there")

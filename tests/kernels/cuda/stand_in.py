@@ -1,0 +1,144 @@
+"""A module in place of cupy: arrays in host memory, and kernels that emulator.h runs.
+
+Every array ends at a page that must not be touched, so that reading or writing past its end stops
+the process; kernels are compiled with the checks of undefined behaviour, misaligned access among
+them. New arrays hold NaN (or other rubbish), never zeros.
+"""
+
+import ctypes
+import hashlib
+import mmap
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+HEADER = Path(__file__).with_name("emulator.h")
+FLAGS = [
+    "-std=c++20",
+    "-O1",
+    "-shared",
+    "-fPIC",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-fsanitize=undefined",
+    "-fno-sanitize-recover",
+]
+# Fewer blocks than items, so that threads stride over the grid.
+MOST_BLOCKS = 3
+ALIGNMENT = 16
+
+
+class DeviceNdarray(np.ndarray):
+    """Host memory that shows its address as CuPy's arrays do."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+class EmulatorError(AssertionError):
+    """A kernel did what no GPU would forgive."""
+
+
+def compiler() -> str | None:
+    """Return the host's C++ compiler, or None."""
+    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def guarded(shape: Any, dtype: Any) -> DeviceNdarray:
+    """Return an array whose last element lies right before a page without access."""
+    dtype, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    size = -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    raw = np.frombuffer(memory, np.uint8)
+    forbid = ctypes.CDLL(None, use_errno=True).mprotect
+    if forbid(ctypes.c_void_p(raw.ctypes.data + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+    # All ones is NaN in every width of float, and -1 in integers.
+    raw[:pages] = 0xFF
+    start = pages - size
+    array = raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+    return array.view(DeviceNdarray)
+
+
+class RawModule:
+    """Kernels of one source text, compiled by the host's compiler; `folder` keeps the results."""
+
+    def __init__(self, folder: Path, code: str, reverse: bool) -> None:
+        words = [str(compiler()), *FLAGS, "-x", "c++", "-include", str(HEADER)]
+        key = "\0".join([*words, HEADER.read_text(), code])
+        name = hashlib.sha256(key.encode()).hexdigest()[:20]
+        library = folder / f"{name}.so"
+        if not library.exists():
+            source, made = folder / f"{name}.cu", folder / f"{name}.{os.getpid()}.so"
+            source.write_text(code)
+            command = [*words, str(source), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise EmulatorError(done.stderr)
+            made.rename(library)
+        self._library = ctypes.CDLL(str(library))
+        self._reverse = reverse
+
+    def get_function(self, name: str) -> Any:
+        run = getattr(self._library, f"run_{name}")
+        run.restype = ctypes.c_char_p
+        size = getattr(self._library, f"size_{name}")
+        size.restype = ctypes.c_ulong
+
+        def launch(grid: tuple[int], block: tuple[int], args: tuple[Any]) -> None:
+            if args[0].nbytes != size():
+                raise EmulatorError(f"{name} takes {size()} bytes, not {args[0].nbytes}")
+            blocks = min(grid[0], MOST_BLOCKS)
+            address = ctypes.c_void_p(args[0].ctypes.data)
+            error = run(address, blocks, block[0], int(self._reverse))
+            if error is not None:
+                raise EmulatorError(f"{name}: {error.decode()}")
+
+        return launch
+
+
+class StandIn:
+    """What hpcgnn uses of cupy."""
+
+    ndarray = DeviceNdarray
+
+    def __init__(self, folder: Path, *, reverse: bool = False) -> None:
+        self._folder, self._reverse = folder, reverse
+        errors = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
+        self.cuda = SimpleNamespace(runtime=errors)
+
+    def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
+        assert options == ("--std=c++17",)
+        return RawModule(self._folder, code, self._reverse)
+
+    @staticmethod
+    def empty(shape: Any, dtype: Any) -> DeviceNdarray:
+        return guarded(shape, dtype)
+
+    @staticmethod
+    def zeros(shape: Any, dtype: Any) -> DeviceNdarray:
+        array = guarded(shape, dtype)
+        array[...] = 0
+        return array
+
+    @staticmethod
+    def asarray(array: np.ndarray[Any, Any]) -> DeviceNdarray:
+        made = guarded(array.shape, array.dtype)
+        made[...] = array
+        return made
+
+    @staticmethod
+    def asnumpy(array: DeviceNdarray) -> np.ndarray[Any, Any]:
+        return np.array(array, subok=False)
