@@ -22,6 +22,7 @@ from hpcgnn.train.loop import Outcome, TrainingLoop
 from hpcgnn.train.report import print_results
 from hpcgnn.train.resume import find_finished, open_run
 from hpcgnn.train.run_directory import RunDirectory
+from hpcgnn.train.sample import sample_overrides
 from hpcgnn.train.saved_model import best_seed
 from hpcgnn.train.signals import EXIT_REQUEUE, StopRequest, stop_on_signals
 from hpcgnn.train.summary import gather_rank_details, summarise
@@ -53,7 +54,9 @@ def main(comm: Communicator) -> int:
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
-            config = load_config(arguments.config, arguments.overrides)
+            drawn = () if arguments.seed is None else sample_overrides(arguments.seed)
+            # What the command line says counts most.
+            config = load_config(arguments.config, [*drawn, *arguments.overrides])
         summary, status = run_training(comm, config, stop)
     if comm.rank == 0 and summary is not None:
         if arguments.json:
@@ -77,6 +80,13 @@ def _parse() -> argparse.Namespace:
         help="a configuration file, and overrides of it (TOML values)",
     )
     parser.add_argument("--keys", action="store_true", help="list all keys with their defaults")
+    parser.add_argument(
+        "--sample-config",
+        type=int,
+        dest="seed",
+        metavar="SEED",
+        help="draw the optimiser's settings of program graphs, for a search by an array of jobs",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args()
     files = [word for word in arguments.words if "=" not in word]
