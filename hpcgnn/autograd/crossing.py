@@ -1,0 +1,56 @@
+"""Tensors of torch and arrays of CuPy that share memory and stream on a GPU."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
+
+__all__ = ["as_device_array", "as_tensor", "shared_stream"]
+
+
+@contextlib.contextmanager
+def shared_stream() -> Iterator[None]:
+    """Let CuPy, and with it our kernels, run on torch's current stream.
+
+    Not collective.
+
+    Work of both libraries is then ordered as it was issued, and nobody waits for anybody.
+    """
+    stream = torch.cuda.current_stream()
+    with load_cupy().cuda.ExternalStream(stream.cuda_stream, stream.device_index):
+        yield
+
+
+def as_device_array(tensor: torch.Tensor) -> DeviceArray:
+    """Return a CuPy array over the memory of a tensor, by DLPack; bfloat16 becomes uint16.
+
+    Not collective.
+
+    Parameters
+    ----------
+    tensor
+        On a GPU; the caller keeps it alive until the work issued on the array is done.
+    """
+    flat = tensor.detach()
+    return load_cupy().from_dlpack(
+        flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat
+    )
+
+
+def as_tensor(array: DeviceArray, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a tensor over the memory of a CuPy array, by DLPack.
+
+    Not collective.
+
+    Parameters
+    ----------
+    array
+        On a GPU.
+    dtype
+        What the bits of a uint16 array are, such as torch.bfloat16; None = the array's own.
+    """
+    tensor: torch.Tensor = from_dlpack(array)
+    return tensor if dtype is None else tensor.view(dtype)

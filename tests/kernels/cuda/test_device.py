@@ -1,0 +1,63 @@
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hpcgnn.kernels import cuda
+from hpcgnn.kernels.cuda.device import load_cupy
+
+IMPORT_EVERYTHING = """
+import importlib, pkgutil, sys
+import hpcgnn
+for module in pkgutil.walk_packages(hpcgnn.__path__, "hpcgnn."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print([name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx")])
+"""
+
+
+def test_importing_everything_never_imports_cupy(tmp_path):
+    """A cupy that cannot be imported lies first on the path: nobody may touch it."""
+    for name in ("cupy", "cupyx"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{IMPORT_EVERYTHING}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+
+
+def test_without_cupy_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    for call in (load_cupy, cuda.require_gpu):
+        with pytest.raises(
+            cuda.GpuUnavailableError, match=r"CuPy cannot be imported.*hpcgnn\[gpu\]"
+        ):
+            call()
+
+
+def runtime(count):
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    def device_count():
+        if count is None:
+            raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+        return count
+
+    found = SimpleNamespace(getDeviceCount=device_count, CUDARuntimeError=CUDARuntimeError)
+    return SimpleNamespace(cuda=SimpleNamespace(runtime=found))
+
+
+@pytest.mark.parametrize(("count", "words"), [(None, "cudaErrorNoDevice"), (0, "lists none")])
+def test_without_a_gpu_one_line_says_so(monkeypatch, count, words):
+    monkeypatch.setitem(sys.modules, "cupy", runtime(count))
+    with pytest.raises(cuda.GpuUnavailableError, match=f"no GPU can be used: .*{words}"):
+        cuda.require_gpu()
+
+
+def test_with_a_gpu_nothing_happens(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", runtime(1))
+    cuda.require_gpu()
