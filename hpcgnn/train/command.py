@@ -18,6 +18,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import describe_keys, load_config
+from hpcgnn.train.device import require_device
 from hpcgnn.train.loop import Outcome, TrainingLoop
 from hpcgnn.train.report import print_results
 from hpcgnn.train.resume import find_finished, open_run
@@ -57,6 +58,7 @@ def main(comm: Communicator) -> int:
             drawn = () if arguments.seed is None else sample_overrides(arguments.seed)
             # What the command line says counts most.
             config = load_config(arguments.config, [*drawn, *arguments.overrides])
+            require_device(config.train.device)
         summary, status = run_training(comm, config, stop)
     if comm.rank == 0 and summary is not None:
         if arguments.json:

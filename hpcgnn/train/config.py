@@ -54,6 +54,7 @@ class TrainConfig:
     task: str = option(
         "full", "what a step trains on: full (the whole graph) or programs (many small graphs)"
     )
+    device: str = option("cpu", "where a rank computes: cpu; cuda is refused, see docs/gpu.md")
     epochs: int = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
     optimizer: str = option("adam", "adam, adamw or sgd")
@@ -85,6 +86,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         choice("train.task", self.task, ("full", "programs"))
+        choice("train.device", self.device, ("cpu", "cuda"))
         choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
         schedules = ("constant", "linear", "cosine", "step", "exponential")
         choice("train.schedule", self.schedule, schedules)

@@ -140,6 +140,7 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
         r"replication 3 does not divide the 2 ranks": [*good, "exchange.replication=3"],
         r"run.dir .*file/run: Not a directory": [*good, f"run.dir={file}/run"],
         r"training diverges": [*good, f"run.dir={tmp_path}/a", "train.learning_rate=1e30"],
+        r"train.device = 'cuda': ": [*good, "train.device=cuda"],
         r"run.resume=must, but": [*good, f"run.dir={tmp_path}/b", "run.resume=must"],
         r"checkpoint .*epoch000001: File too large; free": [
             "largest_file=100000",
