@@ -38,6 +38,7 @@ def bandwidth_of(edges: Array) -> int:
 def compile_graph(num_nodes: int, edges: Array, candidates: LocalIndices, steps: int) -> Compiled:
     """Reduce a graph to what reaches a candidate in `steps` steps, in reverse Cuthill-McKee order.
 
+    Candidates keep the order in which they are given, at the places that the order has for them.
     Messages pass along edges both ways, so what reaches a candidate lies around it. Time is linear
     in nodes and edges.
 
@@ -57,13 +58,23 @@ def compile_graph(num_nodes: int, edges: Array, candidates: LocalIndices, steps:
     both = sp.csr_array(pattern + pattern.T)
     nodes = np.flatnonzero(_reached(both, candidates, steps)).astype(np.int32)
     order = reverse_cuthill_mckee(sp.csr_matrix(both[nodes][:, nodes]), symmetric_mode=True)
-    nodes = nodes[order]
+    nodes = _without_rank(nodes[order], candidates)
     position = np.full(num_nodes, -1, np.int32)
     position[nodes] = np.arange(len(nodes), dtype=np.int32)
     moved = np.column_stack([edges[:, 0], position[edges[:, 1]], position[edges[:, 2]]])
     moved = moved[(moved[:, 1:] >= 0).all(axis=1)]
     moved = moved[np.lexsort((moved[:, 2], moved[:, 1], moved[:, 0]))]
     return Compiled(nodes, np.ascontiguousarray(moved, np.int32), bandwidth_of(moved))
+
+
+def _without_rank(nodes: LocalIndices, candidates: LocalIndices) -> LocalIndices:
+    """Give the places of the candidates to them in the order in which they were drawn.
+
+    Their order by degree, which Cuthill-McKee follows, would say which of them is used how often.
+    """
+    _, firsts = np.unique(candidates, return_index=True)
+    nodes[np.isin(nodes, candidates)] = candidates[np.sort(firsts)]
+    return nodes
 
 
 def _reached(both: sp.csr_array, start: LocalIndices, steps: int) -> Array:
