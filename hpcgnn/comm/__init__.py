@@ -20,6 +20,7 @@ from hpcgnn.comm.launch import run_mpi_command
 from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import redistribute
 from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.share import share_on_hosts
 from hpcgnn.comm.stages import Message, Stage, shift_times
 from hpcgnn.comm.sums import allreduce_sum, start_broadcast, start_reduce, sum_over_ranks
 from hpcgnn.comm.transfer import Transfer
@@ -45,6 +46,7 @@ __all__ = [
     "raise_on_all",
     "redistribute",
     "run_mpi_command",
+    "share_on_hosts",
     "shift_times",
     "start_broadcast",
     "start_reduce",

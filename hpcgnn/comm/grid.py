@@ -71,6 +71,7 @@ class ProcessGrid:
         self._host = host if host is not None else platform.node()
         self.buffers = BufferPool()
         self._host_memory: HostMemory | None = None
+        self._alone: ProcessGrid | None = None
         self._neighbourhoods: list[MPI.Distgraphcomm] = []
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
@@ -149,6 +150,15 @@ class ProcessGrid:
             self._host_memory = HostMemory(comm)
         return self._host_memory
 
+    def alone(self) -> "ProcessGrid":
+        """Return a grid of this rank only, for matrices that no other rank knows.
+
+        Not collective; freed by `close`.
+        """
+        if self._alone is None:
+            self._alone = ProcessGrid(MPI.COMM_SELF, host=self._host)
+        return self._alone
+
     def neighbourhood(self, peers: LocalIndices) -> MPI.Distgraphcomm:
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
 
@@ -169,6 +179,8 @@ class ProcessGrid:
 
         Collective.
         """
+        if self._alone is not None:
+            self._alone.close()
         if self._host_memory is not None:
             self._host_memory.close()
             self._host_memory.comm.Free()

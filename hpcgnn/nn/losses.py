@@ -11,7 +11,11 @@ __all__ = ["multi_label_loss", "single_label_loss"]
 
 
 def single_label_loss(
-    logits_NC: Tensor, labels_N: Tensor, num_global: int, smoothing: float = 0.0
+    logits_NC: Tensor,
+    labels_N: Tensor,
+    num_global: int,
+    smoothing: float = 0.0,
+    weights_N: Tensor | None = None,
 ) -> Tensor:
     """Return this rank's share of the mean cross entropy, a scalar.
 
@@ -27,15 +31,27 @@ def single_label_loss(
         Number of nodes that count on all ranks, at least 1.
     smoothing
         Label smoothing in [0, 1).
+    weights_N
+        (N,) factors of the nodes' losses; None: ones.
     """
-    total = functional.cross_entropy(
-        logits_NC, labels_N, reduction="sum", label_smoothing=smoothing
-    )
+    if weights_N is None:
+        total = functional.cross_entropy(
+            logits_NC, labels_N, reduction="sum", label_smoothing=smoothing
+        )
+    else:
+        each_N = functional.cross_entropy(
+            logits_NC, labels_N, reduction="none", label_smoothing=smoothing
+        )
+        total = (each_N * weights_N).sum()
     return total / num_global
 
 
 def multi_label_loss(
-    logits_NC: Tensor, labels_NC: Tensor, num_global: int, smoothing: float = 0.0
+    logits_NC: Tensor,
+    labels_NC: Tensor,
+    num_global: int,
+    smoothing: float = 0.0,
+    weights_N: Tensor | None = None,
 ) -> Tensor:
     """Return this rank's share of the mean sigmoid cross entropy over nodes and classes, a scalar.
 
@@ -51,7 +67,12 @@ def multi_label_loss(
         Number of nodes that count on all ranks, at least 1.
     smoothing
         Targets become ``y (1 - s) + s / 2``.
+    weights_N
+        (N,) factors of the nodes' losses; None: ones.
     """
     target = labels_NC * (1.0 - smoothing) + 0.5 * smoothing
-    total = functional.binary_cross_entropy_with_logits(logits_NC, target, reduction="sum")
+    factors = None if weights_N is None else weights_N[:, None]
+    total = functional.binary_cross_entropy_with_logits(
+        logits_NC, target, weight=factors, reduction="sum"
+    )
     return total / (num_global * max(logits_NC.shape[1], 1))

@@ -5,14 +5,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from hpcgnn.sampling.pool import SampleAhead
-from hpcgnn.sampling.samplers import Sampler
 from hpcgnn.sampling.subgraph import Coefficients, SubgraphSource
 
 __all__ = ["count_coverage"]
 
 
 def count_coverage(
-    sampler: Sampler, numbers: Iterable[int], *, threads: int = 0, capacity: int = 8
+    source: SubgraphSource, numbers: Iterable[int], *, threads: int = 0, capacity: int = 8
 ) -> Coefficients:
     """Count in how many sampled sets each node and each entry is.
 
@@ -22,18 +21,17 @@ def count_coverage(
 
     Parameters
     ----------
-    sampler
-        As training will use it, with another seed.
+    source
+        As training will use it, without coefficients and with another seed.
     numbers
         The sets to count.
     threads, capacity
         As for `SampleAhead`.
     """
-    topology = sampler.topology
+    topology = source.topology
     nodes = np.zeros(topology.num_nodes, np.int32)
     entries = np.zeros(topology.num_entries, np.int32)
     num_subgraphs = 0
-    source = SubgraphSource(sampler)
     with SampleAhead(source, numbers, threads=threads, capacity=capacity) as subgraphs:
         for each in subgraphs:
             nodes[each.nodes] += 1

@@ -141,15 +141,23 @@ class SubgraphSource:
         Draws the nodes.
     coefficients
         The normalisation; None: none.
+    edges
+        The graph whose entries are induced, over the same nodes; None: the one that is walked.
     """
 
     sampler: Sampler
     coefficients: Coefficients | None = None
+    edges: Topology | None = None
+
+    @property
+    def topology(self) -> Topology:
+        """The graph whose entries are induced."""
+        return self.sampler.topology if self.edges is None else self.edges
 
     def __call__(self, number: int) -> Subgraph:
         """Return subgraph `number`."""
         nodes = self.sampler.sample(number)
-        pattern = induce(self.sampler.topology, nodes)
+        pattern = induce(self.topology, nodes)
         counted = self.coefficients
         if counted is None:
             return Subgraph(number, nodes, pattern, None, None)

@@ -12,6 +12,7 @@ from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.options import choice, option, require
 from hpcgnn.train.programs_config import ProgramsConfig
+from hpcgnn.train.sampling_config import SamplingConfig
 
 __all__ = [
     "Config",
@@ -21,6 +22,7 @@ __all__ = [
     "ModelConfig",
     "ProgramsConfig",
     "RunConfig",
+    "SamplingConfig",
     "TraceConfig",
     "TrainConfig",
 ]
@@ -52,7 +54,9 @@ class TrainConfig:
     """Optimisation."""
 
     task: str = option(
-        "full", "what a step trains on: full (the whole graph) or programs (many small graphs)"
+        "full",
+        "what a step trains on: full (the whole graph), sampled (subgraphs of it) or programs (many "
+        "small graphs)",
     )
     device: str = option("cpu", "where a rank computes: cpu; cuda is refused, see docs/gpu.md")
     epochs: int = option(100, "epochs for each seed")
@@ -85,7 +89,7 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        choice("train.task", self.task, ("full", "programs"))
+        choice("train.task", self.task, ("full", "sampled", "programs"))
         choice("train.device", self.device, ("cpu", "cuda"))
         choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
         schedules = ("constant", "linear", "cosine", "step", "exponential")
@@ -212,6 +216,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     correct_and_smooth: CorrectAndSmoothConfig = field(default_factory=CorrectAndSmoothConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig

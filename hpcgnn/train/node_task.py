@@ -57,13 +57,13 @@ class NodeTask:
         self.split = torch.from_numpy(graph.split)
         labelled = np.ones(len(graph.split), bool) if multi_label else graph.labels >= 0
         rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
-        self._train_rows = torch.from_numpy(rows[Split.TRAIN])
+        self.train_rows = torch.from_numpy(rows[Split.TRAIN])
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
         self._compact, self._activations = config.exchange.active_sets, config.train.activations
         self._train_view, self._train_features = graph.view, graph.features
-        self._rows_in_features = self._train_rows
+        self._rows_in_features = self.train_rows
         if self._compact:
             self._activate(graph.num_aggregations(config))
         self._hidden_labels: HiddenLabels | None = None
@@ -74,7 +74,7 @@ class NodeTask:
             self._hidden_labels = HiddenLabels(
                 self._train_features,
                 self._rows_in_features,
-                graph.view.node_ids[self._train_rows.numpy()],
+                graph.view.node_ids[self.train_rows.numpy()],
                 graph.facts.num_classes,
                 config.train.label_augmentation,
             )
@@ -104,8 +104,8 @@ class NodeTask:
         with activations_as(self._activations, resident):
             logits_TC: Tensor = model(self._train_view, self._train_features, key)
         if not self._compact:
-            logits_TC = logits_TC[self._train_rows]
-        labels, count = self.labels[self._train_rows], self.num_train
+            logits_TC = logits_TC[self.train_rows]
+        labels, count = self.labels[self.train_rows], self.num_train
         if hidden is not None:
             logits_TC, labels = logits_TC[hidden], labels[hidden]
             count = max(int(self.graph.grid.layer.allreduce(len(labels))), 1)
@@ -115,12 +115,12 @@ class NodeTask:
     def _activate(self, depth: int) -> None:
         graph = self.graph
         targets = np.zeros(len(self.split), np.bool_)
-        targets[self._train_rows.numpy()] = True
+        targets[self.train_rows.numpy()] = True
         with graph.products.trace.span("plan.active_sets"):
             active = graph.products.active_views(targets, depth)
         self._train_view = replace(graph.view, active=active.layers)
         self._train_features = graph.features[active.inputs]
-        self._rows_in_features = torch.searchsorted(active.inputs, self._train_rows)
+        self._rows_in_features = torch.searchsorted(active.inputs, self.train_rows)
 
     @torch.no_grad()
     def evaluate(self, model: Model) -> Evaluation:

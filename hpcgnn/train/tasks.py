@@ -11,6 +11,7 @@ from hpcgnn.train.config import Config
 from hpcgnn.train.load import load_graph
 from hpcgnn.train.node_task import NodeTask
 from hpcgnn.train.programs_task import ProgramsTask
+from hpcgnn.train.sampled_task import SampledTask
 from hpcgnn.train.task import Task
 
 __all__ = ["TASKS", "TaskKind"]
@@ -50,6 +51,7 @@ def _program_fingerprint(config: Config) -> str:
 TASKS: Mapping[str, TaskKind] = MappingProxyType(
     {
         "full": TaskKind(_load_full, _graph_fingerprint),
+        "sampled": TaskKind(SampledTask, _graph_fingerprint),
         "programs": TaskKind(ProgramsTask, _program_fingerprint),
     }
 )

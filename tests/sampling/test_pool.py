@@ -69,7 +69,7 @@ def test_subgraphs_do_not_depend_on_threads() -> None:
         for found, each in zip(pool, expected, strict=True):
             assert np.array_equal(found.nodes, each.nodes)
             assert np.array_equal(found.pattern.entries, each.pattern.entries)
-    first = count_coverage(source.sampler, range(30))
-    second = count_coverage(source.sampler, range(30), threads=3)
+    first = count_coverage(source, range(30))
+    second = count_coverage(source, range(30), threads=3)
     assert np.array_equal(first.nodes, second.nodes)
     assert np.array_equal(first.entries, second.entries)

@@ -33,7 +33,7 @@ def make_samplers(topology: Topology, **options: int) -> dict[str, Sampler]:
     return samplers
 
 
-@pytest.mark.parametrize("graph", ugly_topologies())
+@pytest.mark.parametrize("graph", list(ugly_topologies()))
 def test_sets_are_ascending_nodes_of_the_graph(graph: str) -> None:
     topology = ugly_topologies()[graph]
     for sampler in make_samplers(topology).values():
@@ -54,7 +54,7 @@ def test_an_empty_graph_gives_empty_sets() -> None:
             table(empty)
 
 
-@pytest.mark.parametrize("name", make_samplers(symmetric()))
+@pytest.mark.parametrize("name", list(make_samplers(symmetric())))
 def test_sets_are_a_function_of_seed_and_number(name: str) -> None:
     sampler = make_samplers(symmetric())[name]
     expected = [sampler.sample(number) for number in range(40)]

@@ -58,7 +58,7 @@ def test_coefficients_are_those_of_exact_enumeration() -> None:
         inside = np.isin(topology.entry_rows(), draws) & np.isin(topology.indices, draws)
         both[inside] += probability
     runs = 20000
-    counted = count_coverage(sampler, range(runs))
+    counted = count_coverage(SubgraphSource(sampler), range(runs))
     for counts, exact in ((counted.nodes, held), (counted.entries, both)):
         deviation = np.abs(counts / runs - exact)
         assert (deviation < 4.5 * np.sqrt(exact * (1 - exact) / runs) + 1e-12).all()
@@ -77,7 +77,7 @@ def test_the_estimator_is_unbiased() -> None:
     x, values = rng.normal(size=count), rng.random(topology.num_entries)
     whole = sp.csr_matrix((values, topology.indices, topology.indptr), shape=(count, count))
     sampler = RandomWalkSampler(topology=topology, seed=12, roots=8, length=3)
-    counted = count_coverage(sampler, range(4000))
+    counted = count_coverage(SubgraphSource(sampler), range(4000))
     assert counted.nodes.min() > 0
     assert counted.entries.min() > 0
     source = SubgraphSource(
@@ -97,7 +97,8 @@ def test_the_estimator_is_unbiased() -> None:
 
 def test_unseen_nodes_have_finite_coefficients() -> None:
     topology = symmetric()
-    counted = count_coverage(RandomWalkSampler(topology=topology, seed=1, roots=1, length=1), [0])
+    sampler = RandomWalkSampler(topology=topology, seed=1, roots=1, length=1)
+    counted = count_coverage(SubgraphSource(sampler), [0])
     nodes = np.arange(topology.num_nodes, dtype=np.int32)
     pattern = induce(topology, nodes)
     assert np.isfinite(counted.loss_weights(nodes)).all()

@@ -11,6 +11,9 @@ class Draws {
  public:
   Draws(std::uint64_t seed, std::int64_t number) : state_(kernels::row_stream(seed, number)) {}
 
+  /// The numbers of one item of the subgraph, whatever others are drawn.
+  Draws of(std::int64_t item) const { return {state_, item}; }
+
   /// 64 random bits.
   std::uint64_t next() {
     state_ += kernels::kGolden;

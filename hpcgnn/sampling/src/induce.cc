@@ -22,7 +22,7 @@ std::size_t filter_row(const Graph& graph, std::int64_t begin, std::int64_t end,
 }
 
 /// Append `fan_out` different entries of [begin, end) to `chosen`, ascending (Floyd's algorithm).
-void choose_entries(std::int64_t begin, std::int64_t end, std::int64_t fan_out, Draws& draws,
+void choose_entries(std::int64_t begin, std::int64_t end, std::int64_t fan_out, Draws draws,
                     std::vector<std::int64_t>& chosen) {
   const auto first = static_cast<std::ptrdiff_t>(chosen.size());
   if (end - begin <= fan_out) {
@@ -66,7 +66,8 @@ FanOut sample_fan_out(const Graph& graph, const std::int32_t* targets, std::int6
   auto& [indptr, indices, entries] = out.pattern;
   indptr.push_back(0);
   for (std::int64_t i = 0; i < count; ++i) {
-    choose_entries(graph.indptr[targets[i]], graph.indptr[targets[i] + 1], fan_out, draws, entries);
+    choose_entries(graph.indptr[targets[i]], graph.indptr[targets[i] + 1], fan_out,
+                   draws.of(targets[i]), entries);
     indptr.push_back(static_cast<std::int64_t>(entries.size()));
   }
   std::vector<std::int32_t> visits(targets, targets + count);

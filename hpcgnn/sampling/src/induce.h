@@ -26,7 +26,7 @@ struct FanOut {
 };
 
 /// Draw `fan_out` neighbours without repeats, or all where there are no more, for each of `count`
-/// ascending targets.
+/// ascending targets. What a target draws does not depend on the other targets.
 FanOut sample_fan_out(const Graph& graph, const std::int32_t* targets, std::int64_t count,
                       std::int64_t fan_out, Draws draws);
 
