@@ -1,0 +1,185 @@
+"""Aggregation and attention on a GPU against cuSPARSE and torch-geometric.
+
+``python -m benchmarks.bench_gpu --json`` prints one JSON object a case. Aggregation: graph, width,
+dtype, sizes and seconds by group-size rule, peers {name: s}, speedup over the fastest peer, error
+against float64, and the share of the card's copy bandwidth that the bytes which must move take.
+Attention (a GAT layer forward and backward, its linear map included): heads, width, ours_s, peers,
+peak bytes of each. Methods take turns in one process; seconds are medians of the card's events.
+Peers that are not installed are left out; without a GPU the command ends with one line.
+
+cupyx gives cuSPARSE results by columns only; torch's CSR product is cuSPARSE by rows.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu_attention import FusedAttention
+from benchmarks.gpu_peers import attention_peers, product_peers
+from benchmarks.gpu_timing import copy_bandwidth, device_name, interleave_on_device
+from benchmarks.harness import surroundings
+from benchmarks.spmm_graphs import Matrix, load_matrix
+from hpcgnn import kernels
+from hpcgnn.console import print_json, report, run_command
+from hpcgnn.kernels import cuda
+from hpcgnn.kernels.cuda.device import load_cupy
+from hpcgnn.kernels.cuda.group_size import PAPER_RULE, TIGR_SIZE, GroupSizeRule, dimension_rule
+
+# The first has the size of Cora.
+DEFAULT_GRAPHS = "rmat:12:2,debian,rmat:18:16,rmat:20:16,rmat:22:8"
+LIBRARIES = ("numpy", "torch", "cupy-cuda12x", "torch-geometric")
+
+
+def main() -> None:
+    options = parse_arguments()
+    cuda.require_gpu()
+    where = surroundings(*LIBRARIES) | {"device": device_name()}
+    bandwidth = copy_bandwidth()
+    rule = PAPER_RULE if options.rule is None else GroupSizeRule.load(options.rule)
+    for name in options.graphs:
+        matrix = load_matrix(name)
+        report(f"{name}: {matrix.num_nodes} nodes, {matrix.indices.size} non-zeros")
+        for width in options.widths:
+            for dtype in ("float32", "bfloat16"):
+                case = aggregation_case(matrix, width, dtype, rule, bandwidth, options.repeat)
+                print_json(case | where)
+        for case in attention_cases(matrix, options):
+            print_json(case | where)
+
+
+def parse_arguments() -> argparse.Namespace:
+    cli = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench_gpu", description="Time kernels on a GPU, against peers."
+    )
+    add = cli.add_argument
+    graphs = "rmat:SCALE:FACTOR, grid3d:N, debian or STORE.h5"
+    add("--graphs", type=words, default=words(DEFAULT_GRAPHS), metavar="NAME,...", help=graphs)
+    add("--widths", type=numbers, default=[16, 64, 128, 256], metavar="N,...", help="columns")
+    add("--heads", type=numbers, default=[1, 4], metavar="N,...", help="heads of attention")
+    add("--head-width", type=int, default=32, help="columns of a head (default: 32)")
+    add("--rule", metavar="FILE.json", help="coefficients that calibrate_group_size has written")
+    add("--repeat", type=int, default=21, help="counted rounds (default: 21)")
+    add("--json", action="store_true", help="print JSON, which is what it does in any case")
+    return cli.parse_args()
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in words(text)]
+
+
+def aggregation_case(
+    matrix: Matrix, width: int, dtype: str, rule: GroupSizeRule, bandwidth: float, repeat: int
+) -> dict[str, Any]:
+    """Return what one product took, by every rule of the group size and every peer."""
+    cupy, n, nnz = load_cupy(), matrix.num_nodes, matrix.indices.size
+    rng = np.random.default_rng(width)
+    x32 = cupy.asarray(rng.random((n, width), dtype=np.float32))
+    pattern = cupy.asarray(matrix.indptr), cupy.asarray(matrix.indices)
+    values = cupy.asarray(matrix.values)
+    half = dtype == "bfloat16"
+    x = cupy.empty((n, width), "uint16") if half else x32
+    if half:
+        cuda.gather_rows(x32, None, x, half="bfloat16")
+    out = cupy.empty((n, width), "float32")
+    sizes = {
+        "regression": rule.size(n, nnz),
+        "gnnadvisor": dimension_rule(width),
+        "tigr": TIGR_SIZE,
+    }
+    ours: dict[str, Callable[[], object]] = {}
+    for name, size in sizes.items():
+        groups = cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size))
+        options: dict[str, Any] = {"groups": groups, "half": "bfloat16" if half else None}
+        ours[name] = partial(cuda.spmm, *pattern, values, x, out, **options)
+    ours["regression"]()
+    error = relative_error(matrix, x32 if not half else widened(x), cupy.asnumpy(out))
+    peers = product_peers(matrix, x32) if not half else {}
+    seconds = interleave_on_device(ours | peers, warmup=3, repeat=repeat)
+    fastest = min((seconds[name] for name in peers), default=None)
+    moved = nnz * 8 + (n + 1) * 8 + x.nbytes + out.nbytes
+    return {
+        "kind": "aggregation",
+        "graph": matrix.name,
+        "width": width,
+        "dtype": dtype,
+        "sizes": sizes,
+        "ours": {name: seconds[name] for name in ours},
+        "peers": {name: seconds[name] for name in peers},
+        "speedup": None if fastest is None else fastest / seconds["regression"],
+        "relative_error": error,
+        "bandwidth_share": moved / seconds["regression"] / bandwidth,
+        "gathered_bytes_per_s": nnz * width * x.itemsize / seconds["regression"],
+    }
+
+
+def widened(bits: Any) -> Any:
+    out = load_cupy().empty(bits.shape, "float32")
+    cuda.gather_rows(bits, None, out, half="bfloat16")
+    return out
+
+
+def relative_error(matrix: Matrix, x: Any, found: Any) -> float:
+    """Return the largest error of a product over the largest number in it, by float64."""
+    operand = load_cupy().asnumpy(x).astype(np.float64)
+    wanted = np.empty_like(operand)
+    values = matrix.values.astype(np.float64)
+    kernels.spmm(matrix.indptr, matrix.indices, values, operand, wanted)
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def attention_cases(matrix: Matrix, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what layers took, and the most memory that each method held."""
+    cupy, n, width = load_cupy(), matrix.num_nodes, options.head_width
+    turned = kernels.transpose_csr(matrix.indptr, matrix.indices, None, n)
+    pattern, transpose = (
+        (cupy.asarray(indptr), cupy.asarray(indices))
+        for indptr, indices in ((matrix.indptr, matrix.indices), turned[:2])
+    )
+    for heads in options.heads:
+        torch.manual_seed(heads)
+        columns = heads * width
+        shapes = (n, columns), (columns, columns), (heads, width), (heads, width), (n, columns)
+        operands = [torch.randn(shape, device="cuda") for shape in shapes]
+        layer = FusedAttention(pattern, transpose, heads)
+        methods: dict[str, Callable[[], object]] = {"ours": partial(layer.run, *operands)}
+        if find_spec("torch_geometric") is not None:
+            methods |= attention_peers(matrix, operands, heads)
+        peaks = {name: peak_bytes(method) for name, method in methods.items()}
+        seconds = interleave_on_device(methods, warmup=2, repeat=options.repeat)
+        peers = [name for name in methods if name != "ours"]
+        fastest = min((seconds[name] for name in peers), default=None)
+        yield {
+            "kind": "attention",
+            "graph": matrix.name,
+            "heads": heads,
+            "head_width": width,
+            "ours_s": seconds["ours"],
+            "peers": {name: seconds[name] for name in peers},
+            "speedup": None if fastest is None else fastest / seconds["ours"],
+            "peak_bytes": peaks,
+        }
+
+
+def peak_bytes(method: Callable[[], object]) -> int:
+    """Return the most memory that a call adds to what was allocated before it."""
+    pool = load_cupy().get_default_memory_pool()
+    pool.free_all_blocks()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated(), pool.total_bytes()
+    method()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before[0] + pool.total_bytes() - before[1])
+
+
+if __name__ == "__main__":
+    run_command("bench_gpu", main)

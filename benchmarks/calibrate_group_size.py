@@ -1,0 +1,90 @@
+"""Refit the group-size regression for the card at hand (execution-path paper, equation 3).
+
+``python -m benchmarks.calibrate_group_size --output RULE.json`` times aggregation by every size of
+a ladder on R-MAT graphs of many sizes and degrees, grids and debian-packages, takes the fastest
+size of each, and fits the four coefficients by least squares. The file holds them, the card's name
+and every measurement; `benchmarks.bench_gpu --rule RULE.json` uses it.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bench_gpu import words
+from benchmarks.gpu_timing import device_name, interleave_on_device
+from benchmarks.harness import commit
+from benchmarks.spmm_graphs import Matrix, load_matrix
+from hpcgnn.console import report, run_command
+from hpcgnn.kernels import cuda
+from hpcgnn.kernels.cuda.device import load_cupy
+from hpcgnn.kernels.cuda.group_size import PAPER_RULE, fit_rule
+
+LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+DEFAULT_GRAPHS = [
+    *(f"rmat:{scale}:{factor}" for scale in (11, 13, 15, 17, 19) for factor in (2, 4, 8, 16, 32)),
+    "grid3d:24",
+    "grid3d:80",
+    "debian",
+]
+
+
+def main() -> None:
+    options = parse_arguments()
+    cuda.require_gpu()
+    samples, records = [], []
+    for name in options.graphs:
+        matrix = load_matrix(name)
+        seconds = time_sizes(matrix, options.width, options.repeat)
+        best = best_size(seconds)
+        nodes, edges = matrix.num_nodes, matrix.indices.size
+        paper = PAPER_RULE.size(nodes, edges)
+        report(f"{name}: {nodes} nodes, {edges} edges, best size {best}, the paper's {paper}")
+        samples.append((nodes, edges, best))
+        records.append({"graph": name, "nodes": nodes, "edges": edges, "best": best})
+        records[-1]["seconds"] = {str(size): each for size, each in seconds.items()}
+    facts = {"device": device_name(), "commit": commit(), "width": options.width}
+    fit_rule(samples).save(options.output, **facts, graphs=records)
+
+
+def parse_arguments() -> argparse.Namespace:
+    cli = argparse.ArgumentParser(
+        prog="python -m benchmarks.calibrate_group_size",
+        description="Refit the regression of the group size for the card at hand.",
+    )
+    add = cli.add_argument
+    add("--output", type=Path, required=True, metavar="RULE.json", help="where to write")
+    add("--graphs", type=words, default=DEFAULT_GRAPHS, metavar="NAME,...", help="as bench_gpu")
+    add("--width", type=int, default=16, help="columns of the dense operand (default: 16)")
+    add("--repeat", type=int, default=11, help="counted rounds of a graph (default: 11)")
+    return cli.parse_args()
+
+
+def time_sizes(matrix: Matrix, width: int, repeat: int) -> dict[int, float]:
+    """Return the seconds of a product by group size."""
+    cupy = load_cupy()
+    rng = np.random.default_rng(width)
+    x = cupy.asarray(rng.random((matrix.num_nodes, width), dtype=np.float32))
+    out = cupy.empty(x.shape, x.dtype)
+    arrays: list[Any] = [
+        cupy.asarray(each) for each in (matrix.indptr, matrix.indices, matrix.values)
+    ]
+    functions: dict[str, Callable[[], object]] = {}
+    for size in LADDER:
+        groups = cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size))
+        functions[str(size)] = partial(cuda.spmm, *arrays, x, out, groups=groups)
+    found = interleave_on_device(functions, warmup=2, repeat=repeat)
+    return {size: found[str(size)] for size in LADDER}
+
+
+def best_size(seconds: Mapping[int, float]) -> int:
+    """Return the fastest size; of sizes that are alike to 1 %, the smallest."""
+    least = min(seconds.values())
+    return min(size for size, each in seconds.items() if each <= 1.01 * least)
+
+
+if __name__ == "__main__":
+    run_command("calibrate_group_size", main)

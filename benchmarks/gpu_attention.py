@@ -1,0 +1,102 @@
+"""A GAT layer, forward and backward, on the fused kernels of the GPU; the linear map by torch.
+
+A peer's layer works on the same tensors: x (n, f), W (f, H * D), and vectors of (H, D) for both
+shares of the logits. Gradients of all four come from the gradient of the result.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hpcgnn.autograd.crossing import as_device_array, shared_stream
+from hpcgnn.kernels import cuda
+
+__all__ = ["FusedAttention", "Gradients"]
+
+SLOPE = 0.2
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of the operands of the layer, in their order."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    source: torch.Tensor
+    target: torch.Tensor
+
+
+class FusedAttention:
+    """One layer on a square pattern whose groups, both ways, are made once.
+
+    Parameters
+    ----------
+    pattern, transpose
+        ``(indptr, indices)`` of the device.
+    heads
+        H; the width of a head follows from the weight.
+    """
+
+    def __init__(self, pattern: tuple[Any, Any], transpose: tuple[Any, Any], heads: int) -> None:
+        self._pattern, self._transpose, self._heads = pattern, transpose, heads
+        size = cuda.ATTENTION_GROUP_SIZE
+        self._groups = cuda.DeviceGroups.of(pattern[0], size)
+        self._transposed_groups = cuda.DeviceGroups.of(transpose[0], size)
+
+    def run(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        grad: torch.Tensor,
+    ) -> tuple[torch.Tensor, Gradients]:
+        """Return the result (n, H * D) and the gradients where that of the result is `grad`."""
+        z = x @ weight
+        parts = [self._share(z, vector) for vector in (source, target)]
+        top = torch.full_like(parts[0], -torch.inf)
+        total, out = torch.zeros_like(top), torch.empty_like(z)
+        state = [as_device_array(tensor) for tensor in (top, total, out)]
+        operands = [as_device_array(tensor) for tensor in (z, *parts)]
+        with shared_stream():
+            cuda.attention_forward(
+                *self._pattern, *operands, *state, slope=SLOPE, groups=self._groups
+            )
+            cuda.attention_finish(*state)
+        dz, dtarget, dsource_vector = self._backward(operands, state, source, grad)
+        # What target adds: it is <target vector, z> of the rows.
+        heads = z.unflatten(1, (self._heads, -1))
+        dtarget_vector = torch.einsum("nh,nhd->hd", dtarget, heads)
+        dz += (dtarget[:, :, None] * target).flatten(1)
+        grads = Gradients(dz @ weight.T, x.T @ dz, dsource_vector, dtarget_vector)
+        return out, grads
+
+    def _share(self, z: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        share = z.new_empty((len(z), self._heads))
+        with shared_stream():
+            cuda.attention_scores(*(as_device_array(tensor) for tensor in (z, vector, share)))
+        return share
+
+    def _backward(
+        self, operands: list[Any], state: list[Any], source: torch.Tensor, grad: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        dz, dsource = torch.zeros_like(grad), grad.new_zeros((len(grad), self._heads))
+        dtarget, dvector, delta = torch.zeros_like(dsource), torch.zeros_like(source), dsource + 0
+        lse, _, out = state
+        gradient, inner = as_device_array(grad), as_device_array(delta)
+        with shared_stream():
+            cuda.attention_delta(gradient, out, inner)
+            cuda.attention_backward(
+                *self._transpose,
+                *operands,
+                lse,
+                gradient,
+                inner,
+                *(as_device_array(tensor) for tensor in (dz, dsource, dtarget)),
+                slope=SLOPE,
+                weights=as_device_array(source),
+                dweights=as_device_array(dvector),
+                groups=self._transposed_groups,
+            )
+        return dz, dtarget, dvector

@@ -1,0 +1,57 @@
+"""Timing on a GPU by its own events, and what the card can do at best."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcgnn.kernels.cuda.device import load_cupy
+
+__all__ = ["copy_bandwidth", "device_name", "interleave_on_device"]
+
+_COPIED_BYTES = 1 << 30
+
+
+def interleave_on_device(
+    functions: Mapping[str, Callable[[], object]], *, warmup: int, repeat: int
+) -> dict[str, float]:
+    """Time functions in turn, in a rotating order; return each one's median seconds on the GPU.
+
+    Parameters
+    ----------
+    functions
+        Each issues its work on CuPy's current stream.
+    warmup, repeat
+        Rounds that are not counted, and that are.
+    """
+    cupy = load_cupy()
+    names, seconds = list(functions), {name: list[float]() for name in functions}
+    for done in range(-warmup, repeat):
+        first = done % len(names)
+        for name in names[first:] + names[:first]:
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            functions[name]()
+            end.record()
+            end.synchronize()
+            if done >= 0:
+                seconds[name].append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def copy_bandwidth() -> float:
+    """Return the bytes a second that a copy inside the card's memory reads and writes."""
+    cupy = load_cupy()
+    source = cupy.zeros(_COPIED_BYTES, "uint8")
+    target = cupy.empty_like(source)
+
+    def copy() -> None:
+        target[...] = source
+
+    return 2 * _COPIED_BYTES / interleave_on_device({"copy": copy}, warmup=2, repeat=9)["copy"]
+
+
+def device_name() -> str:
+    """Return the name of the current device."""
+    runtime = load_cupy().cuda.runtime
+    facts: dict[str, Any] = runtime.getDeviceProperties(runtime.getDevice())
+    return bytes(facts["name"]).decode()

@@ -1,0 +1,125 @@
+import contextlib
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import bench_gpu, calibrate_group_size
+from benchmarks.calibrate_group_size import LADDER, best_size
+from benchmarks.gpu_attention import SLOPE, FusedAttention
+from benchmarks.spmm_graphs import Matrix
+from hpcgnn import kernels
+from hpcgnn.kernels.cuda.group_size import PAPER_RULE
+from tests.kernels.conftest import random_graph
+from tests.kernels.cuda.stand_in import DeviceNdarray, StandIn, compiler
+
+
+class Events(StandIn):
+    """The stand-in for cupy, with a clock that counts launches, and memory shared with torch."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.now = 0
+        self.cuda.Event = self.event
+        self.cuda.get_elapsed_time = lambda start, end: 1e3 * (end.at - start.at)
+        self.cuda.ExternalStream = lambda *_: contextlib.nullcontext()
+
+    def event(self):
+        made = SimpleNamespace(at=0, synchronize=lambda: None)
+
+        def record():
+            self.now += 1
+            made.at = self.now
+
+        made.record = record
+        return made
+
+    @staticmethod
+    def from_dlpack(tensor):
+        return np.from_dlpack(tensor).view(DeviceNdarray)
+
+
+@pytest.fixture
+def device(request, monkeypatch):
+    if compiler() is None:
+        pytest.skip("no C++ compiler: the kernels cannot be emulated")
+    made = Events(request.config.cache.mkdir("cuda-emulator"))
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    stream = SimpleNamespace(cuda_stream=0, device_index=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    return made
+
+
+@pytest.fixture
+def matrix():
+    graph = random_graph(np.random.default_rng(5).integers(0, 12, 40), 40, 21)
+    return Matrix("random", 40, graph.indptr, graph.indices, graph.values.astype(np.float32))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_aggregation_cases_are_right(matrix, monkeypatch, dtype):
+    monkeypatch.setattr(bench_gpu, "product_peers", lambda *_: {"peer": lambda: None})
+    case = bench_gpu.aggregation_case(matrix, 16, dtype, PAPER_RULE, 1e9, 2)
+    assert case["relative_error"] < 1e-5
+    assert set(case["ours"]) == {"regression", "gnnadvisor", "tigr"}
+    assert case["sizes"]["tigr"] == 10
+    assert case["speedup"] == (1.0 if dtype == "float32" else None)
+
+
+@pytest.mark.usefixtures("device")
+def test_calibration_times_every_size(matrix):
+    seconds = calibrate_group_size.time_sizes(matrix, 4, 1)
+    assert tuple(seconds) == LADDER
+
+
+def test_the_smallest_of_sizes_that_are_alike():
+    assert best_size({1: 3.0, 2: 1.005, 4: 1.0, 8: 1.2}) == 2
+
+
+def test_the_fused_layer_equals_autograd(device, matrix):
+    torch.manual_seed(3)
+    heads, width, n = 2, 4, matrix.num_nodes
+    shapes = (n, 5), (5, heads * width), (heads, width), (heads, width)
+    leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    grad = torch.randn((n, heads * width), dtype=torch.float64)
+    x, weight, source, target = leaves
+    z = (x @ weight).unflatten(1, (heads, width))
+    rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(matrix.indptr)))
+    columns = torch.from_numpy(matrix.indices).long()
+    logits = (z[rows] * target).sum(2) + (z[columns] * source).sum(2)
+    weights = torch.nn.functional.leaky_relu(logits, SLOPE).exp()
+    total = torch.zeros((n, heads), dtype=torch.float64).index_add(0, rows, weights)
+    sums = torch.zeros_like(z).index_add(0, rows, weights[:, :, None] * z[columns])
+    wanted = (sums / total.clamp_min(1e-300)[:, :, None]).flatten(1)
+    wanted.backward(grad)
+    pattern = device.asarray(matrix.indptr), device.asarray(matrix.indices)
+    turned = kernels.transpose_csr(matrix.indptr, matrix.indices, None, n)
+    transpose = device.asarray(turned[0]), device.asarray(turned[1])
+    layer = FusedAttention(pattern, transpose, heads)
+    out, found = layer.run(*(leaf.detach() for leaf in leaves), grad)
+    torch.testing.assert_close(out, wanted.detach(), rtol=1e-10, atol=1e-10)
+    for each, leaf in zip((found.x, found.weight, found.source, found.target), leaves, strict=True):
+        torch.testing.assert_close(each, leaf.grad, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["bench_gpu", "--json"], ["calibrate_group_size", "--output", "rule.json"]]
+)
+def test_without_a_gpu_one_line_says_so(tmp_path, arguments):
+    """A cupy that finds no GPU lies first on the path."""
+    (tmp_path / "cupy.py").write_text("raise ImportError('not here')\n")
+    program = (
+        f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = {arguments!r}\n"
+        f"runpy.run_module('benchmarks.{arguments[0]}', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hpcgnn {arguments[0]}: error: CuPy cannot be imported")
