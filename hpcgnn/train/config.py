@@ -55,8 +55,8 @@ class TrainConfig:
 
     task: str = option(
         "full",
-        "what a step trains on: full (the whole graph), sampled (subgraphs of it) or programs (many "
-        "small graphs)",
+        "what a step trains on: full (the whole graph), sampled (subgraphs of it) or programs "
+        "(many small graphs)",
     )
     device: str = option("cpu", "where a rank computes: cpu; cuda is refused, see docs/gpu.md")
     epochs: int = option(100, "epochs for each seed")
