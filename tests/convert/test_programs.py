@@ -225,6 +225,7 @@ def _compiled(
     graph = build_graph(source, uses, root, hole.use, hole.candidates)
     batch = pack_instance(
         graph,
+        flip=hole.flip,
         label=0,
         line=0,
         num_uses=hole.num_uses,
@@ -238,7 +239,7 @@ def _compiled(
 
 def test_compilation_keeps_what_candidates_hear_of() -> None:
     path = np.array([[1, n, n + 1] for n in range(29)], np.int32)
-    compiled = compile_graph(30, path, np.array([10], np.int32), 8)
+    compiled = compile_graph(30, path, np.array([10], np.int32), 8, flip=False)
     assert sorted(compiled.nodes.tolist()) == list(range(2, 19))
     assert compiled.bandwidth == bandwidth_of(compiled.edges) == 1
     # Every edge between nodes that are left is left, with its type and direction.
@@ -250,8 +251,13 @@ def test_order_reduces_the_bandwidth_of_a_shuffled_band() -> None:
     rng = np.random.default_rng(3)
     place = rng.permutation(200)
     rows = [[0, place[n], place[n + d]] for n in range(195) for d in (1, 3)]
-    compiled = compile_graph(200, np.array(rows, np.int32), place[:1].astype(np.int32), 200)
+    compiled = compile_graph(
+        200, np.array(rows, np.int32), place[:1].astype(np.int32), 200, flip=False
+    )
     assert compiled.bandwidth < 10
+    other = compile_graph(200, np.array(rows, np.int32), place[:1].astype(np.int32), 200, flip=True)
+    assert np.array_equal(other.nodes, compiled.nodes[::-1])
+    assert other.bandwidth == compiled.bandwidth
 
 
 def test_odd_sources() -> None:

@@ -18,7 +18,7 @@ class Hole:
     """A use to hide, the outermost function around it, and the candidates in drawn order.
 
     `num_uses` and `distances` say for each candidate how often it is used elsewhere in the file,
-    and how many tokens away it is next.
+    and how many tokens away it is next. `flip` is a drawn bit.
     """
 
     use: Use
@@ -27,6 +27,7 @@ class Hole:
     candidates: tuple[Variable, ...]
     num_uses: tuple[int, ...]
     distances: tuple[int, ...]
+    flip: bool
 
     @property
     def label(self) -> int:
@@ -83,7 +84,8 @@ def candidates_at(
     if len(near) < 2 or use.variable not in candidates:
         return None
     counts, distances = tuple(each[2] for each in near), tuple(each[0] for each in near)
-    return Hole(use, function, unit, candidates, counts, distances)
+    flip = bool(draw(options.seed, name, use.token, "flip") & 1)
+    return Hole(use, function, unit, candidates, counts, distances, flip)
 
 
 def _is_declared(variable: Variable, others: Sequence[Use], hole: Use) -> bool:

@@ -73,6 +73,7 @@ def _instance(
     graph = build_graph(source, uses, root, hole.use, hole.candidates)
     return pack_instance(
         graph,
+        flip=hole.flip,
         label=hole.label,
         line=hole.use.node.lineno,
         num_uses=hole.num_uses,
@@ -84,14 +85,20 @@ def _instance(
 def pack_instance(
     graph: ProgramGraph,
     *,
+    flip: bool,
     label: int,
     line: int,
     num_uses: Sequence[int],
     distances: Sequence[int],
     options: ProgramOptions,
 ) -> InstanceBatch | None:
-    """Compile a graph and pack it; None where it keeps more than `max_nodes` nodes."""
-    compiled = compile_graph(len(graph.labels), graph.edges, graph.candidates, options.steps)
+    """Compile a graph, its order turned round or not, and pack it.
+
+    Returns None where more than `max_nodes` nodes are left.
+    """
+    compiled = compile_graph(
+        len(graph.labels), graph.edges, graph.candidates, options.steps, flip=flip
+    )
     if len(compiled.nodes) > options.max_nodes:
         return None
     buckets = [buckets_of(graph.labels[node], options.num_buckets) for node in compiled.nodes]

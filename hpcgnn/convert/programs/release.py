@@ -115,6 +115,7 @@ def _instance(
         return
     batch = pack_instance(
         _graph(element, symbols),
+        flip=bool(draw(options.seed, name, "flip") & 1),
         label=right[0],
         line=0,
         num_uses=[0] * len(symbols),
