@@ -27,6 +27,9 @@ class ProgramsConfig:
     window: int = option(2048, "graphs that are packed together")
     epoch_graphs: int = option(0, "graphs of an epoch, drawn anew in each; 0: all")
     prefetch: int = option(2, "steps that are read and packed ahead")
+    judge_store: str = option(
+        "", "store whose validation, test and unseen graphs are judged; empty: graph.store"
+    )
     evaluate_graphs: int = option(
         0, "graphs of a split that are judged after an epoch; 0: all; the kept model: always all"
     )

@@ -17,6 +17,7 @@ from hpcgnn.typing import GlobalIndices
 __all__ = ["Prepared", "ProgramInput", "StepInput"]
 
 _EVALUATION_WINDOW = 512
+_NODE_BITS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,9 @@ class ProgramInput:
     Parameters
     ----------
     store
-        The store.
+        The store that is trained on.
+    judged
+        The store whose other splits are judged: the same, or one with the same types and buckets.
     config
         Its section.
     rank, num_ranks
@@ -58,6 +61,7 @@ class ProgramInput:
     def __init__(
         self,
         store: InstanceStore,
+        judged: InstanceStore,
         config: ProgramsConfig,
         *,
         rank: int,
@@ -65,12 +69,10 @@ class ProgramInput:
         dtype: torch.dtype,
         trace: TraceRecorder,
     ) -> None:
-        self._store, self._config = store, config
+        self._store, self._judged, self._config = store, judged, config
         self._rank, self._num_ranks = rank, num_ranks
         self._dtype, self._trace = dtype, trace
         self._num_forward = len(store.header.edge_names)
-        sizes = store.graphs["num_nodes"]
-        self._first_nodes = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])[:-1]
         low, high = store.split_range(InstanceSplit.TRAIN)
         chosen = np.arange(low, high)
         if config.filter:
@@ -104,12 +106,12 @@ class ProgramInput:
         Messages pass along all edges. The store holds a split in drawn order, so that its first
         graphs are a sample.
         """
-        low, high = self._store.split_range(split)
+        low, high = self._judged.split_range(split)
         high = min(high, low + limit) if limit else high
         firsts = range(low, high, _EVALUATION_WINDOW)[self._rank :: self._num_ranks]
         for first in firsts:
             numbers = np.arange(first, min(first + _EVALUATION_WINDOW, high))
-            batch = self._store.read_graphs(numbers)
+            batch = self._judged.read_graphs(numbers)
             for chosen in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
                 yield self._prepare(batch, numbers, chosen, "sparse", 0)
 
@@ -130,7 +132,9 @@ class ProgramInput:
         block: int,
     ) -> Prepared:
         mine = numbers[chosen]
-        graph = Supergraph.build(batch.select(chosen), self._num_forward, self._first_nodes[mine])
+        # Masks of dropout belong to nodes, so that they do not depend on the packing.
+        ids = mine << _NODE_BITS
+        graph = Supergraph.build(batch.select(chosen), self._num_forward, ids)
         propagator = make_propagator(
             name, graph.edges, block=block, dtype=self._dtype, trace=self._trace
         )

@@ -83,8 +83,10 @@ class ProgramsTask:
         with agree(grid.world):
             _check_options(config)
             self._store = InstanceStore.open(config.graph.store)
+            self._judged = self._open_judged()
             self._input = ProgramInput(
                 self._store,
+                self._judged,
                 config.programs,
                 rank=grid.rank,
                 num_ranks=grid.size,
@@ -94,6 +96,20 @@ class ProgramsTask:
             if len(self._input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
         self._edges = self._dropped = self._nodes = self._graphs = self._supergraphs = 0
+
+    def _open_judged(self) -> InstanceStore:
+        path = self._config.programs.judge_store
+        if not path:
+            return self._store
+        judged = InstanceStore.open(path)
+        for what in ("edge_names", "num_buckets", "steps"):
+            mine, theirs = (getattr(each.header, what) for each in (self._store, judged))
+            if mine != theirs:
+                raise InputError(
+                    f"programs.judge_store {path}: {what} {theirs}, but {mine} in "
+                    f"{self._config.graph.store}; convert both with the same options"
+                )
+        return judged
 
     @property
     def facts(self) -> ProgramFacts:
@@ -228,8 +244,8 @@ class ProgramsTask:
         names = ("graphs", "supergraphs", "nodes", "edges", "dropped_edges")
         chance = {}
         for prefix, split in _JUDGED.items():
-            low, high = self._store.split_range(split)
-            counts = self._store.graphs["num_candidates"][low:high]
+            low, high = self._judged.split_range(split)
+            counts = self._judged.graphs["num_candidates"][low:high]
             chance[prefix] = float((1 / counts).mean()) if high > low else None
         return {
             "propagator": self._config.programs.propagator,
@@ -244,7 +260,7 @@ class ProgramsTask:
         Collective.
         """
         save_program_predictions(
-            self.grid, self._store, self._input, self.make_model, directory, seed
+            self.grid, self._judged, self._input, self.make_model, directory, seed
         )
 
 
