@@ -3,12 +3,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernels.cuda.stand_in import StandIn, compiler
+from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
+from tests.kernels.cuda.stand_in import Card, StandIn, compiler
 
 
-@pytest.fixture(params=["forward", "backward"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """Put the stand-in where CuPy would be; its threads run in either order."""
+def card_is_there() -> bool:
+    try:
+        require_gpu()
+    except GpuUnavailableError:
+        return False
+    return True
+
+
+DEVICES = ["forward", "backward", *(["card"] if card_is_there() else [])]
+
+
+@pytest.fixture(params=DEVICES)
+def device(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StandIn | Card]:
+    """Put the stand-in where CuPy would be, its threads in either order; or leave a real one."""
+    if request.param == "card":
+        return Card()
     if compiler() is None:
         pytest.skip("no C++ compiler: the kernels cannot be emulated")
     folder = request.config.cache.mkdir("cuda-emulator")

@@ -1,4 +1,6 @@
-"""A module in place of cupy: arrays in host memory, and kernels that emulator.h runs.
+"""What tests take for a GPU: a module in place of cupy, or CuPy itself where there is a card.
+
+The stand-in has arrays in host memory, and kernels that emulator.h runs.
 
 Every array ends at a page that must not be touched, so that reading or writing past its end stops
 the process; kernels are compiled with the checks of undefined behaviour, misaligned access among
@@ -7,6 +9,7 @@ them. New arrays hold NaN (or other rubbish), never zeros.
 
 import ctypes
 import hashlib
+import importlib
 import mmap
 import os
 import shutil
@@ -70,6 +73,11 @@ def guarded(shape: Any, dtype: Any) -> DeviceNdarray:
     start = pages - size
     array = raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
     return array.view(DeviceNdarray)
+
+
+def host(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array of either kind of device as NumPy's."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 class RawModule:
@@ -142,3 +150,16 @@ class StandIn:
     @staticmethod
     def asnumpy(array: DeviceNdarray) -> np.ndarray[Any, Any]:
         return np.array(array, subok=False)
+
+
+class Card:
+    """A real CuPy behind the functions that tests use; new arrays are NaN, as the stand-in's."""
+
+    def __init__(self) -> None:
+        self._cupy: Any = importlib.import_module("cupy")
+        self.zeros, self.asarray = self._cupy.zeros, self._cupy.asarray
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        array = self._cupy.empty(shape, dtype)
+        array.view("uint8")[...] = 0xFF
+        return array

@@ -4,6 +4,7 @@ import pytest
 from hpcgnn import kernels
 from hpcgnn.kernels import cuda
 from tests.kernels.conftest import random_graph, ugly_graph
+from tests.kernels.cuda.stand_in import host
 
 WIDTHS = [1, 3, 16, 17, 100, 256]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
@@ -18,8 +19,9 @@ def bfloat16(array):
 
 
 def widened(bits):
+    bits = np.ascontiguousarray(host(bits))
     out = np.empty(bits.shape, np.float32)
-    kernels.gather_rows(np.ascontiguousarray(bits), None, out, half="bfloat16")
+    kernels.gather_rows(bits, None, out, half="bfloat16")
     return out
 
 
@@ -34,6 +36,7 @@ def product(device, graph, x, out, *, weighted=True, size=5, **options):
 
 
 def assert_close(found, wanted, tolerance):
+    found = host(found)
     scale = max(1.0, float(np.abs(wanted).max(initial=0)))
     assert not np.isnan(found).any()
     assert np.abs(found - wanted).max(initial=0) <= tolerance * scale
@@ -116,7 +119,7 @@ def test_a_view_that_is_not_aligned(device):
     graph = ugly_graph("holes")
     flat = device.empty(graph.num_columns * 16 + 1, "float32")
     x = flat[1:].reshape(graph.num_columns, 16)
-    x[...] = graph.dense(16, "float32")
+    x[...] = device.asarray(graph.dense(16, "float32"))
     out = device.empty((graph.num_rows, 16), "float32")
     indptr, indices = device.asarray(graph.indptr), device.asarray(graph.indices)
     cuda.spmm(indptr, indices, None, x, out)
