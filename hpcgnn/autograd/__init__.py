@@ -6,7 +6,7 @@ from hpcgnn.autograd.banded import typed_linear
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.moments import moments
-from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as
+from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, rematerialised
 from hpcgnn.autograd.scatter import add_rows
 
 __all__ = [
@@ -22,5 +22,7 @@ __all__ = [
     "edge_draw",
     "graph_linear",
     "moments",
+    "relu",
+    "rematerialised",
     "typed_linear",
 ]

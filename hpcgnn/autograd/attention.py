@@ -81,15 +81,16 @@ class _Attend(torch.autograd.Function):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
             own = rows_of(columns_of(targets, part, weights))
-            found = heads.operator.attend(scores, values, own, draw, keep=keep)
-            out = torch.from_numpy(found.out)
+            if heads.average:
+                out, shift = numbers(targets, (len(targets), values.shape[1])), None
+                by_pass.append(out)
+            else:
+                out, shift = result[:, columns], rows_of(bias[columns])
+            arguments = scores, values, own, draw, out.numpy()
+            softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
             if heads.average:
                 for head in out.chunk(part.stop - part.start, dim=1):
                     result.add_(head, alpha=1 / len(weights))
-                by_pass.append(out)
-            else:
-                torch.add(out, bias[columns], out=result[:, columns])
-            softmaxes.append(found.softmax)
         ctx.save_for_backward(x, projection, targets, weights, bias, *(by_pass or [result]))
         ctx.heads, ctx.softmaxes = heads, softmaxes
         return result

@@ -62,27 +62,25 @@ class PassGradients:
     def __init__(
         self, gradient: Tensor, outs: list[Tensor], weights: Tensor, bias: Tensor, average: bool
     ) -> None:
-        self._gradient, self._outs, self._average = gradient, outs, average
+        self._gradient, self._outs = gradient, outs
+        self._bias = None if average else rows_of(bias)
         if average:
             self._gradient = gradient / len(weights)
-        else:
-            self._delta = np.empty((len(gradient), len(weights)), _dtype(gradient))
-            kernels.attention_delta(
-                rows_of(gradient), rows_of(outs[0]), self._delta, bias=rows_of(bias)
-            )
         self._memory = np.empty(len(gradient) * max(_widths(weights)), _dtype(gradient))
 
     def of(self, index: int, part: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
         """Return both for pass `index`, valid until the next call."""
         shape = len(self._gradient), columns.stop - columns.start
         gradient = self._memory[: shape[0] * shape[1]].reshape(shape)
-        if not self._average:
-            torch.from_numpy(gradient).copy_(self._gradient[:, columns])
-            return gradient, np.ascontiguousarray(self._delta[:, part])
-        for head in torch.from_numpy(gradient).chunk(part.stop - part.start, dim=1):
-            head.copy_(self._gradient)
         delta = np.empty((shape[0], part.stop - part.start), gradient.dtype)
-        kernels.attention_delta(gradient, rows_of(self._outs[index]), delta)
+        if self._bias is None:
+            for head in torch.from_numpy(gradient).chunk(part.stop - part.start, dim=1):
+                head.copy_(self._gradient)
+            kernels.attention_delta(gradient, rows_of(self._outs[index]), delta)
+        else:
+            theirs, result = (each.numpy()[:, columns] for each in (self._gradient, self._outs[0]))
+            bias = self._bias[columns]
+            kernels.attention_delta(theirs, result, delta, bias=bias, copy=gradient)
         return gradient, delta
 
 

@@ -1,18 +1,25 @@
-"""Results of layers that wait for the backward pass in 16 bits."""
+"""Results of layers that wait for the backward pass in 16 bits, or are computed again there."""
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["ACTIVATION_FORMATS", "activations_as"]
+__all__ = ["ACTIVATION_FORMATS", "activations_as", "relu", "rematerialised"]
 
 ACTIVATION_FORMATS = ("native", "bfloat16")
 """Names of the formats in which activations are kept; native is the dtype of training."""
 
+_Kept: TypeAlias = Tensor | Callable[[], Tensor]
 
-def activations_as(name: str, resident: Iterable[Tensor]) -> AbstractContextManager[object]:
+_narrowing: ContextVar[bool] = ContextVar("narrowing", default=False)
+
+
+@contextmanager
+def activations_as(name: str, resident: Iterable[Tensor]) -> Iterator[None]:
     """Keep what the enclosed forward pass saves for its backward pass in another format.
 
     Not collective.
@@ -29,7 +36,8 @@ def activations_as(name: str, resident: Iterable[Tensor]) -> AbstractContextMana
         Features and weights: they stay in memory anyway, so a rounded copy would cost bytes.
     """
     if name == "native":
-        return nullcontext()
+        yield
+        return
     memory = {each.untyped_storage().data_ptr() for each in resident}
 
     def narrow(saved: Tensor) -> Tensor:
@@ -37,7 +45,69 @@ def activations_as(name: str, resident: Iterable[Tensor]) -> AbstractContextMana
             return saved
         return saved.to(torch.bfloat16)
 
-    return torch.autograd.graph.saved_tensors_hooks(narrow, _widen)
+    token = _narrowing.set(True)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(narrow, _widen):
+            yield
+    finally:
+        _narrowing.reset(token)
+
+
+@contextmanager
+def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[None]:
+    """Keep, wherever the enclosed forward pass saves `x`, only the means to compute it again.
+
+    Not collective.
+
+    Where activations wait in 16 bits, `x` does too: what it follows from would have to wait whole.
+
+    Parameters
+    ----------
+    x
+        Cheap to compute from tensors that wait anyway.
+    again
+        Returns the same values; None saves `x` itself.
+    """
+    if again is None or _narrowing.get() or not torch.is_grad_enabled():
+        yield
+        return
+    place, layout, compute = x.data_ptr(), (x.shape, x.stride()), again
+    # The hook lives as long as the graph: it must not keep `x` alive.
+    del x
+
+    def pack(saved: Tensor) -> _Kept:
+        same = saved.data_ptr() == place and (saved.shape, saved.stride()) == layout
+        return compute if same else saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):
+        yield
+
+
+@torch.no_grad()
+def _unpacked(kept: _Kept) -> Tensor:
+    return kept if isinstance(kept, Tensor) else kept()
+
+
+class _Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        masked: Tensor = gradients[0] * (x > 0)
+        return masked
+
+
+def relu(x: Tensor) -> Tensor:
+    """Return the positive parts; `x` waits for the backward pass, and not the result.
+
+    Not collective.
+    """
+    result: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _widen(kept: Tensor) -> Tensor:

@@ -7,7 +7,14 @@ import numpy as np
 from hpcgnn.kernels.arguments import DENSE, require_array
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["EdgeDropout", "WeightDropout", "check_block", "check_floats", "native_dropout"]
+__all__ = [
+    "EdgeDropout",
+    "WeightDropout",
+    "check_block",
+    "check_floats",
+    "check_pitched",
+    "native_dropout",
+]
 
 # Word, p, names of the block's rows and of its columns.
 WeightDropout: TypeAlias = tuple[int, float, GlobalIndices, GlobalIndices]
@@ -31,6 +38,20 @@ def check_floats(like: Array, *, writable: bool = False, **arrays: FloatArray) -
     dtypes = ("float64",) if like.dtype == np.float64 else ("float32",)
     for name, array in arrays.items():
         require_array(name, array, 2, dtypes, writable=writable)
+
+
+def check_pitched(like: Array, *, writable: bool = False, **arrays: FloatArray) -> None:
+    """Raise like `check_floats`, but allow columns of a wider C-contiguous matrix."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.ndim != 2 or array.size == 0:
+            check_floats(like, writable=writable, **{name: array})
+            continue
+        if array.dtype != (np.float64 if like.dtype == np.float64 else np.float32):
+            raise TypeError(f"{name} must be of the dtype of sums, not {array.dtype}")
+        if array.strides[1] != array.itemsize and array.shape[1] > 1:
+            raise TypeError(f"the columns of {name} must lie side by side")
+        if writable and not array.flags.writeable:
+            raise TypeError(f"{name} is written to but is read-only")
 
 
 def native_dropout(

@@ -7,6 +7,7 @@ hidden, and a linear map of all their outputs, concatenated or by maximum, gives
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 from typing import ClassVar
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import DropoutKey, dropout
+from hpcgnn.autograd import DropoutKey, dropout, relu, rematerialised
 from hpcgnn.nn.model import GraphView, LayerView, Model
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.nn.shape import ModelShape
@@ -23,8 +24,16 @@ from hpcgnn.nn.shape import ModelShape
 __all__ = ["ACTIVATION_FUNCTIONS", "LayeredModel", "xavier_linear"]
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"relu": functional.relu, "elu": functional.elu, "gelu": functional.gelu}
+    {"relu": relu, "elu": functional.elu, "gelu": functional.gelu}
 )
+
+
+@dataclass(frozen=True, eq=False)
+class _Hidden:
+    """Rows between two layers, and what computes them again from tensors that wait anyway."""
+
+    rows: Tensor
+    again: Callable[[], Tensor] | None = None
 
 
 class LayeredModel(Model):
@@ -75,13 +84,13 @@ class LayeredModel(Model):
 
         Collective.
         """
-        h_NH = self._last_input(graph, x_NF, key)
+        hidden = self._last_input(graph, x_NF, key)
         last = self.shape.num_layers
         if self.output is None:
-            return self._layer(last - 1, graph, h_NH, key)
+            return self._layer(last - 1, graph, hidden, key).rows
         ids = self._view(graph, last - 1).output_ids
         draw = key.at(last) if key is not None else None
-        logits: Tensor = self.output(dropout(h_NH, ids, draw, self.shape.dropout))
+        logits: Tensor = self.output(dropout(hidden.rows, ids, draw, self.shape.dropout))
         return logits
 
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
@@ -89,7 +98,7 @@ class LayeredModel(Model):
 
         Collective.
         """
-        return self._last_input(graph, x_NF, None)
+        return self._last_input(graph, x_NF, None).rows
 
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the first layer."""
@@ -104,32 +113,40 @@ class LayeredModel(Model):
         out: Tensor = self.layers[place](view, x)
         return out
 
-    def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        h_NH = x_NF
+    def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> _Hidden:
+        hidden = _Hidden(x_NF)
         outputs: list[Tensor] = []
         for place in range(self.shape.num_hidden_layers):
-            h_NH = self._layer(place, graph, h_NH, key)
+            hidden = self._layer(place, graph, hidden, key)
             if self.output is not None:
                 view = self._view(graph, place)
-                outputs = [view.own(each) for each in outputs] + [h_NH]
+                outputs = [view.own(each) for each in outputs] + [hidden.rows]
         if self.output is None:
-            return h_NH
+            return hidden
         if self.shape.jumping == "concat":
-            return torch.cat(outputs, dim=1)
-        return torch.stack(outputs).amax(dim=0)
+            return _Hidden(torch.cat(outputs, dim=1))
+        return _Hidden(torch.stack(outputs).amax(dim=0))
 
-    def _layer(self, place: int, graph: GraphView, x: Tensor, key: DropoutKey | None) -> Tensor:
+    def _layer(
+        self, place: int, graph: GraphView, hidden: _Hidden, key: DropoutKey | None
+    ) -> _Hidden:
         view = self._view(graph, place)
         draw = key.at(place) if key is not None else None
-        x = dropout(x, view.node_ids, draw, self.shape.dropout_before(place))
-        out = self.run_layer(place, view, x, draw)
-        if str(place) in self.shortcuts:
-            out = out + self.shortcuts[str(place)](view.own(x))
+
+        def dropped(rows: Tensor) -> Tensor:
+            return dropout(rows, view.node_ids, draw, self.shape.dropout_before(place))
+
+        x, before = dropped(hidden.rows), hidden.again
+        with rematerialised(x, None if before is None else lambda: dropped(before())):
+            out = self.run_layer(place, view, x, draw)
+            if str(place) in self.shortcuts:
+                out = out + self.shortcuts[str(place)](view.own(x))
         if place >= self.shape.num_hidden_layers:
-            return out
+            return _Hidden(out)
         if len(self.norms):
             out = self.norms[place](out, view.sums, training=key is not None)
-        return ACTIVATION_FUNCTIONS[self.shape.activation](out)
+        activate, waiting = ACTIVATION_FUNCTIONS[self.shape.activation], out.detach()
+        return _Hidden(activate(out), lambda: activate(waiting))
 
     def _view(self, graph: GraphView, place: int) -> LayerView:
         return graph.layer(place, self.steps_per_layer(self.shape))

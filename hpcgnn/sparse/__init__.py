@@ -13,7 +13,6 @@ from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric, unscaled
 from hpcgnn.sparse.operator import (
     AggregationOperator,
-    Attended,
     AttentionOperator,
     OperatorSize,
     RankSums,
@@ -28,7 +27,6 @@ from hpcgnn.sparse.softmax import SoftmaxState
 __all__ = [
     "AdditiveScores",
     "AggregationOperator",
-    "Attended",
     "AttentionOperator",
     "BlockDraw",
     "ComputationOrder",

@@ -10,7 +10,6 @@ from hpcgnn.typing import Array, FloatArray
 
 __all__ = [
     "AggregationOperator",
-    "Attended",
     "AttentionOperator",
     "OperatorSize",
     "RankSums",
@@ -72,24 +71,8 @@ class AggregationOperator(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Attended:
-    """The result of an attention, and what its backward pass needs.
-
-    Parameters
-    ----------
-    out
-        (rows, H * D) weighted means; zero for rows without edges.
-    softmax
-        The rest.
-    """
-
-    out: FloatArray
-    softmax: "Softmax"
-
-
-@dataclass(frozen=True, eq=False)
 class Softmax:
-    """What the backward pass of an attention needs beside its inputs and its result.
+    """What the backward pass of an attention needs of the forward pass beside the result.
 
     Parameters
     ----------
@@ -113,10 +96,12 @@ class AttentionOperator(AggregationOperator, Protocol):
         values: FloatArray,
         targets: FloatArray,
         draw: EdgeDraw | None,
+        out: FloatArray,
         *,
+        bias: FloatArray | None = None,
         keep: bool,
-    ) -> Attended:
-        """Return, for each row and head, the mean of its columns' values weighted by the softmax.
+    ) -> Softmax:
+        """Write, for each row and head, the mean of its columns' values weighted by the softmax.
 
         Collective.
 
@@ -130,6 +115,11 @@ class AttentionOperator(AggregationOperator, Protocol):
             (rows, H) or (rows, H * D), as `scores` takes them.
         draw
             Edges and weights to leave out; None: none.
+        out
+            (rows, H * D), overwritten, perhaps columns of a wider array: the means, which are zero
+            for rows without edges, plus the bias.
+        bias
+            (H * D,) to add to every row; None: nothing.
         keep
             Whether a backward pass will follow.
         """
@@ -154,11 +144,11 @@ class AttentionOperator(AggregationOperator, Protocol):
         scores, values, targets, draw
             As in `attend`.
         softmax
-            Of what it returned.
+            What it returned.
         gradient
             (rows, H * D) of the result.
         delta
-            (rows, H) inner products of the gradient and the result.
+            (rows, H) inner products of the gradient and the result without bias.
         """
         ...
 

@@ -64,9 +64,17 @@ class SoftmaxState:
         grid.sum_over_replicas(self.total)
         grid.sum_over_replicas(self.out)
 
-    def finish(self) -> None:
-        """Turn `out` into the result and `top` into the log-sum-exp."""
-        kernels.attention_finish(self.top, self.total, self.out)
+    def finish(self, into: FloatArray | None = None, bias: FloatArray | None = None) -> None:
+        """Turn `top` into the log-sum-exp, and write the result plus a bias.
+
+        Parameters
+        ----------
+        into
+            (R, H * D), perhaps columns of a wider array; None: `out` itself.
+        bias
+            (H * D,); None: nothing.
+        """
+        kernels.attention_finish(self.top, self.total, self.out, into=into, bias=bias)
 
 
 def pack(wide: Sequence[FloatArray], narrow: Sequence[FloatArray], half: Half | None) -> FloatArray:

@@ -12,7 +12,6 @@ import numpy as np
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import (
-    Attended,
     DistCSR,
     EdgeDraw,
     Gradients,
@@ -69,10 +68,12 @@ class DistributedAttention(DistributedSpMM):
         values: FloatArray,
         targets: FloatArray,
         draw: EdgeDraw | None,
+        out: FloatArray,
         *,
+        bias: FloatArray | None = None,
         keep: bool,
-    ) -> Attended:
-        """Return the attention-weighted means of the rows; see `AttentionOperator`.
+    ) -> Softmax:
+        """Write the attention-weighted means of the rows; see `AttentionOperator`.
 
         Collective.
         """
@@ -95,8 +96,8 @@ class DistributedAttention(DistributedSpMM):
         if self._grid.replication > 1:
             with trace.span("reduce.replicas", rows=len(state.out), bytes=state.out.nbytes):
                 state.merge_replicas(self._grid)
-        state.finish()
-        return Attended(state.out, Softmax(state.top, kept))
+        state.finish(out, bias)
+        return Softmax(state.top, kept)
 
     def attend_transpose(
         self,

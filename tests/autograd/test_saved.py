@@ -1,8 +1,10 @@
+import weakref
+
 import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import activations_as
+from hpcgnn.autograd import activations_as, relu, rematerialised
 
 
 def step(name: str, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor], int]:
@@ -67,3 +69,32 @@ def test_weights_are_not_rounded(name: str) -> None:
     out.backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.full((2, 3), 3 * (1 + 2.0**-20)))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_computed_again_does_not_wait(again: bool) -> None:
+    torch.manual_seed(3)
+    first, last = torch.nn.Linear(20, 64), torch.nn.Linear(64, 5)
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(400, 20))).float()
+    out = first(x)
+    hidden, waiting = relu(out), out.detach()
+    gone = weakref.ref(hidden.untyped_storage())
+    with rematerialised(hidden, (lambda: relu(waiting)) if again else None):
+        loss = last(hidden).square().mean()
+    del hidden
+    assert (gone() is None) == again
+    loss.backward()
+    expected = torch.autograd.grad(
+        last(torch.relu(first(x))).square().mean(), list(first.parameters())
+    )
+    for own, other in zip(first.parameters(), expected, strict=True):
+        torch.testing.assert_close(own.grad, other)
+
+
+def test_inputs_in_16_bits_are_not_computed_again() -> None:
+    x = torch.ones(3, 4, requires_grad=True)
+    calls: list[int] = []
+    with activations_as("bfloat16", ()), rematerialised(x, lambda: calls.append(1) or x):
+        loss = x.square().sum()
+    loss.backward()
+    assert not calls

@@ -64,14 +64,15 @@ class Problem:
         operator = DistributedAttention(grid, part, moved, trace, ids, ids)
         scores = self.kind(self.weights, 0.2)
         inputs = self.values[mine], self.targets[mine]
-        attended = operator.attend(scores, *inputs, draw, keep=True)
         gradient = self.gradient[mine]
+        out = np.full_like(gradient, np.nan)
+        softmax = operator.attend(scores, *inputs, draw, out, keep=True)
         delta = np.empty((len(gradient), HEADS), gradient.dtype)
-        kernels.attention_delta(gradient, attended.out, delta)
-        found = operator.attend_transpose(scores, *inputs, attended.softmax, gradient, delta, draw)
+        kernels.attention_delta(gradient, out, delta)
+        found = operator.attend_transpose(scores, *inputs, softmax, gradient, delta, draw)
         weights = found.weights.copy()
         grid.sum_over_blocks(weights)
-        return mine, [attended.out, attended.softmax.lse, found.values, found.targets, weights]
+        return mine, [out, softmax.lse, found.values, found.targets, weights]
 
     def check(self, comm: MPI.Intracomm, replication: int, tolerance: float, **how: object) -> None:
         with ProcessGrid(MPI.COMM_SELF) as alone:

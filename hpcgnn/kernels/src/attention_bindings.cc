@@ -112,23 +112,47 @@ void py_merge(const std::optional<Indices>& rows, const Matrix<const T>& other_t
 }
 
 template <class T>
-void py_finish(Matrix<T>& top, const Matrix<T>& total, Matrix<T>& out, int threads) {
-  const StateShape shape = checked_shape(top, total, out);
-  nb::gil_scoped_release unlocked;
-  finish_states<T>({top.data(), total.data(), out.data()}, shape, threads);
+using Pitched = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::device::cpu>;
+
+template <class T>
+Rows<T> checked_pitch(const Pitched<T>& rows) {
+  require(extent(rows, 0) == 0 || extent(rows, 1) < 2 || rows.stride(1) == 1,
+          "columns must lie side by side");
+  return {rows.data(), rows.stride(0)};
 }
 
 template <class T>
-void py_delta(const Matrix<const T>& grad, const Matrix<const T>& out,
-              const std::optional<Vector<const T>>& bias, Matrix<T>& delta, int threads) {
+void py_finish(Matrix<T>& top, const Matrix<T>& total, Matrix<T>& out,
+               const std::optional<Pitched<T>>& into, const std::optional<Vector<const T>>& bias,
+               int threads) {
+  const StateShape shape = checked_shape(top, total, out);
+  const std::int64_t width = extent(out, 1);
+  require(!into || (extent(*into, 0) == shape.num_rows && extent(*into, 1) == width),
+          "into must have the shape of out");
+  require(!bias || extent(*bias, 0) == width, "bias must have one entry for each column of out");
+  const Rows<T> result = into ? checked_pitch<T>(*into) : Rows<T>{out.data(), width};
+  nb::gil_scoped_release unlocked;
+  finish_states<T>({top.data(), total.data(), out.data()}, shape, result,
+                   bias ? bias->data() : nullptr, threads);
+}
+
+template <class T>
+void py_delta(const Pitched<const T>& grad, const Pitched<const T>& out,
+              const std::optional<Vector<const T>>& bias, Matrix<T>& delta,
+              const std::optional<Matrix<T>>& copy, int threads) {
   const std::int64_t num_rows = extent(delta, 0), heads = extent(delta, 1), width = extent(out, 1);
   require(heads > 0 && width % heads == 0, "out must have equally many columns for each head");
   require(extent(grad, 0) == num_rows && extent(out, 0) == num_rows && extent(grad, 1) == width,
           "grad and out must have the same shape, and the rows of delta");
   require(!bias || extent(*bias, 0) == width, "bias must have one entry for each column of out");
+  require(!copy || (extent(*copy, 0) == num_rows && extent(*copy, 1) == width),
+          "copy must have the shape of grad");
+  const Rows<const T> gradients = checked_pitch<const T>(grad),
+                      results = checked_pitch<const T>(out);
   nb::gil_scoped_release unlocked;
-  inner_products_of_heads<T>(grad.data(), out.data(), bias ? bias->data() : nullptr,
-                             {num_rows, heads, width / heads}, delta.data(), threads);
+  inner_products_of_heads<T>(gradients, results, bias ? bias->data() : nullptr,
+                             {num_rows, heads, width / heads}, delta.data(),
+                             copy ? copy->data() : nullptr, threads);
 }
 
 void py_scores(const AnyMatrix& z, const AnyMatrix& weights, OutMatrix& source, int threads,
@@ -157,9 +181,10 @@ void bind_states(nb::module_& m) {
         "other_total"_a.noconvert(), "other_out"_a.noconvert(), "top"_a.noconvert(),
         "total"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
   m.def("attention_finish", &py_finish<T>, "top"_a.noconvert(), "total"_a.noconvert(),
-        "out"_a.noconvert(), "threads"_a);
+        "out"_a.noconvert(), "into"_a.noconvert().none(), "bias"_a.noconvert().none(), "threads"_a);
   m.def("attention_delta", &py_delta<T>, "grad"_a.noconvert(), "out"_a.noconvert(),
-        "bias"_a.noconvert().none(), "delta"_a.noconvert(), "threads"_a);
+        "bias"_a.noconvert().none(), "delta"_a.noconvert(), "copy"_a.noconvert().none(),
+        "threads"_a);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct BatchRows {
   const std::int32_t* index;
   std::int64_t count;
   std::int64_t known;
+  std::int64_t shift = 0;  ///< edges that prefetching starts after those of the usual distance
 
   HPCGNN_INLINE void prefetch(std::int64_t e, std::int64_t column, std::int64_t lines) const {
     const char* const next = reinterpret_cast<const char*>(data + index[e] * pitch + column);
@@ -88,9 +89,12 @@ void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
     load_columns<V, kRegs, kTail>(out + column, tail, sum);
     for (Reg& reg : sum) reg = V::mul(V::broadcast(scale), reg);
   }
-  const bool fetching = b.known >= b.count + kDistance;
+  // A second walk over rows in cache leaves the rest of each next row to the first walk over it.
+  constexpr std::int64_t kLines = (kBytes + 63) / 64;
+  const std::int64_t distance = b.shift + kDistance, lines = b.shift > 0 ? kLines / 2 : kLines;
+  const bool fetching = b.known >= b.count + distance;
   for (std::int64_t e = 0; e < b.count; ++e) {
-    if (fetching) b.prefetch(e + kDistance, column, (kBytes + 63) / 64);
+    if (fetching) b.prefetch(e + distance, column, lines);
     const Reg weight = V::broadcast(weights[e]);
     Reg row[kRegs];
     load_columns<V, kRegs, kTail>(b.data + b.index[e] * b.pitch + column, tail, row);

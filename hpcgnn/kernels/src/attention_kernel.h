@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention_columns.h"
+#include "attention_rows.h"
 #include "attention_softmax.h"
 
 namespace hpcgnn::kernels {
@@ -23,11 +24,20 @@ struct AttentionForward {
   };
 
   HPCGNN_INLINE static void logits_of(const AttentionProblem& p, const Edges& edges,
-                                      Batch& logits) {
+                                      const BatchRows<X>& rows, Batch& logits) {
     const AttentionBlock& b = *p.block;
+    // Memory stays busy while the softmax is computed.
+    constexpr std::int64_t kLines = 2;
+    const std::int64_t ahead =
+        prefetch_distance(b.head_width * static_cast<std::int64_t>(sizeof(X)));
+    const bool fetching = b.head_width * static_cast<std::int64_t>(sizeof(X)) >= kLines * 64 &&
+                          rows.known >= edges.count + ahead;
     const Scalar* const source = static_cast<const Scalar*>(p.source) + edges.head * b.num_columns;
     const std::int32_t* const columns = b.indices + edges.first;
-    for (std::int64_t e = 0; e < edges.count; ++e) logits.at[e] = source[columns[e]];
+    for (std::int64_t e = 0; e < edges.count; ++e) {
+      if (fetching) rows.prefetch(e + ahead, 0, kLines);
+      logits.at[e] = source[columns[e]];
+    }
     const Reg target = V::broadcast(edges.target);
     const Reg slope = V::broadcast(static_cast<Scalar>(b.slope));
     const std::int64_t padded = Softmax<V>::pad(logits, edges.count, 0);
@@ -42,14 +52,14 @@ struct AttentionForward {
     const auto name = [&](const std::uint64_t* streams, std::int64_t e) {
       return edge_name(streams[edges.row], b.column_ids[columns[e]]);
     };
-    Batch weights;
-    logits_of(p, edges, weights);
-    Softmax<V>::drop_edges(p, edges.count, name, Softmax<V>::kNone, weights);
-    const Scalar scale = Softmax<V>::soften(weights, edges.count, top, total);
-    Softmax<V>::drop_weights(p, edges.head, edges.count, name, weights);
     const BatchRows<X> rows{static_cast<const X*>(b.z) + edges.head * b.head_width,
                             b.num_heads * b.head_width, columns, edges.count,
                             b.num_nonzeros - edges.first};
+    Batch weights;
+    logits_of(p, edges, rows, weights);
+    Softmax<V>::drop_edges(p, edges.count, name, Softmax<V>::kNone, weights);
+    const Scalar scale = Softmax<V>::soften(weights, edges.count, top, total);
+    Softmax<V>::drop_weights(p, edges.head, edges.count, name, weights);
     for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
       weighted_sum<V, X, kRegs, kTail>(rows, weights.at, scale, out, column, tail);
     });
@@ -58,60 +68,24 @@ struct AttentionForward {
   static void run(const AttentionProblem& p, const AttentionTask& task, const AttentionState& state,
                   const AttentionState& carry) {
     const AttentionBlock& b = *p.block;
+    const std::int64_t longest = cached_batch<V, X>(b.head_width);
     for (std::int64_t i = task.first_line; i < b.num_rows && b.indptr[i] < task.last_edge; ++i) {
       const bool cut = b.indptr[i] < task.first_edge;
       const AttentionState& into = cut ? carry : state;
       const std::int64_t row = b.rows ? b.rows[i] : i, place = cut ? 0 : row;
       const std::int64_t begin = cut ? task.first_edge : b.indptr[i];
       const std::int64_t end = b.indptr[i + 1] < task.last_edge ? b.indptr[i + 1] : task.last_edge;
-      for (std::int64_t first = begin; first < end; first += kBatch)
+      for (std::int64_t first = begin; first < end; first += longest)
         for (std::int64_t head = task.first_head; head < task.last_head; ++head) {
           const std::int64_t at = place * b.num_heads + head;
           const Scalar target = static_cast<const Scalar*>(b.target)[row * b.num_heads + head];
-          const std::int64_t count = end - first < kBatch ? end - first : kBatch;
+          const std::int64_t count = end - first < longest ? end - first : longest;
           batch(p, {i, head, first, count, target}, static_cast<Scalar*>(into.top)[at],
                 static_cast<Scalar*>(into.total)[at],
                 static_cast<Scalar*>(into.out) + at * b.head_width);
         }
     }
   }
-};
-
-/// Edges whose rows of `head_width` elements of type T fit the level-1 cache between two uses.
-template <class V, class T>
-HPCGNN_INLINE std::int64_t cached_batch(std::int64_t head_width) {
-  constexpr std::int64_t kBytes = 24 << 10;
-  const std::int64_t fitting = kBytes / static_cast<std::int64_t>(sizeof(T)) / head_width;
-  const std::int64_t whole = fitting / V::kLanes * V::kLanes;
-  return whole > kBatch ? kBatch : whole < V::kLanes ? V::kLanes : whole;
-}
-
-/// The rows of the state of consecutive edges of a transposed pattern, those of one batch and those
-/// that prefetching looks ahead to.
-class StateRows {
- public:
-  HPCGNN_INLINE StateRows(const AttentionBlock& b, std::int64_t row_bytes)
-      : b_(b), ahead_(prefetch_distance(row_bytes < kMostBytes ? row_bytes : kMostBytes)) {}
-
-  /// Known entries from edge `first` on, for a batch of `count`.
-  HPCGNN_INLINE std::int64_t known(std::int64_t first, std::int64_t count) const {
-    const std::int64_t left = b_.num_nonzeros - first;
-    return left < count + ahead_ ? left : count + ahead_;
-  }
-
-  HPCGNN_INLINE const std::int32_t* find(std::int64_t first, std::int64_t count) {
-    if (b_.rows == nullptr) return b_.indices + first;
-    const std::int64_t entries = known(first, count);
-    for (std::int64_t e = 0; e < entries; ++e) buffer_[e] = b_.rows[b_.indices[first + e]];
-    return buffer_;
-  }
-
- private:
-  static constexpr std::int64_t kMostBytes = 512;
-
-  const AttentionBlock& b_;
-  std::int64_t ahead_;
-  std::int32_t buffer_[kBatch + kLineFills];
 };
 
 template <class V, class X>
@@ -180,7 +154,7 @@ struct AttentionBackward {
     for (std::int64_t e = 0; e < edges.count; ++e)
       dtarget[b.indices[edges.first + e]] += batch.dots.at[e];
     BatchRows<Scalar> cached = edges.grad;
-    cached.known = 0;
+    cached.shift = edges.count;
     for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
       weighted_sum<V, Scalar, kRegs, kTail>(cached, batch.kept.at, 1, dz, column, tail);
     });

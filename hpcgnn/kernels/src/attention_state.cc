@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "half.h"
 #include "parallel.h"
@@ -43,6 +44,16 @@ T sum_of(std::int64_t count, const Term& term) {
   return sum;
 }
 
+/// Ask for a row some iterations before its turn: pieces of wider rows are too far apart for the
+/// hardware to foresee them. `kWrite` asks for it to be written.
+template <bool kWrite, class T>
+void foresee(const T* row, std::int64_t pitch, std::int64_t width, std::int64_t rows_left) {
+  constexpr std::int64_t kAhead = 4, kLine = 64 / sizeof(T);
+  if (rows_left <= kAhead) return;
+  for (std::int64_t c = 0; c < width; c += kLine)
+    __builtin_prefetch(row + kAhead * pitch + c, kWrite ? 1 : 0);
+}
+
 }  // namespace
 
 template <class T>
@@ -71,32 +82,43 @@ void merge_states(const AttentionState& state, const AttentionState& other,
 }
 
 template <class T>
-void finish_states(const AttentionState& state, const StateShape& shape, int num_threads) {
+void finish_states(const AttentionState& state, const StateShape& shape, Rows<T> into,
+                   const T* bias, int num_threads) {
   const std::int64_t width = shape.head_width;
-  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t, std::int64_t at) {
+  const std::vector<T> zeros(
+      static_cast<std::size_t>(bias == nullptr ? shape.num_heads * width : 0));
+  const T* const shifts = bias == nullptr ? zeros.data() : bias;
+  for_heads(shape, num_threads, [&](std::int64_t i, std::int64_t head, std::int64_t at) {
     T& top = static_cast<T*>(state.top)[at];
     const T total = static_cast<const T*>(state.total)[at];
-    T* const out = static_cast<T*>(state.out) + at * width;
+    const T* const out = static_cast<const T*>(state.out) + at * width;
+    const T* const shift = shifts + head * width;
+    T* const result = into.data + i * into.pitch + head * width;
+    foresee<true>(result, into.pitch, width, shape.num_rows - i);
     if (top == kNone<T>) {
-      std::fill_n(out, width, T(0));
+      std::copy_n(shift, width, result);
       return;
     }
     const T scale = 1 / total;
-    for (std::int64_t c = 0; c < width; ++c) out[c] *= scale;
+    for (std::int64_t c = 0; c < width; ++c) result[c] = out[c] * scale + shift[c];
     top += std::log(total);
   });
 }
 
 template <class T>
-void inner_products_of_heads(const T* grad, const T* out, const T* bias, const StateShape& shape,
-                             T* delta, int num_threads) {
+void inner_products_of_heads(Rows<const T> grad, Rows<const T> out, const T* bias,
+                             const StateShape& shape, T* delta, T* copy, int num_threads) {
   const std::int64_t width = shape.head_width;
-  for_heads(shape, num_threads, [&](std::int64_t, std::int64_t head, std::int64_t at) {
-    const T *const a = grad + at * width, *const b = out + at * width;
+  for_heads(shape, num_threads, [&](std::int64_t i, std::int64_t head, std::int64_t at) {
+    const T* const a = grad.data + i * grad.pitch + head * width;
+    const T* const b = out.data + i * out.pitch + head * width;
+    foresee<false>(a, grad.pitch, width, shape.num_rows - i);
+    foresee<false>(b, out.pitch, width, shape.num_rows - i);
     const T* const shift = bias == nullptr ? nullptr : bias + head * width;
     delta[at] = bias == nullptr
                     ? sum_of<T>(width, [&](std::int64_t c) { return a[c] * b[c]; })
                     : sum_of<T>(width, [&](std::int64_t c) { return a[c] * (b[c] - shift[c]); });
+    if (copy != nullptr) std::copy_n(a, width, copy + at * width);
   });
 }
 
@@ -115,12 +137,14 @@ template void merge_states<float>(const AttentionState&, const AttentionState&, 
                                   const StateShape&, int);
 template void merge_states<double>(const AttentionState&, const AttentionState&,
                                    const std::int32_t*, const StateShape&, int);
-template void finish_states<float>(const AttentionState&, const StateShape&, int);
-template void finish_states<double>(const AttentionState&, const StateShape&, int);
-template void inner_products_of_heads(const float*, const float*, const float*, const StateShape&,
-                                      float*, int);
-template void inner_products_of_heads(const double*, const double*, const double*,
-                                      const StateShape&, double*, int);
+template void finish_states<float>(const AttentionState&, const StateShape&, Rows<float>,
+                                   const float*, int);
+template void finish_states<double>(const AttentionState&, const StateShape&, Rows<double>,
+                                    const double*, int);
+template void inner_products_of_heads(Rows<const float>, Rows<const float>, const float*,
+                                      const StateShape&, float*, float*, int);
+template void inner_products_of_heads(Rows<const double>, Rows<const double>, const double*,
+                                      const StateShape&, double*, double*, int);
 template void scores_of_heads(const float*, const float*, const StateShape&, float*, int);
 template void scores_of_heads(const double*, const double*, const StateShape&, double*, int);
 template void scores_of_heads(const BFloat16*, const float*, const StateShape&, float*, int);

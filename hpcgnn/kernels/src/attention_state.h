@@ -30,14 +30,24 @@ template <class T>
 void merge_states(const AttentionState& state, const AttentionState& other,
                   const std::int32_t* rows, const StateShape& shape, int num_threads);
 
-/// out /= total, or 0 for rows without edges; top becomes log(sum of exp(e)), or -inf.
+/// Rows that lie `pitch` elements apart, as columns of a wider matrix do.
 template <class T>
-void finish_states(const AttentionState& state, const StateShape& shape, int num_threads);
+struct Rows {
+  T* data;
+  std::int64_t pitch;
+};
 
-/// delta = <grad, out - bias> of each row and head; null = no bias.
+/// into = out / total + bias, or the bias alone for rows without edges; top becomes
+/// log(sum of exp(e)), or -inf. `into` may be out itself; null = no bias.
 template <class T>
-void inner_products_of_heads(const T* grad, const T* out, const T* bias, const StateShape& shape,
-                             T* delta, int num_threads);
+void finish_states(const AttentionState& state, const StateShape& shape, Rows<T> into,
+                   const T* bias, int num_threads);
+
+/// delta = <grad, out - bias> of each row and head; null = no bias. Rows of grad are written to
+/// `copy` on the way, without padding; null = nowhere.
+template <class T>
+void inner_products_of_heads(Rows<const T> grad, Rows<const T> out, const T* bias,
+                             const StateShape& shape, T* delta, T* copy, int num_threads);
 
 /// source = <z, weights> of each row and head, `weights` being one row; T is the accumulator of X.
 template <class T, class X>

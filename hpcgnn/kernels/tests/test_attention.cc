@@ -149,8 +149,10 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
   const AttentionState state{r.lse.data(), total.data(), r.out.data()};
   const StateShape shape{a.num_rows(), l.heads, l.width};
   attention_forward(block, state);
-  finish_states<T>(state, shape, threads);
-  inner_products_of_heads<T>(l.grad.data(), r.out.data(), nullptr, shape, delta.data(), threads);
+  const std::int64_t pitch = shape.num_heads * shape.head_width;
+  finish_states<T>(state, shape, {r.out.data(), pitch}, nullptr, threads);
+  inner_products_of_heads<T>({l.grad.data(), pitch}, {r.out.data(), pitch}, nullptr, shape,
+                             delta.data(), nullptr, threads);
   const Csr transpose = transposed(a);
   block.indptr = transpose.indptr.data();
   block.indices = transpose.indices.data();
