@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,18 @@ class DeviceNdarray(np.ndarray):
     @property
     def data(self) -> Any:
         return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(
+        self, out: np.ndarray[Any, Any] | None = None, blocking: bool = True
+    ) -> np.ndarray[Any, Any]:
+        """Copy to the host; without `blocking` at the next wait for an event, not before."""
+        if out is None or blocking:
+            return np.array(self, subok=False)
+        StandIn.under_way.append((np.array(self, subok=False), out))
+        return out
+
+    def set(self, array: np.ndarray[Any, Any]) -> None:
+        self[...] = array
 
 
 class EmulatorError(AssertionError):
@@ -117,15 +129,28 @@ class RawModule:
         return launch
 
 
+class Event:
+    """An event whose wait ends all copies to the host."""
+
+    def record(self) -> None:
+        """Mark a place in the stream, whose work is done at once here."""
+
+    def synchronize(self) -> None:
+        for source, target in StandIn.under_way:
+            target[...] = source
+        StandIn.under_way.clear()
+
+
 class StandIn:
-    """What hpcgnn uses of cupy."""
+    """What hpcgnn uses of cupy and, for page-locked memory, of cupyx."""
 
     ndarray = DeviceNdarray
+    under_way: ClassVar[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = []
 
     def __init__(self, folder: Path, *, reverse: bool = False) -> None:
         self._folder, self._reverse = folder, reverse
         errors = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
-        self.cuda = SimpleNamespace(runtime=errors)
+        self.cuda = SimpleNamespace(runtime=errors, Event=Event)
 
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
         assert options == ("--std=c++17",)
@@ -134,6 +159,10 @@ class StandIn:
     @staticmethod
     def empty(shape: Any, dtype: Any) -> DeviceNdarray:
         return guarded(shape, dtype)
+
+    @staticmethod
+    def empty_pinned(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
+        return guarded(shape, dtype).view(np.ndarray)
 
     @staticmethod
     def zeros(shape: Any, dtype: Any) -> DeviceNdarray:

@@ -1,0 +1,55 @@
+"""Rows on their way between device memory and MPI, through page-locked host memory."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
+from hpcgnn.typing import Array
+
+__all__ = ["Download", "Upload", "empty_pinned"]
+
+
+def empty_pinned(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return a host array that the device copies to and from while the host does other things."""
+    made: Array = importlib.import_module("cupyx").empty_pinned(shape, np.dtype(dtype))
+    return made
+
+
+class Download:
+    """A copy to the host under way, ordered on CuPy's current stream.
+
+    Parameters
+    ----------
+    array
+        On the device, C-contiguous.
+    host
+        Of the same shape and dtype, from `empty_pinned`; not to be read before `wait`.
+    """
+
+    def __init__(self, array: DeviceArray, host: Array) -> None:
+        self._event: Any = load_cupy().cuda.Event()
+        array.get(out=host, blocking=False)
+        self._event.record()
+
+    def wait(self) -> None:
+        """Return when the rows are in host memory; work issued since then goes on."""
+        self._event.synchronize()
+
+
+class Upload:
+    """A copy to the device on CuPy's current stream; holds `host`, which it may still read.
+
+    Parameters
+    ----------
+    host
+        From `empty_pinned`.
+    array
+        On the device, C-contiguous, of the same shape and dtype.
+    """
+
+    def __init__(self, host: Array, array: DeviceArray) -> None:
+        self._host = host
+        array.set(host)
