@@ -11,7 +11,7 @@ from hpcgnn.partition.methods import Partitioner
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import CSRGraph
 
-__all__ = ["metis"]
+__all__ = ["metis", "weighted_metis"]
 
 MetisObjective: TypeAlias = Literal["cut", "volume"]
 
@@ -52,19 +52,36 @@ def metis(seed: int = 0, imbalance: float = 0.05, objective: MetisObjective = "c
 def _part_graph(
     graph: CSRGraph, num_parts: int, seed: int, imbalance: float, objective: MetisObjective
 ) -> Any:
-    index = pymetis.zero_copy_dtype()
     node_weights = graph.row_weights()
-    _check_limit("row non-zeros and nodes", int(node_weights.sum()), index)
     both = _symmetrised(graph)
-    _check_limit("symmetrised non-zeros", both.nnz, index)
-    adjacency = pymetis.CSRAdjacency(both.indptr.astype(index), both.indices.astype(index))
+    return weighted_metis(
+        (both.indptr, both.indices, both.data, node_weights), num_parts, seed, imbalance, objective
+    )
+
+
+def weighted_metis(
+    weighted: tuple[Any, Any, Any, Any],
+    num_parts: int,
+    seed: int,
+    imbalance: float,
+    objective: MetisObjective = "cut",
+) -> Any:
+    """Return METIS's parts, int32[n], of a symmetric graph without loops.
+
+    `weighted` is (offsets, neighbours, edge weights, node weights); parameters and errors are those
+    of `metis`.
+    """
+    offsets, neighbours, edge_weights, node_weights = weighted
+    index = pymetis.zero_copy_dtype()
+    _check_limit("row non-zeros and nodes", int(node_weights.sum()), index)
+    _check_limit("symmetrised non-zeros", neighbours.size, index)
     kind = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
     options = pymetis.Options(seed=seed, ufactor=max(1, round(1000 * imbalance)), objtype=kind)
     found = pymetis.part_graph(
         num_parts,
-        adjacency,
+        pymetis.CSRAdjacency(offsets.astype(index), neighbours.astype(index)),
         vweights=node_weights.astype(index),
-        eweights=both.data.astype(index),
+        eweights=edge_weights.astype(index),
         recursive=False,
         options=options,
     )

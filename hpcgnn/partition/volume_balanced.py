@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 from hpcgnn.errors import InputError
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.adjacency import as_integers, as_pattern
-from hpcgnn.partition.methods import Partitioner, block, random
-from hpcgnn.partition.metis import metis
+from hpcgnn.partition.methods import Partitioner
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.partition.volume import VolumeMetrics
+from hpcgnn.partition.volume_starts import CANDIDATES, Candidate, make_start
 from hpcgnn.typing import LocalIndices
 
 __all__ = [
@@ -32,18 +32,13 @@ __all__ = [
 
 Objective: TypeAlias = Literal["total", "max_send", "max_recv", "max_both", "joint"]
 Preset: TypeAlias = Literal["fast", "default"]
-Candidate: TypeAlias = Literal["metis", "metis-volume", "bisection", "block", "random"]
 Report: TypeAlias = Callable[[str, float], None]
 
 OBJECTIVES: tuple[Objective, ...] = ("total", "max_send", "max_recv", "max_both", "joint")
 PRESETS: tuple[Preset, ...] = ("fast", "default")
-CANDIDATES: tuple[Candidate, ...] = ("metis", "metis-volume", "bisection", "block", "random")
 
-MAX_PARTS = 1024
 MAX_THREADS = 1024
 MAX_SEED = 2**63
-METIS_SEEDS = 2**31
-SMALLEST_METIS_IMBALANCE = 0.001
 
 
 @dataclass(frozen=True)
@@ -146,10 +141,10 @@ def part_graph(
     preset
         fast: about the time of METIS on top of it; default: a few times that, and better.
     candidates
-        Partitions to refine, of which the best result is kept: metis (least edge cut),
-        metis-volume (its volume objective: slow where there are hubs), bisection (the library's
-        own multilevel start, which needs no METIS and knows no limit of its index type), block,
-        random.
+        Partitions to refine, of which the best result is kept: metis (its edge cut of a small
+        graph of clusters that stands for this one), metis-volume (its volume objective, on the
+        whole graph: slow where there are hubs), bisection (the library's own multilevel start,
+        which needs no METIS), block, random.
     initial
         int[n] partition to refine instead of all candidates. The result is not worse than it.
     report
@@ -163,7 +158,10 @@ def part_graph(
     began = time.perf_counter()
     starts: list[tuple[str, LocalIndices | None]]
     if initial is None:
-        starts = [(name, _start(name, graph, num_parts, seed, imbalance)) for name in candidates]
+        starts = [
+            (name, make_start(name, graph, num_parts, weights, seed, imbalance))
+            for name in candidates
+        ]
     else:
         starts = [("initial", as_integers("initial", initial, np.int32))]
     left = np.inf if time_limit is None else time_limit - (time.perf_counter() - began)
@@ -182,29 +180,6 @@ def part_graph(
         report,
     )
     return VolumePartition(part, VolumeMetrics(**metrics, parts=num_parts), winner)
-
-
-def _start(
-    name: Candidate, graph: CSRGraph, num_parts: int, seed: int, imbalance: float
-) -> LocalIndices | None:
-    """Return the partition that candidate `name` starts from, or None if the library makes it."""
-    if not 1 <= num_parts <= MAX_PARTS:
-        raise ValueError(f"num_parts is {num_parts}: 1 to {MAX_PARTS} are possible")
-    if name == "bisection":
-        return None
-    if name in ("metis", "metis-volume"):
-        pattern = graph.to_scipy()
-        if not pattern.has_canonical_format:
-            # The arrays are the caller's: sorting them in place would change them.
-            graph = CSRGraph.from_scipy(pattern.copy())
-        partitioner = metis(
-            seed % METIS_SEEDS,
-            max(imbalance, SMALLEST_METIS_IMBALANCE),
-            "volume" if name == "metis-volume" else "cut",
-        )
-    else:
-        partitioner = random(seed) if name == "random" else block()
-    return partitioner(graph, num_parts).part
 
 
 def _check_options(

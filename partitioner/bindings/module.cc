@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "volpart/part_graph.h"
+#include "volpart/sketch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -66,14 +67,14 @@ MetricsDict as_dict(const Metrics& metrics) {
   return found;
 }
 
-Vector<std::int32_t> as_array(std::vector<std::int32_t> values) {
-  auto kept = std::make_unique<std::vector<std::int32_t>>(std::move(values));
-  std::int32_t* const data = kept->data();
+template <class T>
+Vector<T> as_array(std::vector<T> values) {
+  auto kept = std::make_unique<std::vector<T>>(std::move(values));
+  T* const data = kept->data();
   const std::size_t size = kept->size();
-  nb::capsule owner(kept.get(),
-                    [](void* p) noexcept { delete static_cast<std::vector<std::int32_t>*>(p); });
+  nb::capsule owner(kept.get(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   kept.release();
-  return Vector<std::int32_t>(data, {size}, owner);
+  return Vector<T>(data, {size}, owner);
 }
 
 template <class Index>
@@ -104,6 +105,23 @@ std::tuple<Vector<std::int32_t>, MetricsDict, std::string> py_part_graph(
 }
 
 template <class Index>
+std::tuple<Vector<std::int32_t>, Vector<std::int64_t>, Vector<std::int32_t>, Vector<std::int32_t>,
+           Vector<std::int64_t>>
+py_sketch(int num_parts, const Offsets& indptr, const Indices<Index>& indices,
+          const std::optional<Offsets>& weights, std::int64_t max_edges, std::uint64_t seed) {
+  const CsrView csr(view(indptr), view(indices));
+  Sketch found;
+  {
+    const nb::gil_scoped_release unlocked;
+    found = sketch(csr, num_parts, weights ? view(*weights) : std::span<const std::int64_t>{},
+                   max_edges, seed);
+  }
+  return {as_array(std::move(found.cluster)), as_array(std::move(found.indptr)),
+          as_array(std::move(found.indices)), as_array(std::move(found.edge_weight)),
+          as_array(std::move(found.vertex_weight))};
+}
+
+template <class Index>
 void py_check(const Offsets& indptr, const Indices<Index>& indices) {
   const CsrView csr(view(indptr), view(indices));
   const nb::gil_scoped_release unlocked;
@@ -127,6 +145,8 @@ void define(nb::module_& m) {
   m.def("part_graph", &py_part_graph<Index>, "num_parts"_a, "indptr"_a.noconvert(),
         "indices"_a.noconvert(), "weights"_a.noconvert().none(), "starts"_a, "objective"_a,
         "preset"_a, "imbalance"_a, "seed"_a, "threads"_a, "time_limit_s"_a, "report"_a.none());
+  m.def("sketch", &py_sketch<Index>, "num_parts"_a, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "weights"_a.noconvert().none(), "max_edges"_a, "seed"_a);
   m.def("check", &py_check<Index>, "indptr"_a.noconvert(), "indices"_a.noconvert());
   m.def("measure", &py_measure<Index>, "num_parts"_a, "indptr"_a.noconvert(),
         "indices"_a.noconvert(), "part"_a.noconvert());

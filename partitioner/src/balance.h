@@ -17,7 +17,7 @@ class Balance {
 
   /// Whether v may move to q: q stays within its limit, or exceeds it by less than v's part does.
   bool allows(const State& state, Vertex v, Part q) const {
-    const Weight over = state.weight(q) + state.graph().vertex_weight[v] - _limit[q];
+    const Weight over = excess(state, q) + state.graph().vertex_weight[v];
     return is_free(state, v) && (over <= 0 || over < excess(state, state.part(v)));
   }
   /// Whether v may leave its part at all.
@@ -30,13 +30,16 @@ class Balance {
     const Weight makes_room = r == state.part(v) ? arrives : 0;
     return excess(state, q) + arrives <= leaves && excess(state, r) + leaves <= makes_room;
   }
-  /// Weight of p above its limit; negative where there is room.
-  Weight excess(const State& state, Part p) const { return state.weight(p) - _limit[p]; }
+  /// Loosen all limits by a share of the average part, until the next call.
+  void loosen(double share) { _slack = static_cast<Weight>(share * static_cast<double>(_average)); }
+  /// Weight of p above its limit as it is now; negative where there is room.
+  Weight excess(const State& state, Part p) const { return state.weight(p) - _limit[p] - _slack; }
   /// Sum of the positive excesses.
   Weight total_excess(const State& state) const;
 
  private:
   Weight _average;
+  Weight _slack = 0;
   std::vector<Weight> _limit;
 };
 

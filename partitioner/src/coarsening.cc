@@ -147,6 +147,8 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
   std::vector<Net> last_net(clustering.num_clusters, std::numeric_limits<Net>::max());
   std::vector<Vertex> pins;
   coarse.owned_begin.reserve(clustering.num_clusters + 1);
+  // Growing by copies would hold the pins twice; what stays unused takes no memory.
+  coarse.pins.reserve(graph.pins.size());
   Vertex previous = kNone;
   for (const Vertex v : group_members(clustering)) {
     const Vertex owner = clustering.cluster[v];

@@ -10,7 +10,8 @@ Connectivity::Connectivity(const Hypergraph& graph, int num_parts, std::span<con
     // One slot always stays empty, which ends every search.
     const Offset capacity = size + size / 4 + 1;
     const bool direct = capacity >= _num_parts;
-    _records[net] = {begin, static_cast<std::uint16_t>(direct ? 0 : capacity), 0};
+    _records[net] = {static_cast<std::uint32_t>(begin), static_cast<std::uint16_t>(begin >> 32),
+                     static_cast<std::uint16_t>(direct ? 0 : capacity), 0};
     begin += direct ? _num_parts : capacity;
   }
   _slots.assign(begin, 0);
@@ -19,7 +20,7 @@ Connectivity::Connectivity(const Hypergraph& graph, int num_parts, std::span<con
 }
 
 std::uint32_t& Connectivity::find(const Record& record, Part part) {
-  std::uint32_t* const slots = _slots.data() + record.begin;
+  std::uint32_t* const slots = _slots.data() + record.begin();
   if (record.capacity == 0) return slots[part];
   std::uint32_t slot = home(record, part);
   while (slots[slot] != 0 && slots[slot] >> kCountBits != part)
@@ -46,13 +47,13 @@ std::uint32_t Connectivity::remove(Net net, Part part) {
   if (left == 0) {
     --record.num_parts;
     if (record.capacity != 0)
-      erase(record, static_cast<std::uint32_t>(&entry - (_slots.data() + record.begin)));
+      erase(record, static_cast<std::uint32_t>(&entry - (_slots.data() + record.begin())));
   }
   return left;
 }
 
 void Connectivity::erase(const Record& record, std::uint32_t slot) {
-  std::uint32_t* const slots = _slots.data() + record.begin;
+  std::uint32_t* const slots = _slots.data() + record.begin();
   const std::uint32_t capacity = record.capacity;
   const auto after = [&](std::uint32_t s) { return s + 1 == capacity ? 0 : s + 1; };
   // Pull back every entry of the run whose home does not lie between the hole and itself.

@@ -13,7 +13,7 @@ using Part = std::uint16_t;
 
 /// One table for each net. A net with few pins has a hash table with a few slots more than pins; a
 /// net with many has a slot for each part. So memory is linear in the pins whatever the number of
-/// parts: at most 5 bytes a pin and 20 bytes a net.
+/// parts: at most 5 bytes a pin and 16 bytes a net.
 class Connectivity {
  public:
   Connectivity(const Hypergraph& graph, int num_parts, std::span<const Part> part);
@@ -21,7 +21,7 @@ class Connectivity {
   /// Pins of `net` in `part`.
   std::uint32_t count(Net net, Part part) const {
     const Record& record = _records[net];
-    const std::uint32_t* slots = _slots.data() + record.begin;
+    const std::uint32_t* slots = _slots.data() + record.begin();
     if (record.capacity == 0) return slots[part];
     for (std::uint32_t slot = home(record, part);;) {
       const std::uint32_t entry = slots[slot];
@@ -41,7 +41,7 @@ class Connectivity {
   template <class Visit>
   void for_each_part(Net net, Visit&& visit) const {
     const Record& record = _records[net];
-    const std::uint32_t* slots = _slots.data() + record.begin;
+    const std::uint32_t* slots = _slots.data() + record.begin();
     const bool direct = record.capacity == 0;
     const std::uint32_t size = direct ? _num_parts : record.capacity;
     for (std::uint32_t slot = 0; slot < size; ++slot)
@@ -57,7 +57,11 @@ class Connectivity {
   static constexpr std::uint32_t kCountMask = 0xFFFF;
 
   struct Record {
-    Offset begin;
+    Offset begin() const { return Offset{begin_high} << 32 | begin_low; }
+
+    // Split, so that a record takes 12 bytes.
+    std::uint32_t begin_low;
+    std::uint16_t begin_high;
     std::uint16_t capacity;  ///< Slots of the hash table; 0 means one slot for each part.
     std::uint16_t num_parts;
   };

@@ -18,10 +18,10 @@ std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> 
   return coarse;
 }
 
-std::vector<Weight> coarse_bounds(const Clustering& clustering, std::span<const Weight> bounds) {
-  std::vector<Weight> coarse(clustering.num_clusters);
+std::vector<Rows> coarse_bounds(const Clustering& clustering, std::span<const Rows> bounds) {
+  std::vector<Rows> coarse(clustering.num_clusters);
   for (std::size_t v = 0; v < bounds.size(); ++v) {
-    Weight& bound = coarse[clustering.cluster[v]];
+    Rows& bound = coarse[clustering.cluster[v]];
     bound = std::max(bound, bounds[v]);
   }
   return coarse;
@@ -29,7 +29,7 @@ std::vector<Weight> coarse_bounds(const Clustering& clustering, std::span<const 
 
 }  // namespace
 
-std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> bounds,
+std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Rows> bounds,
                            std::vector<Part>& part, const CoarseningLimits& limits,
                            const Deadline& deadline, Random random) {
   std::vector<Level> levels;
@@ -42,7 +42,7 @@ std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> boun
     if (clustering.num_clusters * kLeastShrink > last->num_vertices()) break;
     part = to_coarse(clustering, part);
     Hypergraph coarse = contract(*last, clustering);
-    std::vector<Weight> now = coarse_bounds(clustering, bounds);
+    std::vector<Rows> now = coarse_bounds(clustering, bounds);
     if (!levels.empty()) levels.back().graph.drop_index();
     levels.push_back({std::move(coarse), std::move(clustering), std::move(now)});
     last = &levels.back().graph;

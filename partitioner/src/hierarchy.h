@@ -17,7 +17,7 @@ struct Level {
   Hypergraph graph;
   Clustering from_finer;
   /// For each vertex, rows that its part receives in every partition; at least its members'.
-  std::vector<Weight> bounds;
+  std::vector<Rows> bounds;
 };
 
 /// How far to coarsen.
@@ -29,7 +29,7 @@ struct CoarseningLimits {
 /// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.
 /// Returns the coarse levels, coarsest last; none where `graph` is small enough. All but the
 /// coarsest come without the index of their nets.
-std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Weight> bounds,
+std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Rows> bounds,
                            std::vector<Part>& part, const CoarseningLimits& limits,
                            const Deadline& deadline, Random random);
 

@@ -13,6 +13,8 @@ using Vertex = std::uint32_t;
 using Net = std::uint32_t;
 using Offset = std::uint64_t;
 using Weight = std::int64_t;
+/// Rows that one part must receive: fewer than there are vertices.
+using Rows = std::uint32_t;
 
 /// Vertices own nets. A *fetch* net is a row of the dense operand: its owner's part sends it to
 /// every other part that holds one of its pins. A *push* net is a partial sum: every part other

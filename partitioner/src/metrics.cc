@@ -59,6 +59,14 @@ void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num
                                   std::to_string(num_parts) + ")");
 }
 
+void check_weights(const CsrView& csr, std::span<const std::int64_t> weights) {
+  if (!weights.empty() && weights.size() != at(csr.num_rows()))
+    throw std::invalid_argument("there must be one weight for each row");
+  for (const std::int64_t weight : weights)
+    if (weight < 0 || weight > std::int64_t{1} << 31)
+      throw std::invalid_argument("a weight must be in [0, 2^31]");
+}
+
 Metrics measure(const CsrView& csr, std::span<const std::int32_t> part, int num_parts,
                 std::span<const std::int64_t> weights) {
   Metrics metrics;

@@ -1,7 +1,7 @@
 #include "multilevel.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,17 +16,26 @@ namespace hpcgnn::volpart {
 namespace {
 
 constexpr int kAllLevels = 64;
+/// The last cycle prices the busiest parts more steeply, which evens out what is left.
+constexpr int kDoublings = 5;
+constexpr int kLastDoublings = 6;
 
 /// One way up from the coarsest level to the input.
 class Ascent {
  public:
   /// @param[in] floor Score of the start that the result must keep.
-  Ascent(const Task& task, std::optional<Score> floor, Random random)
-      : _task(task), _schedule(schedule_of(task.options.preset)), _floor(floor), _random(random) {}
+  Ascent(const Task& task, std::optional<Score> floor, int doublings, Random random)
+      : _task(task),
+        _schedule(schedule_of(task.options.preset)),
+        _floor(floor),
+        _steepness{doublings},
+        _random(random) {
+    if (floor) _steepness = {doublings, floor->busiest, floor->total};
+  }
 
   /// Refine `part`, a partition of the coarsest level. The result is empty where no partition that
   /// keeps the floor was met.
-  Candidate run(const Hypergraph& graph, std::span<const Weight> bounds, std::vector<Level> levels,
+  Candidate run(const Hypergraph& graph, std::span<const Rows> bounds, std::vector<Level> levels,
                 std::vector<Part> part) {
     while (!levels.empty()) {
       const Level& level = levels.back();
@@ -53,34 +62,38 @@ class Ascent {
     const double cooled = sweeps > 1 ? static_cast<double>(sweep) / (sweeps - 1) : 1;
     return _heat * _schedule.hot * std::pow(_schedule.cold / _schedule.hot, cooled);
   }
-  Candidate anneal(const Hypergraph& graph, std::span<const Weight> bounds, std::vector<Part> part,
+  Candidate anneal(const Hypergraph& graph, std::span<const Rows> bounds, std::vector<Part> part,
                    int sweeps, bool finest);
 
   const Task& _task;
   Schedule _schedule;
   std::optional<Score> _floor;
+  Steepness _steepness;
   Random _random;
   double _heat = 1;  ///< What temperatures are multiplied by at the present level.
 };
 
-Candidate Ascent::anneal(const Hypergraph& graph, std::span<const Weight> bounds,
+Candidate Ascent::anneal(const Hypergraph& graph, std::span<const Rows> bounds,
                          std::vector<Part> part, int sweeps, bool finest) {
   const Objective objective = _task.options.objective;
   State state(graph, _task.num_parts, std::move(part));
-  const Balance balance(state, _task.options.imbalance);
-  const Weight cap = _floor ? _floor->busiest : std::numeric_limits<Weight>::max();
-  Potential potential(objective, _task.num_parts, bounds, cap);
+  Balance balance(state, _task.options.imbalance);
+  Potential potential(objective, _task.num_parts, bounds, _steepness);
   Annealer annealer(state, balance, potential, *_task.deadline, _random.fork());
-  annealer.rebalance();
   Candidate best;
   const auto consider = [&] {
+    balance.loosen(0);
     const Score now = score(state, balance, objective);
     if (finest && _floor && !now.keeps(*_floor)) return;
-    if (best.part.empty() || now.improves(best.score))
+    if (best.part.empty() || !finest || now.improves(best.score))
       best = {{state.parts().begin(), state.parts().end()}, now};
   };
+  annealer.rebalance();
   consider();
   for (int sweep = 0; sweep < sweeps && !_task.deadline->passed(); ++sweep) {
+    const double left = std::max(0.0, 1 - 2.0 * sweep / sweeps);
+    balance.loosen(finest ? left * _schedule.fine_slack : _schedule.coarse_slack);
+    annealer.rebalance();
     annealer.sweep(temperature(sweep, sweeps), _schedule.proposals);
     consider();
   }
@@ -93,36 +106,54 @@ Score score_of(const Hypergraph& graph, const std::vector<Part>& part, const Tas
 }
 
 /// Nothing where receiving is not priced.
-std::vector<Weight> bounds_of(const Hypergraph& graph, const Task& task) {
+std::vector<Rows> bounds_of(const Hypergraph& graph, const Task& task) {
   const Objective objective = task.options.objective;
   if (objective == Objective::kTotal || objective == Objective::kMaxSend) return {};
   return receive_bounds(graph, task.num_parts, task.options.imbalance);
+}
+
+/// One V-cycle inside the parts of `start`.
+Candidate cycle(const Hypergraph& graph, const Candidate& start, int doublings, const Task& task,
+                Random random) {
+  std::vector<Part> part = start.part;
+  separate_heavy(graph.vertex_weight, task.num_parts, part);
+  const std::vector<Rows> bounds = bounds_of(graph, task);
+  const CoarseningLimits limits{schedule_of(task.options.preset).max_levels, task.num_parts};
+  std::vector<Level> levels = coarsen(graph, bounds, part, limits, *task.deadline, random.fork());
+  Candidate found = Ascent(task, start.score, doublings, random.fork())
+                        .run(graph, bounds, std::move(levels), std::move(part));
+  return found.part.empty() ? start : found;
+}
+
+/// The cycles that are left after `done` of them.
+Candidate remaining_cycles(const Hypergraph& graph, Candidate found, int done, const Task& task,
+                           Random random) {
+  const int cycles = schedule_of(task.options.preset).cycles;
+  for (; done < cycles && !task.deadline->passed(); ++done) {
+    const bool last = done > 0 && done + 1 == cycles;
+    found = cycle(graph, found, last ? kLastDoublings : kDoublings, task, random.fork());
+  }
+  return found;
 }
 
 }  // namespace
 
 Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const Task& task,
                  Random random) {
-  const Score floor = score_of(graph, start, task);
-  std::vector<Part> part = start;
-  separate_heavy(graph.vertex_weight, task.num_parts, part);
-  const std::vector<Weight> bounds = bounds_of(graph, task);
-  const CoarseningLimits limits{schedule_of(task.options.preset).max_levels, task.num_parts};
-  std::vector<Level> levels = coarsen(graph, bounds, part, limits, *task.deadline, random.fork());
-  Candidate found =
-      Ascent(task, floor, random.fork()).run(graph, bounds, std::move(levels), std::move(part));
-  return found.part.empty() ? Candidate{start, floor} : found;
+  return remaining_cycles(graph, {start, score_of(graph, start, task)}, 0, task, random);
 }
 
 Candidate create(const Hypergraph& graph, const Task& task, Random random) {
-  const std::vector<Weight> bounds = bounds_of(graph, task);
+  const std::vector<Rows> bounds = bounds_of(graph, task);
   std::vector<Part> part(graph.num_vertices());
   std::vector<Level> levels =
       coarsen(graph, bounds, part, {kAllLevels, task.num_parts}, *task.deadline, random.fork());
   const Hypergraph& coarsest = levels.empty() ? graph : levels.back().graph;
   part = recursive_bisection(coarsest, task.num_parts, random.fork());
   separate_heavy(coarsest.vertex_weight, task.num_parts, part);
-  return Ascent(task, {}, random.fork()).run(graph, bounds, std::move(levels), std::move(part));
+  Candidate found = Ascent(task, {}, kDoublings, random.fork())
+                        .run(graph, bounds, std::move(levels), std::move(part));
+  return remaining_cycles(graph, std::move(found), 1, task, random.fork());
 }
 
 }  // namespace hpcgnn::volpart

@@ -20,10 +20,7 @@ void require(bool condition, const char* message) {
 void check(const CsrView& csr, int num_parts, std::span<const std::int64_t> weights,
            const std::vector<Start>& starts, const Options& options) {
   csr.check();
-  const auto num_rows = static_cast<std::size_t>(csr.num_rows());
-  require(weights.empty() || weights.size() == num_rows, "there must be one weight for each row");
-  for (const std::int64_t weight : weights)
-    require(weight >= 0 && weight <= std::int64_t{1} << 31, "a weight must be in [0, 2^31]");
+  check_weights(csr, weights);
   require(options.imbalance >= 0 && std::isfinite(options.imbalance),
           "imbalance must be at least 0");
   require(options.threads >= 1, "threads must be at least 1");

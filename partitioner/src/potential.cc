@@ -4,11 +4,13 @@
 
 namespace hpcgnn::volpart {
 
-Potential::Potential(Objective objective, int num_parts, std::span<const Weight> bounds, Weight cap)
+Potential::Potential(Objective objective, int num_parts, std::span<const Rows> bounds,
+                     const Steepness& steepness)
     : _price_send(objective != Objective::kTotal && objective != Objective::kMaxRecv),
       _price_recv(objective != Objective::kTotal && objective != Objective::kMaxSend),
       _bounds(bounds),
-      _cap(cap),
+      _steepness(steepness),
+      _scale(kPriceAtReference / (1 << steepness.doublings)),
       _recv_reference(static_cast<std::size_t>(num_parts)),
       _cost(static_cast<std::size_t>(num_parts)) {}
 
@@ -35,7 +37,9 @@ double Potential::change(const State& state, const MoveEffect& effect) const {
     if (_price_send || _price_recv)
       sum += cost(part, {now.send + change.send, now.recv + change.recv}) - _cost[part];
   }
-  return sum + static_cast<double>(rows);
+  const Weight over = std::max<Weight>(state.total() - _steepness.total_cap, 0);
+  const Weight then = std::max<Weight>(state.total() + rows - _steepness.total_cap, 0);
+  return sum + static_cast<double>(rows) + kPriceOverTotal * static_cast<double>(then - over);
 }
 
 void Potential::follow(const State& state, const MoveEffect& effect) {

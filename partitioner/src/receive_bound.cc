@@ -4,9 +4,9 @@
 
 namespace hpcgnn::volpart {
 
-std::vector<Weight> receive_bounds(const Hypergraph& graph, int num_parts, double imbalance) {
+std::vector<Rows> receive_bounds(const Hypergraph& graph, int num_parts, double imbalance) {
   const double average = static_cast<double>(graph.total_weight()) / num_parts;
-  std::vector<Weight> bounds(graph.num_vertices());
+  std::vector<Rows> bounds(graph.num_vertices());
   std::vector<Weight> beside;
   for (Vertex v = 0; v < graph.num_vertices(); ++v) {
     beside.clear();
@@ -15,7 +15,7 @@ std::vector<Weight> receive_bounds(const Hypergraph& graph, int num_parts, doubl
     const auto weight = static_cast<double>(graph.vertex_weight[v]);
     double room = (1 + imbalance) * std::max(average, weight) - weight;
     std::ranges::sort(beside);
-    Weight left = static_cast<Weight>(beside.size());
+    auto left = static_cast<Rows>(beside.size());
     for (const Weight neighbour : beside) {
       room -= static_cast<double>(neighbour);
       if (room < 0) break;

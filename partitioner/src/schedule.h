@@ -6,6 +6,7 @@
 namespace hpcgnn::volpart {
 
 struct Schedule {
+  int cycles;         ///< V-cycles, each inside the parts that the last one left.
   int max_levels;     ///< Coarse hypergraphs of a V-cycle.
   int coarse_sweeps;  ///< Sweeps at each of them.
   int fine_sweeps;    ///< Sweeps at the input itself.
@@ -14,10 +15,15 @@ struct Schedule {
   /// multiplied by the root of the vertices a cluster, as the borders of clusters are longer.
   double hot;
   double cold;
+  /// Weight above its limit that a part may have for a while, as a share of the average part: at
+  /// coarse levels, and in the first sweep at the input, falling to none in the middle of them.
+  double coarse_slack;
+  double fine_slack;
 };
 
 constexpr Schedule schedule_of(Preset preset) {
-  return preset == Preset::kFast ? Schedule{0, 0, 3, 4, 0.5, 0.1} : Schedule{9, 5, 8, 8, 1, 0.1};
+  return preset == Preset::kFast ? Schedule{1, 9, 1, 2, 4, 0.5, 0.1, 0, 0}
+                                 : Schedule{2, 9, 3, 5, 8, 2, 0.1, 0.05, 0.03};
 }
 
 }  // namespace hpcgnn::volpart

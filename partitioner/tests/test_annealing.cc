@@ -10,11 +10,9 @@ using namespace hpcgnn::volpart::testing;
 
 namespace {
 
-constexpr Weight kNoCap = std::numeric_limits<Weight>::max();
-
 void anneal(State& state, const Balance& balance, Objective objective, int sweeps) {
   const Deadline deadline(std::numeric_limits<double>::infinity());
-  Potential potential(objective, state.num_parts(), {}, kNoCap);
+  Potential potential(objective, state.num_parts(), {}, {.doublings = 5});
   Annealer annealer(state, balance, potential, deadline, Random(3));
   for (int sweep = 0; sweep < sweeps; ++sweep) annealer.sweep(1.0 / (sweep + 1), 8);
 }

@@ -27,9 +27,9 @@ std::int64_t busiest(const Metrics& metrics, Objective objective) {
 }
 
 void better_than_a_random_start(Objective objective, Preset preset, int threads) {
-  const Graph input = random_graph(3000, 6, 13);
-  const int num_parts = 9;
-  const auto start = random_parts<std::int32_t>(3000, num_parts, 14);
+  const Graph input = random_graph(600, 6, 13);
+  const int num_parts = 5;
+  const auto start = random_parts<std::int32_t>(600, num_parts, 14);
   const Options options{objective, preset, 0.05, 15, threads};
   const Result result =
       part_graph(input.view(), num_parts, {}, {{"random", start}}, options, nullptr);
@@ -56,16 +56,16 @@ void the_best_start_wins() {
 }
 
 void a_start_is_made_where_none_is_given() {
-  const Graph input = random_graph(4000, 6, 17);
+  const Graph input = random_graph(2000, 6, 17);
   const Options options{Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 1};
-  const auto noise = random_parts<std::int32_t>(4000, 9, 18);
+  const auto noise = random_parts<std::int32_t>(2000, 9, 18);
   const Result result = part_graph(input.view(), 9, {}, {{"own", {}}}, options, nullptr);
   CHECK(result.winner == "own" && result.metrics.imbalance < 0.06);
   CHECK(result.metrics.total_rows < measure(input.view(), noise, 9, {}).total_rows);
   const Result in_no_time =
       part_graph(input.view(), 9, {}, {{"own", {}}},
                  {Objective::kMaxBoth, Preset::kDefault, 0.05, 1, 1, 0}, nullptr);
-  CHECK(in_no_time.part.size() == 4000 && in_no_time.metrics.imbalance < 0.06);
+  CHECK(in_no_time.part.size() == 2000 && in_no_time.metrics.imbalance < 0.06);
 }
 
 void a_ring_is_bisected_into_arcs() {

@@ -57,7 +57,7 @@ void rebalancing_keeps_the_limits() {
   State state(graph, 6, std::vector<Part>(graph.num_vertices(), 2));
   const Balance balance(state, 0.05);
   CHECK(balance.total_excess(state) > 0);
-  Potential potential(Objective::kMaxBoth, 6, {}, 1000);
+  Potential potential(Objective::kMaxBoth, 6, {}, {.doublings = 5, .load_cap = 1000});
   const Deadline deadline(std::numeric_limits<double>::infinity());
   Annealer(state, balance, potential, deadline, Random(5)).rebalance();
   CHECK(balance.total_excess(state) == 0);

@@ -45,4 +45,8 @@ void check_parts(int num_parts);
 /// [0, num_parts) for each row.
 void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts);
 
+/// @throws std::invalid_argument unless `weights` is empty or has one number in [0, 2^31] for each
+/// row.
+void check_weights(const CsrView& csr, std::span<const std::int64_t> weights);
+
 }  // namespace hpcgnn::volpart
