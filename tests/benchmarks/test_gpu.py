@@ -1,4 +1,3 @@
-import contextlib
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,18 +13,17 @@ from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE
 from tests.kernels.conftest import random_graph
-from tests.kernels.cuda.stand_in import DeviceNdarray, StandIn, compiler
+from tests.kernels.cuda.stand_in import StandIn, compiler
 
 
 class Events(StandIn):
-    """The stand-in for cupy, with a clock that counts launches, and memory shared with torch."""
+    """The stand-in for cupy, with a clock that counts launches."""
 
     def __init__(self, folder):
         super().__init__(folder)
         self.now = 0
         self.cuda.Event = self.event
         self.cuda.get_elapsed_time = lambda start, end: 1e3 * (end.at - start.at)
-        self.cuda.ExternalStream = lambda *_: contextlib.nullcontext()
 
     def event(self):
         made = SimpleNamespace(at=0, synchronize=lambda: None)
@@ -36,10 +34,6 @@ class Events(StandIn):
 
         made.record = record
         return made
-
-    @staticmethod
-    def from_dlpack(tensor):
-        return np.from_dlpack(tensor).view(DeviceNdarray)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ the process; kernels are compiled with the checks of undefined behaviour, misali
 them. New arrays hold NaN (or other rubbish), never zeros.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import importlib
@@ -150,7 +151,9 @@ class StandIn:
     def __init__(self, folder: Path, *, reverse: bool = False) -> None:
         self._folder, self._reverse = folder, reverse
         errors = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
-        self.cuda = SimpleNamespace(runtime=errors, Event=Event)
+        self.cuda = SimpleNamespace(
+            runtime=errors, Event=Event, ExternalStream=lambda *_: contextlib.nullcontext()
+        )
 
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
         assert options == ("--std=c++17",)
@@ -163,6 +166,10 @@ class StandIn:
     @staticmethod
     def empty_pinned(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
         return guarded(shape, dtype).view(np.ndarray)
+
+    @staticmethod
+    def from_dlpack(tensor: Any) -> DeviceNdarray:
+        return np.from_dlpack(tensor).view(DeviceNdarray)
 
     @staticmethod
     def zeros(shape: Any, dtype: Any) -> DeviceNdarray:
