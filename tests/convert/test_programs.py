@@ -1,4 +1,5 @@
 import ast
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -193,8 +194,8 @@ def test_the_answer_leaves_no_trace(granularity: str) -> None:
     options = ProgramOptions(functions_per_file=0, holes_per_function=0)
     source = SourceFile(text)
     holes = list(find_holes(source, Uses(source), "file.py", options))
-    assert len(holes) > 30
-    for hole in holes:
+    assert len(holes) > 40
+    for hole in holes[::2]:
         start = hole.use.node.lineno, hole.use.node.col_offset
         made = {}
         for candidate in hole.candidates:
@@ -235,6 +236,19 @@ def _compiled(
     assert batch is not None
     arrays = batch.graphs, batch.subtokens, batch.edges, batch.edge_types, batch.candidates
     return (*(array.tobytes() for array in arrays), hole.label)
+
+
+@pytest.mark.parametrize(("functions", "holes"), [(0, 0), (2, 1), (0, 2), (1, 0)])
+def test_limits_count_what_has_holes(functions: int, holes: int) -> None:
+    """Functions and uses without a choice are passed over, wherever they come in drawn order."""
+    plain = "".join(f"def g{n}(a):\n    return a\n" for n in range(9))
+    text = plain + "".join(f"def f{n}(a, b):\n    c = a + b\n    return c, a\n" for n in range(5))
+    source = SourceFile(text)
+    options = ProgramOptions(functions_per_file=functions, holes_per_function=holes)
+    found = list(find_holes(source, Uses(source), "file.py", options))
+    by_function = Counter(hole.function for hole in found)
+    assert len(by_function) == (functions or 5)
+    assert set(by_function.values()) == {min(holes or 4, 4)}
 
 
 def test_compilation_keeps_what_candidates_hear_of() -> None:

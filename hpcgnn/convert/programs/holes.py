@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,20 +51,24 @@ def find_holes(
     """
     functions = list(_outermost_functions(source.tree, source.tree))
     functions.sort(key=lambda pair: draw(options.seed, name, source.spans[pair[0]][0]))
-    found_functions = 0
+    with_holes = 0
     for function, unit in functions:
-        found = 0
-        reads = [use for use in uses.inside(function) if use.is_read]
-        for use in sorted(reads, key=lambda use: draw(options.seed, name, "hole", use.token)):
-            hole = candidates_at(uses, use, function, unit, name, options)
-            if hole is not None:
-                yield hole
-                found += 1
-            if found == options.holes_per_function:
-                break
-        found_functions += found > 0
-        if found_functions == options.functions_per_file:
+        found = _holes_in(uses, function, unit, name, options)
+        first = list(itertools.islice(found, options.holes_per_function or None))
+        yield from first
+        with_holes += bool(first)
+        if with_holes and with_holes == options.functions_per_file:
             break
+
+
+def _holes_in(
+    uses: Uses, function: ast.AST, unit: ast.AST, name: str, options: ProgramOptions
+) -> Iterator[Hole]:
+    reads = [use for use in uses.inside(function) if use.is_read]
+    for use in sorted(reads, key=lambda use: draw(options.seed, name, "hole", use.token)):
+        hole = candidates_at(uses, use, function, unit, name, options)
+        if hole is not None:
+            yield hole
 
 
 def candidates_at(

@@ -28,7 +28,7 @@ from hpcgnn.typing import Array
 __all__ = ["Part", "convert_parts", "load_part"]
 
 _FILES_A_PART = 16
-_FORMAT = 3
+_FORMAT = 4
 _RECURSION_LIMIT = 4000
 """Enough for every expression that people write; generated ones deeper than this are left out."""
 
