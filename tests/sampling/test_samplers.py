@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.sums_sampler import SumsSampler
 from hpcgnn.sampling import (
     AliasTable,
     EdgeSampler,
@@ -17,7 +18,7 @@ from hpcgnn.sampling import (
     node_table,
     node_weights,
 )
-from tests.sampling.graphs import SumsSampler, fits, symmetric, topology_of, ugly_topologies
+from tests.sampling.graphs import fits, symmetric, topology_of, ugly_topologies
 
 
 def make_samplers(topology: Topology, **options: int) -> dict[str, Sampler]:
@@ -111,9 +112,9 @@ def test_one_walker_is_a_random_walk() -> None:
     assert fits(np.bincount(after_hub, minlength=4), np.array([0, 1.0, 1.0, 1.0]))
 
 
-def test_frontier_agrees_with_the_sampler_by_sums(tmp_path) -> None:
+def test_frontier_agrees_with_the_sampler_by_sums() -> None:
     """Nodes left during a long run, Dashboard against sums of degrees."""
-    topology, oracle = symmetric(60, 8), SumsSampler(tmp_path)
+    topology, oracle = symmetric(60, 8), SumsSampler()
     walkers, budget, runs = 12, 60, 2000
     sampler = FrontierSampler(topology=topology, seed=2, walkers=walkers, budget=budget)
     last = np.array([sampler.visits(number)[-1] for number in range(runs)])
@@ -122,12 +123,12 @@ def test_frontier_agrees_with_the_sampler_by_sums(tmp_path) -> None:
     assert stats.chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 1e-4
 
 
-def test_hubs_that_exceed_the_dashboard_are_popped_by_degree(tmp_path) -> None:
+def test_hubs_that_exceed_the_dashboard_are_popped_by_degree() -> None:
     """A star: every second move leaves the hub, whose degree is beyond any slot."""
     spokes = 400
     dense = np.zeros((spokes + 1, spokes + 1))
     dense[0, 1:] = dense[1:, 0] = 1
-    topology, oracle = topology_of(dense), SumsSampler(tmp_path)
+    topology, oracle = topology_of(dense), SumsSampler()
     sampler = FrontierSampler(topology=topology, seed=2, walkers=5, budget=400)
     hub = sum(int((sampler.visits(k)[5:] == 0).sum()) for k in range(30))
     expected = sum(int((oracle.visits(topology, 5, 400, 1, k)[5:] == 0).sum()) for k in range(30))

@@ -1,0 +1,189 @@
+"""Subgraphs and nodes per second of the samplers, by graph and threads.
+
+``python -m benchmarks.bench_sampling --json`` prints one JSON object a case: sampler, graph, what,
+threads, subgraphs_per_s, nodes_per_s, visits_per_cpu_s, ns_per_visit, pool_bytes, and where it was
+measured. Cases of a graph take turns; rates are medians over rounds.
+
+``what`` is how far a subgraph is made: visits (the draws alone), sets (different nodes, ascending)
+or subgraphs (with the edges among them). ``sums`` is the frontier by cumulative sums of degrees, in
+C++ as one would first write it, for visits only. Visits count repeated nodes: their number is the
+budget, whatever the graph. CPU seconds are of the whole process.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+from benchmarks.columns import Columns, count, megabytes, print_columns, ratio, text
+from benchmarks.harness import surroundings
+from benchmarks.spmm_graphs import load_matrix
+from benchmarks.sums_sampler import SumsSampler
+from hpcgnn.console import print_json, run_command
+from hpcgnn.errors import InputError
+from hpcgnn.sampling import (
+    EdgeSampler,
+    FrontierSampler,
+    NodeSampler,
+    RandomWalkSampler,
+    SampleAhead,
+    Sampler,
+    SubgraphSource,
+    Topology,
+    edge_table,
+    node_table,
+)
+
+SEED = 20261121
+SAMPLERS = ("frontier", "multidimensional", "walk", "edge", "node", "sums")
+WHAT = ("visits", "sets", "subgraphs")
+COLUMNS: Columns = {
+    "sampler": ("sampler", text),
+    "graph": ("graph", text),
+    "what": ("what", text),
+    "threads": ("threads", text),
+    "subgraphs/s": ("subgraphs_per_s", ratio),
+    "nodes/s": ("nodes_per_s", count),
+    "ns/visit": ("ns_per_visit", ratio),
+    "CPU ns/visit": ("cpu_ns_per_visit", ratio),
+    "pool MB": ("pool_bytes", megabytes),
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a call has made."""
+
+    num_nodes: int
+    nbytes: int
+
+
+Make = Callable[[int], Made]
+
+
+def main() -> None:
+    options = parse_arguments()
+    results = [line for graph in options.graphs.split(",") for line in measure(graph, options)]
+    about = surroundings("numpy")
+    if options.json:
+        for line in results:
+            print_json({**line, **about})
+    else:
+        print_columns(COLUMNS, results)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.bench_sampling", description=__doc__)
+    add = parser.add_argument
+    add("--graphs", default="rmat:16:16", help="rmat:SCALE:FACTOR, grid3d:N, debian or STORE.h5")
+    add("--samplers", default="frontier,walk,edge,node,sums", help=", ".join(SAMPLERS))
+    add("--what", default="visits,subgraphs", help=", ".join(WHAT))
+    add("--threads", default="1", help="threads of the pool, for subgraphs")
+    add("--walkers", type=int, default=1000, help="of the frontier")
+    add("--budget", type=int, default=8000, help="visits of a subgraph")
+    add("--length", type=int, default=2, help="steps of a walk")
+    add("--count", type=int, default=50, help="subgraphs of a round")
+    add("--rounds", type=int, default=5, help="rounds, after one that is not counted")
+    add("--json", action="store_true", help="print one JSON object a case")
+    return parser.parse_args()
+
+
+def measure(graph: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    matrix = load_matrix(graph)
+    topology = Topology(matrix.indptr, matrix.indices)
+    cases = dict(make_cases(topology, options))
+    found: dict[tuple[str, str, int], list[tuple[float, float, float, float]]] = {}
+    for turn in range(options.rounds + 1):
+        for case, make in cases.items():
+            numbers = range(turn * options.count, (turn + 1) * options.count)
+            result = run_round(make, numbers, case[2])
+            if turn > 0:
+                found.setdefault(case, []).append(result)
+    for (name, what, threads), rounds in found.items():
+        wall, cpu, nodes, pool = (statistics.median(each) for each in zip(*rounds, strict=True))
+        yield {
+            "sampler": name,
+            "graph": graph,
+            "what": what,
+            "threads": threads,
+            "subgraphs_per_s": options.count / wall,
+            "nodes_per_s": int(nodes / wall),
+            "ns_per_visit": wall / (options.count * options.budget) * 1e9,
+            "cpu_ns_per_visit": cpu / (options.count * options.budget) * 1e9,
+            "pool_bytes": int(pool),
+            "nodes_per_subgraph": nodes / options.count,
+            "mean_degree": topology.num_entries / topology.num_nodes,
+            "walkers": options.walkers,
+            "budget": options.budget,
+        }
+
+
+def run_round(make: Make, numbers: range, threads: int) -> tuple[float, float, float, float]:
+    """Return wall and CPU seconds, nodes, and the bytes of the pool."""
+    wall, cpu, nodes = time.perf_counter(), time.process_time(), 0
+    # With one thread the caller samples: no other waits for it.
+    background = threads if threads > 1 else 0
+    with SampleAhead(make, numbers, threads=background, capacity=2 * threads) as pool:
+        for each in pool:
+            nodes += each.num_nodes
+        return time.perf_counter() - wall, time.process_time() - cpu, nodes, pool.most_bytes
+
+
+def make_cases(
+    topology: Topology, options: argparse.Namespace
+) -> Iterator[tuple[tuple[str, str, int], Make]]:
+    names, kinds = options.samplers.split(","), options.what.split(",")
+    threads = [int(each) for each in options.threads.split(",")]
+    for name, known in [(each, SAMPLERS) for each in names] + [(each, WHAT) for each in kinds]:
+        if name not in known:
+            raise InputError(f"{name!r} is unknown; choose from {', '.join(known)}")
+    samplers = {name: make_sampler(name, topology, options) for name in names if name != "sums"}
+    for name, what, num_threads in product(names, kinds, threads):
+        if what != "subgraphs" and num_threads > 1:
+            continue
+        if name != "sums":
+            yield (name, what, num_threads), partial(make_one, samplers[name], what)
+        elif what == "visits":
+            yield (name, what, 1), partial(by_sums, SumsSampler(), topology, options)
+
+
+def make_sampler(name: str, topology: Topology, options: argparse.Namespace) -> Sampler:
+    budget = options.budget
+    if name == "walk":
+        roots = budget // (options.length + 1)
+        return RandomWalkSampler(topology=topology, seed=SEED, roots=roots, length=options.length)
+    if name == "edge":
+        table = edge_table(topology)
+        return EdgeSampler(topology=topology, seed=SEED, edges=budget // 2, table=table)
+    if name == "node":
+        return NodeSampler(topology=topology, seed=SEED, nodes=budget, table=node_table(topology))
+    return FrontierSampler(
+        topology=topology,
+        seed=SEED,
+        walkers=options.walkers,
+        budget=budget,
+        entered=name == "multidimensional",
+    )
+
+
+def make_one(sampler: Sampler, what: str, number: int) -> Made:
+    if what == "subgraphs":
+        subgraph = SubgraphSource(sampler)(number)
+        return Made(len(subgraph.nodes), subgraph.nbytes)
+    nodes = sampler.sample(number) if what == "sets" else sampler.visits(number)
+    return Made(len(nodes), nodes.nbytes)
+
+
+def by_sums(
+    sampler: SumsSampler, topology: Topology, options: argparse.Namespace, number: int
+) -> Made:
+    visits = sampler.visits(topology, options.walkers, options.budget, SEED, number)
+    return Made(len(visits), visits.nbytes)
+
+
+if __name__ == "__main__":
+    run_command("bench_sampling", main)
