@@ -54,18 +54,34 @@ HPCGNN_DEVICE void merge(const MergeArguments& a) {
   }
 }
 
-/// out /= total, or 0 without edges; top becomes log(sum of exp(e)), or -inf.
+struct FinishArguments {
+  AttentionState state;
+  void* into;        ///< (num_rows, num_heads * head_width) in rows `pitch` elements apart
+  const void* bias;  ///< (num_heads * head_width,), null = nothing
+  int64 num_rows;
+  int64 num_heads;
+  int64 head_width;
+  int64 pitch;
+  int32 lanes;
+};
+
+/// into = out / total + bias, or the bias alone without edges; top becomes log(sum of exp(e)), or
+/// -inf.
 template <class T>
-HPCGNN_DEVICE void finish(const MergeArguments& a) {
+HPCGNN_DEVICE void finish(const FinishArguments& a) {
   const Tile tile = make_tile(a.lanes);
-  for (int64 at = tile.first; at < a.num_items * a.num_heads; at += tile.count) {
+  for (int64 at = tile.first; at < a.num_rows * a.num_heads; at += tile.count) {
+    const int64 row = at / a.num_heads, first = at % a.num_heads * a.head_width;
     T* const top = static_cast<T*>(a.state.top) + at;
     const T old_top = *top, total = static_cast<const T*>(a.state.total)[at];
-    T* const out = static_cast<T*>(a.state.out) + at * a.head_width;
+    const T* const out = static_cast<const T*>(a.state.out) + at * a.head_width;
+    T* const into = static_cast<T*>(a.into) + row * a.pitch + first;
     const T scale = T(1) / total;
     const bool none = old_top == -infinity<T>();
-    for (int64 column = tile.lane; column < a.head_width; column += tile.lanes)
-      out[column] = none ? T(0) : out[column] * scale;
+    for (int64 column = tile.lane; column < a.head_width; column += tile.lanes) {
+      const T bias = a.bias ? static_cast<const T*>(a.bias)[first + column] : T(0);
+      into[column] = none ? bias : out[column] * scale + bias;
+    }
     __syncwarp(tile.mask);
     if (tile.lane == 0 && !none) *top = old_top + logarithm(total);
   }
@@ -135,8 +151,8 @@ using namespace hpcgnn;
 
 HPCGNN_KERNEL(attention_merge_f32, MergeArguments, merge<float>)
 HPCGNN_KERNEL(attention_merge_f64, MergeArguments, merge<double>)
-HPCGNN_KERNEL(attention_finish_f32, MergeArguments, finish<float>)
-HPCGNN_KERNEL(attention_finish_f64, MergeArguments, finish<double>)
+HPCGNN_KERNEL(attention_finish_f32, FinishArguments, finish<float>)
+HPCGNN_KERNEL(attention_finish_f64, FinishArguments, finish<double>)
 HPCGNN_KERNEL(head_dots_f32, HeadDots, head_dots<float>)
 HPCGNN_KERNEL(head_dots_f64, HeadDots, head_dots<double>)
 HPCGNN_KERNEL(head_dots_bf16, HeadDots, head_dots<BFloat16>)

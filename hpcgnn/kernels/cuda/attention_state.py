@@ -8,7 +8,7 @@ from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes
 
 __all__ = ["attention_delta", "attention_finish", "attention_merge", "head_dots", "merge_states"]
 
-# top, total, out.
+_NAMES = "top", "total", "out"
 _State = tuple[DeviceArray, DeviceArray, DeviceArray]
 
 
@@ -58,18 +58,34 @@ def merge_states(
     places
         ``(count + 1,)`` int64 first row of each item, and ``(count,)`` int32 row of the block.
     """
-    fields = _state_fields(state, other, count)
     starts, block_rows = places or (None, None)
-    fields |= {
+    heads = int(state[0].shape[1])
+    width = int(state[2].shape[1]) // heads if heads > 0 else 0
+    lanes = tile_lanes(width)
+    fields: Fields = {
+        "state": dict(zip(_NAMES, map(pointer, state), strict=True)),
+        "other": dict(zip(_NAMES, map(pointer, other), strict=True)),
         "starts": pointer(starts),
         "block_rows": pointer(block_rows),
         "rows": pointer(rows),
+        "num_items": count,
+        "num_heads": heads,
+        "head_width": width,
+        "lanes": np.int32(lanes),
     }
-    _launch_on_heads("attention_merge", state[0], fields)
+    kernel = f"attention_merge_{short_name(state[0].dtype.name)}"
+    launch("attention_state", kernel, fields, items=count * heads, lanes=lanes)
 
 
-def attention_finish(top: DeviceArray, total: DeviceArray, out: DeviceArray) -> None:
-    """Turn a state into the result: ``out /= total``, and `top` becomes ``log(sum(exp(e)))``.
+def attention_finish(
+    top: DeviceArray,
+    total: DeviceArray,
+    out: DeviceArray,
+    *,
+    into: DeviceArray | None = None,
+    bias: DeviceArray | None = None,
+) -> None:
+    """Turn a state into the result, ``out / total + bias``; `top` becomes ``log(sum(exp(e)))``.
 
     Arguments and meaning are those of `hpcgnn.kernels.attention_finish`, with CuPy arrays. Runs on
     CuPy's current stream.
@@ -77,13 +93,30 @@ def attention_finish(top: DeviceArray, total: DeviceArray, out: DeviceArray) -> 
     Raises
     ------
     TypeError
-        Wrong dtype, or an array that is not C-contiguous.
+        Wrong dtype, or an array whose rows are not contiguous.
     ValueError
         Shapes that do not match.
     """
-    num_rows, _, _ = check_state(out, top, total)
-    state = top, total, out
-    _launch_on_heads("attention_finish", top, _state_fields(state, state, num_rows))
+    num_rows, heads, width = check_state(out, top, total)
+    into = out if into is None else into
+    if into.dtype != out.dtype or (into.size > 0 and into.strides[1] != into.itemsize):
+        raise TypeError(f"into must be {out.dtype} with contiguous rows")
+    if into.shape != out.shape:
+        raise ValueError(f"into must have the shape {out.shape}, not {into.shape}")
+    _check_bias(bias, out)
+    lanes = tile_lanes(width)
+    fields: Fields = {
+        "state": dict(zip(_NAMES, map(pointer, (top, total, out)), strict=True)),
+        "into": pointer(into),
+        "bias": pointer(bias),
+        "num_rows": num_rows,
+        "num_heads": heads,
+        "head_width": width,
+        "pitch": into.strides[0] // into.itemsize,
+        "lanes": np.int32(lanes),
+    }
+    kernel = f"attention_finish_{short_name(out.dtype.name)}"
+    launch("attention_state", kernel, fields, items=num_rows * heads, lanes=lanes)
 
 
 def attention_delta(
@@ -95,8 +128,8 @@ def attention_delta(
 ) -> None:
     """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``, which `attention_backward` takes.
 
-    Arguments and meaning are those of `hpcgnn.kernels.attention_delta`, with CuPy arrays. Runs on
-    CuPy's current stream.
+    Arguments and meaning are those of `hpcgnn.kernels.attention_delta`, with CuPy arrays that are
+    C-contiguous and without `copy`. Runs on CuPy's current stream.
 
     Raises
     ------
@@ -108,10 +141,7 @@ def attention_delta(
     require_array("delta", delta, 2, (out.dtype.name,))
     require_array("out", out, 2, ("float32", "float64"))
     check_heads(out, out.shape, grad=grad)
-    if bias is not None:
-        require_array("bias", bias, 1, (out.dtype.name,))
-        if bias.size != out.shape[1]:
-            raise ValueError(f"bias must have {out.shape[1]} elements, not {bias.size}")
+    _check_bias(bias, out)
     heads = delta.shape[1]
     if delta.shape[0] != out.shape[0] or (heads > 0 and out.shape[1] % heads != 0):
         raise ValueError(f"delta has the shape {delta.shape} beside an out of {out.shape}")
@@ -152,24 +182,9 @@ def head_dots(
     launch("attention_state", kernel, fields, items=num_rows * heads, lanes=lanes)
 
 
-def _state_fields(state: _State, other: _State, count: int) -> Fields:
-    names = "top", "total", "out"
-    heads = int(state[0].shape[1])
-    width = int(state[2].shape[1]) // heads if heads > 0 else 0
-    return {
-        "state": dict(zip(names, map(pointer, state), strict=True)),
-        "other": dict(zip(names, map(pointer, other), strict=True)),
-        "starts": 0,
-        "block_rows": 0,
-        "rows": 0,
-        "num_items": count,
-        "num_heads": heads,
-        "head_width": width,
-        "lanes": np.int32(tile_lanes(width)),
-    }
-
-
-def _launch_on_heads(name: str, top: DeviceArray, fields: Fields) -> None:
-    kernel = f"{name}_{short_name(top.dtype.name)}"
-    items = fields["num_items"] * fields["num_heads"]
-    launch("attention_state", kernel, fields, items=items, lanes=int(fields["lanes"]))
+def _check_bias(bias: DeviceArray | None, out: DeviceArray) -> None:
+    if bias is None:
+        return
+    require_array("bias", bias, 1, (out.dtype.name,))
+    if bias.size != out.shape[1]:
+        raise ValueError(f"bias must have {out.shape[1]} elements, not {bias.size}")

@@ -176,6 +176,24 @@ def test_weights_of_the_source_get_their_gradient(device, heads, width):
         assert_close(each, other, "float64")
 
 
+def test_finish_writes_into_columns_of_a_wider_matrix(device):
+    layer = make_layer(ugly_graph("holes"), 2, 5)
+    bias = np.random.default_rng(8).standard_normal(10)
+    wide = device.empty((layer.graph.num_rows, 17), "float64")
+    state = run_state(device, layer, 5)
+    cuda.attention_finish(*state, into=wide[:, 3:13], bias=device.asarray(bias))
+    wanted_lse, wanted_out, _ = expected(layer)
+    assert_close(state[0], wanted_lse, "float64")
+    assert_close(host(wide)[:, 3:13], wanted_out + bias, "float64")
+    assert np.isnan(host(wide)[:, [0, 1, 2, 13, 14, 15, 16]]).all()
+    with pytest.raises(TypeError, match="contiguous rows"):
+        cuda.attention_finish(*state, into=wide[:, :10].T)
+    with pytest.raises(ValueError, match="into must have the shape"):
+        cuda.attention_finish(*state, into=wide)
+    with pytest.raises(ValueError, match="bias must have 10"):
+        cuda.attention_finish(*state, bias=device.asarray(bias[:3]))
+
+
 def test_delta_takes_the_bias_off(device):
     rng = np.random.default_rng(3)
     grad, out, bias = (rng.standard_normal(s) for s in ((7, 12), (7, 12), 12))
