@@ -34,7 +34,7 @@ from benchmarks.epoch_methods import (
 from benchmarks.harness import Timing, interleave, surroundings
 from hpcgnn.console import print_json, print_table, report, run_command
 
-DEFAULT_MODELS = "gat:2,gat:4,gat:8,graphsage,gcn"
+DEFAULT_MODELS = "gat:2,gat:4,gat:8,sage,gcn"
 LIBRARIES = ("numpy", "torch", "dgl", "torch-geometric")
 # A step of torch-geometric's GATConv holds about this many tensors of edges at its peak.
 EDGE_TENSORS = 4
@@ -89,7 +89,7 @@ def parse_arguments() -> argparse.Namespace:
         type=words,
         default=words(DEFAULT_MODELS),
         metavar="NAME,...",
-        help=f"gat:HEADS, graphsage, gcn (default: {DEFAULT_MODELS})",
+        help=f"gat:HEADS, sage, gcn (default: {DEFAULT_MODELS})",
     )
     add("--graph", default="rmat:16:16", help="as in bench_spmm (default: rmat:16:16)")
     add("--threads", type=numbers, default=[1, 2], metavar="N,...", help="(default: 1,2)")

@@ -22,7 +22,7 @@ from benchmarks.spmm_peers import import_dgl
 __all__ = ["METHODS", "Method", "Problem", "installed_methods", "make_problem"]
 
 HEAD_WIDTH, FEATURES, CLASSES, SEED = 100, 100, 40, 20261121
-WIDTHS = {"graphsage": (FEATURES, 256, 256, CLASSES), "gcn": (FEATURES, 16, CLASSES)}
+WIDTHS = {"sage": (FEATURES, 256, 256, CLASSES), "gcn": (FEATURES, 16, CLASSES)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Method:
 
 
 def make_problem(model: str, graph: str, threads: int) -> Problem:
-    """Return the problem of ``gat:HEADS``, ``graphsage`` or ``gcn``."""
+    """Return the problem of ``gat:HEADS``, ``sage`` or ``gcn``."""
     name, _, heads = model.partition(":")
     loaded = load_matrix(graph)
     shape = (loaded.num_nodes, loaded.num_nodes)
@@ -113,7 +113,12 @@ def ours(problem: Problem) -> Method:
             lambda: layer(view, problem.features), list(layer.parameters()), problem.features
         )
     widths = WIDTHS[problem.model]
-    shape = ModelShape(FEATURES, CLASSES, widths[1], len(widths) - 1)
+    shape = ModelShape(
+        num_features=FEATURES,
+        num_classes=CLASSES,
+        hidden=widths[1],
+        num_layers=len(widths) - 1,
+    )
     model = make_model(problem.model, shape, directed=False, seed=SEED, dtype=torch.float32)
     return _whole(problem, lambda: model(products.view, problem.features, None), model)
 
@@ -133,7 +138,7 @@ def dgl(problem: Problem) -> Method:
             lambda: layer(graph, problem.features), list(layer.parameters()), problem.features
         )
     make = {
-        "graphsage": lambda *widths: conv.SAGEConv(*widths, "mean"),
+        "sage": lambda *widths: conv.SAGEConv(*widths, "mean"),
         "gcn": lambda *widths: conv.GraphConv(*widths),
     }[problem.model]
     return _stack(problem, make, lambda layer, x: layer(graph, x))
@@ -162,7 +167,7 @@ def pyg(problem: Problem) -> Method:
         (m.num_nodes, m.num_nodes),
     )
     make = {
-        "graphsage": lambda *widths: conv.SAGEConv(*widths),
+        "sage": lambda *widths: conv.SAGEConv(*widths),
         "gcn": lambda *widths: conv.GCNConv(*widths, normalize=False),
     }[problem.model]
     return _stack(problem, make, lambda layer, x: layer(x, matrix))
