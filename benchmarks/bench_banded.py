@@ -6,7 +6,8 @@
 Tables 1 and 2 of the dense-hardware paper on a store of program graphs. Each case packs supergraphs
 that fit ``--memory`` MiB a rank (blocks, and what the backward pass keeps), each rank its own, and
 times forward, loss, backward and the sum of gradients over the ranks. Cases take turns. One JSON
-object a case: propagator, block (0: all edges), ranks, graphs_per_s, steps_per_s and
+object a case: propagator, block (0: all edges), ranks, graphs_per_s, nodes_per_s (which compares
+cases better: a small budget leaves large graphs out), both per cpu_s too, steps_per_s and
 nodes_per_supergraph (of all ranks together, a supergraph's mean), graphs_per_supergraph, edges and
 dropped_edges (of all ranks' supergraphs), cpu_s (processor seconds of a step, all ranks) and
 build_s (seconds to build the propagator, not part of the step). ``--lossless`` takes graphs whose
@@ -47,6 +48,7 @@ COLUMNS: Columns = {
     "S": ("block", text),
     "ranks": ("ranks", text),
     "graphs/s": ("graphs_per_s", ratio),
+    "nodes/CPU s": ("nodes_per_cpu_s", ratio),
     "steps/s": ("steps_per_s", ratio),
     "nodes": ("nodes_per_supergraph", text),
     "graphs": ("graphs_per_supergraph", ratio),
@@ -188,6 +190,8 @@ def summarise(grid: ProcessGrid, case: Case) -> dict[str, Any]:
         "ranks": grid.size,
         "graphs_per_s": graphs / step_s,
         "graphs_per_cpu_s": graphs / cpu_s,
+        "nodes_per_s": nodes / step_s,
+        "nodes_per_cpu_s": nodes / cpu_s,
         "steps_per_s": 1 / step_s,
         "nodes_per_supergraph": int(nodes / grid.size),
         "graphs_per_supergraph": graphs / grid.size,
