@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 __all__ = ["ACTIVATION_FORMATS", "activations_as", "relu", "rematerialised"]
 
@@ -92,12 +93,13 @@ class _Relu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return x.clamp(min=0)
+        return functional.relu(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        masked: Tensor = gradients[0] * (x > 0)
+        # One pass; a product with a mask would also turn infinite gradients into NaN.
+        masked: Tensor = torch.ops.aten.threshold_backward(gradients[0], x, 0)
         return masked
 
 
