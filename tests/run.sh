@@ -60,7 +60,7 @@ stage "shellcheck" 60 shellcheck .ci/run "${scripts[@]}"
 # Sanitized, the kernels compile three times as fast with -O1 as with -O3, and assertions stay.
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
     -DHPCGNN_WERROR=ON -DHPCGNN_SANITIZE=address,undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1
-stage "C++ build" 1200 cmake --build build/tests --parallel
+stage "C++ build" 1200 cmake --build build/tests --parallel "$(nproc)"
 stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
 
 stage "pytest serially" 1200 "${PYTEST[@]}" "${arguments[@]}"
