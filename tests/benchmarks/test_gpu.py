@@ -19,8 +19,8 @@ from tests.kernels.cuda.stand_in import StandIn, compiler
 class Events(StandIn):
     """The stand-in for cupy, with a clock that counts launches."""
 
-    def __init__(self, folder):
-        super().__init__(folder)
+    def __init__(self):
+        super().__init__()
         self.now = 0
         self.cuda.Event = self.event
         self.cuda.get_elapsed_time = lambda start, end: 1e3 * (end.at - start.at)
@@ -37,10 +37,10 @@ class Events(StandIn):
 
 
 @pytest.fixture
-def device(request, monkeypatch):
+def device(monkeypatch):
     if compiler() is None:
         pytest.skip("no C++ compiler: the kernels cannot be emulated")
-    made = Events(request.config.cache.mkdir("cuda-emulator"))
+    made = Events()
     monkeypatch.setitem(sys.modules, "cupy", made)
     stream = SimpleNamespace(cuda_stream=0, device_index=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)

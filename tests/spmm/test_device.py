@@ -20,10 +20,10 @@ OFF = TraceRecorder.off()
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def device(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     if compiler() is None:
         pytest.skip("no C++ compiler: the kernels cannot be emulated")
-    made = StandIn(request.config.cache.mkdir("cuda-emulator"))
+    made = StandIn()
     monkeypatch.setitem(sys.modules, "cupy", made)
     monkeypatch.setitem(sys.modules, "cupyx", made)
     return made

@@ -27,7 +27,6 @@ def device(
         return Card()
     if compiler() is None:
         pytest.skip("no C++ compiler: the kernels cannot be emulated")
-    folder = request.config.cache.mkdir("cuda-emulator")
-    made = StandIn(folder, reverse=request.param == "backward")
+    made = StandIn(reverse=request.param == "backward")
     monkeypatch.setitem(sys.modules, "cupy", made)
     return made

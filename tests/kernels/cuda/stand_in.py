@@ -22,6 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 HEADER = Path(__file__).with_name("emulator.h")
+# Beside what CMake builds: pytest's own cache is off in tests/run.sh.
+COMPILED = Path(__file__).resolve().parents[3] / "build" / "cuda-emulator"
 FLAGS = [
     "-std=c++20",
     "-O1",
@@ -94,15 +96,17 @@ def host(array: Any) -> np.ndarray[Any, Any]:
 
 
 class RawModule:
-    """Kernels of one source text, compiled by the host's compiler; `folder` keeps the results."""
+    """Kernels of one source text, compiled by the host's compiler once for all later runs."""
 
-    def __init__(self, folder: Path, code: str, reverse: bool) -> None:
+    def __init__(self, code: str, reverse: bool) -> None:
         words = [str(compiler()), *FLAGS, "-x", "c++", "-include", str(HEADER)]
         key = "\0".join([*words, HEADER.read_text(), code])
         name = hashlib.sha256(key.encode()).hexdigest()[:20]
-        library = folder / f"{name}.so"
+        library = COMPILED / f"{name}.so"
         if not library.exists():
-            source, made = folder / f"{name}.cu", folder / f"{name}.{os.getpid()}.so"
+            COMPILED.mkdir(parents=True, exist_ok=True)
+            # Several ranks may compile one text at once, each into files of its own.
+            source, made = (COMPILED / f"{name}.{os.getpid()}{end}" for end in (".cu", ".so"))
             source.write_text(code)
             command = [*words, str(source), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -148,8 +152,8 @@ class StandIn:
     ndarray = DeviceNdarray
     under_way: ClassVar[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = []
 
-    def __init__(self, folder: Path, *, reverse: bool = False) -> None:
-        self._folder, self._reverse = folder, reverse
+    def __init__(self, *, reverse: bool = False) -> None:
+        self._reverse = reverse
         errors = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
         self.cuda = SimpleNamespace(
             runtime=errors, Event=Event, ExternalStream=lambda *_: contextlib.nullcontext()
@@ -157,7 +161,7 @@ class StandIn:
 
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
         assert options == ("--std=c++17",)
-        return RawModule(self._folder, code, self._reverse)
+        return RawModule(code, self._reverse)
 
     @staticmethod
     def empty(shape: Any, dtype: Any) -> DeviceNdarray:
