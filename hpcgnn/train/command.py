@@ -55,7 +55,7 @@ def main(comm: Communicator) -> int:
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
-            drawn = () if arguments.seed is None else sample_overrides(arguments.seed)
+            drawn = _drawn(arguments)
             # What the command line says counts most.
             config = load_config(arguments.config, [*drawn, *arguments.overrides])
             require_device(config.train.device)
@@ -89,6 +89,11 @@ def _parse() -> argparse.Namespace:
         metavar="SEED",
         help="draw the optimiser's settings of program graphs, for a search by an array of jobs",
     )
+    parser.add_argument(
+        "--large-batch",
+        action="store_true",
+        help="with --sample-config: the ranges for many supergraphs a step",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args()
     files = [word for word in arguments.words if "=" not in word]
@@ -97,6 +102,14 @@ def _parse() -> argparse.Namespace:
     arguments.config = files[0] if files else None
     arguments.overrides = [word for word in arguments.words if "=" in word]
     return arguments
+
+
+def _drawn(arguments: argparse.Namespace) -> list[str]:
+    if arguments.seed is not None:
+        return sample_overrides(arguments.seed, large_batch=arguments.large_batch)
+    if arguments.large_batch:
+        raise InputError("--large-batch says what --sample-config SEED draws from: give both")
+    return []
 
 
 def _check_agreement(comm: Communicator, config: Config) -> None:

@@ -72,6 +72,11 @@ class TrainConfig:
         0.1, "factor at each step (step) or at the last epoch (all others)"
     )
     schedule_steps: tuple[int, ...] = option((), "epochs at which step multiplies by gamma")
+    decay_steps: int = option(
+        0,
+        "steps after which linear, cosine and exponential have fallen to gamma; 0: at the last "
+        "epoch",
+    )
     warmup_epochs: int = option(0, "epochs of linear warm-up")
     clip_norm: float = option(0.0, "largest norm of the gradient; 0: no clipping")
     label_smoothing: float = option(0.0, "in [0, 1)")
@@ -79,6 +84,9 @@ class TrainConfig:
         0.0, "share of training labels that are inputs in an epoch; the others are predicted"
     )
     evaluate_every: int = option(1, "epochs between evaluations")
+    evaluate_growth: float = option(
+        1.0, "factor by which the epochs between evaluations grow with each; 1: they stay"
+    )
     patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
     select: str = option(
         "best", "model that is kept: best or best_loss on validation nodes, or last"
@@ -101,10 +109,17 @@ class TrainConfig:
         for key in ("epochs", "evaluate_every"):
             value = getattr(self, key)
             require(value >= 1, f"train.{key}", value, "must be at least 1")
-        for key in ("weight_decay", "momentum", "warmup_epochs", "clip_norm", "patience"):
+        amounts = ("weight_decay", "momentum", "warmup_epochs", "decay_steps", "clip_norm")
+        for key in (*amounts, "patience"):
             value = getattr(self, key)
             finite = math.isfinite(value) and value >= 0
             require(finite, f"train.{key}", value, "must be finite and not negative")
+        falls = self.decay_steps == 0 or self.schedule in ("linear", "cosine", "exponential")
+        remedy = "needs schedule linear, cosine or exponential"
+        require(falls, "train.decay_steps", self.decay_steps, remedy)
+        growth = self.evaluate_growth
+        grows = math.isfinite(growth) and growth >= 1
+        require(grows, "train.evaluate_growth", growth, "must be at least 1")
         rate, gamma, smoothing = self.learning_rate, self.schedule_gamma, self.label_smoothing
         require(math.isfinite(rate) and rate > 0, "train.learning_rate", rate, "must be positive")
         require(0 < gamma <= 1, "train.schedule_gamma", gamma, "must lie in (0, 1]")

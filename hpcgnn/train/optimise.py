@@ -1,4 +1,4 @@
-"""Optimisers, learning-rate schedules and the sum of gradients over ranks."""
+"""Optimisers, schedules of rates and evaluations, and the sum of gradients over ranks."""
 
 import math
 from collections.abc import Iterable
@@ -10,7 +10,13 @@ from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.nn import TrainableModule
 from hpcgnn.train.config import TrainConfig
 
-__all__ = ["clip_gradients", "learning_rate", "make_optimizer", "sum_gradients"]
+__all__ = [
+    "clip_gradients",
+    "evaluation_is_due",
+    "learning_rate",
+    "make_optimizer",
+    "sum_gradients",
+]
 
 
 def make_optimizer(model: TrainableModule, config: TrainConfig) -> torch.optim.Optimizer:
@@ -40,20 +46,21 @@ def _parameter_groups(model: TrainableModule, config: TrainConfig) -> list[dict[
     return groups
 
 
-def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Return the rate of `epoch`, counted from 0.
+def learning_rate(config: TrainConfig, epoch: int, step: int) -> float:
+    """Return the rate of `step`, which is in `epoch`; both are counted from 0, over the whole run.
 
     Not collective.
 
-    It is a function of the epoch alone, so resuming needs no state.
     Warm-up rises linearly over `warmup_epochs`. "step" multiplies by gamma at each of
     `schedule_steps`; "linear", "exponential" and "cosine" fall to gamma times the rate at the last
-    epoch.
+    epoch, or where `decay_steps` is given, after so many steps, whatever epochs they make.
     """
     if epoch < config.warmup_epochs:
         return config.learning_rate * (epoch + 1) / (config.warmup_epochs + 1)
     last = max(config.epochs - 1 - config.warmup_epochs, 1)
     progress = min((epoch - config.warmup_epochs) / last, 1.0)
+    if config.decay_steps:
+        progress = min(step / config.decay_steps, 1.0)
     gamma = config.schedule_gamma
     factor: float = {
         "constant": 1.0,
@@ -63,6 +70,21 @@ def learning_rate(config: TrainConfig, epoch: int) -> float:
         "cosine": gamma + (1 - gamma) * 0.5 * (1 + math.cos(math.pi * progress)),
     }[config.schedule]
     return config.learning_rate * factor
+
+
+def evaluation_is_due(config: TrainConfig, epochs: int) -> bool:
+    """Tell whether the model is judged after so many epochs; it always is after the last.
+
+    Not collective.
+
+    The first evaluation comes after `evaluate_every` epochs, and each gap is `evaluate_growth`
+    times the one before, rounded up: early models change fast, late ones do not.
+    """
+    gap, due = float(config.evaluate_every), config.evaluate_every
+    while due < epochs:
+        gap *= config.evaluate_growth
+        due += math.ceil(gap)
+    return due == epochs or epochs == config.epochs
 
 
 def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None:

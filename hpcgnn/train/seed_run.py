@@ -11,7 +11,13 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
 from hpcgnn.train.config import Config
 from hpcgnn.train.metrics import Evaluation
-from hpcgnn.train.optimise import clip_gradients, learning_rate, make_optimizer, sum_gradients
+from hpcgnn.train.optimise import (
+    clip_gradients,
+    evaluation_is_due,
+    learning_rate,
+    make_optimizer,
+    sum_gradients,
+)
 from hpcgnn.train.task import Step, Task
 
 __all__ = ["SeedRun"]
@@ -37,7 +43,7 @@ class SeedRun:
     def __init__(self, task: Task, config: Config, seed: int, trace: TraceRecorder) -> None:
         self._task, self._config, self._trace = task, config, trace
         self.seed = seed
-        self.epoch = 0
+        self.epoch = self._steps = 0
         self.model = task.make_model(seed)
         self._optimizer = make_optimizer(self.model, config.train)
         self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
@@ -76,13 +82,13 @@ class SeedRun:
         self._trace.set_epoch(epoch, seed=self.seed)
         moved_before = self._moved()
         began = time.perf_counter()
-        rate = learning_rate(config, epoch)
-        losses = [self._step(step, rate) for step in self._task.steps(self.seed, epoch)]
+        rate = learning_rate(config, epoch, self._steps)
+        losses = [self._step(step) for step in self._task.steps(self.seed, epoch)]
         trained = time.perf_counter()
         row: dict[str, Any] = {"seed": self.seed, "epoch": epoch, "learning_rate": rate}
         self.epoch += 1
         evaluation = None
-        if self.epoch % config.evaluate_every == 0 or self.epoch == config.epochs:
+        if evaluation_is_due(config, self.epoch):
             with self._trace.span("evaluate"):
                 evaluation = self._task.evaluate(self.model)
         evaluated = time.perf_counter()
@@ -108,6 +114,7 @@ class SeedRun:
         state = {
             "seed": self.seed,
             "epoch": self.epoch,
+            "steps": self._steps,
             "kept": self._kept,
             "evaluations_without_gain": self._evaluations_without_gain,
             "train_loss": self._last_loss,
@@ -128,6 +135,8 @@ class SeedRun:
         """
         state = checkpoint.state
         self.epoch = state["epoch"]
+        # Runs without it are older than train.decay_steps, so that none counts steps.
+        self._steps = state.get("steps", 0)
         self._kept = state["kept"]
         self._kept_model = checkpoint.best
         self._evaluations_without_gain = state["evaluations_without_gain"]
@@ -155,8 +164,10 @@ class SeedRun:
             **self._task.evaluate_kept(model),
         }
 
-    def _step(self, step: Step, rate: float) -> float:
+    def _step(self, step: Step) -> float:
         config, trace = self._config.train, self._trace
+        rate = learning_rate(config, self.epoch, self._steps)
+        self._steps += 1
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
             loss = step(self.model)

@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
 from hpcgnn.storage import Split
 from hpcgnn.train.config_file import load_config
-from hpcgnn.train.optimise import clip_gradients, learning_rate, make_optimizer
+from hpcgnn.train.optimise import (
+    clip_gradients,
+    evaluation_is_due,
+    learning_rate,
+    make_optimizer,
+)
 from tests.train.oracle import dense_losses
 from tests.train.support import (
     NUM_CLASSES,
@@ -146,7 +152,7 @@ def test_scaled_features_do_not_depend_on_the_ranks(
 
 def rates(*overrides: str) -> list[float]:
     config = load_config(None, ["graph.store=a", "run.dir=b", "train.epochs=10", *overrides])
-    return [learning_rate(config.train, epoch) for epoch in range(10)]
+    return [learning_rate(config.train, epoch, 5 * epoch) for epoch in range(10)]
 
 
 def test_schedules() -> None:
@@ -158,8 +164,24 @@ def test_schedules() -> None:
     cosine = rates("train.schedule=cosine", "train.learning_rate=1", "train.schedule_gamma=0.2")
     halves = [0.2 + 0.4 * (1 + math.cos(math.pi * epoch / 9)) for epoch in range(10)]
     np.testing.assert_allclose(cosine, halves)
+    soon = rates("train.schedule=linear", "train.decay_steps=20", "train.learning_rate=1")
+    np.testing.assert_allclose(soon, [1, 0.775, 0.55, 0.325] + [0.1] * 6)
     warm = rates("train.warmup_epochs=3", "train.learning_rate=1")
     np.testing.assert_allclose(warm, [0.25, 0.5, 0.75] + [1] * 7)
+
+
+def evaluations(*overrides: str) -> list[int]:
+    config = load_config(None, ["graph.store=a", "run.dir=b", "train.epochs=20", *overrides])
+    return [epochs for epochs in range(1, 21) if evaluation_is_due(config.train, epochs)]
+
+
+def test_evaluations_move_apart() -> None:
+    assert evaluations() == list(range(1, 21))
+    assert evaluations("train.evaluate_every=7") == [7, 14, 20]
+    assert evaluations("train.evaluate_growth=2") == [1, 3, 7, 15, 20]
+    assert evaluations("train.evaluate_every=3", "train.evaluate_growth=1.5") == [3, 8, 15, 20]
+    with pytest.raises(InputError, match="evaluate_growth"):
+        evaluations("train.evaluate_growth=0.5")
 
 
 def test_clipping_scales_the_common_norm() -> None:

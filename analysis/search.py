@@ -1,0 +1,156 @@
+"""Runs of a search, the best by validation first, with the settings in which they differ.
+
+``python -m analysis.search DIR/draw-*``. Runs that have not ended are ranked by their best epoch so
+far; those without a judged epoch, for instance because they diverge, come last.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis.curves import RunCurves
+from analysis.load import Run, open_run
+from analysis.report import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.errors import InputError
+
+NAME = "search"
+
+_COLUMNS = 4
+_SPLITS = ("valid", "test", "unseen")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A run: its settings by ``section.key``, and its accuracies as means over seeds."""
+
+    name: str
+    settings: dict[str, Any]
+    figures: dict[str, float]
+    finished: bool
+
+
+def read_draw(path: str) -> Draw:
+    """Read a run directory.
+
+    Raises
+    ------
+    InputError
+        If it holds no readable ``config.toml``, or is damaged.
+    """
+    directory = Path(path)
+    try:
+        tables = tomllib.loads((directory / "config.toml").read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{directory / 'config.toml'}: {error}; name run directories") from error
+    settings = {
+        f"{section}.{key}": value
+        for section, table in tables.items()
+        for key, value in table.items()
+    }
+    try:
+        run = open_run(directory)
+    except InputError:
+        # A run that fails before its first epoch leaves its configuration alone.
+        return Draw(directory.name, settings, {}, finished=False)
+    return Draw(directory.name, settings, _figures(run), finished=bool(run.summary))
+
+
+def _figures(run: Run) -> dict[str, float]:
+    """Return accuracies by split; where epochs judged a sample, those on all graphs."""
+    seeds = run.summary.get("seeds", [])
+    if not seeds:
+        try:
+            summary = RunCurves(run).summary()
+        except InputError:
+            return {}
+        means = {split: summary[split]["mean"] for split in ("valid", "test")}
+        return {split: mean for split, mean in means.items() if mean is not None}
+    metric = run.summary["metric"]
+    judged = [seed.get("all_graphs", seed["metrics"]) for seed in seeds]
+    found = {}
+    for split in _SPLITS:
+        values = [each[key] for each in judged if (key := f"{split}_{metric}") in each]
+        if values:
+            found[split] = float(np.mean(values))
+    return found
+
+
+def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:
+    """Return the draws, best first, and the keys in which they differ."""
+    keys = sorted({key for draw in draws for key in draw.settings} - {"run.dir"})
+    drawn = [key for key in keys if len({str(draw.settings.get(key)) for draw in draws}) > 1]
+    return sorted(draws, key=lambda draw: -draw.figures.get("valid", -1.0)), drawn
+
+
+def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
+    """Draw validation figures by value, a panel for each key; a bar is the mean of a value."""
+    rows = -(-max(len(keys), 1) // _COLUMNS)
+    figure = new_figure(3.2 * _COLUMNS, 2.6 * rows)
+    panels = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True).ravel()
+    scored = [draw for draw in draws if "valid" in draw.figures]
+    for axis, key in zip(panels, keys, strict=False):
+        values = sorted({draw.settings.get(key) for draw in draws}, key=_by_size)
+        for place, value in enumerate(values):
+            mine = [100 * d.figures["valid"] for d in scored if d.settings.get(key) == value]
+            axis.plot([place] * len(mine), mine, "o", color="#0072b2", alpha=0.6, markersize=4)
+            if mine:
+                axis.hlines(float(np.mean(mine)), place - 0.3, place + 0.3, color="#d55e00")
+        axis.set_xticks(range(len(values)), [str(value) for value in values])
+        axis.set_title(key)
+        axis.grid(axis="y")
+    for axis in panels[len(keys) :]:
+        axis.set_visible(False)
+    figure.supylabel("validation (%)")
+    return figure
+
+
+def _by_size(value: object) -> tuple[bool, float, str]:
+    number = isinstance(value, int | float)
+    return number, float(value) if isinstance(value, int | float) else 0.0, str(value)
+
+
+def show(draws: Sequence[Draw], keys: Sequence[str]) -> None:
+    rows = [
+        [
+            draw.name,
+            *(f"{100 * draw.figures[s]:.1f}" if s in draw.figures else "" for s in _SPLITS),
+            "" if draw.finished else "no",
+            *(str(draw.settings.get(key, "")) for key in keys),
+        ]
+        for draw in draws
+    ]
+    names = [key.partition(".")[2] for key in keys]
+    columns = ["run", *(f"{split} %" for split in _SPLITS), "ended", *names]
+    print_table("Runs, best by validation first", columns, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(NAME, "Rank the runs of a search by validation.", runs="+")
+    options = parser.parse_args(arguments)
+    draws, keys = rank([read_draw(path) for path in options.run])
+    directory = options.out or Path(options.run[0]).resolve().parent / "analysis"
+    paths = save_figure(lambda: draw_figure(draws, keys), directory, NAME)
+    if options.json:
+        found = [
+            {
+                "run": draw.name,
+                "finished": draw.finished,
+                **draw.figures,
+                "settings": {key: draw.settings.get(key) for key in keys},
+            }
+            for draw in draws
+        ]
+        print_json({"runs": found, "figures": list(map(str, paths))})
+    else:
+        show(draws, keys)
+        show_paths(paths)
+
+
+if __name__ == "__main__":
+    run_command(f"analysis.{NAME}", main)

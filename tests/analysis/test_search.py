@@ -1,0 +1,52 @@
+import json
+
+import pytest
+
+from analysis import search
+from hpcgnn.errors import InputError
+
+
+@pytest.fixture
+def runs(make_writer):
+    """Three ended runs, one under way, one that has failed before its first epoch."""
+    paths = []
+    for number, (rate, valid) in enumerate([(0.1, 0.6), (1.0, 0.8), (0.1, 0.7), (3.0, None)]):
+        writer = make_writer(f"draw-{number:05d}")
+        text = f'[train]\nlearning_rate = {rate}\nepochs = 5\n[run]\ndir = "{writer.path}"\n'
+        (writer.path / "config.toml").write_text(text)
+        if valid is not None:
+            judged = {"valid_accuracy": valid, "unseen_accuracy": valid - 0.1}
+            seeds = [{"seed": 1, "metrics": {"valid_accuracy": 0.99}, "all_graphs": judged}]
+            writer.metrics(seeds=(1,))
+            if number < 2:
+                writer.summary(metric="accuracy", seeds=seeds)
+        paths.append(writer.path)
+    return paths
+
+
+def test_best_by_validation_comes_first(runs, capsys):
+    search.main([*map(str, runs), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [each["run"][-1] for each in found["runs"]] == ["1", "2", "0", "3"]
+    assert [each["finished"] for each in found["runs"]] == [True, False, True, False]
+    best, running, _, failed = found["runs"]
+    assert (best["valid"], best["unseen"]) == (0.8, pytest.approx(0.7))
+    assert best["settings"] == {"train.learning_rate": 1.0}
+    assert running["valid"] == pytest.approx(0.71)
+    assert "valid" not in failed
+    svg = runs[0].parent / "analysis" / "search.svg"
+    assert found["figures"][0] == str(svg)
+    assert "train.learning_rate" in svg.read_text()
+
+
+def test_a_table_of_what_differs(runs, capsys, tmp_path):
+    search.main([*map(str, runs), "--out", str(tmp_path / "figures")])
+    out = capsys.readouterr().out
+    assert "learning_rate" in out
+    assert "epochs" not in out
+    assert out.splitlines()[-1].startswith(f"figure: {tmp_path / 'figures' / 'search.svg'}")
+
+
+def test_only_run_directories(tmp_path):
+    with pytest.raises(InputError, match="name run directories"):
+        search.main([str(tmp_path)])
