@@ -1,7 +1,7 @@
-"""``python -m hpcgnn.predict``: probabilities or embeddings of nodes, with a trained model.
+"""``python -m hpcgnn.predict``: what a trained model says of nodes, or of the holes of programs.
 
 Start it on every rank. Any number of ranks up to the parts of the store writes the same rows, in
-the order of the original graph.
+the order of the original graph; of programs, in the order of the store.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from hpcgnn.storage import (
 )
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.inference import infer, order_as_asked, order_by_id, write_rows
+from hpcgnn.train.programs_predictions import predict_programs
 from hpcgnn.train.saved_model import SavedModel, load_saved_graph, open_saved_model
 from hpcgnn.train.threads import set_threads
 from hpcgnn.typing import Array, GlobalIndices
@@ -38,7 +39,8 @@ __all__ = ["main", "predict"]
 FORMATS = ("h5", "csv", "npy")
 
 DESCRIPTION = """Write what a trained model says about nodes, in the order of the original graph or
-in the order in which nodes are asked for. Start it on every rank:
+in the order in which nodes are asked for; or about the candidates of the holes of program graphs,
+and how often it is right on each split. Start it on every rank:
   srun python -m hpcgnn.predict RUN_DIR -o OUT.h5
 It uses the model that was kept for the best seed by validation."""
 
@@ -47,7 +49,9 @@ EPILOG = """formats:
   csv  header node_id,p_CLASS,... (or node_id,e0,...), a line for each node
   npy  the array alone; where its rows are not nodes 0, 1, 2, ... their ids stand beside it:
        OUT.ids.npy for OUT.npy
-Values are float32. exit status: 0 written; 2 a fault of the input, one line tells which."""
+Values are float32. Program graphs are written as h5: graph_id, probabilities (of candidates),
+prediction, label (the right candidate), split, file, line, files.
+exit status: 0 written; 2 a fault of the input, one line tells which."""
 
 
 def main(comm: Communicator) -> int:
@@ -62,7 +66,10 @@ def main(comm: Communicator) -> int:
         if options.json:
             print_json(found)
         else:
-            report("wrote {output}: {what} of {rows} nodes, seed {seed}".format(**found))
+            report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**found))
+            for name, split in found.get("splits", {}).items():
+                line = "{graphs} graphs, accuracy {accuracy:.1%}, chance {chance:.1%}"
+                report(f"{name}: " + line.format(**split))
     return 0
 
 
@@ -98,6 +105,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="C",
         help="copies of every block row (1.5D); divides the number of ranks (default: 1)",
     )
+    add(
+        "--block",
+        type=int,
+        default=0,
+        metavar="S",
+        help="program graphs: leave out edges that blocks of this size, and the run's supernodes, "
+        "do not hold (default: 0, all edges)",
+    )
     add("--json", action="store_true", help="print what was written as JSON")
     return parser
 
@@ -116,10 +131,14 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         saved = open_saved_model(options.run, options.seed, options.store)
         if grid.rank == 0:
             check_output(options.output)
+        if options.block and saved.config.train.task != "programs":
+            raise InputError("--block is for runs on program graphs")
         asks = grid.rank == 0 and options.nodes is not None
         mine = read_ids(options.nodes) if asks else None
     asked = grid.world.bcast(mine, root=0)
     set_threads(grid, saved.config.run.threads)
+    if saved.config.train.task == "programs":
+        return _predict_programs(grid, saved, options)
     graph = load_saved_graph(grid, saved, TraceRecorder.off())
     rows = infer(graph, saved.model(graph), options.what)
     if asked is None:
@@ -134,11 +153,36 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         "output": str(options.output),
         "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
         "what": options.what,
+        "of": "nodes",
         "rows": num_rows,
         "columns": rows.values.shape[1],
         "ranks": grid.size,
         **saved.origin(),
     }
+
+
+def _predict_programs(
+    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
+) -> dict[str, Any]:
+    with agree(grid.world):
+        _check_program_options(options)
+    store = options.store or saved.config.programs.judge_store or saved.config.graph.store
+    found = predict_programs(grid, saved, store, options.block, options.output)
+    return {"output": str(options.output), **found, "ranks": grid.size}
+
+
+def _check_program_options(options: argparse.Namespace) -> None:
+    """Refuse what has no meaning for program graphs."""
+    kind = options.format or options.output.suffix.removeprefix(".")
+    for option, given, remedy in (
+        ("--nodes", options.nodes is not None, "all graphs of the store are scored"),
+        ("--what", options.what != "probabilities", "candidates have probabilities only"),
+        ("--replication", options.replication != 1, "their graphs have no block rows"),
+        ("--format", kind in ("csv", "npy"), "they are written as h5"),
+        ("--block", options.block < 0, "give a size of blocks, or 0 for all edges"),
+    ):
+        if given:
+            raise InputError(f"{option} does not apply to program graphs: {remedy}")
 
 
 def make_file(

@@ -1,15 +1,16 @@
-"""Propagation within a band as three batched products of dense blocks."""
+"""Propagation within a band as three batched products of dense blocks, and slices beside it."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.banded.edges import TypedEdges
+from hpcgnn.banded.supernodes import Supernodes, SupernodeSlices
 from hpcgnn.sparse import OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, Mask
 
-__all__ = ["BandedOperator", "inside_band"]
+__all__ = ["BandedOperator", "held_edges", "inside_band"]
 
 
 def inside_band(edges: TypedEdges, block: int) -> Mask:
@@ -22,6 +23,15 @@ def inside_band(edges: TypedEdges, block: int) -> Mask:
     """
     held: Mask = np.abs(edges.targets // block - edges.sources // block) <= 1
     return held
+
+
+def held_edges(edges: TypedEdges, block: int, supernodes: Supernodes | None) -> Mask:
+    """Tell which edges the blocks of size `block` and the slices of `supernodes` hold.
+
+    Not collective.
+    """
+    held = inside_band(edges, block)
+    return held if supernodes is None else held | supernodes.touch(edges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +63,8 @@ class BandedOperator:
         float32 or float64.
     trace
         Where the time goes.
+    supernodes
+        Nodes whose edges are held in slices beside the blocks, however long they are.
 
     Attributes
     ----------
@@ -66,15 +78,21 @@ class BandedOperator:
         block: int,
         dtype: type[np.float32] | type[np.float64],
         trace: TraceRecorder,
+        supernodes: Supernodes | None = None,
     ) -> None:
         self.trace = trace
         self._block, self._num_types = block, edges.num_types
         self._num_nodes = edges.num_nodes
         self._num_blocks = max(1, -(-edges.num_nodes // block))
-        kept = edges.select(inside_band(edges, block))
+        self._slices = None
+        kept = edges.select(held_edges(edges, block, supernodes))
         self.dropped = len(edges) - len(kept)
         rows, columns = self.shape
         self.size = OperatorSize(rows, columns, len(kept), 0)
+        if supernodes is not None:
+            touched = supernodes.touch(kept)
+            self._slices = SupernodeSlices(kept.select(touched), supernodes, dtype)
+            kept = kept.select(~touched)
         self._blocks = self._fill(kept, dtype)
 
     @property
@@ -84,9 +102,10 @@ class BandedOperator:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the blocks."""
+        """Bytes of the blocks and slices."""
         blocks = self._blocks
-        return sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
+        more = 0 if self._slices is None else self._slices.num_bytes
+        return more + sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
 
     def apply(self, x: Array) -> Array:
         """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring.
@@ -99,7 +118,10 @@ class BandedOperator:
             if self._num_blocks > 1:
                 sums[:-1] += np.matmul(self._blocks.upper, tall[1:])
                 sums[1:] += np.matmul(self._blocks.lower, tall[:-1])
-            return sums.reshape(-1, x.shape[1])[: self.shape[0]]
+            result = sums.reshape(-1, x.shape[1])[: self.shape[0]]
+            if self._slices is not None:
+                self._slices.add(x, result)
+            return result
 
     def apply_transpose(self, gradient: Array) -> Array:
         """Return (n, H): the adjoint of `apply` on `gradient` (n P, H).
@@ -116,7 +138,10 @@ class BandedOperator:
             if self._num_blocks > 1:
                 sums[1:] += np.matmul(upper, tall[:-1])
                 sums[:-1] += np.matmul(lower, tall[1:])
-            return sums.reshape(-1, gradient.shape[1])[: self._num_nodes]
+            result = sums.reshape(-1, gradient.shape[1])[: self._num_nodes]
+            if self._slices is not None:
+                self._slices.add_transpose(gradient, result)
+            return result
 
     def _fill(self, edges: TypedEdges, dtype: type[np.float32] | type[np.float64]) -> _Blocks:
         size, types = self._block, self._num_types

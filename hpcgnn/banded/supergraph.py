@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.banded.edges import TypedEdges, both_ways
+from hpcgnn.banded.layout import Layout
+from hpcgnn.banded.supernodes import Supernodes
 from hpcgnn.storage import InstanceBatch
 from hpcgnn.typing import GlobalIndices
 
@@ -35,6 +37,8 @@ class Supergraph:
         (g,) int64 number of each graph's right candidate among its own.
     node_ids
         (n,) int64 numbers of the nodes in the store, which dropout masks are drawn from.
+    supernodes
+        Nodes that dense rows and columns beside a band serve; None without a layout.
     """
 
     edges: TypedEdges
@@ -45,6 +49,7 @@ class Supergraph:
     candidate_starts: GlobalIndices
     labels: GlobalIndices
     node_ids: GlobalIndices
+    supernodes: Supernodes | None
 
     @property
     def num_nodes(self) -> int:
@@ -57,7 +62,12 @@ class Supergraph:
         return len(self.labels)
 
     @staticmethod
-    def build(batch: InstanceBatch, num_forward: int, first_nodes: GlobalIndices) -> "Supergraph":
+    def build(
+        batch: InstanceBatch,
+        num_forward: int,
+        first_nodes: GlobalIndices,
+        layout: Layout | None = None,
+    ) -> "Supergraph":
         """Return the union of the graphs of `batch`, in order.
 
         Not collective.
@@ -70,21 +80,26 @@ class Supergraph:
             Types of edges in the store.
         first_nodes
             (g,) number in the store of each graph's first node.
+        layout
+            Another order of the nodes than the store's.
         """
-        counts = batch.graphs["num_nodes"]
+        num_nodes = len(batch.subtoken_counts)
+        order = np.arange(num_nodes) if layout is None else layout.order
+        if layout is not None:
+            batch = batch.reorder(order)
         starts = batch.node_starts[:-1]
         edges = batch.edges + np.repeat(starts, batch.graphs["num_edges"])[:, None]
         types = batch.edge_types.astype(np.int32)
-        typed = both_ways(types, edges, int(counts.sum()), num_forward)
         choices = batch.graphs["num_candidates"]
         subtoken_starts = np.concatenate([[0], np.cumsum(batch.subtoken_counts, dtype=np.int64)])
         return Supergraph(
-            typed,
+            both_ways(types, edges, num_nodes, num_forward),
             batch.subtokens.astype(np.int64),
             subtoken_starts,
             batch.candidates["node"] + np.repeat(starts, choices),
             np.repeat(np.arange(len(batch)), choices),
             batch.candidate_starts,
             batch.graphs["label"].astype(np.int64),
-            np.arange(int(counts.sum())) + np.repeat(first_nodes - starts, counts),
+            order + np.repeat(first_nodes - starts, batch.graphs["num_nodes"]),
+            None if layout is None else layout.supernodes,
         )

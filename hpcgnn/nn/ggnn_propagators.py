@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import aggregate, typed_linear
-from hpcgnn.banded import BandedOperator, TypedEdges, TypedPairs, inside_band
+from hpcgnn.banded import BandedOperator, Supernodes, TypedEdges, TypedPairs, held_edges
 from hpcgnn.errors import InputError
 from hpcgnn.trace import TraceRecorder
 
@@ -92,15 +92,22 @@ class BandedPropagator:
         torch.float32 or torch.float64.
     trace
         Where the time goes.
+    supernodes
+        Nodes whose edges all carry messages, through dense rows and columns beside the blocks.
     """
 
     def __init__(
-        self, edges: TypedEdges, block: int, dtype: torch.dtype, trace: TraceRecorder
+        self,
+        edges: TypedEdges,
+        block: int,
+        dtype: torch.dtype,
+        trace: TraceRecorder,
+        supernodes: Supernodes | None,
     ) -> None:
         number = torch.empty(0, dtype=dtype).numpy().dtype.type
-        self.operator = BandedOperator(edges, block, number, trace)
+        self.operator = BandedOperator(edges, block, number, trace, supernodes)
         self.dropped = self.operator.dropped
-        kept = edges.select(inside_band(edges, block))
+        kept = edges.select(held_edges(edges, block, supernodes))
         self._counts_NP = torch.from_numpy(kept.counts()).to(dtype)
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
@@ -125,10 +132,15 @@ class HybridPropagator:
     dropped = 0
 
     def __init__(
-        self, edges: TypedEdges, block: int, dtype: torch.dtype, trace: TraceRecorder
+        self,
+        edges: TypedEdges,
+        block: int,
+        dtype: torch.dtype,
+        trace: TraceRecorder,
+        supernodes: Supernodes | None,
     ) -> None:
-        self._banded = BandedPropagator(edges, block, dtype, trace)
-        outside = edges.select(~inside_band(edges, block))
+        self._banded = BandedPropagator(edges, block, dtype, trace, supernodes)
+        outside = edges.select(~held_edges(edges, block, supernodes))
         self.remainder = len(outside)
         self._sparse = SparsePropagator(outside, dtype, trace) if self.remainder else None
 
@@ -150,6 +162,7 @@ def make_propagator(
     block: int,
     dtype: torch.dtype,
     trace: TraceRecorder,
+    supernodes: Supernodes | None = None,
 ) -> Propagator:
     """Return the propagator called `name` over `edges`.
 
@@ -162,18 +175,20 @@ def make_propagator(
     edges
         The edges of a supergraph.
     block
-        S; for "sparse", edges outside the band of such blocks are left out, and 0 keeps all.
+        S; for "sparse", edges that such blocks do not hold are left out, and 0 keeps all.
     dtype
         torch.float32 or torch.float64.
     trace
         Where the time goes.
+    supernodes
+        Nodes whose edges are held whatever the block size.
     """
     if name == "sparse":
         if block == 0:
             return SparsePropagator(edges, dtype, trace)
-        kept = edges.select(inside_band(edges, block))
+        kept = edges.select(held_edges(edges, block, supernodes))
         return SparsePropagator(kept, dtype, trace, len(edges) - len(kept))
     if block < 1:
         raise InputError(f"block {block}: the propagator {name} needs a block size of at least 1")
     kind = BandedPropagator if name == "banded" else HybridPropagator
-    return kind(edges, block, dtype, trace)
+    return kind(edges, block, dtype, trace, supernodes)

@@ -6,6 +6,11 @@ Rows arrive in pieces and in their final order, so that no file has to fit into 
     /probabilities  float32[n, C], or /embeddings float32[n, H]
     /prediction     int32[n], or uint8[n, C] of a multi-label model
     /classes        fixed-length bytes[C], where the classes have names
+
+Of program graphs `/graph_id` takes the place of `/node_id`, `/probabilities` are of candidates (0
+for those that a graph lacks), and the right candidate, split and place of each hole follow:
+
+    /label, /split, /file, /line  int32[n]      /files  fixed-length bytes[f]
 """
 
 import csv
@@ -106,6 +111,8 @@ class H5Predictions(PredictionFile):
         One for each class, or none.
     attributes
         Text and integers for the root group: where the rows come from.
+    ids
+        Name of the dataset of ids.
     """
 
     def __init__(
@@ -114,9 +121,11 @@ class H5Predictions(PredictionFile):
         values: str,
         class_names: Sequence[str] = (),
         attributes: Mapping[str, str | int] | None = None,
+        *,
+        ids: str = "node_id",
     ) -> None:
         super().__init__(path)
-        self._values, self._class_names = values, class_names
+        self._ids, self._values, self._class_names = ids, values, class_names
         self._attributes: dict[str, str | int] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -124,16 +133,23 @@ class H5Predictions(PredictionFile):
         }
         self._columns: dict[str, Column] = {}
 
+    def append_column(self, name: str, rows: Array) -> None:
+        """Append `rows` to another dataset; fixed-length bytes are text."""
+        self._append(name, rows)
+        self._output.raise_on_error()
+
     def _begin(self) -> None:
         self._file = h5py.File(self._output, "w", libver=LIBRARY_VERSIONS)
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        for name, rows in (("node_id", ids), (self._values, values), ("prediction", predicted)):
-            if rows is None:
-                continue
-            if name not in self._columns:
-                self._columns[name] = Column(self._file, f"/{name}", rows.dtype, rows.shape[1:])
-            self._columns[name].append(rows)
+        for name, rows in ((self._ids, ids), (self._values, values), ("prediction", predicted)):
+            if rows is not None:
+                self._append(name, rows)
+
+    def _append(self, name: str, rows: Array) -> None:
+        if name not in self._columns:
+            self._columns[name] = Column(self._file, f"/{name}", rows.dtype, rows.shape[1:])
+        self._columns[name].append(rows)
 
     def _end(self, *, complete: bool) -> None:
         try:
@@ -144,9 +160,7 @@ class H5Predictions(PredictionFile):
 
     def _finish(self) -> None:
         if self._class_names:
-            encoded = np.array([name.encode() for name in self._class_names])
-            self._columns["classes"] = Column(self._file, "/classes", encoded.dtype)
-            self._columns["classes"].append(encoded)
+            self._append("classes", np.array([name.encode() for name in self._class_names]))
         for column in self._columns.values():
             column.finish()
         for name, value in self._attributes.items():

@@ -19,6 +19,11 @@ class ProgramsConfig:
     block: int = option(
         0, "size of the band's blocks; with sparse: leave out edges beyond such a band, 0: none"
     )
+    supernodes: int = option(
+        0,
+        "most dense rows and columns beside the band, for the nodes with most neighbours of each "
+        "graph that does not fit it; the others are ordered anew",
+    )
     filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
     hidden: int = option(128, "width of node states")
     dropout: float = option(0.0, "probability, for the messages into the GRU cell")
@@ -40,11 +45,14 @@ class ProgramsConfig:
         require(banded, "programs.block", self.block, "a band needs blocks of at least 1")
         filtered = not self.filter or self.block > 0
         require(filtered, "programs.filter", self.filter, "needs programs.block")
+        beside = self.supernodes == 0 or (self.block > 0 and not self.filter)
+        remedy = "are for graphs that do not fit programs.block: needs it, without programs.filter"
+        require(beside, "programs.supernodes", self.supernodes, remedy)
         finite = math.isfinite(self.dropout) and 0 <= self.dropout < 1
         require(finite, "programs.dropout", self.dropout, "must lie in [0, 1)")
         for key in ("hidden", "nodes", "supergraphs", "window", "prefetch"):
             value = getattr(self, key)
             require(value >= 1, f"programs.{key}", value, "must be at least 1")
-        for key in ("block", "epoch_graphs", "evaluate_graphs"):
+        for key in ("block", "supernodes", "epoch_graphs", "evaluate_graphs"):
             value = getattr(self, key)
             require(value >= 0, f"programs.{key}", value, "must not be negative")

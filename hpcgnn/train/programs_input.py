@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, pack_lanes
+from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, lay_out, pack_lanes
 from hpcgnn.nn import Propagator, PropagatorName, make_propagator
 from hpcgnn.storage import InstanceBatch, InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
@@ -22,11 +22,22 @@ _NODE_BITS = 32
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A supergraph and its propagator; `numbers` (g,) are its graphs in the store."""
+    """A supergraph and its propagator.
+
+    Parameters
+    ----------
+    graph, propagator
+        What a model takes.
+    numbers
+        (g,) int64: its graphs in the store.
+    num_supernode_edges
+        Edges that dense rows and columns beside the band hold.
+    """
 
     graph: Supergraph
     propagator: Propagator
     numbers: GlobalIndices
+    num_supernode_edges: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +109,13 @@ class ProgramInput:
             found = tuple(each for lane in mine if (each := next(lane, None)) is not None)
             yield StepInput(found, total)
 
-    def evaluation(self, split: InstanceSplit, limit: int) -> Iterator[Prepared]:
+    def evaluation(self, split: InstanceSplit, limit: int, *, block: int = 0) -> Iterator[Prepared]:
         """Yield this rank's supergraphs of the first `limit` graphs of a split, 0: all.
 
         Not collective.
 
-        Messages pass along all edges. The store holds a split in drawn order, so that its first
-        graphs are a sample.
+        Messages pass along all edges, or along those that blocks of size `block`, if it is not 0,
+        hold. The store holds a split in drawn order, so that its first graphs are a sample.
         """
         low, high = self._judged.split_range(split)
         high = min(high, low + limit) if limit else high
@@ -113,7 +124,7 @@ class ProgramInput:
             numbers = np.arange(first, min(first + _EVALUATION_WINDOW, high))
             batch = self._judged.read_graphs(numbers)
             for chosen in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
-                yield self._prepare(batch, numbers, chosen, "sparse", 0)
+                yield self._prepare(batch, numbers, chosen, "sparse", block)
 
     def _lane(self, graphs: GlobalIndices, windows: list[Window]) -> Iterator[Prepared]:
         name: PropagatorName = self._config.propagator  # type: ignore[assignment]
@@ -131,11 +142,19 @@ class ProgramInput:
         name: PropagatorName,
         block: int,
     ) -> Prepared:
-        mine = numbers[chosen]
+        mine, part, most = numbers[chosen], batch.select(chosen), self._config.supernodes
         # Masks of dropout belong to nodes, so that they do not depend on the packing.
         ids = mine << _NODE_BITS
-        graph = Supergraph.build(batch.select(chosen), self._num_forward, ids)
+        layout = lay_out(part, block, most) if block and most else None
+        graph = Supergraph.build(part, self._num_forward, ids, layout)
+        supernodes = graph.supernodes
         propagator = make_propagator(
-            name, graph.edges, block=block, dtype=self._dtype, trace=self._trace
+            name,
+            graph.edges,
+            block=block,
+            dtype=self._dtype,
+            trace=self._trace,
+            supernodes=supernodes,
         )
-        return Prepared(graph, propagator, mine)
+        beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
+        return Prepared(graph, propagator, mine, beside)

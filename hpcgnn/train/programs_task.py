@@ -1,60 +1,46 @@
 """VarMisuse on program graphs: each rank trains on supergraphs of its own."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.errors import InputError
-from hpcgnn.nn import GGNN, GGNNShape, candidate_loss, make_ggnn
-from hpcgnn.storage import InstanceSplit, InstanceStore
+from hpcgnn.nn import GGNN, candidate_loss
+from hpcgnn.storage import InstanceStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.prefetch import Prefetch
-from hpcgnn.train.programs_input import ProgramInput, StepInput
+from hpcgnn.train.programs_facts import (
+    JUDGED,
+    ProgramFacts,
+    model_of,
+    open_judged,
+    program_facts,
+)
+from hpcgnn.train.programs_input import Prepared, ProgramInput, StepInput
 from hpcgnn.train.programs_predictions import save_program_predictions
+from hpcgnn.train.programs_scores import chance, judge
 from hpcgnn.train.run_directory import RunDirectory
-from hpcgnn.train.task import Facts, Step
+from hpcgnn.train.task import Step
 
-__all__ = ["ProgramFacts", "ProgramsTask"]
+__all__ = ["ProgramsTask"]
 
-_JUDGED = {
-    "valid": InstanceSplit.VALID,
-    "test": InstanceSplit.TEST,
-    "unseen": InstanceSplit.UNSEEN,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramFacts(Facts):
-    """A store of program graphs.
-
-    Parameters
-    ----------
-    num_graphs, num_train
-        Graphs of all splits, and those that are trained on.
-    num_buckets, num_types, steps
-        Buckets of sub-tokens, types of edges with their reverses, steps of message passing.
-    """
-
-    num_graphs: int
-    num_train: int
-    num_buckets: int
-    num_types: int
-    steps: int
-
-    @property
-    def metric(self) -> str:
-        """Accuracy: the share of holes whose right variable scores highest."""
-        return "accuracy"
+_COUNTED = (
+    "graphs",
+    "supergraphs",
+    "nodes",
+    "edges",
+    "dropped_edges",
+    "supernodes",
+    "supernode_edges",
+)
 
 
 class ProgramsTask:
@@ -83,7 +69,7 @@ class ProgramsTask:
         with agree(grid.world):
             _check_options(config)
             self._store = InstanceStore.open(config.graph.store)
-            self._judged = self._open_judged()
+            self._judged = open_judged(self._store, config.programs.judge_store)
             self._input = ProgramInput(
                 self._store,
                 self._judged,
@@ -95,50 +81,19 @@ class ProgramsTask:
             )
             if len(self._input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
-        self._edges = self._dropped = self._nodes = self._graphs = self._supergraphs = 0
-
-    def _open_judged(self) -> InstanceStore:
-        path = self._config.programs.judge_store
-        if not path:
-            return self._store
-        judged = InstanceStore.open(path)
-        for what in ("edge_names", "num_buckets", "steps"):
-            mine, theirs = (getattr(each.header, what) for each in (self._store, judged))
-            if mine != theirs:
-                raise InputError(
-                    f"programs.judge_store {path}: {what} {theirs}, but {mine} in "
-                    f"{self._config.graph.store}; convert both with the same options"
-                )
-        return judged
+        self._trained = dict.fromkeys(_COUNTED, 0)
 
     @property
     def facts(self) -> ProgramFacts:
         """Sizes of the store."""
-        header = self._store.header
-        return ProgramFacts(
-            name=header.name,
-            fingerprint=self._store.fingerprint,
-            num_graphs=len(self._store),
-            num_train=len(self._input.train_graphs),
-            num_buckets=header.num_buckets,
-            num_types=2 * len(header.edge_names),
-            steps=header.steps,
-        )
+        return program_facts(self._store, len(self._input.train_graphs))
 
     def make_model(self, seed: int) -> GGNN:
         """Return a new model, equal on all ranks.
 
         Not collective.
         """
-        facts, programs = self.facts, self._config.programs
-        shape = GGNNShape(
-            num_buckets=facts.num_buckets,
-            num_types=facts.num_types,
-            hidden=programs.hidden,
-            steps=facts.steps,
-            dropout=programs.dropout,
-        )
-        return make_ggnn(shape, seed=seed, dtype=self._dtype)
+        return model_of(self.facts, self._config.programs, seed, self._dtype)
 
     def steps(self, seed: int, epoch: int) -> Iterator[Step]:
         """Yield the steps of an epoch; a thread reads and packs ahead.
@@ -165,42 +120,37 @@ class ProgramsTask:
             smoothing = self._config.train.label_smoothing
             loss, _ = candidate_loss(logits_M, each.graph, step.num_graphs, smoothing)
             total = total + loss
-            self._edges += len(each.graph.edges)
-            self._dropped += each.propagator.dropped
-            self._nodes += each.graph.num_nodes
-            self._graphs += each.graph.num_graphs
-            self._supergraphs += 1
+            self._count(each)
         return total
+
+    def _count(self, each: Prepared) -> None:
+        graph, supernodes = each.graph, each.graph.supernodes
+        found = {
+            "graphs": graph.num_graphs,
+            "supergraphs": 1,
+            "nodes": graph.num_nodes,
+            "edges": len(graph.edges),
+            "dropped_edges": each.propagator.dropped,
+            "supernodes": 0 if supernodes is None else len(supernodes),
+            "supernode_edges": each.num_supernode_edges,
+        }
+        for name, count in found.items():
+            self._trained[name] += count
 
     def evaluate(self, model: GGNN) -> Evaluation:
         """Return loss and accuracy on the validation, test and unseen graphs.
 
         Collective.
         """
-        return Evaluation(self._judge(model, self._config.programs.evaluate_graphs), "accuracy")
+        limit = self._config.programs.evaluate_graphs
+        return Evaluation(judge(self.grid, self._input, model, limit), "accuracy")
 
     def evaluate_kept(self, model: GGNN) -> dict[str, Any]:
         """Return the metrics on all graphs, where epochs judged a sample.
 
         Collective.
         """
-        return {"all_graphs": self._judge(model, 0)}
-
-    @torch.no_grad()
-    def _judge(self, model: GGNN, limit: int) -> dict[str, float]:
-        sums = np.zeros((len(_JUDGED), 3))
-        for row, split in enumerate(_JUDGED.values()):
-            for each in self._input.evaluation(split, limit):
-                logits_M = model(each.graph, each.propagator, None)
-                loss, correct = candidate_loss(logits_M, each.graph, 1)
-                sums[row] += [each.graph.num_graphs, float(loss), int(correct.sum())]
-        allreduce_sum(self.grid.world, sums)
-        values = {}
-        for prefix, (count, loss_sum, correct_sum) in zip(_JUDGED, sums, strict=True):
-            if count:
-                values[f"{prefix}_loss"] = loss_sum / count
-                values[f"{prefix}_accuracy"] = correct_sum / count
-        return values
+        return {"all_graphs": judge(self.grid, self._input, model, 0)}
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return nothing: a checkpoint keeps the model only.
@@ -216,6 +166,8 @@ class ProgramsTask:
         """
         facts, programs = self.facts, self._config.programs
         band = f" with blocks of {programs.block}" if programs.block else ""
+        if programs.supernodes:
+            band += f" and up to {programs.supernodes} supernodes a graph"
         return (
             f"GGNN of width {programs.hidden} on {facts.name}: {facts.num_train} training graphs "
             f"of {facts.num_graphs}, {facts.steps} steps; {self.grid.size} ranks with {threads} "
@@ -228,30 +180,19 @@ class ProgramsTask:
 
         Not collective.
         """
-        return {
-            "graphs": self._graphs,
-            "supergraphs": self._supergraphs,
-            "nodes": self._nodes,
-            "edges": self._edges,
-            "dropped_edges": self._dropped,
-        }
+        return dict(self._trained)
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the store, its baselines, and what all ranks trained on.
 
         Not collective.
         """
-        names = ("graphs", "supergraphs", "nodes", "edges", "dropped_edges")
-        chance = {}
-        for prefix, split in _JUDGED.items():
-            low, high = self._judged.split_range(split)
-            counts = self._judged.graphs["num_candidates"][low:high]
-            chance[prefix] = float((1 / counts).mean()) if high > low else None
         return {
             "propagator": self._config.programs.propagator,
             "block": self._config.programs.block,
-            "chance": chance,
-            "trained": {name: sum(rank[name] for rank in ranks) for name in names},
+            "supernodes": self._config.programs.supernodes,
+            "chance": {name: chance(self._judged, split) for name, split in JUDGED.items()},
+            "trained": {name: sum(rank[name] for rank in ranks) for name in _COUNTED},
         }
 
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
@@ -259,9 +200,7 @@ class ProgramsTask:
 
         Collective.
         """
-        save_program_predictions(
-            self.grid, self._judged, self._input, self.make_model, directory, seed
-        )
+        save_program_predictions(self.grid, self._judged, self._input, directory, seed)
 
 
 def _check_options(config: Config) -> None:

@@ -1,5 +1,7 @@
 """Random program-like graphs, as batches of the store."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from hpcgnn.banded import Supergraph, TypedEdges
@@ -49,6 +51,21 @@ def random_batch(
         np.concatenate([np.empty((0, 2), np.int32), *edges]),
         np.concatenate([np.empty(0, CANDIDATE_DTYPE), *candidates]),
     )
+
+
+def hub_batch(sizes: list[int], hubs: int, reach: int) -> InstanceBatch:
+    """Return random graphs with `hubs` nodes, from both ends on, that are next to every node."""
+    batch = random_batch(sizes, reach)
+    edges, types, starts = [], [], batch.edge_starts
+    for row, size in enumerate(sizes):
+        low, high = starts[row : row + 2]
+        ends = [0, size - 1, 1, size - 2][:hubs]
+        stars = [(hub, node) for hub in ends for node in range(size) if node != hub]
+        edges += [batch.edges[low:high], np.array(stars, np.int32)]
+        types += [batch.edge_types[low:high], np.full(len(stars), row % NUM_FORWARD, np.uint8)]
+        batch.graphs["num_edges"][row] += len(stars)
+        batch.graphs["bandwidth"][row] = size - 1
+    return replace(batch, edges=np.concatenate(edges), edge_types=np.concatenate(types))
 
 
 def supergraph(sizes: list[int], reach: int, seed: int = 0) -> Supergraph:

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from hpcgnn.autograd import DropoutKey, typed_linear
-from hpcgnn.banded import Supergraph, inside_band
+from hpcgnn.banded import Supergraph, held_edges, inside_band, lay_out
 from hpcgnn.errors import InputError
 from hpcgnn.nn import GGNN, GGNNShape, candidate_loss, make_ggnn, make_propagator
 from hpcgnn.trace import TraceRecorder
-from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, dense, random_batch, supergraph
+from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, dense, hub_batch, random_batch, supergraph
 
 OFF = TraceRecorder.open(None, 0, {})
 SHAPE = GGNNShape(num_buckets=NUM_BUCKETS, num_types=2 * NUM_FORWARD, hidden=16, steps=8)
@@ -21,7 +21,12 @@ def run(
 ) -> tuple[torch.Tensor, list[torch.Tensor], int]:
     """Return logits, gradients of the parameters, and the number of dropped edges."""
     propagator = make_propagator(
-        name, graph.edges, block=block, dtype=model.readout.weight.dtype, trace=OFF
+        name,
+        graph.edges,
+        block=block,
+        dtype=model.readout.weight.dtype,
+        trace=OFF,
+        supernodes=graph.supernodes,
     )
     model.zero_grad()
     logits = model(graph, propagator, key)
@@ -60,6 +65,32 @@ def test_hybrid_is_sparse_and_banded_is_sparse_without_the_dropped(
     outside = int((~inside_band(graph.edges, block)).sum())
     assert found[2] == wanted[2] == outside > 0
     assert_equal(found, wanted, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_supernodes_are_sparse_forward_and_backward(dtype: torch.dtype) -> None:
+    batch, model = hub_batch([70, 5, 41], hubs=2, reach=30), make_ggnn(SHAPE, seed=2, dtype=dtype)
+    # Sums over hubs are large: gates that saturate would magnify the rounding of one step.
+    with torch.no_grad():
+        model.weight_PHH *= 0.1
+    ids = batch.node_starts[:-1]
+    key = DropoutKey(3, 1)
+    wanted = run(model, Supergraph.build(batch, NUM_FORWARD, ids), "sparse", 0, key)
+    lost = {}
+    for most in (0, 1, 4, 16):
+        graph = Supergraph.build(batch, NUM_FORWARD, ids, lay_out(batch, 12, most))
+        assert_equal(run(model, graph, "hybrid", 12, key), wanted, TOLERANCE[dtype])
+        found, sparse = run(model, graph, "banded", 12), run(model, graph, "sparse", 12)
+        assert_equal(found, sparse, TOLERANCE[dtype])
+        assert found[2] == sparse[2] == (~held_edges(graph.edges, 12, graph.supernodes)).sum()
+        lost[most] = found[2]
+    assert lost[0] > lost[1] > lost[4] > lost[16]
+    narrow = hub_batch([70, 5, 41], hubs=2, reach=3)
+    graph = Supergraph.build(narrow, NUM_FORWARD, ids, lay_out(narrow, 16, 2))
+    banded = run(model, graph, "banded", 16, key)
+    assert banded[2] == 0
+    wanted = run(model, Supergraph.build(narrow, NUM_FORWARD, ids), "sparse", 0, key)
+    assert_equal(banded, wanted, TOLERANCE[dtype])
 
 
 def test_states_are_equation_1() -> None:

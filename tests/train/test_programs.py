@@ -74,11 +74,14 @@ def make(store: Path, run: Path, *settings: str) -> Config:
     return load_config(None, [f"graph.store={store}", f"run.dir={run}", *usual, *settings])
 
 
-@pytest.mark.parametrize("propagator", ["sparse", "banded", "hybrid"])
+@pytest.mark.parametrize(
+    ("propagator", "supernodes"), [("sparse", 0), ("banded", 0), ("hybrid", 0), ("banded", 4)]
+)
 def test_ranks_change_nothing(
-    comm: MPI.Intracomm, store: Path, comm_tmp_path: Path, propagator: str
+    comm: MPI.Intracomm, store: Path, comm_tmp_path: Path, propagator: str, supernodes: int
 ) -> None:
-    settings = (f"programs.propagator={propagator}", "programs.block=8")
+    band = ("programs.block=8", f"programs.supernodes={supernodes}")
+    settings = (f"programs.propagator={propagator}", *band)
     run = train(comm, make(store, comm_tmp_path / "all", *settings))
     if comm.rank == 0:
         alone = train(MPI.COMM_SELF, make(store, comm_tmp_path / "alone", *settings))
@@ -87,16 +90,19 @@ def test_ranks_change_nothing(
         trained = run.summary["trained"]
         assert trained == alone.summary["trained"]
         assert trained["graphs"] == 4 * len(SIZES[InstanceSplit.TRAIN])
-        assert (trained["dropped_edges"] > 0) == (propagator != "hybrid")
+        if not supernodes:
+            assert (trained["dropped_edges"] > 0) == (propagator != "hybrid")
+        assert (trained["supernode_edges"] > trained["supernodes"] > 0) == (supernodes > 0)
         found = run.predictions()
-        assert found["node_id"].tolist() == list(range(14, 20))
+        assert found["graph_id"].tolist() == list(range(14, 20))
         np.testing.assert_allclose(found["probabilities"].sum(axis=1), 1, rtol=1e-6)
     comm.Barrier()
 
 
 def test_a_stop_changes_nothing(comm: MPI.Intracomm, store: Path, comm_tmp_path: Path) -> None:
-    whole = train(comm, make(store, comm_tmp_path / "whole"))
-    parts = make(store, comm_tmp_path / "parts", "run.checkpoint_every=0")
+    falls = ("train.schedule=linear", "train.decay_steps=7")
+    whole = train(comm, make(store, comm_tmp_path / "whole", *falls))
+    parts = make(store, comm_tmp_path / "parts", "run.checkpoint_every=0", *falls)
     assert train(comm, parts, StopAfter(2)).status == EXIT_REQUEUE
     resumed = train(comm, parts)
     if comm.rank == 0:
@@ -124,7 +130,7 @@ def test_another_store_is_judged(comm: MPI.Intracomm, store: Path, comm_tmp_path
     run = train(comm, make(store, comm_tmp_path / "run", f"programs.judge_store={other}"))
     if comm.rank == 0:
         assert "test_loss" not in run.metrics[-1]
-        assert run.predictions()["node_id"].tolist() == list(range(5))
+        assert run.predictions()["graph_id"].tolist() == list(range(5))
     wrong = make(store, comm_tmp_path / "no", f"programs.judge_store={comm_tmp_path / 'wrong.h5'}")
     with pytest.raises(CollectiveInputError, match="num_buckets"):
         train(comm, wrong)
