@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "convert": "turn a graph in files of many formats into a store (.h5)",
         "generate": "make a synthetic or bundled graph as a store",
         "partition": "cut a store into parts, for as many ranks or fewer",
+        "plan": "predict rows, memory and seconds of a run, and choose its exchange",
         "train": "train a node model on a partitioned store (MPI)",
         "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
         "inspect": "print what a store, a checkpoint or a run directory holds",

@@ -76,6 +76,14 @@ class ProcessGrid:
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
 
+    @classmethod
+    def of_this_process(cls) -> "ProcessGrid":
+        """Return a grid of one rank.
+
+        Not collective.
+        """
+        return cls(MPI.COMM_SELF)
+
     @property
     def rank(self) -> int:
         """Rank in the whole grid."""

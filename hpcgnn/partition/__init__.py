@@ -7,6 +7,7 @@ counts the rows that the parts exchange in one forward aggregation, exactly as t
 store. This package imports no MPI: parts are independent of ranks.
 """
 
+from hpcgnn.partition.blocks import row_positions
 from hpcgnn.partition.exchange_volume import EXCHANGES, Exchange, exchange_volume
 from hpcgnn.partition.methods import Partitioner, block, random
 from hpcgnn.partition.metis import metis
@@ -30,5 +31,6 @@ __all__ = [
     "part_graph",
     "random",
     "read_pattern",
+    "row_positions",
     "volume_balanced",
 ]

@@ -7,19 +7,36 @@ are pushed (`cover`), and moves both through a ghost exchange (`planned`, `stage
 """
 
 from hpcgnn.spmm.attention import DistributedAttention
+from hpcgnn.spmm.cover import COVERS
 from hpcgnn.spmm.exchange import Exchange
+from hpcgnn.spmm.ghosts import Combine, Fetch, GhostExchange, Ghosts, Push, Wire
 from hpcgnn.spmm.operator import DistributedSpMM
-from hpcgnn.spmm.registry import EXCHANGES, WIRES, make_exchange
+from hpcgnn.spmm.planned import PlannedExchange
+from hpcgnn.spmm.registry import EXCHANGES, WIRES, make_exchange, make_wire
+from hpcgnn.spmm.remote import Halves, RemoteHalf
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
+from hpcgnn.spmm.staged import StagedExchange
 
 __all__ = [
+    "COVERS",
     "EXCHANGES",
     "RESIDENT",
     "SCHEDULES",
     "WIRES",
+    "Combine",
     "DistributedAttention",
     "DistributedSpMM",
     "Exchange",
+    "Fetch",
+    "GhostExchange",
+    "Ghosts",
+    "Halves",
+    "PlannedExchange",
+    "Push",
+    "RemoteHalf",
     "Schedule",
+    "StagedExchange",
+    "Wire",
     "make_exchange",
+    "make_wire",
 ]

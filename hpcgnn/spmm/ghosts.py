@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from hpcgnn.comm import RowMap, Volume
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, Volume
 from hpcgnn.kernels.arguments import Half
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
@@ -68,6 +68,13 @@ class Ghosts:
     nodes: GlobalIndices
     positions: LocalIndices | None
     num_rows: int
+
+    def make_plan(self, grid: ProcessGrid) -> CommPlan:
+        """Return who sends which rows to whom.
+
+        Collective.
+        """
+        return CommPlan.from_ghosts(grid, self.row_map, self.nodes, self.positions)
 
 
 class Fetch(Protocol):

@@ -7,7 +7,7 @@ ghosts are one stage.
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.comm import CommPlan, ProcessGrid, Transfer, Volume
+from hpcgnn.comm import ProcessGrid, Transfer, Volume
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
@@ -38,7 +38,7 @@ class PlannedExchange:
 
     def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
         self.wire, self.trace = wire, trace
-        self.plan = CommPlan.from_ghosts(grid, ghosts.row_map, ghosts.nodes, ghosts.positions)
+        self.plan = ghosts.make_plan(grid)
         volume, ranks = self.plan.volume(), world_ranks(grid)
         self.sent = Moved.of_counts(volume.sent, ranks)
         self.received = Moved.of_counts(volume.received, ranks)

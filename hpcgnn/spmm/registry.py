@@ -16,7 +16,7 @@ from hpcgnn.spmm.staged import StagedExchange
 from hpcgnn.spmm.staged_hosts import StagedHostExchange
 from hpcgnn.trace import TraceRecorder
 
-__all__ = ["EXCHANGES", "WIRES", "make_exchange"]
+__all__ = ["EXCHANGES", "WIRES", "make_exchange", "make_wire"]
 
 EXCHANGES = ("oblivious", "aware", "push", "joint", "hierarchical")
 """Names of exchanges."""
@@ -57,19 +57,31 @@ def make_exchange(
     InputError
         When there is no such exchange or wire format.
     """
-    for kind, chosen, known in (("exchange", name, EXCHANGES), ("wire format", wire, WIRES)):
-        if chosen not in known:
-            raise InputError(f"{kind} {chosen!r} is unknown; choose one of {', '.join(known)}")
-    travels = Wire()
-    if wire == "bfloat16":
-        travels = Wire("bfloat16")
-    elif wire == "float16":
-        travels = Wire("float16")
+    if name not in EXCHANGES:
+        raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
+    travels = make_wire(wire)
     if name == "oblivious":
         broadcast = partial(BroadcastExchange, schedule=schedule)
         return FetchAll(grid, pattern, broadcast, travels, trace)
     cover, make_ghosts = COVERS["aware" if name == "hierarchical" else name], _mover(name, schedule)
     return CoveredExchange(grid, pattern, cover, make_ghosts, travels, trace)
+
+
+def make_wire(name: str) -> Wire:
+    """Return the wire format called `name`.
+
+    Not collective.
+
+    Raises
+    ------
+    InputError
+        When there is no such format.
+    """
+    if name not in WIRES:
+        raise InputError(f"wire format {name!r} is unknown; choose one of {', '.join(WIRES)}")
+    if name == "bfloat16":
+        return Wire("bfloat16")
+    return Wire("float16") if name == "float16" else Wire()
 
 
 def _mover(name: str, schedule: Schedule) -> GhostFactory:

@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.comm import CommPlan, ProcessGrid, Transfer, Volume, shift_times
+from hpcgnn.comm import ProcessGrid, Transfer, Volume, shift_times
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
@@ -48,9 +48,9 @@ class StagedExchange:
         schedule: Schedule,
     ) -> None:
         self.wire, self.trace, self.pool = wire, trace, grid.buffers
-        plan = CommPlan.from_ghosts(grid, ghosts.row_map, ghosts.nodes, ghosts.positions)
+        plan = ghosts.make_plan(grid)
         self.plan = plan
-        self.stages = plan.stages(*shift_times(plan.peers, grid.layer.rank, grid.layer.size))
+        self.stages = plan.stages(*shift_times(plan.peers, grid.block, grid.num_blocks))
         self.window = schedule.window(len(self.stages))
         self.rows = [plan.rows_of(stage) for stage in self.stages]
         self.num_ghosts = [stage.num_ghosts for stage in self.stages]

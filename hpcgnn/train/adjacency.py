@@ -11,7 +11,7 @@ from hpcgnn.train.config import Config
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["read_products", "relation_names"]
+__all__ = ["read_matrix", "read_products", "relation_names"]
 
 
 def read_products(
@@ -42,6 +42,20 @@ def read_products(
     ------
     CollectiveInputError
         When a block does not read, or a weight is negative.
+    """
+    wanted, matrix = read_matrix(grid, config, store, row_map, directed)
+    products = AdjacencyProducts(
+        grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids
+    )
+    return products, _details(matrix, products.exchange)
+
+
+def read_matrix(
+    grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap, directed: bool
+) -> tuple[tuple[Aggregations, ...], DistCSR]:
+    """Return the aggregations that the model wants, and this rank's block row of their matrix.
+
+    Collective; arguments and errors are those of `read_products`.
     """
     wanted = MODELS[config.model.name].aggregations
     if not directed:
@@ -75,10 +89,7 @@ def read_products(
                 raise InputError(
                     f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
                 )
-    products = AdjacencyProducts(
-        grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids
-    )
-    return products, _details(matrix, products.exchange)
+    return wanted, matrix
 
 
 def relation_names(config: Config, store: GraphStore, *, directed: bool) -> tuple[str, ...]:

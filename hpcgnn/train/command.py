@@ -95,7 +95,7 @@ def _parse() -> argparse.Namespace:
         help="with --sample-config: the ranges for many supergraphs a step",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     files = [word for word in arguments.words if "=" not in word]
     if len(files) > 1:
         parser.error(f"more than one configuration file: {' '.join(files)}")

@@ -24,9 +24,15 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
 from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
 
-__all__ = ["ActiveViews", "AdjacencyProducts"]
+__all__ = [
+    "DIRECTIONS",
+    "ActiveViews",
+    "AdjacencyProducts",
+    "occupied_rows",
+    "rows_by_relation",
+]
 
-_DIRECTIONS = {
+DIRECTIONS = {
     Aggregations.SYMMETRIC: "in",
     Aggregations.MEAN_IN: "in",
     Aggregations.MEAN_OUT: "out",
@@ -95,10 +101,10 @@ class AdjacencyProducts:
         everything = np.ones(matrix.row_map.num_local, np.bool_)
         self._relation_rows: tuple[LocalIndices, ...] = ()
         if Aggregations.MEAN_BY_RELATION in wanted:
-            self._occupied = _occupied_rows(matrix)
+            self._occupied = occupied_rows(matrix)
             whole = {kind: self._restricted(kind, everything, everything) for kind in self._scaled}
             pattern = whole[Aggregations.MEAN_BY_RELATION]
-            self._relation_rows = _relation_rows(pattern, everything)
+            self._relation_rows = rows_by_relation(pattern, everything)
         self.exchange = self._exchange_for(pattern)
         self.operators = {
             kind: self._operator(kind, part, self.exchange, node_ids, node_ids)
@@ -123,7 +129,7 @@ class AdjacencyProducts:
         depth
             Aggregations of the model, see `Model.num_aggregations`.
         """
-        directions = {_DIRECTIONS[kind] for kind in self._scaled}
+        directions = {DIRECTIONS[kind] for kind in self._scaled}
         sets = active_sets(self._matrix, self._plan, targets, depth, sorted(directions))
         layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
         return ActiveViews(layers, torch.from_numpy(np.flatnonzero(sets[0])))
@@ -136,10 +142,10 @@ class AdjacencyProducts:
         exchanges: dict[str, Exchange] = {}
         relation_rows: tuple[LocalIndices, ...] = ()
         for kind in self._scaled:
-            direction = _DIRECTIONS[kind]
+            direction = DIRECTIONS[kind]
             part = self._restricted(kind, inputs, outputs)
             if kind is Aggregations.MEAN_BY_RELATION:
-                relation_rows = _relation_rows(part, outputs)
+                relation_rows = rows_by_relation(part, outputs)
             if direction not in exchanges:
                 exchanges[direction] = self._exchange_for(part)
             exchange = exchanges[direction]
@@ -155,7 +161,7 @@ class AdjacencyProducts:
         )
 
     def _restricted(self, kind: Aggregations, inputs: Mask, outputs: Mask) -> DistCSR:
-        rows, columns = (outputs, inputs) if _DIRECTIONS[kind] == "in" else (inputs, outputs)
+        rows, columns = (outputs, inputs) if DIRECTIONS[kind] == "in" else (inputs, outputs)
         if self._occupied is not None:
             rows = np.tile(rows, self._matrix.num_relations) & self._occupied
         return restrict(self._scaled[kind], self._plan, rows, columns)
@@ -178,7 +184,7 @@ class AdjacencyProducts:
                 self._grid, scaled, exchange, self.trace, row_ids, column_ids
             )
         product = DistributedSpMM(self._grid, scaled, exchange, self.trace)
-        return Transposed(product) if _DIRECTIONS[kind] == "out" else product
+        return Transposed(product) if DIRECTIONS[kind] == "out" else product
 
 
 def _scale(kind: Aggregations, matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
@@ -193,7 +199,7 @@ def _scale(kind: Aggregations, matrix: DistCSR, plan: CommPlan, dtype: DTypeLike
     return unscaled(matrix, dtype)
 
 
-def _occupied_rows(matrix: DistCSR) -> Mask:
+def occupied_rows(matrix: DistCSR) -> Mask:
     """Return a mask of the rows with entries: most nodes have neighbours by few relations only."""
     occupied = np.zeros(matrix.shape[0], np.bool_)
     for part in (matrix.diagonal, matrix.remote):
@@ -201,7 +207,7 @@ def _occupied_rows(matrix: DistCSR) -> Mask:
     return occupied
 
 
-def _relation_rows(part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:
+def rows_by_relation(part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:
     """Return for each relation the output row (int32) of each of its rows in `part`."""
     assert part.row_nodes is not None
     relations, nodes = np.divmod(part.row_nodes, max(len(outputs), 1))

@@ -1,0 +1,227 @@
+"""``python -m hpcgnn.plan``: what a run would need on other numbers of ranks, before it starts."""
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcgnn.comm import Communicator, ProcessGrid, RankArgumentParser, run_mpi_command
+from hpcgnn.console import Progress, print_json, print_table, report
+from hpcgnn.errors import InputError
+from hpcgnn.plan.candidates import Candidate, choices, predict
+from hpcgnn.plan.network import Network
+from hpcgnn.plan.whole import WholeGraph
+from hpcgnn.spmm import COVERS, SCHEDULES
+from hpcgnn.storage import GraphStore
+from hpcgnn.train.config import Config
+from hpcgnn.train.config_file import load_config
+
+__all__ = ["main"]
+
+DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
+ranks, memory and seconds of computing are measured on the one with the most non-zeros, which this
+process rehearses on this machine. Start it as one process:
+  python -m hpcgnn.plan CONFIG.toml graph.store=G.h5 --ranks 4,8,16 --memory 4GiB"""
+
+EPILOG = """Seconds of messages are those of the given bandwidth and latency, as if computing hid
+none of them. exit status: 0 something fits; 1 nothing fits the memory; 2 a fault of the input."""
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+NOTHING_FITS = 1
+
+
+def main(comm: Communicator) -> int:
+    """Run the command with the arguments of the process; return its exit status.
+
+    Collective.
+    """
+    options = _parse()
+    if comm.size > 1:
+        raise InputError(f"{comm.size} ranks: planning is one process; start it without a launcher")
+    config = _read_config(options.words)
+    if config.train.task != "full":
+        raise InputError(f"train.task = {config.train.task!r}: only full-graph training is planned")
+    network = Network(options.bandwidth * 1e9, options.latency * 1e-6)
+    wanted = list(
+        choices(
+            options.ranks,
+            options.replication,
+            options.exchange,
+            options.schedule,
+            max(config.exchange.prefetch, options.prefetch),
+        )
+    )
+    if not wanted:
+        raise InputError("no replication divides a number of ranks; give --replication 1 as well")
+    with (
+        GraphStore.open(config.graph.store) as store,
+        ProcessGrid(comm) as grid,
+        Progress("rehearsing", len(wanted), "runs", quiet=options.json) as progress,
+    ):
+        whole = WholeGraph(grid, config, store)
+        found = list(predict(whole, config, wanted, network, options.epochs, progress.advance))
+    best = _best(found, options.memory)
+    if options.json:
+        print_json([_as_json(each, config, options.memory, best) for each in found])
+    else:
+        _show(found, config, options.memory, best)
+    return NOTHING_FITS if best is None else 0
+
+
+def _read_config(words: Sequence[str]) -> Config:
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1:
+        raise InputError(f"more than one configuration file: {' '.join(files)}; give one")
+    overrides = [word for word in words if "=" in word]
+    # A run directory is not needed before there is a run.
+    return load_config(files[0] if files else None, ["run.dir=none", *overrides])
+
+
+def _best(found: list[Candidate], memory: int | None) -> Candidate | None:
+    """Return the fastest candidate that fits the memory of a rank."""
+    fitting = [each for each in found if memory is None or each.peak_bytes <= memory]
+    return min(fitting, key=lambda each: each.epoch_s, default=None)
+
+
+def _as_json(
+    each: Candidate, config: Config, memory: int | None, best: Candidate | None
+) -> dict[str, Any]:
+    values = dataclasses.asdict(each)
+    return {
+        **values.pop("choice"),
+        **values,
+        "epoch_s": each.epoch_s,
+        "train_s": each.train_s(config),
+        "fits": memory is None or each.peak_bytes <= memory,
+        "best": each is best,
+        "overrides": each.choice.overrides(),
+    }
+
+
+def _show(
+    found: list[Candidate], config: Config, memory: int | None, best: Candidate | None
+) -> None:
+    columns = (
+        "ranks", "replication", "exchange", "schedule", "rows", "rows of busiest",
+        "MB an epoch", "peak MiB", "ghost MiB", "compute s", "messages s", "epoch s", "run s",
+    )  # fmt: skip
+    rows = []
+    for each in found:
+        choice = each.choice
+        fits = memory is None or each.peak_bytes <= memory
+        depth = f", {choice.prefetch} ahead" if choice.prefetch else ""
+        rows.append(
+            (
+                choice.ranks,
+                choice.replication,
+                choice.exchange,
+                choice.schedule + depth,
+                each.rows_total,
+                each.rows_max_send,
+                f"{each.bytes_epoch / 1e6:.1f}",
+                f"{each.peak_bytes / 2**20:.0f}" + ("" if fits else " too much"),
+                f"{each.ghost_bytes / 2**20:.1f}",
+                f"{each.compute_s:.3f}",
+                f"{each.exchange_s:.3f}",
+                f"{each.epoch_s:.3f}",
+                f"{each.train_s(config):.0f}",
+            )
+        )
+    print_table(f"{config.model.name} on {config.graph.store}", columns, rows)
+    if best is None:
+        report("nothing fits: more ranks, --schedule sequential or train.activations=bfloat16")
+    else:
+        words = " ".join(best.choice.overrides())
+        report(f"fastest that fits: {best.choice.ranks} ranks with {words}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = RankArgumentParser(
+        prog="hpcgnn plan",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("words", nargs="*", metavar="CONFIG.toml | section.key=value", help="as hpcgnn.train takes")
+    add("--ranks", type=_numbers, required=True, metavar="P,...", help="numbers of ranks")
+    add(
+        "--exchange",
+        type=_names(tuple(COVERS)),
+        default=("aware", "joint"),
+        metavar="X,...",
+        help=f"of {', '.join(COVERS)} (default: aware,joint)",
+    )
+    add(
+        "--schedule",
+        type=_names(SCHEDULES),
+        default=SCHEDULES,
+        metavar="S,...",
+        help=f"of {', '.join(SCHEDULES)} (default: both)",
+    )
+    add(
+        "--replication",
+        type=_numbers,
+        default=(1,),
+        metavar="C,...",
+        help="copies of every block row (default: 1)",
+    )
+    add("--prefetch", type=int, default=0, metavar="K", help="of the sequential schedule")
+    add(
+        "--memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="of a rank, as 4GiB or 3500M (units of 1024); default: no limit",
+    )
+    add(
+        "--bandwidth",
+        type=float,
+        default=1.0,
+        metavar="GB/s",
+        help="that a rank sends while all ranks of its host send (default: 1)",
+    )
+    add("--latency", type=float, default=5.0, metavar="US", help="of a message (default: 5)")
+    add(
+        "--epochs",
+        type=int,
+        default=4,
+        metavar="N",
+        help="to rehearse, at least 2 (default: 4)",
+    )
+    add("--json", action="store_true", help="print a list of JSON objects")
+    options = parser.parse_intermixed_args()
+    if options.epochs < 2:
+        parser.error(f"--epochs {options.epochs}: at least 2, the first one also makes buffers")
+    if options.prefetch < 0:
+        parser.error(f"--prefetch {options.prefetch}: must not be negative")
+    return options
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(word) for word in text.split(","))
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: numbers from 1 on")
+    return numbers
+
+
+def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    def names(text: str) -> tuple[str, ...]:
+        words = tuple(text.split(","))
+        for word in words:
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"{word!r}: choose of {', '.join(known)}")
+        return words
+
+    return names
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a size such as 4GiB or 3500M")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+if __name__ == "__main__":
+    run_mpi_command("plan", main)

@@ -1,0 +1,242 @@
+"""Predictions for a configuration on chosen numbers of ranks, exchanges, schedules and grids."""
+
+import multiprocessing
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.errors import InputError
+from hpcgnn.plan.network import Network, sent_by_rank
+from hpcgnn.plan.rehearsal import Rehearsal, rehearse, status_bytes
+from hpcgnn.plan.share import Share, make_share
+from hpcgnn.plan.traffic import Traffic, count_traffic
+from hpcgnn.plan.whole import WholeGraph
+from hpcgnn.train.config import Config
+from hpcgnn.typing import Array, Offsets
+
+__all__ = ["Candidate", "Choice", "choices", "predict"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to run.
+
+    Parameters
+    ----------
+    ranks, replication
+        The grid.
+    exchange, schedule, prefetch
+        As in the configuration.
+    """
+
+    ranks: int
+    replication: int
+    exchange: str
+    schedule: str
+    prefetch: int = 0
+
+    def overrides(self) -> list[str]:
+        """Return what to add to the command line of ``hpcgnn.train``."""
+        words = [f"exchange.method={self.exchange}", f"exchange.schedule={self.schedule}"]
+        if self.prefetch:
+            words.append(f"exchange.prefetch={self.prefetch}")
+        return [*words, f"exchange.replication={self.replication}"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What one choice would need.
+
+    Parameters
+    ----------
+    choice
+        The way to run.
+    rows_total, rows_max_send, rows_max_recv
+        Of one product over all nodes.
+    bytes_epoch, bytes_max_send
+        Bytes that all ranks, and the busiest one, send in a training epoch.
+    bytes_evaluation
+        Bytes that all ranks send in an evaluation.
+    rehearsed_rank
+        The rank that was rehearsed.
+    idle_bytes, peak_bytes, ghost_bytes
+        Of that rank, see `Rehearsal`.
+    compute_s, exchange_s
+        Of a training epoch: computing, and messages at the given bandwidth if nothing hides them.
+    evaluate_s
+        Of an evaluation, its messages included.
+    """
+
+    choice: Choice
+    rows_total: int
+    rows_max_send: int
+    rows_max_recv: int
+    bytes_epoch: int
+    bytes_max_send: int
+    bytes_evaluation: int
+    rehearsed_rank: int
+    idle_bytes: int
+    peak_bytes: int
+    ghost_bytes: int
+    compute_s: float
+    exchange_s: float
+    evaluate_s: float
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of a training epoch."""
+        return self.compute_s + self.exchange_s
+
+    def train_s(self, config: Config) -> float:
+        """Return the seconds of a whole run, without reading and planning."""
+        train = config.train
+        evaluations = -(-train.epochs // train.evaluate_every)
+        seconds = train.epochs * self.epoch_s + evaluations * self.evaluate_s
+        return len(train.seeds) * seconds
+
+
+def choices(
+    ranks: Sequence[int],
+    replications: Sequence[int],
+    exchanges: Sequence[str],
+    schedules: Sequence[str],
+    prefetch: int,
+) -> Iterator[Choice]:
+    """Yield every combination whose replication divides the ranks."""
+    for count in ranks:
+        for replication in replications:
+            if count % replication:
+                continue
+            for exchange in exchanges:
+                for schedule in schedules:
+                    depth = prefetch if schedule == "sequential" else 0
+                    yield Choice(count, replication, exchange, schedule, depth)
+
+
+def predict(
+    whole: WholeGraph,
+    config: Config,
+    wanted: Sequence[Choice],
+    network: Network,
+    epochs: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Iterator[Candidate]:
+    """Yield a prediction for every choice; each rehearses in a process of its own.
+
+    Collective over the grid of one rank that `whole` was read on.
+
+    Parameters
+    ----------
+    whole
+        The graph.
+    config
+        The run.
+    wanted
+        The choices.
+    network
+        What messages cost.
+    epochs
+        To rehearse.
+    progress
+        Called after each choice.
+
+    Raises
+    ------
+    InputError
+        When a choice has more block rows than the store has parts, or no block row has a training
+        node.
+    """
+    counted: dict[tuple[int, int, str], dict[str, Traffic]] = {}
+    for choice in wanted:
+        exchange = replace(
+            config.exchange,
+            method=choice.exchange,
+            schedule=choice.schedule,
+            prefetch=choice.prefetch,
+            replication=choice.replication,
+        )
+        chosen = replace(config, exchange=exchange)
+        starts = whole.row_starts(choice.ranks // choice.replication)
+        key = choice.ranks, choice.replication, choice.exchange
+        if key not in counted:
+            counted[key] = {
+                name: count_traffic(each.matrix, starts, choice.exchange)
+                for name, each in whole.patterns.items()
+            }
+        traffic = counted[key]
+        block = _heaviest(traffic, starts, whole.targets)
+        share = make_share(whole, chosen, starts, traffic, block)
+        yield _candidate(choice, share, traffic, in_fresh_process(share, epochs), network)
+        progress()
+
+
+def _heaviest(traffic: Mapping[str, Traffic], starts: Offsets, targets: Array) -> int:
+    """Return the block row with the most non-zeros among those with a training node."""
+    entries = np.sum([each.entries for each in traffic.values()], axis=0)
+    trains = np.add.reduceat(np.append(targets, False), starts[:-1], dtype=np.int64)
+    trains[np.diff(starts) == 0] = 0
+    if not trains.any():
+        raise InputError(
+            "no labelled node is in the training split; convert the graph with a split"
+        )
+    return int(np.argmax(np.where(trains > 0, entries, -1)))
+
+
+def _candidate(
+    choice: Choice,
+    share: Share,
+    traffic: Mapping[str, Traffic],
+    found: Rehearsal,
+    network: Network,
+) -> Candidate:
+    epoch, evaluation = (
+        sent_by_rank(moves, traffic, choice.replication)
+        for moves in (found.epoch, found.evaluation)
+    )
+    whole = traffic["all"]
+    moved = whole.fetched + whole.pushed
+    return Candidate(
+        choice=choice,
+        rows_total=int(moved.sum()),
+        rows_max_send=int(moved.sum(axis=0).max(initial=0)),
+        rows_max_recv=int(moved.sum(axis=1).max(initial=0)),
+        bytes_epoch=int(epoch.bytes_out.sum()),
+        bytes_max_send=int(epoch.bytes_out.max()),
+        bytes_evaluation=int(evaluation.bytes_out.sum()),
+        rehearsed_rank=share.block * choice.replication + share.replica,
+        idle_bytes=found.idle_bytes,
+        peak_bytes=found.peak_bytes,
+        ghost_bytes=found.ghost_bytes,
+        compute_s=found.epoch_s,
+        exchange_s=network.seconds(epoch),
+        evaluate_s=found.evaluate_s + network.seconds(evaluation),
+    )
+
+
+def in_fresh_process(share: Share, epochs: int) -> Rehearsal:
+    """Rehearse where nothing but the share is in memory.
+
+    Not collective.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-plan-") as folder:
+        path = Path(folder) / "share"
+        # Protocol 5 is read without a second copy of the arrays, which would count as memory.
+        with path.open("wb") as file:
+            pickle.dump(share, file, protocol=5)
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+            return pool.submit(_rehearse_file, path, epochs).result()
+
+
+def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
+    idle = status_bytes("VmRSS")
+    with path.open("rb") as file:
+        share: Share = pickle.load(file)
+    with ProcessGrid.of_this_process() as alone:
+        return rehearse(alone, share, epochs, idle)

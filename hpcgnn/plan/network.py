@@ -1,0 +1,106 @@
+"""What messages cost: the one part of a prediction that is computed and not measured."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.plan.traffic import Traffic
+from hpcgnn.plan.world import Movement
+from hpcgnn.typing import Array
+
+__all__ = ["Network", "Sent", "sent_by_rank"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links of the machine.
+
+    Parameters
+    ----------
+    bandwidth
+        Bytes a second that a rank sends, while all ranks send.
+    latency_s
+        Seconds of a message.
+
+    Raises
+    ------
+    InputError
+        When the bandwidth is not positive, or the latency negative.
+    """
+
+    bandwidth: float = 1e9
+    latency_s: float = 5e-6
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
+            raise InputError(f"--bandwidth {self.bandwidth:g}: must be positive")
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise InputError(f"--latency {self.latency_s:g}: must not be negative")
+
+    def seconds(self, sent: "Sent") -> float:
+        """Return the seconds of the rank that needs longest, receiving as it sends."""
+        busiest = np.maximum(sent.bytes_out, sent.bytes_in)
+        times = busiest / self.bandwidth + sent.messages * self.latency_s
+        return float(times.max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What each rank sends and receives, (ranks,) int64 each.
+
+    Parameters
+    ----------
+    rows, bytes_out, bytes_in
+        Rows and bytes sent, bytes received.
+    messages
+        Sent; a product sends one to each neighbour.
+    """
+
+    rows: Array
+    bytes_out: Array
+    bytes_in: Array
+    messages: Array
+
+
+def sent_by_rank(
+    moves: Iterable[Movement], traffic: Mapping[str, Traffic], replication: int
+) -> Sent:
+    """Return what each rank of a grid sends in some exchanges.
+
+    Not collective.
+
+    Parameters
+    ----------
+    moves
+        The exchanges.
+    traffic
+        By pattern.
+    replication
+        Rank ``block * replication + replica`` serves the block columns of its replica.
+    """
+    num_blocks = next(iter(traffic.values())).fetched.shape[0]
+    found = np.zeros((4, num_blocks * replication), np.int64)
+    for move in moves:
+        counts = _by_rank(traffic[move.pattern].of_half(move.half), replication)
+        # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
+        # block column is the owner, of pushed ones the block row.
+        outward = move.reverse != (move.half == "fetched")
+        rows, messages, arrived, _ = counts if outward else (*counts[2:], *counts[:2])
+        found += np.array([rows, rows * move.row_bytes, arrived * move.row_bytes, messages])
+    return Sent(*found)
+
+
+def _by_rank(rows: Array, replication: int) -> tuple[Array, Array, Array, Array]:
+    """Return rows and messages of each rank, sent by columns of `rows`, and received by rows."""
+    num_blocks = len(rows)
+    served = np.arange(num_blocks) % replication
+    out, into = np.zeros((2, 2, num_blocks, replication), np.int64)
+    for index, each in enumerate((rows, (rows > 0).astype(np.int64))):
+        out[index][np.arange(num_blocks), served] = each.sum(axis=0)
+        for replica in range(replication):
+            into[index][:, replica] = each[:, served == replica].sum(axis=1)
+    sent, received = out.reshape(2, -1), into.reshape(2, -1)
+    return sent[0], sent[1], received[0], received[1]

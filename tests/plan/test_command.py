@@ -1,0 +1,87 @@
+"""The planning command: what it prints, what it chooses, what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+import pytest
+
+from hpcgnn.errors import InputError
+from hpcgnn.plan.__main__ import main
+from tests.train.support import make_graph, write_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return write_store(MPI.COMM_WORLD, tmp_path, make_graph(), parts=4)
+
+
+def plan(monkeypatch: pytest.MonkeyPatch, store: Path, *words: str) -> int:
+    more = (f"graph.store={store}", "model.hidden=8", "train.epochs=10", "run.threads=1")
+    monkeypatch.setattr(sys, "argv", ["hpcgnn plan", *more, *words])
+    return main(MPI.COMM_WORLD)
+
+
+def test_says_what_each_choice_needs(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--bandwidth", "0.001")
+    assert plan(monkeypatch, store, *words, "--json") == 0
+    aware, joint = json.loads(capsys.readouterr().out)
+    assert (aware["exchange"], joint["exchange"]) == ("aware", "joint")
+    assert joint["rows_total"] <= aware["rows_total"]
+    assert [each["fits"] for each in (aware, joint)] == [True, True]
+    assert sum(each["best"] for each in (aware, joint)) == 1
+    for each in (aware, joint):
+        assert 0 < each["idle_bytes"] < each["peak_bytes"]
+        assert each["exchange_s"] >= each["bytes_max_send"] / 1e6
+        assert each["epoch_s"] == each["compute_s"] + each["exchange_s"]
+        assert each["train_s"] == pytest.approx(10 * (each["epoch_s"] + each["evaluate_s"]))
+        assert f"exchange.method={each['exchange']}" in each["overrides"]
+
+
+def test_says_that_nothing_fits(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "2", "--exchange", "aware", "--schedule", "sequential", "--epochs", "2")
+    assert plan(monkeypatch, store, *words, "--memory", "1MiB") == 1
+    printed = capsys.readouterr()
+    assert "too much" in printed.out
+    assert "nothing fits" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--ranks", "5"), "4 part"),
+        (("--ranks", "2", "train.task=sampled"), "train.task"),
+        (("--ranks", "3", "--replication", "2"), "no replication divides"),
+        (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),
+        (("--ranks", "2", "a.toml", "b.toml"), "more than one"),
+    ],
+)
+def test_refuses(
+    store: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], fault: str
+) -> None:
+    with pytest.raises(InputError, match=fault):
+        plan(monkeypatch, store, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--ranks", "0"),
+        ("--ranks", "2", "--memory", "much"),
+        ("--ranks", "2", "--exchange", "oblivious"),
+        ("--ranks", "2", "--epochs", "1"),
+        (),
+    ],
+)
+def test_wrong_options_are_usage_errors(
+    store: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        plan(monkeypatch, store, *words)
+    assert ended.value.code == 2
