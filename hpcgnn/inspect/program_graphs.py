@@ -18,7 +18,7 @@ _QUANTILES = (10, 25, 50, 75, 90, 99)
 
 
 def describe_programs(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
-    """Return the contents of a store of program graphs; reads the index alone, or all to verify."""
+    """Return the contents of a store of program graphs; reads the index and candidates, or all."""
     with InstanceStore.open(path) as store:
         if verify:
             with Progress("verifying", store.num_bytes, "bytes", quiet=quiet) as progress:
@@ -55,9 +55,26 @@ def describe_programs(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any
 
 def _split(store: InstanceStore, split: InstanceSplit) -> dict[str, Any]:
     low, high = store.split_range(split)
-    rows = store.graphs[low:high]
-    chance = float((1 / rows["num_candidates"]).mean()) if high > low else None
-    return {"name": split.name.lower(), "graphs": high - low, "chance": chance}
+    graphs, candidates = store.graphs[low:high], store.candidates(low, high)
+    guesses = {
+        "chance": np.zeros(len(candidates)),
+        "most_used": candidates["num_uses"],
+        "least_used": -candidates["num_uses"],
+        "nearest": -candidates["distance"],
+    }
+    found = {name: _right(values, graphs) for name, values in guesses.items()}
+    return {"name": split.name.lower(), "graphs": high - low, **found}
+
+
+def _right(values: Array, graphs: Array) -> float | None:
+    """Return how often a candidate of the largest value is right, drawn among equals."""
+    if not len(graphs):
+        return None
+    counts = graphs["num_candidates"]
+    firsts = np.cumsum(counts) - counts
+    largest = values == np.repeat(np.maximum.reduceat(values, firsts), counts)
+    drawn = largest[firsts + graphs["label"]] / np.add.reduceat(largest.astype(np.int64), firsts)
+    return float(drawn.mean())
 
 
 def _share(mask: Array) -> float | None:

@@ -50,11 +50,12 @@ def show_programs(found: Mapping[str, Any]) -> None:
     tables = ("kind", "splits", "distributions", "below")
     rows = [(key, text(value)) for key, value in found.items() if key not in tables]
     print_table("program graphs", ("", "value"), rows)
-    chances = [
-        (each["name"], each["graphs"], "" if each["chance"] is None else f"{each['chance']:.3f}")
+    guesses = [
+        [f"{value:.3f}" if isinstance(value, float) else text(value) for value in each.values()]
         for each in found["splits"]
     ]
-    print_table("splits", ("split", "graphs", "chance"), chances)
+    columns = ["split", *(name.replace("_", " ") for name in list(found["splits"][0])[1:])]
+    print_table("splits, and how often guesses are right", columns, guesses)
     shown = found["distributions"]
     columns = next(iter(shown.values()))
     spread = [(name, *(f"{each:.6g}" for each in row.values())) for name, row in shown.items()]

@@ -117,6 +117,11 @@ class InstanceStore:
             raise damaged(self.path, f"graphs {start} to {stop}", fault)
         return batch
 
+    def candidates(self, start: int, stop: int) -> Array:
+        """Return the candidates (c,) of `CANDIDATE_DTYPE` of graphs `start` to `stop` - 1."""
+        starts = self._starts["candidates"]
+        return self._read("candidates", int(starts[start]), int(starts[stop]))
+
     def read_graphs(self, graphs: Array) -> InstanceBatch:
         """Return the graphs with the sorted numbers `graphs` (m,); neighbours are read together."""
         runs = np.split(graphs, np.flatnonzero(np.diff(graphs) != 1) + 1) if len(graphs) else []
