@@ -55,7 +55,9 @@ class TypedEdges:
         return counts.reshape(self.num_nodes, self.num_types)
 
 
-def both_ways(types: Array, edges: Array, num_nodes: int, num_forward: int) -> TypedEdges:
+def both_ways(
+    types: Array, edges: Array, num_nodes: int, num_forward: int, *, self_edges: bool = False
+) -> TypedEdges:
     """Return edges and their reverses, which are of types `num_forward` and up.
 
     Not collective.
@@ -70,9 +72,16 @@ def both_ways(types: Array, edges: Array, num_nodes: int, num_forward: int) -> T
         Nodes of the supergraph.
     num_forward
         Forward types.
+    self_edges
+        Add an edge from each node to itself, of the last type.
     """
     kinds = np.concatenate([types, types + np.int32(num_forward)]).astype(np.int32)
     sources = np.concatenate([edges[:, 0], edges[:, 1]]).astype(np.int32)
     targets = np.concatenate([edges[:, 1], edges[:, 0]]).astype(np.int32)
     order = np.lexsort((sources, targets, kinds))
-    return TypedEdges(num_nodes, 2 * num_forward, kinds[order], targets[order], sources[order])
+    kinds, targets, sources = kinds[order], targets[order], sources[order]
+    if self_edges:
+        nodes = np.arange(num_nodes, dtype=np.int32)
+        kinds = np.concatenate([kinds, np.full(num_nodes, 2 * num_forward, np.int32)])
+        targets, sources = np.concatenate([targets, nodes]), np.concatenate([sources, nodes])
+    return TypedEdges(num_nodes, 2 * num_forward + self_edges, kinds, targets, sources)

@@ -22,7 +22,7 @@ class Supergraph:
     Parameters
     ----------
     edges
-        All edges and their reverses.
+        All edges and their reverses, and self edges if there are any.
     subtokens
         (s,) int64 buckets, node after node.
     subtoken_starts
@@ -67,6 +67,8 @@ class Supergraph:
         num_forward: int,
         first_nodes: GlobalIndices,
         layout: Layout | None = None,
+        *,
+        self_edges: bool = False,
     ) -> "Supergraph":
         """Return the union of the graphs of `batch`, in order.
 
@@ -82,6 +84,8 @@ class Supergraph:
             (g,) number in the store of each graph's first node.
         layout
             Another order of the nodes than the store's.
+        self_edges
+            Add an edge from each node to itself, of a type of its own.
         """
         num_nodes = len(batch.subtoken_counts)
         order = np.arange(num_nodes) if layout is None else layout.order
@@ -93,7 +97,7 @@ class Supergraph:
         choices = batch.graphs["num_candidates"]
         subtoken_starts = np.concatenate([[0], np.cumsum(batch.subtoken_counts, dtype=np.int64)])
         return Supergraph(
-            both_ways(types, edges, num_nodes, num_forward),
+            both_ways(types, edges, num_nodes, num_forward, self_edges=self_edges),
             batch.subtokens.astype(np.int64),
             subtoken_starts,
             batch.candidates["node"] + np.repeat(starts, choices),

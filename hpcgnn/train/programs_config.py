@@ -25,6 +25,7 @@ class ProgramsConfig:
         "graph that does not fit it; the others are ordered anew",
     )
     filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
+    self_edges: bool = option(False, "an edge from each node to itself, of a type of its own")
     hidden: int = option(128, "width of node states")
     dropout: float = option(0.0, "probability, for the messages into the GRU cell")
     nodes: int = option(4096, "nodes of a supergraph; a larger graph is one of its own")

@@ -29,7 +29,8 @@ class ProgramFacts(Facts):
     num_graphs, num_train
         Graphs of all splits, and those that are trained on.
     num_buckets, num_types, steps
-        Buckets of sub-tokens, types of edges with their reverses, steps of message passing.
+        Buckets of sub-tokens, types of edges with their reverses (self edges not counted), steps of
+        message passing.
     """
 
     num_graphs: int
@@ -68,7 +69,7 @@ def model_of(facts: ProgramFacts, config: ProgramsConfig, seed: int, dtype: torc
     """
     shape = GGNNShape(
         num_buckets=facts.num_buckets,
-        num_types=facts.num_types,
+        num_types=facts.num_types + config.self_edges,
         hidden=config.hidden,
         steps=facts.steps,
         dropout=config.dropout,

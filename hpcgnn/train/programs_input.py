@@ -146,7 +146,9 @@ class ProgramInput:
         # Masks of dropout belong to nodes, so that they do not depend on the packing.
         ids = mine << _NODE_BITS
         layout = lay_out(part, block, most) if block and most else None
-        graph = Supergraph.build(part, self._num_forward, ids, layout)
+        graph = Supergraph.build(
+            part, self._num_forward, ids, layout, self_edges=self._config.self_edges
+        )
         supernodes = graph.supernodes
         propagator = make_propagator(
             name,

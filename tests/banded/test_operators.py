@@ -72,6 +72,21 @@ def test_supergraph_keeps_graphs_apart() -> None:
     assert np.array_equal(edges.counts(), matrices.sum(axis=2).T)
 
 
+def test_self_edges_are_of_the_last_type() -> None:
+    batch = random_batch([3, 8], 2)
+    ids = batch.node_starts[:-1]
+    plain = Supergraph.build(batch, NUM_FORWARD, ids).edges
+    edges = Supergraph.build(batch, NUM_FORWARD, ids, self_edges=True).edges
+    matrices = dense(edges)
+    assert edges.num_types == plain.num_types + 1 == len(matrices)
+    assert np.array_equal(matrices[:-1], dense(plain))
+    assert np.array_equal(matrices[-1], np.eye(11))
+    x = np.random.default_rng(2).normal(size=(11, 5))
+    pairs, band = TypedPairs(edges, OFF), BandedOperator(edges, 11, np.float64, OFF)
+    np.testing.assert_allclose(pairs.gather.apply(x)[-11:], x)
+    np.testing.assert_allclose(band.apply(x), stacked(matrices) @ x, atol=1e-12)
+
+
 def test_no_graphs() -> None:
     graph = supergraph([], 1)
     assert graph.num_nodes == 0

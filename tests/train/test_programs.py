@@ -112,6 +112,7 @@ def test_a_stop_changes_nothing(comm: MPI.Intracomm, store: Path, comm_tmp_path:
 @pytest.mark.max_ranks(2)
 def test_it_learns(comm: MPI.Intracomm, store: Path, comm_tmp_path: Path) -> None:
     settings = ("train.epochs=25", "train.learning_rate=0.02", "train.schedule=linear")
+    settings += ("programs.self_edges=true",)
     run = train(comm, make(store, comm_tmp_path / "run", *settings))
     if comm.rank == 0:
         summary = run.summary
