@@ -1,5 +1,5 @@
 #!/bin/bash
-# Check everything: style, types, layers, C++ tests, and the Python suite serially and on 4 ranks.
+# Check everything: style, types, layers, C++ tests, and the Python suite on one rank and on 4.
 #
 #   bash tests/run.sh [--all] [PYTEST ARGUMENTS]
 #
@@ -63,7 +63,8 @@ stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_
 stage "C++ build" 1200 cmake --build build/tests --parallel "$(nproc)"
 stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
 
-stage "pytest serially" 1200 "${PYTEST[@]}" "${arguments[@]}"
+# A worker process for each core; every test still runs on one rank.
+stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(nproc)" "${arguments[@]}"
 if $all; then
     ranks 3 1200
     ranks 8 1800
