@@ -136,20 +136,19 @@ class CoveredExchange:
         rows, columns = redistribute(
             self._grid.layer, self._owners, pattern.result_map.to_global(rows), columns
         )
-        targets, numbers = np.unique(rows, return_inverse=True)
+        # Senders come in order of their rows, and send entries row by row: nothing is to be sorted.
+        first = np.flatnonzero(np.diff(rows, prepend=-1))
+        targets = rows[first]
         local = row_map.to_local(columns)
         positions = pattern.column_positions()
         if positions is not None:
             local = positions[local]
         # A CSR of the entries by target row, transposed: rows are own columns, columns are targets.
-        order = np.argsort(numbers, kind="stable")
-        counts = np.bincount(numbers, minlength=len(targets))
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         indptr, indices, _, source = transpose_csr(
-            indptr, np.ascontiguousarray(local[order]), None, pattern.shape[1], with_source=True
+            np.append(first, len(rows)), local, None, pattern.shape[1], with_source=True
         )
         assert source is not None
-        self._order = order[source]
+        self._order = source
         self._pushed_pattern = LocalCSR(indptr, indices, None, (pattern.shape[1], len(targets)))
         return targets
 
