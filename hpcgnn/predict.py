@@ -28,6 +28,7 @@ from hpcgnn.storage import (
     check_output,
 )
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.device import require_device
 from hpcgnn.train.inference import infer, order_as_asked, order_by_id, write_rows
 from hpcgnn.train.programs_predictions import predict_programs
 from hpcgnn.train.saved_model import SavedModel, load_saved_graph, open_saved_model
@@ -113,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         help="program graphs: leave out edges that blocks of this size, and the run's supernodes, "
         "do not hold (default: 0, all edges)",
     )
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
     add("--json", action="store_true", help="print what was written as JSON")
     return parser
 
@@ -128,7 +130,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         On any fault of the input; an earlier file at the output stays whole.
     """
     with agree(grid.world):
-        saved = open_saved_model(options.run, options.seed, options.store)
+        saved = open_saved_model(options.run, options.seed, options.store).on(options.device)
+        require_device(saved.config)
         if grid.rank == 0:
             check_output(options.output)
         if options.block and saved.config.train.task != "programs":

@@ -5,6 +5,7 @@ from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.banded import typed_linear
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.moments import moments
 from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, rematerialised
 from hpcgnn.autograd.scatter import add_rows
@@ -21,6 +22,7 @@ __all__ = [
     "dropout",
     "edge_draw",
     "graph_linear",
+    "memory_of",
     "moments",
     "relu",
     "rematerialised",

@@ -1,39 +1,52 @@
 """Aggregation of node rows as a torch function: the primal and its adjoint."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.sparse import AggregationOperator
 
-__all__ = ["aggregate"]
+__all__ = ["aggregate", "applied"]
 
 
 class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, operator: AggregationOperator) -> Tensor:
         ctx.operator = operator
-        return torch.from_numpy(operator.apply(x.detach().contiguous().numpy()))
+        return applied(operator.apply, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,) = gradients
-        rows = ctx.operator.apply_transpose(gradient.contiguous().numpy())
-        return torch.from_numpy(rows), None
+        return applied(ctx.operator.apply_transpose, gradient), None
+
+
+def applied(product: Callable[[Any], Any], x: Tensor) -> Tensor:
+    """Return what a product makes of the rows `x`, in their memory and without history.
+
+    Collective where the product is.
+    """
+    memory = memory_of(x)
+    with memory.ordered():
+        return memory.tensor(product(memory.array(x.contiguous())))
 
 
 def aggregate(operator: AggregationOperator, x: Tensor) -> Tensor:
     """Return ``A x``; its gradient is ``Aᵀ g``, so it is right on directed graphs too.
 
-    Collective, and so is its backward pass: all ranks must differentiate the same expression.
+    Collective, and so is its backward pass: all ranks must differentiate the same expression. On a
+    GPU that sends messages from torch's thread, which MPI must have been started to allow.
 
     Parameters
     ----------
     operator
         The matrix A.
     x
-        (input rows, width) float32 or float64, on the CPU.
+        (input rows, width) float32 or float64, where the matrix is; on a GPU neither it nor the
+        result is copied.
 
     Returns
     -------

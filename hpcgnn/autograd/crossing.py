@@ -8,7 +8,7 @@ from torch.utils.dlpack import from_dlpack
 
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 
-__all__ = ["as_device_array", "as_tensor", "shared_stream"]
+__all__ = ["as_device_array", "as_tensor", "own_stream", "shared_stream"]
 
 
 @contextlib.contextmanager
@@ -22,6 +22,18 @@ def shared_stream() -> Iterator[None]:
     stream = torch.cuda.current_stream()
     with load_cupy().cuda.ExternalStream(stream.cuda_stream, stream.device_index):
         yield
+
+
+@contextlib.contextmanager
+def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
+    """Let torch and CuPy work on a new stream of a GPU, in this thread, while the block runs.
+
+    Not collective.
+    """
+    torch.cuda.set_device(place)
+    stream = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream), shared_stream():
+        yield stream
 
 
 def as_device_array(tensor: torch.Tensor) -> DeviceArray:

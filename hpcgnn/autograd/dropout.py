@@ -8,11 +8,10 @@ rematerialised forward pass draws the same mask again.
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import GlobalIndices
 
 __all__ = ["DropoutKey", "dropout"]
@@ -59,10 +58,12 @@ class _Dropout(torch.autograd.Function):
 
 
 def _masked(x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
-    rows = x.detach().contiguous().numpy()
-    out = np.empty_like(rows)
-    kernels.dropout_rows(rows, node_ids, word, p, out)
-    return torch.from_numpy(out)
+    memory = memory_of(x)
+    out = memory.empty(x, tuple(x.shape))
+    with memory.ordered():
+        rows = memory.array(x.contiguous())
+        memory.kernels.dropout_rows(rows, node_ids, word, p, memory.array(out))
+    return out
 
 
 def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float) -> Tensor:
@@ -75,7 +76,7 @@ def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float
     x
         (rows, width) float32 or float64.
     node_ids
-        (rows,) int64 original ids, which the mask is drawn from.
+        (rows,) int64 original ids, which the mask is drawn from; a CuPy array for rows on a GPU.
     key
         The draw; None returns `x` unchanged, as in evaluation.
     p

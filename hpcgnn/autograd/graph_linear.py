@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.aggregate import applied
 from hpcgnn.sparse import AggregationOperator, ComputationOrder, choose_order
-from hpcgnn.typing import Array
 
 __all__ = ["graph_linear"]
 
@@ -18,14 +18,14 @@ class _GraphLinear(torch.autograd.Function):
     ) -> Tensor:
         ctx.operator, ctx.order = operator, order
         if order.aggregate_first:
-            aggregated = torch.from_numpy(operator.apply(_rows(x)))
+            aggregated = applied(operator.apply, x)
             ctx.save_for_backward(aggregated, weight)
             with operator.trace.span("dense.project", order=order.forward):
                 return aggregated @ weight.t()
         ctx.save_for_backward(x, weight)
         with operator.trace.span("dense.project", order=order.forward):
             projected = x @ weight.t()
-        return torch.from_numpy(operator.apply(_rows(projected)))
+        return applied(operator.apply, projected)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
@@ -37,9 +37,9 @@ class _GraphLinear(torch.autograd.Function):
         if order.aggregate_first and order.project_first and needs_input:
             with operator.trace.span("dense.project", order=order.backward):
                 projected = gradient @ weight
-            for_input = torch.from_numpy(operator.apply_transpose(_rows(projected)))
+            for_input = applied(operator.apply_transpose, projected)
         elif needs_input or not order.aggregate_first:
-            aggregated = torch.from_numpy(operator.apply_transpose(_rows(gradient)))
+            aggregated = applied(operator.apply_transpose, gradient)
             if needs_input:
                 with operator.trace.span("dense.project", order=order.backward):
                     for_input = aggregated @ weight
@@ -48,10 +48,6 @@ class _GraphLinear(torch.autograd.Function):
         with operator.trace.span("dense.weight_gradient"):
             for_weight = gradient.t() @ kept
         return for_input, for_weight, None, None
-
-
-def _rows(x: Tensor) -> Array:
-    return x.detach().contiguous().numpy()
 
 
 def graph_linear(operator: AggregationOperator, x: Tensor, weight: Tensor) -> Tensor:
@@ -67,7 +63,7 @@ def graph_linear(operator: AggregationOperator, x: Tensor, weight: Tensor) -> Te
     operator
         The matrix A.
     x
-        (input rows, in_width) float32 or float64, on the CPU.
+        (input rows, in_width) float32 or float64, where the matrix is.
     weight
         (out_width, in_width), as in `torch.nn.Linear`.
 

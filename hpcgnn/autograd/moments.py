@@ -16,16 +16,17 @@ class _Moments(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
         width = x.shape[1]
         first = np.empty(width + 1)
-        first[:width] = x.sum(0, dtype=torch.float64).numpy()
+        first[:width] = x.sum(0, dtype=torch.float64).cpu().numpy()
         first[width] = len(x)
         sums(first)
         count = first[width]
-        mean = torch.from_numpy(first[:width] / max(count, 1.0))
+        mean = torch.from_numpy(first[:width] / max(count, 1.0)).to(x.device)
         centre = mean.to(x.dtype)
-        second = (x - centre).square_().sum(0, dtype=torch.float64).numpy()
+        second = (x - centre).square_().sum(0, dtype=torch.float64).cpu().numpy()
         sums(second)
         # The rows were centred on the rounded mean.
-        variance = torch.from_numpy(second / max(count, 1.0)) - (mean - centre).square()
+        mean_square = torch.from_numpy(second / max(count, 1.0)).to(x.device)
+        variance = mean_square - (mean - centre).square()
         ctx.sums, ctx.count = sums, max(float(count), 1.0)
         ctx.save_for_backward(x, centre)
         total = torch.tensor(count, dtype=torch.float64)
@@ -35,9 +36,9 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, centre = ctx.saved_tensors
-        both = torch.stack(gradients[:2]).double()
+        both = torch.stack(gradients[:2]).double().cpu()
         ctx.sums(both.numpy())
-        for_mean, for_variance = (both / ctx.count).to(x.dtype)
+        for_mean, for_variance = (both / ctx.count).to(x)
         return torch.addcmul(for_mean, x - centre, for_variance, value=2), None
 
 
@@ -53,7 +54,7 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     Parameters
     ----------
     x
-        (rows, width) float32 or float64, on the CPU; a rank may have no rows.
+        (rows, width) float32 or float64; a rank may have no rows.
     sums
         Adds up an array over the ranks.
 

@@ -10,7 +10,7 @@ from hpcgnn.sparse import OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, Mask
 
-__all__ = ["BandedOperator", "held_edges", "inside_band"]
+__all__ = ["BandedOperator", "Blocks", "held_edges", "inside_band"]
 
 
 def inside_band(edges: TypedEdges, block: int) -> Mask:
@@ -35,7 +35,7 @@ def held_edges(edges: TypedEdges, block: int, supernodes: Supernodes | None) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class _Blocks:
+class Blocks:
     """Dense blocks: `centre` (K, S P, S), `upper` and `lower` (K - 1, S P, S)."""
 
     centre: FloatArray
@@ -70,6 +70,8 @@ class BandedOperator:
     ----------
     dropped
         Edges that were left out.
+    blocks
+        C, U and L.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class BandedOperator:
             touched = supernodes.touch(kept)
             self._slices = SupernodeSlices(kept.select(touched), supernodes, dtype)
             kept = kept.select(~touched)
-        self._blocks = self._fill(kept, dtype)
+        self.blocks = self._fill(kept, dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -103,7 +105,7 @@ class BandedOperator:
     @property
     def num_bytes(self) -> int:
         """Bytes of the blocks and slices."""
-        blocks = self._blocks
+        blocks = self.blocks
         more = 0 if self._slices is None else self._slices.num_bytes
         return more + sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
 
@@ -114,10 +116,10 @@ class BandedOperator:
         """
         with self.trace.span("interior.forward"):
             tall = self._padded(x, self._block)
-            sums: Array = np.matmul(self._blocks.centre, tall)
+            sums: Array = np.matmul(self.blocks.centre, tall)
             if self._num_blocks > 1:
-                sums[:-1] += np.matmul(self._blocks.upper, tall[1:])
-                sums[1:] += np.matmul(self._blocks.lower, tall[:-1])
+                sums[:-1] += np.matmul(self.blocks.upper, tall[1:])
+                sums[1:] += np.matmul(self.blocks.lower, tall[:-1])
             result = sums.reshape(-1, x.shape[1])[: self.shape[0]]
             if self._slices is not None:
                 self._slices.add(x, result)
@@ -132,7 +134,7 @@ class BandedOperator:
             tall = self._padded(gradient, self._block * self._num_types)
             centre, upper, lower = (
                 each.transpose(0, 2, 1)
-                for each in (self._blocks.centre, self._blocks.upper, self._blocks.lower)
+                for each in (self.blocks.centre, self.blocks.upper, self.blocks.lower)
             )
             sums: Array = np.matmul(centre, tall)
             if self._num_blocks > 1:
@@ -143,11 +145,11 @@ class BandedOperator:
                 self._slices.add_transpose(gradient, result)
             return result
 
-    def _fill(self, edges: TypedEdges, dtype: type[np.float32] | type[np.float64]) -> _Blocks:
+    def _fill(self, edges: TypedEdges, dtype: type[np.float32] | type[np.float64]) -> Blocks:
         size, types = self._block, self._num_types
         shape = (size * types, size)
         count = self._num_blocks
-        blocks = _Blocks(
+        blocks = Blocks(
             np.zeros((count, *shape), dtype),
             np.zeros((count - 1, *shape), dtype),
             np.zeros((count - 1, *shape), dtype),

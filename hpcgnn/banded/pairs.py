@@ -4,7 +4,7 @@ import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.banded.edges import TypedEdges
-from hpcgnn.sparse import OperatorSize
+from hpcgnn.sparse import LocalCSR, OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices, Offsets
 
@@ -40,6 +40,14 @@ class LocalOperator:
     def shape(self) -> tuple[int, int]:
         """Rows of the result and of the input."""
         return self.size.num_rows, self.size.num_columns
+
+    @property
+    def both_ways(self) -> tuple[LocalCSR, LocalCSR]:
+        """The matrix and its transpose."""
+        return (
+            LocalCSR(*self._pattern, None, self.shape),
+            LocalCSR(*self._transpose, None, self.shape[::-1]),
+        )
 
     def apply(self, x: Array) -> Array:
         """Return ``A x``.

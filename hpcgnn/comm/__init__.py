@@ -14,6 +14,7 @@ from hpcgnn.comm.collective import (
     bcast,
     raise_on_all,
 )
+from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.host_memory import HostMemory
 from hpcgnn.comm.launch import run_mpi_command
@@ -51,4 +52,5 @@ __all__ = [
     "start_broadcast",
     "start_reduce",
     "sum_over_ranks",
+    "takes_device_memory",
 ]

@@ -8,6 +8,7 @@ each one contiguous MPI datatype, so that no count passes 2^31 however wide the 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mpi4py import MPI
 
@@ -175,6 +176,13 @@ class CommPlan:
             times = np.unique(np.concatenate(busy)).tolist()
         ghosts, owned = (self.recv_counts, as_owners), (self.send_counts, as_readers)
         return group_by_time(times, self.peers, ghosts, owned)
+
+    @cached_property
+    def everything(self) -> Stage:
+        """The whole exchange as one stage: a message for each peer each way, in neighbour order."""
+        together = np.zeros(len(self.peers), np.int32)
+        (stage,) = self.stages(together, together, [0])
+        return stage
 
     def rows_of(self, stage: Stage) -> LocalIndices:
         """Return the rows of the owner's array that a stage sends, int32 by its messages.

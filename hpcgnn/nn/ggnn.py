@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import DropoutKey, dropout
+from hpcgnn.autograd import DropoutKey, dropout, memory_of
 from hpcgnn.banded import Supergraph
 from hpcgnn.nn.ggnn_propagators import Propagator
 from hpcgnn.nn.model import TrainableModule
@@ -89,14 +89,18 @@ class GGNN(TrainableModule):
         key
             The draw of dropout masks; None: evaluation.
         """
-        tokens, starts = torch.from_numpy(graph.subtokens), torch.from_numpy(graph.subtoken_starts)
+        place = self.bias_PH.device
+        tokens = torch.from_numpy(graph.subtokens).to(place)
+        starts = torch.from_numpy(graph.subtoken_starts).to(place)
+        node_ids = torch.from_numpy(graph.node_ids).to(place)
+        ids = memory_of(node_ids).array(node_ids)
         state_NH: Tensor = self.embedding(tokens, starts[:-1])
         for step in range(self.shape.steps):
             messages_NH = propagator(state_NH, self.weight_PHH, self.bias_PH)
-            place = None if key is None else key.at(step)
-            messages_NH = dropout(messages_NH, graph.node_ids, place, self.shape.dropout)
+            draw = None if key is None else key.at(step)
+            messages_NH = dropout(messages_NH, ids, draw, self.shape.dropout)
             state_NH = self.cell(messages_NH, state_NH)
-        scores: Tensor = self.readout(state_NH[torch.from_numpy(graph.candidates)])
+        scores: Tensor = self.readout(state_NH[torch.from_numpy(graph.candidates).to(place)])
         return scores.squeeze(1)
 
 
@@ -151,10 +155,10 @@ def candidate_loss(
     loss, correct
         A scalar, and (g,) bool: the right candidate has the highest score.
     """
-    owners_M = torch.from_numpy(graph.candidate_graphs)
-    starts, labels = torch.from_numpy(graph.candidate_starts), torch.from_numpy(graph.labels)
+    arrays = graph.candidate_graphs, graph.candidate_starts, graph.labels
+    owners_M, starts, labels = (torch.from_numpy(each).to(logits_M.device) for each in arrays)
     counts = starts[1:] - starts[:-1]
-    places_M = torch.arange(len(owners_M)) - starts[owners_M]
+    places_M = torch.arange(len(owners_M), device=logits_M.device) - starts[owners_M]
     width = int(counts.max()) if graph.num_graphs else 1
     table = logits_M.new_full((graph.num_graphs, width), -torch.inf)
     table = table.index_put((owners_M, places_M), logits_M)

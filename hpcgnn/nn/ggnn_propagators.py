@@ -3,13 +3,17 @@
 All give ``sum_p A_p E W_p`` and the bias of each type for every edge, over the edges they keep.
 """
 
+import copy
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd import aggregate, typed_linear
+from hpcgnn.autograd.band import TorchBand
 from hpcgnn.banded import BandedOperator, Supernodes, TypedEdges, TypedPairs, held_edges
+from hpcgnn.banded.device import DevicePairs
 from hpcgnn.errors import InputError
 from hpcgnn.trace import TraceRecorder
 
@@ -38,6 +42,10 @@ class Propagator(Protocol):
 
     dropped: int
 
+    def on_gpu(self, place: torch.device, precision: str) -> "Propagator":
+        """Return the same on the current GPU; a band multiplies with this precision."""
+        ...
+
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node."""
         ...
@@ -64,8 +72,20 @@ class SparsePropagator:
         self, edges: TypedEdges, dtype: torch.dtype, trace: TraceRecorder, dropped: int = 0
     ) -> None:
         self.dropped = dropped
-        self._pairs = TypedPairs(edges, trace)
+        self._pairs: TypedPairs | DevicePairs = TypedPairs(edges, trace)
         self._counts_NP = torch.from_numpy(edges.counts()).to(dtype)
+
+    def on_gpu(self, place: torch.device, precision: str) -> "SparsePropagator":
+        """Return the same on the current GPU.
+
+        Not collective.
+        """
+        del precision
+        assert isinstance(self._pairs, TypedPairs)
+        found = copy.copy(self)
+        found._pairs = DevicePairs.upload(self._pairs)
+        found._counts_NP = self._counts_NP.to(place)
+        return found
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node.
@@ -109,6 +129,17 @@ class BandedPropagator:
         self.dropped = self.operator.dropped
         kept = edges.select(held_edges(edges, block, supernodes))
         self._counts_NP = torch.from_numpy(kept.counts()).to(dtype)
+        self._multiply: partial[Tensor] | TorchBand = partial(aggregate, self.operator)
+
+    def on_gpu(self, place: torch.device, precision: str) -> "BandedPropagator":
+        """Return the same on a GPU.
+
+        Not collective.
+        """
+        found = copy.copy(self)
+        found._multiply = TorchBand(self.operator, precision, place)
+        found._counts_NP = self._counts_NP.to(place)
+        return found
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node.
@@ -116,7 +147,7 @@ class BandedPropagator:
         Not collective.
         """
         num_types, width, out_width = weight_PHH.shape
-        sums = aggregate(self.operator, state_NH).view(-1, num_types * width)
+        sums = self._multiply(state_NH).view(-1, num_types * width)
         mapped_NH = sums @ weight_PHH.view(num_types * width, out_width)
         return torch.addmm(mapped_NH, self._counts_NP, bias_PH)
 
@@ -143,6 +174,16 @@ class HybridPropagator:
         outside = edges.select(~held_edges(edges, block, supernodes))
         self.remainder = len(outside)
         self._sparse = SparsePropagator(outside, dtype, trace) if self.remainder else None
+
+    def on_gpu(self, place: torch.device, precision: str) -> "HybridPropagator":
+        """Return the same on the current GPU.
+
+        Not collective.
+        """
+        found = copy.copy(self)
+        found._banded = self._banded.on_gpu(place, precision)
+        found._sparse = None if self._sparse is None else self._sparse.on_gpu(place, precision)
+        return found
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node.

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, memory_of
 from hpcgnn.nn.shape import ModelShape
 from hpcgnn.sparse import AggregationOperator, RankSums
 from hpcgnn.typing import GlobalIndices, LocalIndices
@@ -63,7 +63,7 @@ class LayerView:
     operators
         The aggregations that the model asked for, from input rows to output rows.
     node_ids
-        (input rows,) int64 original ids.
+        (input rows,) int64 original ids; a CuPy array where rows are on a GPU.
     sums
         Adds up an array over the block rows.
     kept
@@ -106,7 +106,7 @@ class LayerView:
         ids = self.node_ids
         for step in (self, *self.following):
             if step.kept is not None:
-                ids = ids[step.kept.numpy()]
+                ids = ids[memory_of(step.kept).array(step.kept)]
         return ids
 
 
@@ -119,7 +119,7 @@ class GraphView:
     operators
         The aggregations that the model asked for, over all local nodes.
     node_ids
-        (N,) int64 original ids of the local nodes.
+        (N,) int64 original ids of the local nodes, as in `LayerView`.
     sums
         Adds up an array over the block rows.
     active

@@ -1,11 +1,12 @@
 """A CSR matrix in the memory of a GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.arguments import Half
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupSizeRule
+from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
 from hpcgnn.sparse.local import LocalCSR
 
 __all__ = ["DeviceCSR"]
@@ -17,23 +18,24 @@ class DeviceCSR:
 
     Parameters
     ----------
+    host
+        The matrix it was copied from.
     indptr, indices, values, rows
         CuPy arrays, as in `LocalCSR`.
-    shape
-        Rows and columns of the whole matrix.
-    groups
-        Of `indptr`.
+    rule
+        Chooses the size of the neighbour groups.
     """
 
+    host: LocalCSR
     indptr: DeviceArray
     indices: DeviceArray
     values: DeviceArray | None
     rows: DeviceArray | None
-    shape: tuple[int, int]
-    groups: cuda.DeviceGroups
+    rule: GroupRule
+    _groups: dict[int, cuda.DeviceGroups] = field(default_factory=dict)
 
     @classmethod
-    def upload(cls, matrix: LocalCSR, rule: GroupSizeRule = PAPER_RULE) -> "DeviceCSR":
+    def upload(cls, matrix: LocalCSR, rule: GroupRule = PAPER_RULE) -> "DeviceCSR":
         """Copy a matrix to the current device.
 
         Not collective.
@@ -43,18 +45,36 @@ class DeviceCSR:
         matrix
             In host memory; its indices are trusted.
         rule
-            Chooses the size of the groups from stored rows and entries.
+            Chooses the size of the neighbour groups.
         """
         cupy = load_cupy()
-        size = rule.size(len(matrix.indptr) - 1, matrix.nnz)
         return cls(
+            host=matrix,
             indptr=cupy.asarray(matrix.indptr),
             indices=cupy.asarray(matrix.indices),
             values=None if matrix.values is None else cupy.asarray(matrix.values),
             rows=None if matrix.rows is None else cupy.asarray(matrix.rows),
-            shape=matrix.shape,
-            groups=cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size)),
+            rule=rule,
         )
+
+    @cached_property
+    def transposed(self) -> "DeviceCSR":
+        """The transpose on the device, made at the first use and kept."""
+        return DeviceCSR.upload(self.host.transposed, self.rule)
+
+    def groups(self, width: int) -> cuda.DeviceGroups:
+        """Return the groups for products with `width` columns, made at the first use and kept.
+
+        Not collective.
+        """
+        if width not in self._groups:
+            host = self.host
+            size = self.rule.choose(host.indptr, host.indices, host.shape[1], width)
+            known = {each.host.size: each for each in self._groups.values()}
+            if size not in known:
+                known[size] = cuda.DeviceGroups.upload(cuda.neighbor_groups(host.indptr, size))
+            self._groups[width] = known[size]
+        return self._groups[width]
 
     def matmul(
         self,
@@ -85,5 +105,5 @@ class DeviceCSR:
             rows=self.rows,
             accumulate=accumulate,
             half=half,
-            groups=self.groups,
+            groups=self.groups(x.shape[1]),
         )

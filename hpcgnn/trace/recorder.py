@@ -13,6 +13,7 @@ from time import perf_counter_ns, time_ns
 from typing import Any, Self
 
 from hpcgnn.errors import InputError
+from hpcgnn.trace.clock import DeviceClock
 from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, check_name, phase_of
 from hpcgnn.trace.sink import TraceSink
 from hpcgnn.trace.span import NO_SPAN, Peers, Position, RecordedSpan, Span
@@ -45,6 +46,10 @@ class TraceRecorder:
         self._buffer: list[dict[str, Any]] = []
         self._known_names: set[str] = set()
         self._totals: dict[str, list[int]] = {}
+        self._clock: DeviceClock | None = None
+        # Spans that the device may not have reached the end of, with their records.
+        self._unmeasured: list[tuple[RecordedSpan, dict[str, Any]]] = []
+        self._device_ns: dict[str, int] = {}
 
     @classmethod
     def open(
@@ -105,6 +110,15 @@ class TraceRecorder:
         """Return a recorder that records nothing and costs nothing measurable."""
         return cls(None, enabled=False)
 
+    def use_clock(self, clock: DeviceClock) -> None:
+        """Measure from now on what spans issue to a device, too.
+
+        A span's record then has ``device_ns`` and ``device_self_ns`` beside the host's times, and
+        totals have ``device_seconds``. The device is asked at `flush`, which waits for it.
+        """
+        if self._enabled:
+            self._clock = clock
+
     @property
     def enabled(self) -> bool:
         """Whether spans are recorded at all."""
@@ -154,6 +168,7 @@ class TraceRecorder:
             position=self._position,
             open_spans=self._open_spans,
             finish=self._finish,
+            clock=self._clock,
         )
 
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
@@ -161,11 +176,17 @@ class TraceRecorder:
         self._position = (seed, epoch, step)
 
     def totals(self) -> dict[str, dict[str, float]]:
-        """Return count, self seconds, rows and bytes by span name, since the start."""
-        return {
+        """Return count, self seconds, rows and bytes by span name, since the start.
+
+        With a device's clock also ``device_seconds``, of spans that were flushed.
+        """
+        found: dict[str, dict[str, float]] = {
             name: {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
             for name, (count, self_ns, rows, size) in sorted(self._totals.items())
         }
+        for name, device_ns in self._device_ns.items():
+            found[name]["device_seconds"] = device_ns * _NANO
+        return found
 
     def seconds_by_phase(self) -> dict[str, float]:
         """Return self seconds by phase; their sum is the time covered by outermost spans."""
@@ -185,6 +206,7 @@ class TraceRecorder:
             If the file cannot be written; the trace then goes on in memory only. It can happen on
             one rank alone: the caller has to agree on it before the next collective.
         """
+        self._measure()
         if self._sink is None:
             return
         records, self._buffer = self._buffer, []
@@ -212,5 +234,16 @@ class TraceRecorder:
         total = self._totals.setdefault(span.name, [0, 0, 0, 0])
         for position, value in enumerate((1, span.self_ns, span.rows, span.bytes)):
             total[position] += value
+        record = span.record(self._origin_ns) if self._keeps_records else {}
         if self._keeps_records:
-            self._buffer.append(span.record(self._origin_ns))
+            self._buffer.append(record)
+        if self._clock is not None:
+            self._unmeasured.append((span, record))
+
+    def _measure(self) -> None:
+        for span, record in self._unmeasured:
+            span.measure()
+            own = span.device_self_ns
+            self._device_ns[span.name] = self._device_ns.get(span.name, 0) + own
+            record |= {"device_ns": span.device_ns, "device_self_ns": own}
+        self._unmeasured.clear()

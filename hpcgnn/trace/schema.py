@@ -25,7 +25,20 @@ PHASES = frozenset(
 """Every span belongs to one of these; a detail may follow after a dot."""
 
 RESERVED_KEYS = frozenset(
-    {"schema", "t_ns", "dur_ns", "self_ns", "seed", "epoch", "step", "name", "rows", "bytes"}
+    {
+        "schema",
+        "t_ns",
+        "dur_ns",
+        "self_ns",
+        "device_ns",
+        "device_self_ns",
+        "seed",
+        "epoch",
+        "step",
+        "name",
+        "rows",
+        "bytes",
+    }
 )
 """Keys of a span record that an attribute must not overwrite."""
 

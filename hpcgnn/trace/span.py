@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Self, TypeAlias
 
+from hpcgnn.trace.clock import DeviceClock
+
 __all__ = ["NO_SPAN", "Peers", "Position", "RecordedSpan", "Span"]
 
 Peers: TypeAlias = Sequence[Sequence[int]]
@@ -41,16 +43,23 @@ class RecordedSpan(Span):
         The stack of spans that are open around this one, shared by all spans of a recorder.
     position
         Seed, epoch and step when it begins.
+    clock
+        Of the device that the work inside is issued to; None: there is none.
     """
 
     __slots__ = (
         "_attributes",
+        "_clock",
         "_finish",
+        "_marks",
+        "_nested_device_ns",
         "_nested_ns",
         "_open_spans",
+        "_parent",
         "_position",
         "_start_ns",
         "bytes",
+        "device_ns",
         "duration_ns",
         "name",
         "peers",
@@ -68,20 +77,28 @@ class RecordedSpan(Span):
         position: Position,
         open_spans: "list[RecordedSpan]",
         finish: "Callable[[RecordedSpan], None]",
+        clock: DeviceClock | None,
     ) -> None:
         self.name, self.rows, self.bytes, self.peers = name, rows, bytes, peers
         self._attributes = attributes
         self._position = position
         self._open_spans = open_spans
         self._finish = finish
-        self._nested_ns = 0
+        self._nested_ns = self._nested_device_ns = 0
+        self._clock, self._marks = clock, list[Any]()
+        self._parent: RecordedSpan | None = None
 
     def __enter__(self) -> Self:
+        if self._clock is not None:
+            self._parent = self._open_spans[-1] if self._open_spans else None
+            self._marks.append(self._clock.mark())
         self._open_spans.append(self)
         self._start_ns = perf_counter_ns()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self._clock is not None:
+            self._marks.append(self._clock.mark())
         self.duration_ns = perf_counter_ns() - self._start_ns
         closed = self._open_spans.pop()
         assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
@@ -98,6 +115,18 @@ class RecordedSpan(Span):
     def self_ns(self) -> int:
         """Duration less that of the spans directly inside it."""
         return self.duration_ns - self._nested_ns
+
+    @property
+    def device_self_ns(self) -> int:
+        """The device's time less that of the spans directly inside it; of a `measured` span."""
+        return self.device_ns - self._nested_device_ns
+
+    def measure(self) -> None:
+        """Ask the device how long the work that was issued inside took; nested spans come first."""
+        assert self._clock is not None
+        self.device_ns = self._clock.ns_between(*self._marks)
+        if self._parent is not None:
+            self._parent._nested_device_ns += self.device_ns
 
     def record(self, origin_ns: int) -> dict[str, Any]:
         """Return the finished span as a record of the trace file."""

@@ -8,6 +8,7 @@ from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
+from hpcgnn.train.device import Device
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.typing import GlobalIndices
 
@@ -22,6 +23,7 @@ def read_products(
     directed: bool,
     trace: TraceRecorder,
     node_ids: GlobalIndices,
+    device: Device,
 ) -> tuple[AdjacencyProducts, dict[str, int]]:
     """Read the adjacency as the model wants it; return its products, and sizes for the summary.
 
@@ -37,6 +39,8 @@ def read_products(
         Whether edges have a direction.
     node_ids
         (num_local,) int64 original ids.
+    device
+        Where the products are to run.
 
     Raises
     ------
@@ -45,7 +49,7 @@ def read_products(
     """
     wanted, matrix = read_matrix(grid, config, store, row_map, directed)
     products = AdjacencyProducts(
-        grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids
+        grid, matrix, wanted, config.exchange, config.train.dtype, trace, node_ids, device
     )
     return products, _details(matrix, products.exchange)
 

@@ -81,7 +81,8 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         crcs = {}
         tensors = (checkpoint.model, checkpoint.optimizer, checkpoint.best, checkpoint.features)
         for name, values in zip(_TENSOR_FILES, tensors, strict=True):
-            content = save_tensors({key: value.contiguous() for key, value in values.items()})
+            # On the CPU, so that any device may go on from it.
+            content = save_tensors({key: value.contiguous().cpu() for key, value in values.items()})
             crcs[name] = zlib.crc32(content)
             _write_synced(partial / name, content)
         document = {"format_version": FORMAT_VERSION, **state, "crc32": crcs}
@@ -195,7 +196,9 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter, _, key = name.rpartition("/")
-        optimizer.state[parameters[parameter]][key] = value
+        owner = parameters[parameter]
+        # torch keeps the number of steps on the CPU, wherever the parameters are.
+        optimizer.state[owner][key] = value if key == "step" else value.to(owner.device)
 
 
 def _write_synced(path: Path, content: bytes) -> None:

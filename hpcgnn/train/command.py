@@ -58,7 +58,7 @@ def main(comm: Communicator) -> int:
             drawn = _drawn(arguments)
             # What the command line says counts most.
             config = load_config(arguments.config, [*drawn, *arguments.overrides])
-            require_device(config.train.device)
+            require_device(config)
         summary, status = run_training(comm, config, stop)
     if comm.rank == 0 and summary is not None:
         if arguments.json:

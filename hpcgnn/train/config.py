@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hpcgnn.autograd import ACTIVATION_FORMATS
 from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
+from hpcgnn.spmm.transports import TRANSPORTS
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.options import choice, option, require
 from hpcgnn.train.programs_config import ProgramsConfig
@@ -58,7 +59,12 @@ class TrainConfig:
         "what a step trains on: full (the whole graph), sampled (subgraphs of it) or programs "
         "(many small graphs)",
     )
-    device: str = option("cpu", "where a rank computes: cpu; cuda is refused, see docs/gpu.md")
+    device: str = option("cpu", "where a rank computes: cpu, or cuda for a GPU of its host")
+    group_size: str = option(
+        "paper",
+        "neighbour groups on GPUs: paper (the published regression), or a file of "
+        "calibrate_group_size (.json) or train_group_size (.safetensors)",
+    )
     epochs: int = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
     optimizer: str = option("adam", "adam, adamw or sgd")
@@ -169,8 +175,16 @@ class ExchangeConfig:
     wire: str = option(
         "native", "number format on the wire: native (train.dtype), bfloat16, float16"
     )
+    transport: str = option(
+        "auto",
+        "how rows of GPUs travel: mpi (straight from device memory), staged (through host memory), "
+        "nccl, or auto: mpi where the MPI library takes device memory, else staged",
+    )
     active_sets: bool = option(
         True, "train on the rows that the training nodes reach, layer by layer; same results"
+    )
+    prepare: str = option(
+        "before", "when active sets are found: before training, or in the first_epoch"
     )
     replication: int = option(1, "copies of every block row (1.5D); divides the number of ranks")
     schedule: str = option(
@@ -185,6 +199,8 @@ class ExchangeConfig:
     def __post_init__(self) -> None:
         choice("exchange.method", self.method, EXCHANGES)
         choice("exchange.wire", self.wire, WIRES)
+        choice("exchange.transport", self.transport, TRANSPORTS)
+        choice("exchange.prepare", self.prepare, ("before", "first_epoch"))
         choice("exchange.schedule", self.schedule, SCHEDULES)
         require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
         require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")

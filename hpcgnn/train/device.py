@@ -1,29 +1,141 @@
-"""Whether training can run on the device that the configuration asks for."""
+"""The device that a rank computes on: the CPU, or a GPU of its host."""
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
+from hpcgnn.kernels.cuda.clock import EventClock
+from hpcgnn.kernels.cuda.device import load_cupy, use_device
+from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
+from hpcgnn.nn.group_size import load_group_rule
+from hpcgnn.spmm.transports import Transport, make_transport
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import Config
+from hpcgnn.typing import Array, GlobalIndices
 
-__all__ = ["require_device"]
+__all__ = ["CPU", "Device", "open_device", "require_device"]
+
+_MODELS = ("gcn", "sage", "gat", "mixhop", "gin", "appnp")
+_WIRES = ("native", "bfloat16")
 
 
-def require_device(name: str) -> None:
-    """Raise unless a rank can train on the device `name`, cpu or cuda.
+@dataclass(frozen=True)
+class Device:
+    """Where the tensors and operators of a rank live.
+
+    Parameters
+    ----------
+    name
+        cpu or cuda.
+    place
+        As torch names it.
+    transport
+        How rows travel between GPUs; None on the CPU.
+    rule
+        Chooses the size of the neighbour groups of products.
+    """
+
+    name: str
+    place: torch.device
+    transport: Transport | None = None
+    rule: GroupRule = PAPER_RULE
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether products run on a GPU."""
+        return self.name == "cuda"
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """Return a tensor there, itself where it is there already.
+
+        Not collective.
+        """
+        return tensor.to(self.place)
+
+    def ids(self, array: GlobalIndices) -> Any:
+        """Return ids as kernels there take them: the array itself, or a CuPy array.
+
+        Not collective.
+        """
+        return load_cupy().asarray(array) if self.is_gpu else array
+
+    def tensor(self, array: Array) -> Tensor:
+        """Return an array of the host as a tensor there; on the CPU they share memory.
+
+        Not collective.
+        """
+        return self.put(torch.from_numpy(array))
+
+
+CPU = Device("cpu", torch.device("cpu"))
+
+
+def require_device(config: Config) -> None:
+    """Raise unless a rank can train as `config` says on its device.
 
     Not collective.
 
     Raises
     ------
     InputError
-        For cuda: CuPy or a GPU is missing, and otherwise that training stays on the CPU so far.
+        For cuda: CuPy or a GPU is missing, or the configuration asks for what runs on the CPU only.
         Nothing falls back to the CPU by itself.
     """
-    if name == "cpu":
+    if config.train.device == "cpu":
         return
     try:
         require_gpu()
+        if not torch.cuda.is_available():
+            raise GpuUnavailableError("this build of torch finds no GPU; install one for CUDA")
     except GpuUnavailableError as error:
-        raise InputError(f"train.device = {name!r}: {error}") from error
-    raise InputError(
-        f"train.device = {name!r}: training runs on the CPU only, as exchanges and sparse blocks "
-        "stay in host memory; the kernels for GPUs are hpcgnn.kernels.cuda; use train.device=cpu"
-    )
+        raise InputError(f"train.device = 'cuda': {error}") from error
+    exchange = config.exchange
+    for key, value, there in (
+        ("train.task", config.train.task, ("full", "programs")),
+        ("model.name", config.model.name, _MODELS),
+        ("programs.supernodes", config.programs.supernodes, (0,)),
+        ("exchange.method", exchange.method, ("aware",)),
+        ("exchange.schedule", exchange.schedule, ("resident",)),
+        ("exchange.replication", exchange.replication, (1,)),
+        ("exchange.wire", exchange.wire, _WIRES),
+    ):
+        if value not in there:
+            raise InputError(
+                f"train.device = 'cuda': {key} = {value!r} runs on the CPU only; GPUs take "
+                f"{', '.join(map(str, there))}; use one of these or train.device=cpu"
+            )
+
+
+def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Device:
+    """Return the device of this rank, its host's GPUs dealt out by the local rank.
+
+    Collective.
+
+    Ranks share a GPU where there are more ranks than GPUs on a host. The trace gets its clock.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a rank finds no GPU, or the transport does not work there.
+    """
+    if config.train.device == "cpu":
+        return CPU
+    local_rank = int(np.searchsorted(grid.host_ranks, grid.layer.rank))
+    with agree(grid.world):
+        number = use_device(local_rank)
+        torch.cuda.set_device(number)
+    transport = make_transport(config.exchange.transport, grid)
+    trace.use_clock(EventClock())
+    with agree(grid.world):
+        rule = load_group_rule(config.train.group_size)
+    return Device("cuda", _place(number), transport, rule)
+
+
+def _place(number: int) -> torch.device:
+    return torch.device("cuda", number)

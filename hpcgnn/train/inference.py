@@ -54,14 +54,14 @@ def infer(graph: LocalGraph, model: Model, what: str) -> NodeRows:
     is predicted where it exceeds one half. Where the configuration asks for it they are corrected
     and smoothed. Embeddings are the input of the last layer.
     """
-    ids = graph.view.node_ids
+    ids = graph.products.node_ids
     if what == "embeddings":
-        values = model.embed(graph.view, graph.features).float().numpy()
+        values = model.embed(graph.view, graph.features).float().cpu().numpy()
         return NodeRows(ids, values)
     logits_NC = model(graph.view, graph.features, None)
     if graph.smoother is not None:
         logits_NC = graph.smoother(logits_NC)
-    logits_NC = logits_NC.double()
+    logits_NC = logits_NC.double().cpu()
     if graph.facts.multi_label:
         return NodeRows(
             ids, logits_NC.sigmoid().float().numpy(), (logits_NC > 0).to(torch.uint8).numpy()

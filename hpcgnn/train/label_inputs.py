@@ -98,6 +98,6 @@ class HiddenLabels:
         ones = np.ones((len(self._ids), 1), np.float32)
         kept = np.empty_like(ones)
         kernels.dropout_rows(ones, self._ids, key.at(_PLACE).word(), 1 - self._share, kept)
-        visible = torch.from_numpy(kept[:, 0] > 0)
+        visible = torch.from_numpy(kept[:, 0] > 0).to(self._labels.device)
         self._columns[self._rows] = self._labels * visible[:, None].to(self._labels.dtype)
         return ~visible

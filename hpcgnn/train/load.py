@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
@@ -13,6 +12,7 @@ from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.adjacency import read_products, relation_names
 from hpcgnn.train.config import Config
+from hpcgnn.train.device import open_device
 from hpcgnn.train.features import FeatureScale, cast_features, scale_features
 from hpcgnn.train.label_inputs import label_columns
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph, shape_for
@@ -50,6 +50,7 @@ def load_graph(
     """
     if config.train.label_augmentation > 0 or config.correct_and_smooth.enabled:
         needs = sorted({*needs, "labels", "split"})
+    device = open_device(grid, config, trace)
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
@@ -64,14 +65,14 @@ def load_graph(
         relations = relation_names(config, store, directed=directed)
         with trace.span("plan"):
             products, details = read_products(
-                grid, config, store, row_map, directed, trace, nodes.original_id
+                grid, config, store, row_map, directed, trace, nodes.original_id, device
             )
         if config.train.label_augmentation > 0:
             features = _with_labels(features, nodes, store.num_classes)
         smoother = None
         if config.correct_and_smooth.enabled:
             with trace.span("plan.smoothing"):
-                smoother = make_smoother(grid, config, store, row_map, trace, nodes)
+                smoother = make_smoother(grid, config, store, row_map, trace, nodes, device)
         facts = GraphFacts(
             name=store.name,
             fingerprint=store.fingerprint,
@@ -93,12 +94,13 @@ def load_graph(
         facts=facts,
         view=products.view,
         products=products,
-        features=torch.from_numpy(features),
+        features=device.tensor(features),
         scale=scale,
         labels=nodes.labels,
         split=nodes.split,
         smoother=smoother,
         details=details,
+        device=device,
     )
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import MODELS, GraphView, Model, ModelShape, make_model
 from hpcgnn.train.config import Config
+from hpcgnn.train.device import CPU, Device
 from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.train.smoothing import Smoother
@@ -74,6 +75,8 @@ class LocalGraph:
         What corrects and smooths predictions; None when that is off.
     details
         Sizes of this rank's share, for the summary.
+    device
+        Where features, products and views are.
     """
 
     grid: ProcessGrid
@@ -87,19 +90,21 @@ class LocalGraph:
     split: Array | None
     smoother: Smoother | None
     details: dict[str, int]
+    device: Device = CPU
 
     def make_model(self, config: Config, seed: int) -> Model:
         """Return the model of `config` for this graph, equal on all ranks.
 
         Not collective.
         """
-        return make_model(
+        model = make_model(
             config.model.name,
             self.model_shape(config),
             directed=self.facts.directed,
             seed=seed,
             dtype=self.features.dtype,
         )
+        return model.to(self.device.place)
 
     def model_shape(self, config: Config) -> ModelShape:
         """Return the sizes and options of the model of `config` for this graph.

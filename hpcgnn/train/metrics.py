@@ -105,9 +105,11 @@ def evaluate_multi_label(
         inside = split_N == int(split)
         truth = labels_NC[inside] > 0
         guess = predicted_NC[inside]
-        counts[row] = torch.stack(
-            [(guess & truth).sum(0), (guess & ~truth).sum(0), (~guess & truth).sum(0)]
-        ).numpy()
+        counts[row] = (
+            torch.stack([(guess & truth).sum(0), (guess & ~truth).sum(0), (~guess & truth).sum(0)])
+            .cpu()
+            .numpy()
+        )
         loss = multi_label_loss(logits_NC[inside].double(), labels_NC[inside].double(), 1)
         losses[row] = [len(truth), float(loss)]
     allreduce_sum(grid.layer, counts)

@@ -51,33 +51,23 @@ class NodeTask:
         self.graph, self.grid, self._config = graph, graph.grid, config
         multi_label = graph.facts.multi_label
         # (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype.
-        self.labels = torch.from_numpy(graph.labels).to(
+        self.labels = graph.device.tensor(graph.labels).to(
             graph.features.dtype if multi_label else torch.int64
         )
-        self.split = torch.from_numpy(graph.split)
+        self.split = graph.device.tensor(graph.split)
         labelled = np.ones(len(graph.split), bool) if multi_label else graph.labels >= 0
         rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
-        self.train_rows = torch.from_numpy(rows[Split.TRAIN])
+        self.train_rows = graph.device.tensor(rows[Split.TRAIN])
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
         self._compact, self._activations = config.exchange.active_sets, config.train.activations
         self._train_view, self._train_features = graph.view, graph.features
         self._rows_in_features = self.train_rows
-        if self._compact:
-            self._activate(graph.num_aggregations(config))
         self._hidden_labels: HiddenLabels | None = None
-        if config.train.label_augmentation > 0:
-            if not self._compact:
-                # Evaluation sees the labels that training hides.
-                self._train_features = graph.features.clone()
-            self._hidden_labels = HiddenLabels(
-                self._train_features,
-                self._rows_in_features,
-                graph.view.node_ids[self.train_rows.numpy()],
-                graph.facts.num_classes,
-                config.train.label_augmentation,
-            )
+        self._prepared = False
+        if config.exchange.prepare == "before":
+            self._prepare()
 
     @property
     def facts(self) -> GraphFacts:
@@ -98,7 +88,26 @@ class NodeTask:
         """
         yield partial(self._train_loss, DropoutKey(seed, epoch))
 
+    def _prepare(self) -> None:
+        """Find what training reads; collective."""
+        graph, config, self._prepared = self.graph, self._config, True
+        if self._compact:
+            self._activate(graph.num_aggregations(config))
+        if config.train.label_augmentation > 0:
+            if not self._compact:
+                # Evaluation sees the labels that training hides.
+                self._train_features = graph.features.clone()
+            self._hidden_labels = HiddenLabels(
+                self._train_features,
+                self._rows_in_features,
+                graph.products.node_ids[self.train_rows.cpu().numpy()],
+                graph.facts.num_classes,
+                config.train.label_augmentation,
+            )
+
     def _train_loss(self, key: DropoutKey, model: Model) -> Tensor:
+        if not self._prepared:
+            self._prepare()
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
         resident = (self._train_features, *model.parameters())
         with activations_as(self._activations, resident):
@@ -115,7 +124,7 @@ class NodeTask:
     def _activate(self, depth: int) -> None:
         graph = self.graph
         targets = np.zeros(len(self.split), np.bool_)
-        targets[self.train_rows.numpy()] = True
+        targets[self.train_rows.cpu().numpy()] = True
         with graph.products.trace.span("plan.active_sets"):
             active = graph.products.active_views(targets, depth)
         self._train_view = replace(graph.view, active=active.layers)

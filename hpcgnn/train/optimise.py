@@ -100,8 +100,10 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    allreduce_sum(grid.layer, flat.numpy())
+    mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    host = mine.cpu()
+    allreduce_sum(grid.layer, host.numpy())
+    flat = host.to(mine.device)
     start = 0
     for gradient in gradients:
         gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))

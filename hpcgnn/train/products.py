@@ -19,9 +19,11 @@ from hpcgnn.sparse import (
     symmetric,
     unscaled,
 )
-from hpcgnn.spmm import DistributedAttention, DistributedSpMM, Exchange, Schedule, make_exchange
+from hpcgnn.spmm import Exchange
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
+from hpcgnn.train.device import CPU, Device
+from hpcgnn.train.operators import make_operators
 from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
 
 __all__ = [
@@ -52,7 +54,7 @@ class ActiveViews:
     layers
         A view for each aggregation.
     inputs
-        (input rows of the first,) int64 local nodes.
+        (input rows of the first,) int64 local nodes, on the device.
     """
 
     layers: tuple[LayerView, ...]
@@ -79,6 +81,8 @@ class AdjacencyProducts:
         float32 or float64.
     node_ids
         (num_local,) int64 original ids.
+    device
+        Where operators and views live.
     """
 
     def __init__(
@@ -90,9 +94,11 @@ class AdjacencyProducts:
         dtype: DTypeLike,
         trace: TraceRecorder,
         node_ids: GlobalIndices,
+        device: Device = CPU,
     ) -> None:
-        self._grid, self._config, self.trace = grid, exchange, trace
-        self._node_ids = node_ids
+        self._grid, self.trace, self._device = grid, trace, device
+        self._make = make_operators(device, grid, exchange, trace)
+        self.node_ids, self._ids = node_ids, device.ids(node_ids)
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._matrix = matrix
         self._scaled = {kind: _scale(kind, matrix, self._plan, dtype) for kind in wanted}
@@ -105,7 +111,7 @@ class AdjacencyProducts:
             whole = {kind: self._restricted(kind, everything, everything) for kind in self._scaled}
             pattern = whole[Aggregations.MEAN_BY_RELATION]
             self._relation_rows = rows_by_relation(pattern, everything)
-        self.exchange = self._exchange_for(pattern)
+        self.exchange: Exchange = self._make.exchange(pattern)
         self.operators = {
             kind: self._operator(kind, part, self.exchange, node_ids, node_ids)
             for kind, part in whole.items()
@@ -115,7 +121,7 @@ class AdjacencyProducts:
     def view(self) -> GraphView:
         """The view of all local nodes."""
         sums = self._grid.sum_over_blocks
-        return GraphView(self.operators, self._node_ids, sums, relation_rows=self._relation_rows)
+        return GraphView(self.operators, self._ids, sums, relation_rows=self._relation_rows)
 
     def active_views(self, targets: Mask, depth: int) -> ActiveViews:
         """Return views of all aggregations of a model for the outputs of `targets`.
@@ -132,10 +138,10 @@ class AdjacencyProducts:
         directions = {DIRECTIONS[kind] for kind in self._scaled}
         sets = active_sets(self._matrix, self._plan, targets, depth, sorted(directions))
         layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
-        return ActiveViews(layers, torch.from_numpy(np.flatnonzero(sets[0])))
+        return ActiveViews(layers, self._device.tensor(np.flatnonzero(sets[0])))
 
     def _layer(self, inputs: Mask, outputs: Mask) -> LayerView:
-        node_ids = self._node_ids
+        node_ids = self.node_ids
         if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
             return self.view.layer(0)
         operators: dict[Aggregations, AggregationOperator] = {}
@@ -147,16 +153,16 @@ class AdjacencyProducts:
             if kind is Aggregations.MEAN_BY_RELATION:
                 relation_rows = rows_by_relation(part, outputs)
             if direction not in exchanges:
-                exchanges[direction] = self._exchange_for(part)
+                exchanges[direction] = self._make.exchange(part)
             exchange = exchanges[direction]
             ids = node_ids[outputs], node_ids[inputs]
             operators[kind] = self._operator(kind, part, exchange, *ids)
         kept = np.cumsum(inputs)[outputs] - 1
         return LayerView(
             operators,
-            node_ids[inputs],
+            self._device.ids(node_ids[inputs]),
             self._grid.sum_over_blocks,
-            torch.from_numpy(kept),
+            self._device.tensor(kept),
             relation_rows=relation_rows,
         )
 
@@ -165,11 +171,6 @@ class AdjacencyProducts:
         if self._occupied is not None:
             rows = np.tile(rows, self._matrix.num_relations) & self._occupied
         return restrict(self._scaled[kind], self._plan, rows, columns)
-
-    def _exchange_for(self, pattern: DistCSR) -> Exchange:
-        config = self._config
-        schedule = Schedule(config.schedule == "sequential", config.prefetch)
-        return make_exchange(config.method, self._grid, pattern, self.trace, config.wire, schedule)
 
     def _operator(
         self,
@@ -180,10 +181,8 @@ class AdjacencyProducts:
         column_ids: GlobalIndices,
     ) -> AggregationOperator:
         if kind is Aggregations.ATTENTION:
-            return DistributedAttention(
-                self._grid, scaled, exchange, self.trace, row_ids, column_ids
-            )
-        product = DistributedSpMM(self._grid, scaled, exchange, self.trace)
+            return self._make.attention(scaled, exchange, row_ids, column_ids)
+        product = self._make.product(scaled, exchange)
         return Transposed(product) if DIRECTIONS[kind] == "out" else product
 
 

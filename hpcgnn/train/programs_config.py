@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.nn import PROPAGATORS
 from hpcgnn.train.options import choice, option, require
 
@@ -24,6 +25,10 @@ class ProgramsConfig:
         "most dense rows and columns beside the band, for the nodes with most neighbours of each "
         "graph that does not fit it; the others are ordered anew",
     )
+    band_precision: str = option(
+        "native",
+        "products of the band's blocks on GPUs: native (train.dtype), tf32 or bfloat16",
+    )
     filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
     self_edges: bool = option(False, "an edge from each node to itself, of a type of its own")
     hidden: int = option(128, "width of node states")
@@ -42,6 +47,7 @@ class ProgramsConfig:
 
     def __post_init__(self) -> None:
         choice("programs.propagator", self.propagator, PROPAGATORS)
+        choice("programs.band_precision", self.band_precision, BAND_PRECISIONS)
         banded = self.propagator == "sparse" or self.block > 0
         require(banded, "programs.block", self.block, "a band needs blocks of at least 1")
         filtered = not self.filter or self.block > 0

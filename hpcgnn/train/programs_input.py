@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, lay_out, pac
 from hpcgnn.nn import Propagator, PropagatorName, make_propagator
 from hpcgnn.storage import InstanceBatch, InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.device import CPU, Device
 from hpcgnn.train.programs_config import ProgramsConfig
 from hpcgnn.typing import GlobalIndices
 
@@ -67,6 +68,8 @@ class ProgramInput:
         torch.float32 or torch.float64.
     trace
         For the propagators.
+    device
+        Where models run.
     """
 
     def __init__(
@@ -79,10 +82,11 @@ class ProgramInput:
         num_ranks: int,
         dtype: torch.dtype,
         trace: TraceRecorder,
+        device: Device = CPU,
     ) -> None:
         self._store, self._judged, self._config = store, judged, config
         self._rank, self._num_ranks = rank, num_ranks
-        self._dtype, self._trace = dtype, trace
+        self._dtype, self._trace, self.device = dtype, trace, device
         self._num_forward = len(store.header.edge_names)
         low, high = store.split_range(InstanceSplit.TRAIN)
         chosen = np.arange(low, high)
@@ -90,8 +94,18 @@ class ProgramInput:
             chosen = chosen[store.graphs["bandwidth"][chosen] < config.block]
         self.train_graphs: GlobalIndices = chosen
 
+    def on_device(self, each: Prepared) -> Prepared:
+        """Return a supergraph whose propagator is where models run.
+
+        Not collective.
+        """
+        if not self.device.is_gpu:
+            return each
+        propagator = each.propagator.on_gpu(self.device.place, self._config.band_precision)
+        return replace(each, propagator=propagator)
+
     def steps(self, seed: int, epoch: int) -> Iterator[StepInput]:
-        """Yield the steps of an epoch, equally many on all ranks.
+        """Yield the steps of an epoch, equally many on all ranks, in host memory.
 
         Not collective.
         """
@@ -124,7 +138,7 @@ class ProgramInput:
             numbers = np.arange(first, min(first + _EVALUATION_WINDOW, high))
             batch = self._judged.read_graphs(numbers)
             for chosen in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
-                yield self._prepare(batch, numbers, chosen, "sparse", block)
+                yield self.on_device(self._prepare(batch, numbers, chosen, "sparse", block))
 
     def _lane(self, graphs: GlobalIndices, windows: list[Window]) -> Iterator[Prepared]:
         name: PropagatorName = self._config.propagator  # type: ignore[assignment]

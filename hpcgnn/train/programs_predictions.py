@@ -9,6 +9,7 @@ import torch
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.storage import H5Predictions, InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.device import Device, open_device
 from hpcgnn.train.programs_config import ProgramsConfig
 from hpcgnn.train.programs_facts import JUDGED, ProgramFacts, check_fits, model_of
 from hpcgnn.train.programs_input import ProgramInput
@@ -57,9 +58,10 @@ def predict_programs(
         with agree(grid.world):
             check_fits(store, facts)
         dtype = getattr(torch, config.train.dtype)
-        model = model_of(facts, config.programs, 0, dtype)
+        device = open_device(grid, config, TraceRecorder.off())
+        model = model_of(facts, config.programs, 0, dtype).to(device.place)
         model.load_state_dict(saved.checkpoint.best)
-        source = _reader(grid, store, config.programs, dtype)
+        source = _reader(grid, store, config.programs, dtype, device)
         prepared = (
             each for split in InstanceSplit for each in source.evaluation(split, 0, block=block)
         )
@@ -82,7 +84,11 @@ def predict_programs(
 
 
 def _reader(
-    grid: ProcessGrid, store: InstanceStore, config: ProgramsConfig, dtype: torch.dtype
+    grid: ProcessGrid,
+    store: InstanceStore,
+    config: ProgramsConfig,
+    dtype: torch.dtype,
+    device: Device,
 ) -> ProgramInput:
     return ProgramInput(
         store,
@@ -92,6 +98,7 @@ def _reader(
         num_ranks=grid.size,
         dtype=dtype,
         trace=TraceRecorder.off(),
+        device=device,
     )
 
 
@@ -124,7 +131,7 @@ def save_program_predictions(
         saved = open_saved_model(directory.path, seed)
     facts, config = ProgramFacts(**saved.checkpoint.state["graph"]), saved.config
     model = model_of(facts, config.programs, seed, getattr(torch, config.train.dtype))
-    model.load_state_dict(saved.checkpoint.best)
+    model.to(source.device.place).load_state_dict(saved.checkpoint.best)
     prepared = (each for split in JUDGED.values() for each in source.evaluation(split, 0))
     scores = score(grid, prepared, model, _width(store))
     with agree(grid.world):

@@ -99,8 +99,8 @@ def _shares(model: GGNN, each: Prepared, width: int) -> Scores:
     logits_M = model(graph, each.propagator, None)
     owners = torch.from_numpy(graph.candidate_graphs)
     places = torch.arange(len(owners)) - torch.from_numpy(graph.candidate_starts)[owners]
-    table = logits_M.new_full((graph.num_graphs, width), -torch.inf)
-    table[owners, places] = logits_M
+    table = torch.full((graph.num_graphs, width), -torch.inf, dtype=logits_M.dtype)
+    table[owners, places] = logits_M.cpu()
     return Scores(each.numbers, table.softmax(dim=1).to(torch.float32).numpy())
 
 

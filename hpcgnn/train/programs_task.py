@@ -1,6 +1,7 @@
 """VarMisuse on program graphs: each rank trains on supergraphs of its own."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,9 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.storage import InstanceStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.ahead import ready_ahead
 from hpcgnn.train.config import Config
+from hpcgnn.train.device import open_device
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.prefetch import Prefetch
@@ -66,6 +69,7 @@ class ProgramsTask:
     def __init__(self, grid: ProcessGrid, config: Config, trace: TraceRecorder) -> None:
         self.grid, self._config, self._trace = grid, config, trace
         self._dtype = getattr(torch, config.train.dtype)
+        self._device = open_device(grid, config, trace)
         with agree(grid.world):
             _check_options(config)
             self._store = InstanceStore.open(config.graph.store)
@@ -78,6 +82,7 @@ class ProgramsTask:
                 num_ranks=grid.size,
                 dtype=self._dtype,
                 trace=trace,
+                device=self._device,
             )
             if len(self._input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
@@ -93,7 +98,8 @@ class ProgramsTask:
 
         Not collective.
         """
-        return model_of(self.facts, self._config.programs, seed, self._dtype)
+        model = model_of(self.facts, self._config.programs, seed, self._dtype)
+        return model.to(self._device.place)
 
     def steps(self, seed: int, epoch: int) -> Iterator[Step]:
         """Yield the steps of an epoch; a thread reads and packs ahead.
@@ -102,7 +108,7 @@ class ProgramsTask:
         """
         items = self._input.steps(seed, epoch)
         with Prefetch(items, self._config.programs.prefetch) as prefetch:
-            ready, number = iter(prefetch), 0
+            ready, number = ready_ahead(self._device, prefetch, self._on_device), 0
             while True:
                 with self._trace.span("wait.input"):
                     found = next(ready, None)
@@ -113,8 +119,12 @@ class ProgramsTask:
                 yield partial(self._loss, found, key)
                 number += 1
 
+    def _on_device(self, step: StepInput) -> StepInput:
+        return replace(step, mine=tuple(self._input.on_device(each) for each in step.mine))
+
     def _loss(self, step: StepInput, key: DropoutKey, model: GGNN) -> Tensor:
-        total = torch.zeros((), dtype=self._dtype, requires_grad=True)
+        place = self._device.place
+        total = torch.zeros((), dtype=self._dtype, device=place, requires_grad=True)
         for each in step.mine:
             logits_M = model(each.graph, each.propagator, key)
             smoothing = self._config.train.label_smoothing

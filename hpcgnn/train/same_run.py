@@ -18,8 +18,8 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
     Not collective.
 
     Where and how it runs may change: the exchange, the run directory's settings, the trace, the
-    place of the store. A run of one seed may get more epochs where its schedule allows, and seeds
-    may be appended.
+    place of the store, the device. A run of one seed may get more epochs where its schedule allows,
+    and seeds may be appended.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
 
 
 def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
-    if key == "graph.store":
+    if key in ("graph.store", "train.device", "train.group_size"):
         return True
     if key == "train.seeds":
         return bool(new[: len(old)] == old)

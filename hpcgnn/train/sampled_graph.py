@@ -89,12 +89,12 @@ def read_sampled_graph(grid: ProcessGrid, config: Config, task: NodeTask) -> Sam
     row_sums = np.bincount(edges.entry_rows(), weights, minlength=num_nodes)
     column_sums = np.bincount(edges.indices, weights, minlength=num_nodes)
     trained = np.zeros(len(task.split), np.bool_)
-    trained[task.train_rows.numpy()] = True
+    trained[task.train_rows.cpu().numpy()] = True
     nodes = {
-        "features": graph.features.numpy(),
-        "labels": task.labels.numpy(),
+        "features": graph.features.cpu().numpy(),
+        "labels": task.labels.cpu().numpy(),
         "trained": trained,
-        "ids": graph.view.node_ids,
+        "ids": graph.products.node_ids,
     }
     whole = {name: share_on_hosts(grid, f"sampling.{name}", each) for name, each in nodes.items()}
     return SampledGraph(

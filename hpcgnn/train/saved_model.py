@@ -54,6 +54,14 @@ class SavedModel:
         model.load_state_dict(self.checkpoint.best)
         return model
 
+    def on(self, device: str) -> "SavedModel":
+        """Return the model for another device than the run's, cpu or cuda.
+
+        Not collective.
+        """
+        train = dataclasses.replace(self.config.train, device=device)
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, train=train))
+
     def origin(self) -> dict[str, str | int]:
         """Return what a file of predictions says about where they come from.
 

@@ -12,6 +12,7 @@ from hpcgnn.sparse import AggregationOperator, DistCSR, Transposed, read_adjacen
 from hpcgnn.storage import GraphStore, NodeBlock
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
+from hpcgnn.train.device import Device
 from hpcgnn.train.label_inputs import label_columns, training_mask
 from hpcgnn.train.products import AdjacencyProducts
 
@@ -58,6 +59,7 @@ def make_smoother(
     row_map: RowMap,
     trace: TraceRecorder,
     nodes: NodeBlock,
+    device: Device,
 ) -> Smoother:
     """Return what ``[correct_and_smooth]`` asks for.
 
@@ -78,7 +80,7 @@ def make_smoother(
     kinds = (Aggregations.SYMMETRIC, Aggregations.MEAN_IN)
     dtype = np.dtype(config.train.dtype)
     products = AdjacencyProducts(
-        grid, matrix, kinds, config.exchange, dtype, trace, nodes.original_id
+        grid, matrix, kinds, config.exchange, dtype, trace, nodes.original_id, device
     )
     mean = products.operators[Aggregations.MEAN_IN]
     operators: dict[str, AggregationOperator] = {
@@ -96,5 +98,5 @@ def make_smoother(
         grid.sum_over_blocks,
     )
     truth = label_columns(nodes.labels, nodes.split, store.num_classes, dtype)
-    known = torch.from_numpy(training_mask(nodes.labels, nodes.split))
-    return Smoother(stages, torch.from_numpy(truth), known, store.multi_label)
+    known = device.tensor(training_mask(nodes.labels, nodes.split))
+    return Smoother(stages, device.tensor(truth), known, store.multi_label)

@@ -1,55 +1,112 @@
-"""Aggregation on a device differentiates as on the host, and leaves its operands where they are."""
+"""Torch functions on a GPU give the values and gradients of the host."""
 
-import sys
-from types import SimpleNamespace
+from collections.abc import Callable
+from functools import partial
 
 from mpi4py import MPI
 
 import numpy as np
-import pytest
 import torch
 
-from hpcgnn.autograd import aggregate
-from hpcgnn.autograd.device import aggregate_on_device
+from hpcgnn.autograd import DropoutKey, Heads, aggregate, attend, dropout, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.spmm import DistributedSpMM, make_exchange
-from hpcgnn.spmm.device import DeviceSpMM
-from hpcgnn.spmm.ghosts import Wire
+from hpcgnn.sparse import AdditiveScores, AttentionOperator
+from hpcgnn.spmm.transports import StagedTransport
 from hpcgnn.trace import TraceRecorder
-from tests.kernels.cuda.stand_in import StandIn, compiler
+from hpcgnn.train.config import ExchangeConfig
+from hpcgnn.train.operators import DeviceOperators, HostOperators
+from tests.emulated_gpu import emulated_gpu
 from tests.ugly import block_row, ugly_matrix, uneven_starts
 
 OFF = TraceRecorder.off()
+Found = list[torch.Tensor]
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    if compiler() is None:
-        pytest.skip("no C++ compiler: the kernels cannot be emulated")
-    made = StandIn()
-    monkeypatch.setitem(sys.modules, "cupy", made)
-    monkeypatch.setitem(sys.modules, "cupyx", made)
-    stream = SimpleNamespace(cuda_stream=0, device_index=0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    return made
+def assert_equal_on_both(run: Callable[[type], Found], tolerance: float = 1e-12) -> None:
+    """Require the tensors of ``run(HostOperators)`` and ``run(DeviceOperators)`` to be equal."""
+    host = run(HostOperators)
+    with emulated_gpu():
+        device = run(DeviceOperators)
+    for mine, other in zip(device, host, strict=True):
+        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.usefixtures("device")
-def test_values_and_gradients_are_those_of_the_host(comm: MPI.Intracomm) -> None:
+def operators(
+    kind: type[HostOperators | DeviceOperators], grid: ProcessGrid, config: ExchangeConfig
+) -> HostOperators | DeviceOperators:
+    transport = () if kind is HostOperators else (StagedTransport(),)
+    return kind(grid, config, OFF, *transport)
+
+
+def test_aggregation(comm: MPI.Intracomm) -> None:
     with ProcessGrid(comm, 1) as grid:
         row_map = RowMap(uneven_starts(53, grid.num_blocks, 2), grid.block)
         part = block_row(ugly_matrix(53, 9), row_map)
-        mover = make_exchange("aware", grid, part, OFF)
-        operators = DistributedSpMM(grid, part, mover, OFF), DeviceSpMM(grid, part, Wire(), OFF)
         rng = np.random.default_rng(grid.block)
         start, weight = (rng.normal(size=(row_map.num_local, 5)) for _ in range(2))
-        found = []
-        for function, operator in zip((aggregate, aggregate_on_device), operators, strict=True):
+
+        def run(kind: type[HostOperators | DeviceOperators]) -> Found:
+            make = operators(kind, grid, ExchangeConfig())
+            operator = make.product(part, make.exchange(part))
             x = torch.tensor(start, requires_grad=True)
             # Two products, and a gradient that is not contiguous on its way back.
-            result = function(operator, torch.tanh(function(operator, x)))
+            result = aggregate(operator, torch.tanh(aggregate(operator, x)))
             (result.T * torch.tensor(weight).T).sum().backward()
             assert x.grad is not None
-            found.append((result.detach(), x.grad))
-        for mine, other in zip(*found, strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+            return [result.detach(), x.grad]
+
+        assert_equal_on_both(run)
+
+
+def test_attention_with_dropout(comm: MPI.Intracomm) -> None:
+    """Heads side by side and averaged, in one pass and in several, with every kind of dropout."""
+    with ProcessGrid(comm, 1) as grid:
+        row_map = RowMap(uneven_starts(31, grid.num_blocks, 2), grid.block)
+        part = block_row(ugly_matrix(31, 9), row_map).with_values(None, None)
+        ids = np.arange(row_map.start, row_map.stop) * 3
+        for width, average, wire in (
+            (3, False, "native"),
+            (33, True, "native"),
+            (3, False, "bfloat16"),
+        ):
+            dtype = torch.float64 if wire == "native" else torch.float32
+            config = ExchangeConfig(wire=wire)
+            run = partial(attention, grid, part, ids, width, average, dtype, config)
+            assert_equal_on_both(run, 1e-12 if wire == "native" else 2e-2)
+
+
+def attention(
+    grid: ProcessGrid,
+    part: object,
+    ids: np.ndarray,
+    width: int,
+    average: bool,
+    dtype: torch.dtype,
+    config: ExchangeConfig,
+    kind: type[HostOperators | DeviceOperators],
+) -> Found:
+    make = operators(kind, grid, config)
+    operator = make.attention(part, make.exchange(part), ids, ids)
+    assert isinstance(operator, AttentionOperator)
+    heads = Heads(
+        operator,
+        partial(AdditiveScores, slope=0.2),
+        average,
+        edge_draw(DropoutKey(3, 1, 0), 0.3, 0.2),
+    )
+    rng, local = np.random.default_rng(width), len(ids)
+    shapes = (local, 4), (2 * width, 4), (local, 2), (2, width), (width if average else 2 * width,)
+    inputs = [torch.tensor(rng.normal(size=each), dtype=dtype) for each in shapes]
+    for each in inputs:
+        each.requires_grad_()
+    result = attend(*inputs, heads)
+    torch.tanh(result).sum().backward()
+    return [result.detach(), *(each.grad for each in inputs)]
+
+
+def test_dropout_draws_the_same_masks() -> None:
+    ids, x = np.arange(40, dtype=np.int64) ** 3, torch.ones(40, 7)
+    key = DropoutKey(3, 17, 1)
+    host = dropout(x, ids, key, 0.4)
+    with emulated_gpu() as gpu:
+        assert torch.equal(dropout(x, gpu.asarray(ids), key, 0.4), host)

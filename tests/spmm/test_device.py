@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import DistributedSpMM, make_exchange
 from hpcgnn.spmm.device import DeviceSpMM
+from hpcgnn.spmm.device_exchange import DeviceExchange
 from hpcgnn.spmm.ghosts import Wire
+from hpcgnn.spmm.transports import StagedTransport
 from hpcgnn.trace import TraceRecorder
 from tests.kernels.cuda.stand_in import StandIn, compiler, host
 from tests.ugly import block_row, ugly_matrix, uneven_starts
@@ -29,6 +32,11 @@ def device(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return made
 
 
+def product(grid: ProcessGrid, part: DistCSR, wire: Wire) -> DeviceSpMM:
+    exchange = DeviceExchange(grid, part, wire, StagedTransport(), OFF)
+    return DeviceSpMM(grid, part, exchange, OFF)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("num_nodes", [1, 2, 101])
 def test_equals_the_host(comm: MPI.Intracomm, device: StandIn, num_nodes: int, dtype: type) -> None:
@@ -36,7 +44,7 @@ def test_equals_the_host(comm: MPI.Intracomm, device: StandIn, num_nodes: int, d
     with ProcessGrid(comm, 1) as grid:
         row_map = RowMap(uneven_starts(num_nodes, grid.num_blocks, 3), grid.block)
         part = block_row(matrix, row_map, dtype)
-        operator = DeviceSpMM(grid, part, Wire(), OFF)
+        operator = product(grid, part, Wire())
         rng = np.random.default_rng(3)
         mine = slice(row_map.start, row_map.stop)
         # The second width finds the buffers of the first one gone.
@@ -61,7 +69,7 @@ def test_sizes_rows_and_a_16_bit_wire_are_those_of_the_host(
         part = block_row(matrix, row_map, np.float32)
         mover = make_exchange("aware", grid, part, OFF, "bfloat16")
         wanted = DistributedSpMM(grid, part, mover, OFF)
-        operator = DeviceSpMM(grid, part, Wire("bfloat16"), OFF)
+        operator = product(grid, part, Wire("bfloat16"))
         assert operator.size == wanted.size
         assert operator.shape == wanted.shape
         np.testing.assert_array_equal(operator.volume().sent, wanted.volume().sent)
@@ -79,5 +87,5 @@ def test_what_it_cannot_do_is_refused(comm: MPI.Intracomm, device: StandIn) -> N
         row_map = RowMap(uneven_starts(9, grid.num_blocks, 5), grid.block)
         part = block_row(ugly_matrix(9, 5), row_map)
         with pytest.raises(ValueError, match="no float16"):
-            DeviceSpMM(grid, part, Wire("float16"), OFF)
+            product(grid, part, Wire("float16"))
         assert device.under_way == []

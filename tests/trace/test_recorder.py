@@ -285,3 +285,32 @@ def test_values_that_json_does_not_know_are_refused(tmp_path):
             pass
         with pytest.raises(TypeError, match="a trace cannot hold <object"):
             trace.flush()
+
+
+class FakeDevice:
+    """A device that takes as long for each mark as it is told."""
+
+    def __init__(self):
+        self.now = 0
+
+    def mark(self):
+        return self.now
+
+    def ns_between(self, start, end):
+        return end - start
+
+
+def test_a_device_has_times_of_its_own(tmp_path):
+    path, device = tmp_path / "t.jsonl", FakeDevice()
+    with TraceRecorder.open(path, 0, {"ranks": 1}) as trace:
+        trace.use_clock(device)
+        with trace.span("dense.forward"):
+            device.now += 5
+            with trace.span("interior.forward"):
+                device.now += 30
+        assert "device_seconds" not in trace.totals()["interior.forward"]
+        trace.flush()
+        assert trace.totals()["dense.forward"]["device_seconds"] == pytest.approx(5e-9)
+    inner, outer = read_lines(path)[1:]
+    assert (inner["device_ns"], inner["device_self_ns"]) == (30, 30)
+    assert (outer["device_ns"], outer["device_self_ns"]) == (35, 5)

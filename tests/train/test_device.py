@@ -2,9 +2,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hpcgnn.errors import InputError
 from hpcgnn.train.config import TrainConfig
+from hpcgnn.train.config_file import load_config
 from hpcgnn.train.device import require_device
 
 
@@ -13,9 +15,13 @@ def stand_in(count: int) -> SimpleNamespace:
     return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
 
 
+def require(*overrides: str) -> None:
+    require_device(load_config(None, ["graph.store=g.h5", "run.dir=run", *overrides]))
+
+
 def test_the_cpu_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    require_device("cpu")
+    require()
 
 
 @pytest.mark.parametrize(
@@ -23,15 +29,36 @@ def test_the_cpu_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (None, "CuPy cannot be imported"),
         (stand_in(0), "no GPU can be used: the driver lists none"),
-        (stand_in(1), "training runs on the CPU only"),
+        (stand_in(1), "this build of torch finds no GPU"),
     ],
 )
 def test_cuda_is_never_silently_the_cpu(
     monkeypatch: pytest.MonkeyPatch, cupy: object, words: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=f"train.device = 'cuda': {words}"):
-        require_device("cuda")
+        require("train.device=cuda")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.name=rgcn",
+        "model.name=gatv2",
+        "exchange.method=joint",
+        "exchange.schedule=sequential",
+        "exchange.replication=2",
+        "exchange.wire=float16",
+    ],
+)
+def test_what_gpus_do_not_carry_is_one_line(monkeypatch: pytest.MonkeyPatch, override: str) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", stand_in(1))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    require("train.device=cuda")
+    key, value = override.split("=")
+    with pytest.raises(InputError, match=f"train.device = 'cuda': {key} = '?{value}'? runs on"):
+        require("train.device=cuda", override)
 
 
 def test_other_devices_are_refused() -> None:

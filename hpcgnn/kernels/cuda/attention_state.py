@@ -3,7 +3,7 @@
 import numpy as np
 
 from hpcgnn.kernels.cuda.attention_fields import check_heads, check_state
-from hpcgnn.kernels.cuda.device import DeviceArray, pointer, require_array
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes
 
 __all__ = ["attention_delta", "attention_finish", "attention_merge", "head_dots", "merge_states"]
@@ -125,19 +125,24 @@ def attention_delta(
     delta: DeviceArray,
     *,
     bias: DeviceArray | None = None,
+    copy: DeviceArray | None = None,
 ) -> None:
     """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``, which `attention_backward` takes.
 
-    Arguments and meaning are those of `hpcgnn.kernels.attention_delta`, with CuPy arrays that are
-    C-contiguous and without `copy`. Runs on CuPy's current stream.
+    Arguments and meaning are those of `hpcgnn.kernels.attention_delta`, with CuPy arrays; columns
+    of a wider matrix are copied. Runs on CuPy's current stream.
 
     Raises
     ------
     TypeError
-        Wrong dtype, or an array that is not C-contiguous.
+        Wrong dtype, or a `delta` or `copy` that is not C-contiguous.
     ValueError
         Shapes that do not match.
     """
+    grad, out = (load_cupy().ascontiguousarray(each) for each in (grad, out))
+    if copy is not None:
+        check_heads(out, out.shape, copy=copy)
+        copy[...] = grad
     require_array("delta", delta, 2, (out.dtype.name,))
     require_array("out", out, 2, ("float32", "float64"))
     check_heads(out, out.shape, grad=grad)

@@ -8,10 +8,12 @@ from hpcgnn.errors import InputError
 __all__ = [
     "DeviceArray",
     "GpuUnavailableError",
+    "card_id",
     "load_cupy",
     "pointer",
     "require_array",
     "require_gpu",
+    "use_device",
 ]
 
 # A cupy.ndarray: CuPy is no dependency, so that its types cannot be named.
@@ -53,6 +55,31 @@ def require_gpu() -> None:
         raise GpuUnavailableError(f"no GPU can be used: {error}") from error
     if count == 0:
         raise GpuUnavailableError("no GPU can be used: the driver lists none")
+
+
+def use_device(number: int) -> int:
+    """Make one of the GPUs that CuPy finds the current one; return which.
+
+    Parameters
+    ----------
+    number
+        Counts from 0; numbers beyond the last GPU begin anew at the first.
+
+    Raises
+    ------
+    GpuUnavailableError
+        There is none.
+    """
+    require_gpu()
+    cuda = load_cupy().cuda
+    chosen = number % int(cuda.runtime.getDeviceCount())
+    cuda.Device(chosen).use()
+    return chosen
+
+
+def card_id() -> str:
+    """Return what tells the current GPU from others of its host."""
+    return str(load_cupy().cuda.Device().pci_bus_id)
 
 
 def pointer(array: DeviceArray | None) -> int:

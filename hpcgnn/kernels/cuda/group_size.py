@@ -9,18 +9,48 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from hpcgnn.errors import InputError
+from hpcgnn.typing import LocalIndices, Offsets
 
-__all__ = ["PAPER_RULE", "TIGR_SIZE", "GroupSizeRule", "dimension_rule", "fit_rule"]
+__all__ = [
+    "PAPER_RULE",
+    "TIGR_SIZE",
+    "FixedSize",
+    "GroupRule",
+    "GroupSizeRule",
+    "dimension_rule",
+    "fit_rule",
+]
 
 # What Tigr chooses for all graphs.
 TIGR_SIZE = 10
 # Multiply-adds that GNNAdvisor gives to one thread.
 _THREAD_WORK = 1024
 _WARP = 32
+
+
+class GroupRule(Protocol):
+    """Chooses the size of the neighbour groups of a pattern."""
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size, at least 1, for products of a pattern with `width` dense columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """The same size for every pattern."""
+
+    size: int
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size."""
+        del indptr, indices, num_columns, width
+        return self.size
 
 
 @dataclass(frozen=True)
@@ -54,6 +84,11 @@ class GroupSizeRule:
             + self.per_degree * num_edges / num_nodes
         )
         return max(1, math.floor(value + 0.5))
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size for the stored rows and entries of a pattern."""
+        del num_columns, width
+        return self.size(len(indptr) - 1, len(indices))
 
     def save(self, path: Path, **facts: object) -> None:
         """Write the coefficients as JSON, with `facts` about where they come from beside them."""

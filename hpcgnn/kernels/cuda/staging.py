@@ -30,6 +30,7 @@ class Download:
     """
 
     def __init__(self, array: DeviceArray, host: Array) -> None:
+        self.host = host
         self._event: Any = load_cupy().cuda.Event()
         array.get(out=host, blocking=False)
         self._event.record()

@@ -15,6 +15,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -134,11 +135,27 @@ class RawModule:
         return launch
 
 
+class Stream:
+    """A stream whose work is done when it is issued."""
+
+    ptr = 4711
+
+    def __init__(self, *, non_blocking: bool = False) -> None:
+        assert non_blocking
+
+    def wait_event(self, event: "Event") -> None:
+        assert event.recorded
+
+
 class Event:
     """An event whose wait ends all copies to the host."""
 
-    def record(self) -> None:
+    recorded = False
+
+    def record(self, stream: Stream | None = None) -> None:
         """Mark a place in the stream, whose work is done at once here."""
+        del stream
+        self.recorded, self.time_ns = True, time.perf_counter_ns()
 
     def synchronize(self) -> None:
         for source, target in StandIn.under_way:
@@ -156,7 +173,13 @@ class StandIn:
         self._reverse = reverse
         errors = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
         self.cuda = SimpleNamespace(
-            runtime=errors, Event=Event, ExternalStream=lambda *_: contextlib.nullcontext()
+            runtime=errors,
+            Device=lambda _=0: SimpleNamespace(use=lambda: None, pci_bus_id=f"card {os.getpid()}"),
+            Event=Event,
+            Stream=Stream,
+            get_elapsed_time=lambda start, end: (end.time_ns - start.time_ns) / 1e6,
+            get_current_stream=lambda: Stream(non_blocking=True),
+            ExternalStream=lambda *_: contextlib.nullcontext(),
         )
 
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
@@ -183,6 +206,20 @@ class StandIn:
 
     @staticmethod
     def asarray(array: np.ndarray[Any, Any]) -> DeviceNdarray:
+        made = guarded(array.shape, array.dtype)
+        made[...] = array
+        return made
+
+    @staticmethod
+    def full(shape: Any, value: float, dtype: Any) -> DeviceNdarray:
+        array = guarded(shape, dtype)
+        array[...] = value
+        return array
+
+    @staticmethod
+    def ascontiguousarray(array: DeviceNdarray) -> DeviceNdarray:
+        if array.flags.c_contiguous:
+            return array
         made = guarded(array.shape, array.dtype)
         made[...] = array
         return made

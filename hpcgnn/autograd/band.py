@@ -1,0 +1,106 @@
+"""Products with the dense blocks of a band by torch, so that they run on GPUs: primal and adjoint.
+
+``torch.bmm`` takes the place of the three batched products of `hpcgnn.banded.BandedOperator`. In
+bfloat16 the blocks, which are counts of edges, are exact; operands and results are rounded.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpcgnn.banded import BandedOperator
+
+__all__ = ["BAND_PRECISIONS", "TorchBand"]
+
+BAND_PRECISIONS = ("native", "tf32", "bfloat16")
+"""How blocks are multiplied: in the dtype of training, by tensor cores in tf32, or in bfloat16."""
+
+
+class TorchBand:
+    """The blocks of a `BandedOperator` without slices, as tensors.
+
+    Not collective.
+
+    Parameters
+    ----------
+    operator
+        Holds the blocks on the host.
+    precision
+        One of `BAND_PRECISIONS`.
+    place
+        Where to multiply.
+    """
+
+    def __init__(self, operator: BandedOperator, precision: str, place: torch.device) -> None:
+        self._precision = precision
+        self._num_pairs, self._num_nodes = operator.shape
+        blocks = operator.blocks
+        arrays = blocks.centre, blocks.upper, blocks.lower
+        tensors = [torch.from_numpy(each).to(place) for each in arrays]
+        if precision == "bfloat16":
+            tensors = [each.to(torch.bfloat16) for each in tensors]
+        self._centre, self._upper, self._lower = tensors
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the sums (n P, H) of the rows of `x` (n, H); differentiable.
+
+        Not collective.
+        """
+        result: Tensor = _Band.apply(x, self)  # type: ignore[no-untyped-call]
+        return result
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return the sums (n P, H) that edges of each type bring, see `BandedOperator.apply`.
+
+        Not collective.
+        """
+        blocks = self._centre, self._upper, self._lower
+        return self._multiply(x, blocks, self._num_pairs)
+
+    def apply_transpose(self, gradient: Tensor) -> Tensor:
+        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H).
+
+        Not collective.
+        """
+        turned = tuple(each.transpose(1, 2) for each in (self._centre, self._lower, self._upper))
+        return self._multiply(gradient, turned, self._num_nodes)
+
+    def _multiply(self, rows: Tensor, blocks: tuple[Tensor, ...], num_results: int) -> Tensor:
+        """Return ``centre[k] rows[k] + upper[k] rows[k + 1] + lower[k - 1] rows[k - 1]``."""
+        centre, upper, lower = blocks
+        count, _, size = centre.shape
+        padded = functional.pad(rows, (0, 0, 0, count * size - len(rows)))
+        tall = padded.view(count, size, -1).to(centre.dtype)
+        with _tensor_cores(self._precision):
+            sums = torch.bmm(centre, tall)
+            if count > 1:
+                sums[:-1].baddbmm_(upper, tall[1:])
+                sums[1:].baddbmm_(lower, tall[:-1])
+        return sums.view(-1, rows.shape[1])[:num_results].to(rows.dtype)
+
+
+class _Band(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, band: TorchBand) -> Tensor:
+        ctx.band = band
+        return band.apply(x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.band.apply_transpose(gradients[0]), None
+
+
+@contextlib.contextmanager
+def _tensor_cores(precision: str) -> Iterator[None]:
+    """Allow tf32 inside, where it is asked for; torch keeps this setting for the process."""
+    before = torch.get_float32_matmul_precision()
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

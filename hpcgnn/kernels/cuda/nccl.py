@@ -1,0 +1,60 @@
+"""Messages between GPUs by NCCL, through CuPy."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from hpcgnn.kernels.cuda.device import DeviceArray, GpuUnavailableError, load_cupy, pointer
+
+__all__ = ["NcclRanks", "new_nccl_id"]
+
+Messages = Sequence[tuple[int, DeviceArray]]
+"""A rank, and the C-contiguous array that goes to it or comes from it."""
+
+
+def new_nccl_id() -> tuple[int, ...]:
+    """Return what one rank makes and all ranks of a communicator need.
+
+    Raises
+    ------
+    GpuUnavailableError
+        This CuPy has no NCCL.
+    """
+    return tuple(_nccl().get_unique_id())
+
+
+class NcclRanks:
+    """Ranks, each with a GPU of its own, that send to each other.
+
+    Parameters
+    ----------
+    size, rank
+        Of the communicator.
+    unique_id
+        Of `new_nccl_id`, the same on all ranks.
+    """
+
+    def __init__(self, size: int, rank: int, unique_id: tuple[int, ...]) -> None:
+        self._nccl = _nccl()
+        self._ranks: Any = self._nccl.NcclCommunicator(size, unique_id, rank)
+
+    def start(self, sent: Messages, received: Messages, stream: Any) -> None:
+        """Issue messages in both directions as one group, on a stream of CuPy."""
+        kind = self._nccl.NCCL_UINT8
+        self._nccl.groupStart()
+        for rank, array in sent:
+            self._ranks.send(pointer(array), array.nbytes, kind, rank, stream.ptr)
+        for rank, array in received:
+            self._ranks.recv(pointer(array), array.nbytes, kind, rank, stream.ptr)
+        self._nccl.groupEnd()
+
+
+def _nccl() -> Any:
+    try:
+        found = importlib.import_module("cupy.cuda.nccl")
+    except ImportError as error:
+        raise GpuUnavailableError(
+            f"this CuPy has no NCCL ({error}): pip install nvidia-nccl-cu12"
+        ) from error
+    load_cupy()
+    return found

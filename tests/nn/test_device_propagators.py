@@ -1,0 +1,65 @@
+"""Propagators on a GPU, emulated where there is none, are those of the host."""
+
+import pytest
+import torch
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd.band import TorchBand
+from hpcgnn.banded import BandedOperator
+from hpcgnn.nn import GGNNShape, candidate_loss, make_ggnn, make_propagator
+from hpcgnn.trace import TraceRecorder
+from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, supergraph
+from tests.emulated_gpu import emulated_gpu
+
+OFF = TraceRecorder.off()
+CPU = torch.device("cpu")
+SHAPE = GGNNShape(
+    num_buckets=NUM_BUCKETS, num_types=2 * NUM_FORWARD, hidden=8, steps=2, dropout=0.2
+)
+
+
+@pytest.mark.parametrize(("name", "block"), [("sparse", 0), ("banded", 7), ("hybrid", 4)])
+def test_logits_and_gradients_are_those_of_the_host(name: str, block: int) -> None:
+    graph = supergraph([23, 1, 9], 12)
+    model = make_ggnn(SHAPE, seed=2, dtype=torch.float64)
+    host = make_propagator(name, graph.edges, block=block, dtype=torch.float64, trace=OFF)
+    found = []
+
+    def run(propagator: object) -> None:
+        model.zero_grad()
+        logits = model(graph, propagator, DropoutKey(1, 2))
+        candidate_loss(logits, graph, 3)[0].backward()
+        found.append([logits.detach(), *(each.grad.clone() for each in model.parameters())])
+
+    run(host)
+    with emulated_gpu():
+        device = host.on_gpu(CPU, "native")
+        assert device.dropped == host.dropped
+        run(device)
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("block", [1, 5, 64])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("native", 1e-5), ("tf32", 2e-3), ("bfloat16", 1e-2)]
+)
+def test_a_band_by_torch_and_its_adjoint(block: int, precision: str, tolerance: float) -> None:
+    graph = supergraph([31, 12], 9)
+    operator = BandedOperator(graph.edges, block, "float32", OFF)
+    band = TorchBand(operator, precision, CPU)
+    torch.manual_seed(3)
+    x, y = torch.randn(operator.shape[1], 5), torch.randn(operator.shape[0], 5)
+    pairs = (
+        (band.apply(x), operator.apply(x.numpy())),
+        (
+            band.apply_transpose(y),
+            operator.apply_transpose(y.numpy()),
+        ),
+    )
+    for mine, wanted in pairs:
+        theirs = torch.from_numpy(wanted)
+        scale = float(theirs.abs().max())
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * scale)
+    left, right = (band.apply(x) * y).sum(), (x * band.apply_transpose(y)).sum()
+    torch.testing.assert_close(left, right, rtol=20 * tolerance, atol=20 * tolerance)

@@ -1,0 +1,73 @@
+"""Training on a GPU, emulated where there is none, is training on the CPU."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from tests.emulated_gpu import some_gpu
+from tests.train.support import Run, StopAfter, make_config, make_graph, train, write_store
+
+GRAPH = make_graph(4, num_nodes=29)
+SETTINGS = (
+    "train.dtype=float64",
+    "train.epochs=3",
+    "model.dropout=0.3",
+    "run.checkpoint_every=2",
+)
+MODELS = (
+    ("gcn", ("exchange.prepare=first_epoch",)),
+    ("sage", ("model.norm=batch", "train.optimizer=adamw", "model.activation=elu")),
+    ("gin", ("exchange.active_sets=false", "model.norm=layer")),
+    ("appnp", ("model.hops=2",)),
+    ("mixhop", ("model.hops=2",)),
+    ("gat", ("model.heads=2", "model.hidden=6", "model.attention_dropout=0.2")),
+)
+
+
+@pytest.fixture
+def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
+    return write_store(comm, comm_tmp_path, GRAPH)
+
+
+def assert_alike(run: Run, other: Run) -> None:
+    """Require equal losses, results and rows moved, to rounding."""
+    assert len(run.metrics) == len(other.metrics)
+    for mine, theirs in zip(run.metrics, other.metrics, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine.keys() - {"epoch_s", "evaluate_s"}:
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-9), name
+    mine, theirs = run.predictions(), other.predictions()
+    for name, value in mine.items():
+        if value.dtype.kind != "S":
+            np.testing.assert_allclose(value, theirs[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("model", "options"), MODELS, ids=[name for name, _ in MODELS])
+def test_equals_the_cpu(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
+) -> None:
+    settings = (*SETTINGS, f"model.name={model}", *options)
+    host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
+    with some_gpu():
+        config = make_config(store, comm_tmp_path / "device", *settings, "train.device=cuda")
+        device = train(comm, config)
+    assert_alike(device, host)
+
+
+def test_a_checkpoint_goes_on_anywhere(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    """Two epochs on either device, the third on the other; and everything on the CPU."""
+    settings = (*SETTINGS, "model.name=gcn")
+    host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
+    there, back = comm_tmp_path / "there", comm_tmp_path / "back"
+    on_gpu = "train.device=cuda"
+    train(comm, make_config(store, there, *settings), StopAfter(2))
+    with some_gpu():
+        train(comm, make_config(store, back, *settings, on_gpu), StopAfter(2))
+        changed = train(comm, make_config(store, there, *settings, on_gpu))
+    assert_alike(changed, host)
+    assert_alike(train(comm, make_config(store, back, *settings)), host)
