@@ -1,27 +1,40 @@
-"""Aggregation and attention on a GPU against cuSPARSE and torch-geometric.
+"""Every table of the GPU path: kernels against libraries, execution paths, bands, training.
 
-``python -m benchmarks.bench_gpu --json`` prints one JSON object a case. Aggregation: graph, width,
-dtype, sizes and seconds by group-size rule, peers {name: s}, speedup over the fastest peer, error
-against float64, and the share of the card's copy bandwidth that the bytes which must move take.
-Attention (a GAT layer forward and backward, its linear map included): heads, width, ours_s, peers,
-peak bytes of each. Methods take turns in one process; seconds are medians of the card's events.
-Peers that are not installed are left out; without a GPU the command ends with one line.
+``python -m benchmarks.bench_gpu --json`` prints one JSON object a case, ``--tables`` chooses.
 
+- aggregation: graph, width, dtype, sizes and seconds by group-size rule, peers {name: s}, speedup
+  over the fastest peer, error against float64, and the share of the card's copy bandwidth that the
+  bytes which must move take.
+- attention (a GAT layer forward and backward, its linear map included): heads, width, ours_s,
+  peers, peak bytes of each.
+- paths: backward aggregation of a two-layer GCN at 10 % training nodes, with all rows active and
+  restricted, and the seconds to prepare the paths.
+- banded: a step of messages by block size and precision, against the sparse pattern.
+- training: seconds of an epoch, accuracy and loss with paths prepared before training, in the
+  first epoch, and not at all.
+
+Methods take turns in one process, but trainings have one each; seconds are medians of the card's
+events. Peers that are not installed are left out; without a GPU the command ends with one line.
 cupyx gives cuSPARSE results by columns only; torch's CSR product is cuSPARSE by rows.
 """
 
 import argparse
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.gpu_attention import FusedAttention
+from benchmarks.gpu_banded import banded_cases
+from benchmarks.gpu_paths import path_cases
 from benchmarks.gpu_peers import attention_peers, product_peers
 from benchmarks.gpu_timing import copy_bandwidth, device_name, interleave_on_device
+from benchmarks.gpu_training import training_cases
 from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn import kernels
@@ -29,9 +42,14 @@ from hpcgnn.console import print_json, report, run_command
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, TIGR_SIZE, GroupSizeRule, dimension_rule
+from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.train.device import Device
 
 # The first has the size of Cora.
 DEFAULT_GRAPHS = "rmat:12:2,debian,rmat:18:16,rmat:20:16,rmat:22:8"
+TABLES = ("aggregation", "attention", "paths", "banded", "training")
+TRAINING_SHARE = 0.1
+BLOCKS, HIDDEN = [32, 64, 128, 256, 512], 128
 LIBRARIES = ("numpy", "torch", "cupy-cuda12x", "torch-geometric")
 
 
@@ -40,16 +58,36 @@ def main() -> None:
     cuda.require_gpu()
     where = surroundings(*LIBRARIES) | {"device": device_name()}
     bandwidth = copy_bandwidth()
-    rule = PAPER_RULE if options.rule is None else GroupSizeRule.load(options.rule)
+    rule = PAPER_RULE if options.rule is None else GroupSizeRule.load(Path(options.rule))
     for name in options.graphs:
         matrix = load_matrix(name)
         report(f"{name}: {matrix.num_nodes} nodes, {matrix.indices.size} non-zeros")
+        for case in graph_cases(matrix, options, rule, bandwidth):
+            print_json(case | where)
+    if "banded" in options.tables:
+        place = torch.device("cuda", 0)
+        for case in banded_cases(BLOCKS, options.nodes, HIDDEN, place, options.repeat):
+            print_json(case | where)
+
+
+def graph_cases(
+    matrix: Matrix, options: argparse.Namespace, rule: GroupSizeRule, bandwidth: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the cases of a graph."""
+    tables, repeat = options.tables, options.repeat
+    if "aggregation" in tables:
         for width in options.widths:
             for dtype in ("float32", "bfloat16"):
-                case = aggregation_case(matrix, width, dtype, rule, bandwidth, options.repeat)
-                print_json(case | where)
-        for case in attention_cases(matrix, options):
-            print_json(case | where)
+                yield aggregation_case(matrix, width, dtype, rule, bandwidth, repeat)
+    if "attention" in tables:
+        yield from attention_cases(matrix, options)
+    if "paths" in tables:
+        device = Device("cuda", torch.device("cuda", 0), StagedTransport(), rule)
+        yield from path_cases(matrix, options.widths, TRAINING_SHARE, device, repeat)
+    if "training" in tables:
+        with tempfile.TemporaryDirectory() as folder:
+            models = "gcn", "gat"
+            yield from training_cases(matrix, TRAINING_SHARE, options.epochs, Path(folder), models)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -59,17 +97,28 @@ def parse_arguments() -> argparse.Namespace:
     add = cli.add_argument
     graphs = "rmat:SCALE:FACTOR, grid3d:N, debian or STORE.h5"
     add("--graphs", type=words, default=words(DEFAULT_GRAPHS), metavar="NAME,...", help=graphs)
+    tables = ",".join(TABLES)
+    add("--tables", type=table_names, default=list(TABLES), metavar=tables, help="what to measure")
     add("--widths", type=numbers, default=[16, 64, 128, 256], metavar="N,...", help="columns")
     add("--heads", type=numbers, default=[1, 4], metavar="N,...", help="heads of attention")
     add("--head-width", type=int, default=32, help="columns of a head (default: 32)")
     add("--rule", metavar="FILE.json", help="coefficients that calibrate_group_size has written")
     add("--repeat", type=int, default=21, help="counted rounds (default: 21)")
+    add("--nodes", type=int, default=1 << 16, help="of the banded supergraph (default: 65536)")
+    add("--epochs", type=int, default=30, help="of each training (default: 30)")
     add("--json", action="store_true", help="print JSON, which is what it does in any case")
     return cli.parse_args()
 
 
 def words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
+
+
+def table_names(text: str) -> list[str]:
+    found = words(text)
+    if not set(found) <= set(TABLES):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(TABLES)}")
+    return found
 
 
 def numbers(text: str) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bench_gpu import words
+from benchmarks.bench_gpu import numbers, words
 from benchmarks.gpu_timing import device_name, interleave_on_device
 from benchmarks.harness import commit
 from benchmarks.spmm_graphs import Matrix, load_matrix
@@ -38,15 +38,22 @@ def main() -> None:
     samples, records = [], []
     for name in options.graphs:
         matrix = load_matrix(name)
-        seconds = time_sizes(matrix, options.width, options.repeat)
-        best = best_size(seconds)
         nodes, edges = matrix.num_nodes, matrix.indices.size
         paper = PAPER_RULE.size(nodes, edges)
-        report(f"{name}: {nodes} nodes, {edges} edges, best size {best}, the paper's {paper}")
-        samples.append((nodes, edges, best))
-        records.append({"graph": name, "nodes": nodes, "edges": edges, "best": best})
-        records[-1]["seconds"] = {str(size): each for size, each in seconds.items()}
-    facts = {"device": device_name(), "commit": commit(), "width": options.width}
+        for width in options.widths:
+            seconds = time_sizes(matrix, width, options.repeat)
+            best = best_size(seconds)
+            report(
+                f"{name}: {nodes} nodes, {edges} edges, width {width}, best size {best}, the "
+                f"paper's {paper}"
+            )
+            # The regression knows no width: it is fitted as the paper's was, at one.
+            if width == options.widths[0]:
+                samples.append((nodes, edges, best))
+            records.append({"graph": name, "width": width, "nodes": nodes, "edges": edges})
+            by_size = {str(size): each for size, each in seconds.items()}
+            records[-1] |= {"best": best, "seconds": by_size}
+    facts = {"device": device_name(), "commit": commit(), "width": options.widths[0]}
     fit_rule(samples).save(options.output, **facts, graphs=records)
 
 
@@ -58,7 +65,13 @@ def parse_arguments() -> argparse.Namespace:
     add = cli.add_argument
     add("--output", type=Path, required=True, metavar="RULE.json", help="where to write")
     add("--graphs", type=words, default=DEFAULT_GRAPHS, metavar="NAME,...", help="as bench_gpu")
-    add("--width", type=int, default=16, help="columns of the dense operand (default: 16)")
+    add(
+        "--widths",
+        type=numbers,
+        default=[16, 64, 256],
+        metavar="N,...",
+        help="columns; the regression is fitted at the first (default: 16,64,256)",
+    )
     add("--repeat", type=int, default=11, help="counted rounds of a graph (default: 11)")
     return cli.parse_args()
 

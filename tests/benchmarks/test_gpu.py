@@ -9,9 +9,15 @@ import torch
 from benchmarks import bench_gpu, calibrate_group_size
 from benchmarks.calibrate_group_size import LADDER, best_size
 from benchmarks.gpu_attention import SLOPE, FusedAttention
+from benchmarks.gpu_banded import banded_cases
+from benchmarks.gpu_paths import path_cases
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
+from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE
+from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.train.device import Device
+from tests.emulated_gpu import emulated_gpu
 from tests.kernels.conftest import random_graph
 from tests.kernels.cuda.stand_in import StandIn, compiler
 
@@ -68,6 +74,23 @@ def test_aggregation_cases_are_right(matrix, monkeypatch, dtype):
 def test_calibration_times_every_size(matrix):
     seconds = calibrate_group_size.time_sizes(matrix, 4, 1)
     assert tuple(seconds) == LADDER
+
+
+def test_paths_give_what_all_rows_give(matrix):
+    with emulated_gpu():
+        device = Device("cuda", torch.device("cpu"), StagedTransport())
+        cases = list(path_cases(matrix, [3], 0.2, device, 1))
+    assert [case["relative_error"] < 1e-5 for case in cases] == [True]
+    whole, paths = cases[0]["entries"][:2], cases[0]["entries"][2:]
+    assert sum(paths) < sum(whole)
+
+
+def test_bands_give_what_the_pattern_gives():
+    with emulated_gpu():
+        cases = list(banded_cases([8, 16], 300, 4, torch.device("cpu"), 1))
+    assert len(cases) == 1 + 2 * len(BAND_PRECISIONS)
+    for case in cases:
+        assert case["relative_error"] < (2e-2 if case["precision"] == "bfloat16" else 1e-5)
 
 
 def test_the_smallest_of_sizes_that_are_alike():
