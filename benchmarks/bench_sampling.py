@@ -5,9 +5,11 @@ threads, subgraphs_per_s, nodes_per_s, visits_per_cpu_s, ns_per_visit, pool_byte
 measured. Cases of a graph take turns; rates are medians over rounds.
 
 ``what`` is how far a subgraph is made: visits (the draws alone), sets (different nodes, ascending)
-or subgraphs (with the edges among them). ``sums`` is the frontier by cumulative sums of degrees, in
+or subgraphs (with the edges among them). ``together`` sets of visits are drawn in a call; frontiers
+then move in turn. ``sums`` is the frontier by cumulative sums of degrees, in
 C++ as one would first write it, for visits only. Visits count repeated nodes: their number is the
-budget, whatever the graph. CPU seconds are of the whole process.
+budget, whatever the graph. CPU seconds are of the whole process. ``probes_per_pop`` counts rounds
+of four probes of the Dashboard.
 """
 
 import argparse
@@ -46,11 +48,13 @@ COLUMNS: Columns = {
     "graph": ("graph", text),
     "what": ("what", text),
     "threads": ("threads", text),
+    "together": ("together", text),
     "subgraphs/s": ("subgraphs_per_s", ratio),
     "nodes/s": ("nodes_per_s", count),
     "ns/visit": ("ns_per_visit", ratio),
     "CPU ns/visit": ("cpu_ns_per_visit", ratio),
     "pool MB": ("pool_bytes", megabytes),
+    "probes/pop": ("probes_per_pop", ratio),
 }
 
 
@@ -63,6 +67,9 @@ class Made:
 
 
 Make = Callable[[int], Made]
+
+CaseKey = tuple[str, str, int, int]
+"""Sampler, what, threads, sets of a call."""
 
 
 def main() -> None:
@@ -86,6 +93,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--walkers", type=int, default=1000, help="of the frontier")
     add("--budget", type=int, default=8000, help="visits of a subgraph")
     add("--length", type=int, default=2, help="steps of a walk")
+    add("--together", default="1", help="visits: sets of a call, frontiers move in turn: 1,4,8")
     add("--count", type=int, default=50, help="subgraphs of a round")
     add("--rounds", type=int, default=5, help="rounds, after one that is not counted")
     add("--json", action="store_true", help="print one JSON object a case")
@@ -96,20 +104,22 @@ def measure(graph: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
     matrix = load_matrix(graph)
     topology = Topology(matrix.indptr, matrix.indices)
     cases = dict(make_cases(topology, options))
-    found: dict[tuple[str, str, int], list[tuple[float, float, float, float]]] = {}
+    found: dict[CaseKey, list[tuple[float, float, float, float]]] = {}
     for turn in range(options.rounds + 1):
         for case, make in cases.items():
-            numbers = range(turn * options.count, (turn + 1) * options.count)
+            first = turn * options.count
+            numbers = range(first, first + options.count, case[3])
             result = run_round(make, numbers, case[2])
             if turn > 0:
                 found.setdefault(case, []).append(result)
-    for (name, what, threads), rounds in found.items():
+    for (name, what, threads, together), rounds in found.items():
         wall, cpu, nodes, pool = (statistics.median(each) for each in zip(*rounds, strict=True))
         yield {
             "sampler": name,
             "graph": graph,
             "what": what,
             "threads": threads,
+            "together": together,
             "subgraphs_per_s": options.count / wall,
             "nodes_per_s": int(nodes / wall),
             "ns_per_visit": wall / (options.count * options.budget) * 1e9,
@@ -119,7 +129,17 @@ def measure(graph: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
             "mean_degree": topology.num_entries / topology.num_nodes,
             "walkers": options.walkers,
             "budget": options.budget,
+            "probes_per_pop": probes_per_pop(name, topology, options),
         }
+
+
+def probes_per_pop(name: str, topology: Topology, options: argparse.Namespace) -> float | None:
+    if name not in ("frontier", "multidimensional"):
+        return None
+    sampler = make_sampler(name, topology, options)
+    assert isinstance(sampler, FrontierSampler)
+    pops = options.budget - min(options.walkers, options.budget)
+    return statistics.mean(sampler.dashboard(k)["probes"] for k in range(5)) / pops
 
 
 def run_round(make: Make, numbers: range, threads: int) -> tuple[float, float, float, float]:
@@ -133,22 +153,25 @@ def run_round(make: Make, numbers: range, threads: int) -> tuple[float, float, f
         return time.perf_counter() - wall, time.process_time() - cpu, nodes, pool.most_bytes
 
 
-def make_cases(
-    topology: Topology, options: argparse.Namespace
-) -> Iterator[tuple[tuple[str, str, int], Make]]:
+def make_cases(topology: Topology, options: argparse.Namespace) -> Iterator[tuple[CaseKey, Make]]:
     names, kinds = options.samplers.split(","), options.what.split(",")
-    threads = [int(each) for each in options.threads.split(",")]
+    threads, together = (
+        [int(each) for each in words.split(",")] for words in (options.threads, options.together)
+    )
     for name, known in [(each, SAMPLERS) for each in names] + [(each, WHAT) for each in kinds]:
         if name not in known:
             raise InputError(f"{name!r} is unknown; choose from {', '.join(known)}")
     samplers = {name: make_sampler(name, topology, options) for name in names if name != "sums"}
-    for name, what, num_threads in product(names, kinds, threads):
-        if what != "subgraphs" and num_threads > 1:
+    for name, what, num_threads, sets in product(names, kinds, threads, together):
+        if (what != "subgraphs" and num_threads > 1) or (what != "visits" and sets > 1):
             continue
-        if name != "sums":
-            yield (name, what, num_threads), partial(make_one, samplers[name], what)
-        elif what == "visits":
-            yield (name, what, 1), partial(by_sums, SumsSampler(), topology, options)
+        if name == "sums":
+            if (what, sets) == ("visits", 1):
+                yield (name, what, 1, 1), partial(by_sums, SumsSampler(), topology, options)
+        elif sets > 1:
+            yield (name, what, 1, sets), partial(make_together, samplers[name], sets)
+        else:
+            yield (name, what, num_threads, 1), partial(make_one, samplers[name], what)
 
 
 def make_sampler(name: str, topology: Topology, options: argparse.Namespace) -> Sampler:
@@ -176,6 +199,11 @@ def make_one(sampler: Sampler, what: str, number: int) -> Made:
         return Made(len(subgraph.nodes), subgraph.nbytes)
     nodes = sampler.sample(number) if what == "sets" else sampler.visits(number)
     return Made(len(nodes), nodes.nbytes)
+
+
+def make_together(sampler: Sampler, sets: int, number: int) -> Made:
+    found = sampler.visits_each(range(number, number + sets))
+    return Made(sum(map(len, found)), sum(each.nbytes for each in found))
 
 
 def by_sums(

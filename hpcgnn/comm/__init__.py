@@ -20,6 +20,7 @@ from hpcgnn.comm.host_memory import HostMemory
 from hpcgnn.comm.launch import run_mpi_command
 from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import redistribute
+from hpcgnn.comm.request import RowRequest
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
 from hpcgnn.comm.stages import Message, Stage, shift_times
@@ -37,6 +38,7 @@ __all__ = [
     "ProcessGrid",
     "RankArgumentParser",
     "RowMap",
+    "RowRequest",
     "Stage",
     "Transfer",
     "Volume",

@@ -13,7 +13,7 @@ __all__ = ["multi_label_loss", "single_label_loss"]
 def single_label_loss(
     logits_NC: Tensor,
     labels_N: Tensor,
-    num_global: int,
+    num_global: float,
     smoothing: float = 0.0,
     weights_N: Tensor | None = None,
 ) -> Tensor:
@@ -28,7 +28,7 @@ def single_label_loss(
     labels_N
         (N,) int64 classes.
     num_global
-        Number of nodes that count on all ranks, at least 1.
+        Number of nodes that count on all ranks, or the sum of their factors, at least 1.
     smoothing
         Label smoothing in [0, 1).
     weights_N
@@ -49,7 +49,7 @@ def single_label_loss(
 def multi_label_loss(
     logits_NC: Tensor,
     labels_NC: Tensor,
-    num_global: int,
+    num_global: float,
     smoothing: float = 0.0,
     weights_N: Tensor | None = None,
 ) -> Tensor:
@@ -64,7 +64,7 @@ def multi_label_loss(
     labels_NC
         (N, C) zeros and ones, in the dtype of the logits.
     num_global
-        Number of nodes that count on all ranks, at least 1.
+        Number of nodes that count on all ranks, or the sum of their factors, at least 1.
     smoothing
         Targets become ``y (1 - s) + s / 2``.
     weights_N

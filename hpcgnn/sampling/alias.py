@@ -47,10 +47,12 @@ def edge_weights(topology: Topology) -> FloatArray:
     """Return (E,) weights 1/deg(u) + 1/deg(v) of the entries (u, v).
 
     Not collective. They lower the variance of aggregations (GraphSAINT). On a directed graph the
-    degrees are those of rows, and a node without entries of its own counts as one with one.
+    degrees are those of rows, and a node without entries of its own counts as one with one. Entries
+    of rows that no walk starts at are never drawn.
     """
     by_node = 1.0 / np.maximum(topology.degrees(), 1)
     weights: NDArray[Any] = by_node[topology.entry_rows()] + by_node[topology.indices]
+    weights[topology.indptr[topology.num_roots] :] = 0
     return weights
 
 

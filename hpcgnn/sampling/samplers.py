@@ -5,6 +5,7 @@ it gets the same one.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcgnn.sampling import _sampling
@@ -53,10 +54,17 @@ class Sampler(ABC):
 
     def sample(self, number: int) -> LocalIndices:
         """Return (n,) int32 ascending nodes: the set called `number`."""
-        visits = self.visits(number)
+        return self.sample_each([number])[0]
+
+    def sample_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
+        """Return the sets of some numbers; several at a time may take less time than one by one."""
         key = self.seed | _CLIPPING
-        nodes: LocalIndices = _sampling.distinct_nodes(visits, self.multiple, key, number)
-        return nodes
+        drawn = zip(self.visits_each(numbers), numbers, strict=True)
+        return [_sampling.distinct_nodes(each, self.multiple, key, k) for each, k in drawn]
+
+    def visits_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
+        """Return the visits of some numbers."""
+        return [self.visits(number) for number in numbers]
 
     @abstractmethod
     def visits(self, number: int) -> LocalIndices:
@@ -91,24 +99,31 @@ class FrontierSampler(Sampler):
 
     def visits(self, number: int) -> LocalIndices:
         """Return the first nodes, then a node for each move."""
-        visits: LocalIndices = self._run(number)[0]
-        return visits
+        return self.visits_each([number])[0]
+
+    def visits_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
+        """Return the visits of some numbers, moving one frontier while others wait for memory."""
+        return self._run(numbers)[0]
 
     def dashboard(self, number: int) -> dict[str, int]:
-        """Return how often set `number` cleans up, and how many nodes count too little for it."""
-        _, cleanups, truncated = self._run(number)
-        return {"cleanups": cleanups, "truncated": truncated}
+        """Return what set `number` asks of the Dashboard.
 
-    def _run(self, number: int) -> tuple[LocalIndices, int, int]:
+        ``cleanups``, ``truncated`` (nodes that count too little for it), and ``probes`` (rounds of
+        four; a pop needs one or more).
+        """
+        cleanups, truncated, probes = self._run([number])[1]
+        return {"cleanups": cleanups, "truncated": truncated, "probes": probes}
+
+    def _run(self, numbers: Sequence[int]) -> tuple[list[LocalIndices], tuple[int, int, int]]:
         walkers = min(self.walkers, self.budget)
-        result: tuple[LocalIndices, int, int] = _sampling.sample_frontier(
+        result: tuple[list[LocalIndices], tuple[int, int, int]] = _sampling.sample_frontiers(
             self.topology.native,
             walkers,
             self.budget - walkers,
             self.enlargement,
             self.entered,
             self.seed,
-            number,
+            numbers,
         )
         return result
 

@@ -23,6 +23,8 @@ class Topology:
         (N + 1,) int64 from 0.
     indices
         (E,) int32, ascending and different in a row. Walks go from a row to its columns.
+    roots
+        Walks start at the nodes below it; None: at all.
 
     Raises
     ------
@@ -32,17 +34,25 @@ class Topology:
 
     indptr: Offsets
     indices: LocalIndices
+    roots: int | None = None
     native: _sampling.Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_array("indptr", self.indptr, 1, ("int64",))
         require_array("indices", self.indices, 1, ("int32",))
-        object.__setattr__(self, "native", _sampling.Topology(self.indptr, self.indices))
+        object.__setattr__(
+            self, "native", _sampling.Topology(self.indptr, self.indices, self.num_roots)
+        )
 
     @property
     def num_nodes(self) -> int:
         """Nodes N."""
         return len(self.indptr) - 1
+
+    @property
+    def num_roots(self) -> int:
+        """Nodes that walks start at."""
+        return self.num_nodes if self.roots is None else self.roots
 
     @property
     def num_entries(self) -> int:

@@ -1,4 +1,4 @@
-"""The whole graph, once on every host, for ranks that sample from it."""
+"""What ranks sample from; the whole graph of it, once on every host."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,37 @@ from hpcgnn.train.config import Config
 from hpcgnn.train.node_task import NodeTask
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
-__all__ = ["SampledGraph", "read_sampled_graph"]
+__all__ = ["HomeRows", "SampledGraph", "read_home", "share_whole"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HomeRows:
+    """The rows of this rank's block, from which graphs to sample are made.
+
+    Parameters
+    ----------
+    row_map
+        Whose rows are where.
+    edges
+        What the model aggregates over, with self loops where it wants them.
+    walked
+        What samplers walk; the same object unless the graph is directed.
+    features, labels, trained, node_ids
+        (num_local, F), (num_local,) or (num_local, C), (num_local,) bool and int64.
+    """
+
+    row_map: RowMap
+    edges: PatternRows
+    walked: PatternRows
+    features: FloatArray
+    labels: Array
+    trained: Array
+    node_ids: GlobalIndices
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SampledGraph:
-    """All nodes and edges, in memory that the ranks of a host share.
+    """Nodes and edges to sample from: all, or those of a part and its halo.
 
     Parameters
     ----------
@@ -51,9 +76,18 @@ class SampledGraph:
     labels: Tensor
     trained: Array
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        patterns = {id(each): each for each in (self.edges, self.walked)}.values()
+        arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
+        arrays += [self.features.numpy(), self.labels.numpy()]
+        arrays += [each for pattern in patterns for each in (pattern.indptr, pattern.indices)]
+        return sum(each.nbytes for each in arrays if each is not None)
 
-def read_sampled_graph(grid: ProcessGrid, config: Config, task: NodeTask) -> SampledGraph:
-    """Bring the graph of a task together on every host.
+
+def read_home(grid: ProcessGrid, config: Config, task: NodeTask) -> HomeRows:
+    """Read this rank's rows of what the model aggregates over, and of what samplers walk.
 
     Collective.
 
@@ -67,27 +101,72 @@ def read_sampled_graph(grid: ProcessGrid, config: Config, task: NodeTask) -> Sam
     Raises
     ------
     CollectiveInputError
-        When the store does not read, or the graph has too many nodes to sample.
+        When the store does not read.
     """
     graph = task.graph
     loops = not WITH_SELF_LOOPS.isdisjoint(MODELS[config.model.name].aggregations)
+
+    def read(*, undirected: bool) -> PatternRows:
+        return read_adjacency(
+            grid,
+            store,
+            graph.row_map,
+            config.graph.relations,
+            undirected=undirected,
+            self_loops=loops,
+        )
+
     with agree(grid.world):
-        if graph.facts.num_nodes > np.iinfo(np.int32).max:
-            raise InputError(f"{config.graph.store}: sampling numbers nodes with 31 bits")
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
-        rows = _read_rows(grid, store, config, graph.row_map, config.graph.undirected, loops)
-        edges = _share_topology(grid, "sampling.edges", rows)
-        weights = None
-        if rows.weights is not None:
-            weights = share_on_hosts(grid, "sampling.edges.weights", rows.weights)
-        walked = edges
-        if graph.facts.directed:
-            both_ways = _read_rows(grid, store, config, graph.row_map, True, loops)
-            walked = _share_topology(grid, "sampling.walked", both_ways)
+        edges = read(undirected=config.graph.undirected)
+        walked = read(undirected=True) if graph.facts.directed else edges
+    trained = np.zeros(len(task.split), np.bool_)
+    trained[task.train_rows.numpy()] = True
+    return HomeRows(
+        row_map=graph.row_map,
+        edges=edges,
+        walked=walked,
+        features=graph.features.numpy(),
+        labels=task.labels.numpy(),
+        trained=trained,
+        node_ids=graph.view.node_ids,
+    )
+
+
+def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
+    """Bring the rows of all ranks together on every host.
+
+    Collective.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the graph has too many nodes to sample.
+    """
+    with agree(grid.world):
+        if home.row_map.num_rows > np.iinfo(np.int32).max:
+            raise InputError(
+                f"{home.row_map.num_rows} nodes: sampling numbers nodes with 31 bits; "
+                "set sampling.topology=partitioned"
+            )
+    edges = _share_topology(grid, "sampling.edges", home.edges)
+    weights = None
+    if home.edges.weights is not None:
+        weights = share_on_hosts(grid, "sampling.edges.weights", home.edges.weights)
+    walked = edges
+    if home.walked is not home.edges:
+        walked = _share_topology(grid, "sampling.walked", home.walked)
     num_nodes = edges.num_nodes
     row_sums = np.bincount(edges.entry_rows(), weights, minlength=num_nodes)
     column_sums = np.bincount(edges.indices, weights, minlength=num_nodes)
+<<<<<<< HEAD
+    nodes = {
+        "features": home.features,
+        "labels": home.labels,
+        "trained": home.trained,
+        "ids": home.node_ids,
+=======
     trained = np.zeros(len(task.split), np.bool_)
     trained[task.train_rows.cpu().numpy()] = True
     nodes = {
@@ -95,6 +174,7 @@ def read_sampled_graph(grid: ProcessGrid, config: Config, task: NodeTask) -> Sam
         "labels": task.labels.cpu().numpy(),
         "trained": trained,
         "ids": graph.products.node_ids,
+>>>>>>> b189fa359b0a29fc6760aacc9e5ab188a6eedf50
     }
     whole = {name: share_on_hosts(grid, f"sampling.{name}", each) for name, each in nodes.items()}
     return SampledGraph(
@@ -107,19 +187,6 @@ def read_sampled_graph(grid: ProcessGrid, config: Config, task: NodeTask) -> Sam
         features=torch.from_numpy(whole["features"]),
         labels=torch.from_numpy(whole["labels"]),
         trained=whole["trained"],
-    )
-
-
-def _read_rows(
-    grid: ProcessGrid,
-    store: GraphStore,
-    config: Config,
-    row_map: RowMap,
-    undirected: bool,
-    loops: bool,
-) -> PatternRows:
-    return read_adjacency(
-        grid, store, row_map, config.graph.relations, undirected=undirected, self_loops=loops
     )
 
 

@@ -1,8 +1,8 @@
 """Training on sampled subgraphs, judged on the full graph.
 
-Every rank samples other subgraphs of one topology, which its host holds once. A step has the same
-subgraphs whatever the number of ranks; ranks set theirs side by side, so that normalisation over
-nodes sees one batch, and their shares of the loss add up.
+Ranks sample one topology, which a host holds once, or each its part of the graph. On a shared
+topology a step has the same subgraphs whatever the number of ranks. Ranks set theirs side by side,
+so that normalisation over nodes sees one batch, and their shares of the loss add up.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,9 +23,9 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import Config
 from hpcgnn.train.load import load_graph
 from hpcgnn.train.node_task import NodeTask
-from hpcgnn.train.sampled_graph import read_sampled_graph
-from hpcgnn.train.sampled_input import BatchInput, SubgraphInput
-from hpcgnn.train.sampled_views import SampledViews
+from hpcgnn.train.sampled_graph import read_home
+from hpcgnn.train.sampled_input import SubgraphInput
+from hpcgnn.train.sampled_source import PartSource, Sampling, SamplingSource, SharedSource
 from hpcgnn.train.task import Step
 from hpcgnn.typing import LocalIndices
 
@@ -62,28 +62,24 @@ class SampledTask(NodeTask):
         wanted = MODELS[config.model.name].aggregations
         if not graph.facts.directed:
             wanted = tuple(kind for kind in wanted if kind not in REVERSED)
-        by_layer = config.sampling.sampler == "neighbour"
         with agree(grid.world):
-            if by_layer:
+            if config.sampling.sampler == "neighbour":
                 _check_fan_outs(config, wanted, graph.num_aggregations(config))
         self._trace, self._smoothing = trace, config.train.label_smoothing
-        self._weighted = config.sampling.coverage > 0
-        with trace.span("read.whole"):
-            self._sampled = read_sampled_graph(grid, config, self)
-        self._views = SampledViews(grid, self._sampled, wanted, config.train.dtype, trace)
-        with trace.span("plan.sampling"):
-            self._input: BatchInput | SubgraphInput
-            if by_layer:
-                self._input = BatchInput(grid, self._sampled, config.sampling)
-            else:
-                self._input = SubgraphInput(grid, self._sampled, config.sampling)
+        with trace.span("read.rows"):
+            home = read_home(grid, config, self)
+        source = PartSource if config.sampling.topology == "partitioned" else SharedSource
+        self._source: SamplingSource = source(grid, config, home, wanted, trace)
+        self._told: dict[str, Any] = {}
 
     def steps(self, seed: int, epoch: int) -> Iterator[Step]:
         """Yield the steps of an epoch; threads sample ahead.
 
-        Not collective.
+        Collective.
         """
-        losses, number = self._losses(seed, epoch), 0
+        sampling = self._source.at(seed, epoch)
+        self._told = _describe(sampling)
+        losses, number = self._losses(sampling, seed, epoch), 0
         while True:
             with self._trace.span("wait.input"):
                 loss = next(losses, None)
@@ -94,61 +90,70 @@ class SampledTask(NodeTask):
             number += 1
 
     def rank_details(self) -> dict[str, Any]:
-        """Return sizes of this rank's share, and of what waited in its pool.
+        """Return sizes of this rank's share, and of what it sampled from.
 
         Not collective.
         """
-        return {**super().rank_details(), "pool_bytes_max": self._input.pool_bytes}
+        return {**super().rank_details(), **self._source.details()}
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the graph, and how it was sampled.
 
         Not collective.
         """
-        steps: dict[str, Any] = {"steps_per_epoch": self._input.num_steps}
-        if isinstance(self._input, SubgraphInput):
-            steps["mean_nodes"] = self._input.mean_nodes
-            steps["counted_subgraphs"] = self._input.num_counted
-        steps["pool_bytes_max"] = max(rank["pool_bytes_max"] for rank in ranks)
-        return {**super().summary(ranks), "sampling": steps}
+        names = [name for name in self._source.details() if name != "reshuffle_rows"]
+        told = {**self._told, **{name: max(rank[name] for rank in ranks) for name in names}}
+        return {**super().summary(ranks), "sampling": told}
 
-    def _losses(self, seed: int, epoch: int) -> Iterator[Callable[[DropoutKey, Model], Tensor]]:
-        if isinstance(self._input, SubgraphInput):
-            for subgraphs in self._input.steps(seed, epoch):
-                yield partial(self._subgraph_loss, subgraphs)
+    def _losses(
+        self, sampling: Sampling, seed: int, epoch: int
+    ) -> Iterator[Callable[[DropoutKey, Model], Tensor]]:
+        if isinstance(sampling.input, SubgraphInput):
+            for subgraphs in sampling.input.steps(seed, epoch):
+                yield partial(self._subgraph_loss, sampling, subgraphs)
         else:
-            for sample, size in self._input.steps(seed, epoch):
-                yield partial(self._batch_loss, sample, size)
+            for sample, size in sampling.input.steps(seed, epoch):
+                yield partial(self._batch_loss, sampling, sample, size)
 
-    def _subgraph_loss(self, subgraphs: list[Subgraph], key: DropoutKey, model: Model) -> Tensor:
+    def _subgraph_loss(
+        self, sampling: Sampling, subgraphs: list[Subgraph], key: DropoutKey, model: Model
+    ) -> Tensor:
+        graph = sampling.graph
         with self._trace.span("plan.view"):
-            view = self._views.of_subgraphs(subgraphs, weighted=self._weighted)
+            view = sampling.views.of_subgraphs(subgraphs)
             nodes_N = _rows(view.nodes)
-            features_NF = self._sampled.features[nodes_N]
+            features_NF = graph.features[nodes_N]
         logits_NC: Tensor = model(view.graph, features_NF, key)
-        trained_N = torch.from_numpy(self._sampled.trained)[nodes_N]
-        labels = self._sampled.labels[nodes_N[trained_N]]
-        weights = view.weights
-        if weights is None:
-            count = max(int(self.grid.layer.allreduce(len(labels))), 1)
-            return self._loss(logits_NC[trained_N], labels, count, None)
-        weights_T = torch.from_numpy(weights).to(logits_NC.dtype)[trained_N]
-        # Each subgraph's weighted sum estimates the sum over all training nodes.
-        count = self.num_train * self._config.sampling.subgraphs
+        trained_N = torch.from_numpy(graph.trained)[nodes_N]
+        labels, weights_T = graph.labels[nodes_N[trained_N]], None
+        if view.weights is not None:
+            weights_T = torch.from_numpy(view.weights).to(logits_NC.dtype)[trained_N]
+        count = self._count(labels, weights_T)
         return self._loss(logits_NC[trained_N], labels, count, weights_T)
 
+    def _count(self, labels: Tensor, weights_T: Tensor | None) -> float:
+        """Return what the sum of a step's losses is divided by, the same on all ranks."""
+        options, layer = self._config.sampling, self.grid.layer
+        if weights_T is None:
+            return max(int(layer.allreduce(len(labels))), 1)
+        if options.estimator == "ratio":
+            return max(float(layer.allreduce(float(weights_T.double().sum()))), 1.0)
+        # Each subgraph's weighted sum estimates the sum over all training nodes.
+        return self.num_train * options.subgraphs
+
     def _batch_loss(
-        self, sample: LayeredSample, size: int, key: DropoutKey, model: Model
+        self, sampling: Sampling, sample: LayeredSample, size: int, key: DropoutKey, model: Model
     ) -> Tensor:
+        graph = sampling.graph
         with self._trace.span("plan.view"):
-            view, inputs = self._views.of_layers(sample)
-            features = self._sampled.features[_rows(inputs)]
+            view, inputs = sampling.views.of_layers(sample)
+            features = graph.features[_rows(inputs)]
         logits_NC: Tensor = model(view, features, key)
-        labels = self._sampled.labels[_rows(sample.layers[-1].outputs)]
+        labels = graph.labels[_rows(sample.layers[-1].outputs)]
         return self._loss(logits_NC, labels, size, None)
 
     def _loss(
-        self, logits_NC: Tensor, labels: Tensor, count: int, weights_N: Tensor | None
+        self, logits_NC: Tensor, labels: Tensor, count: float, weights_N: Tensor | None
     ) -> Tensor:
         loss = multi_label_loss if self.graph.facts.multi_label else single_label_loss
         return loss(logits_NC, labels, count, self._smoothing, weights_N)
@@ -156,6 +161,15 @@ class SampledTask(NodeTask):
 
 def _rows(nodes: LocalIndices) -> Tensor:
     return torch.from_numpy(nodes).long()
+
+
+def _describe(sampling: Sampling) -> dict[str, Any]:
+    """Return how the steps of an epoch are sampled."""
+    steps: dict[str, Any] = {"steps_per_epoch": sampling.input.num_steps}
+    if isinstance(sampling.input, SubgraphInput):
+        steps["mean_nodes"] = sampling.input.mean_nodes
+        steps["counted_subgraphs"] = sampling.input.num_counted
+    return steps
 
 
 def _check_options(config: Config) -> None:

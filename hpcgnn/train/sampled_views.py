@@ -13,6 +13,7 @@ from hpcgnn.sampling import FanOutLayer, LayeredSample, Subgraph
 from hpcgnn.sparse import AggregationOperator, DistCSR, LocalCSR, Transposed
 from hpcgnn.spmm import DistributedAttention, DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import Config
 from hpcgnn.train.sampled_graph import SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -92,8 +93,8 @@ class SampledViews:
         The whole graph.
     wanted
         The aggregations of the model.
-    dtype
-        float32 or float64.
+    config
+        The configuration.
     trace
         Where times are recorded.
     """
@@ -103,25 +104,20 @@ class SampledViews:
         grid: ProcessGrid,
         graph: SampledGraph,
         wanted: tuple[Aggregations, ...],
-        dtype: DTypeLike,
+        config: Config,
         trace: TraceRecorder,
     ) -> None:
         self._grid, self._alone, self._graph = grid, grid.alone(), graph
-        self._wanted, self._dtype, self._trace = wanted, dtype, trace
+        self._wanted, self._dtype, self._trace = wanted, config.train.dtype, trace
+        self._weighted = config.sampling.coverage > 0
+        self._ratio = config.sampling.estimator == "ratio"
 
-    def of_subgraphs(self, subgraphs: Sequence[Subgraph], *, weighted: bool) -> "SubgraphsView":
+    def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> "SubgraphsView":
         """Return the view of subgraphs side by side, in order, without edges between them.
 
         Not collective. Without coefficients, means are over a subgraph's own edges.
-
-        Parameters
-        ----------
-        subgraphs
-            Any number of them.
-        weighted
-            Whether they have coefficients.
         """
-        union = _union(subgraphs, weighted)
+        union = _union(subgraphs, self._weighted)
         node_ids = self._graph.node_ids[union.nodes]
         matrix = DistCSR.from_rows(
             RowMap(np.array([0, len(union.nodes)], np.int64), 0), union.indptr, union.columns
@@ -172,23 +168,18 @@ class SampledViews:
         rows = np.repeat(np.arange(count, dtype=np.int32), np.diff(union.indptr))
         columns = union.columns.astype(np.int32)
         weights = self._weights(union.entries)
-        if union.factors is None or union.loss_weights is None:
-            row_sums = np.bincount(rows, weights, minlength=count).astype(np.float64)
-            column_sums = np.bincount(columns, weights, minlength=count).astype(np.float64)
-            ones = np.ones(len(rows))
-            return _Entries(rows, columns, weights, row_sums, column_sums, ones, ones)
-        # C_v / C_uv for the row v; the column's is C_u / C_uv, and loss weights are N / C.
-        held, nodes = union.loss_weights, union.nodes
-        reverse = union.factors * held[rows] / held[columns]
-        return _Entries(
-            rows,
-            columns,
-            weights,
-            graph.row_sums[nodes],
-            graph.column_sums[nodes],
-            union.factors,
-            reverse,
-        )
+        by_row: FloatArray = np.ones(len(rows))
+        by_column = by_row
+        if union.factors is not None and union.loss_weights is not None:
+            # C_v / C_uv for the row v; the column's is C_u / C_uv, and loss weights are N / C.
+            held = union.loss_weights
+            by_row, by_column = union.factors, union.factors * held[rows] / held[columns]
+            if not self._ratio:
+                sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
+                return _Entries(rows, columns, weights, *sums, by_row, by_column)
+        row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
+        column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
+        return _Entries(rows, columns, weights, row_sums, column_sums, by_row, by_column)
 
     def _weights(self, entries: GlobalIndices) -> FloatArray:
         weights = self._graph.weights

@@ -120,6 +120,17 @@ def test_a_sample_of_everything_is_the_full_graph(
 
 
 @pytest.mark.max_ranks(2)
+def test_ratios_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = (*SUBGRAPHS, "sampling.coverage=2", "sampling.estimator=ratio")
+    together = losses(comm, comm_tmp_path / "run", store, *words)
+    alone = losses_alone(comm, comm_tmp_path / "alone", store, *words)
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+    unbiased = losses(comm, comm_tmp_path / "other", store, *words[:-1])
+    assert (together != unbiased).all()
+
+
+@pytest.mark.max_ranks(2)
 def test_coefficients_make_losses_estimates_of_the_full_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ std::int32_t Dashboard::pop(Draws& draws) {
   while (found < 0) {
     const std::uint64_t random[] = {draws.next(), draws.next()};
     found = probe(board, random);
+    ++num_probes_;
   }
   --size_;
   if (found == kHubs) return pop_hub(draws);

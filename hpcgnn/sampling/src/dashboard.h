@@ -45,6 +45,7 @@ class Dashboard {
   const std::vector<std::array<std::int32_t, 2>>& moved() const { return moved_; }
   std::int64_t num_cleanups() const { return num_cleanups_; }
   std::int64_t num_truncated() const { return num_truncated_; }
+  std::int64_t num_probes() const { return num_probes_; }
 
  private:
   Tile& tile(std::int64_t number) { return tiles_[static_cast<std::size_t>(number)]; }
@@ -66,7 +67,7 @@ class Dashboard {
   std::vector<std::int32_t> hubs_, free_hubs_;      ///< tiles of hubs, in the frontier and not
   std::vector<std::array<std::int32_t, 2>> moved_;
   std::int64_t used_units_ = 0, hub_units_ = 0, size_ = 0;
-  std::int64_t num_cleanups_ = 0, num_truncated_ = 0;
+  std::int64_t num_cleanups_ = 0, num_truncated_ = 0, num_probes_ = 0;
 };
 
 }  // namespace hpcgnn::sampling

@@ -16,17 +16,21 @@ struct Frontier {
   bool entered;        ///< record the node that a walker moves to, not the one it leaves
 };
 
-/// What happened to the Dashboard.
+/// What happened to the Dashboards.
 struct FrontierCounts {
   std::int64_t cleanups;
   std::int64_t truncated;  ///< nodes that counted for less than their degree
+  std::int64_t probes;     ///< rounds of kProbes probes; a pop needs one or more
 };
 
-/// Append to `visits` the starting nodes, uniform, with repeats, then a node for each pop
-/// (Algorithm 2 of the graph-sampling paper). A walker on a node without neighbours stays there;
-/// when all do, the pops end.
+/// Write the nodes of several subgraphs of a seed to `visits`: the starting nodes, uniform roots,
+/// with repeats, then a node for each pop (Algorithm 2 of the graph-sampling paper). A walker on a
+/// node without neighbours stays there; when all do, the pops end. The subgraphs are made in turn,
+/// so that one moves while the memory of the others answers; a subgraph does not depend on the
+/// others.
 /// @throws std::invalid_argument as the Dashboard does.
-FrontierCounts sample_frontier(const Graph& graph, const Frontier& frontier, Draws draws,
-                               std::vector<std::int32_t>& visits);
+FrontierCounts sample_frontiers(const Graph& graph, const Frontier& frontier, std::uint64_t seed,
+                                const std::vector<std::int64_t>& numbers,
+                                std::vector<std::vector<std::int32_t>>& visits);
 
 }  // namespace hpcgnn::sampling

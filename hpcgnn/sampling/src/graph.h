@@ -10,6 +10,7 @@ struct Graph {
   const std::int64_t* indptr;
   const std::int32_t* indices;
   std::int64_t num_nodes;
+  std::int64_t num_roots;  ///< walks start at the nodes below it
 
   std::int64_t degree(std::int64_t node) const { return indptr[node + 1] - indptr[node]; }
   std::int64_t num_entries() const { return indptr[num_nodes]; }

@@ -1,5 +1,6 @@
 /// Python's view of the samplers: defaults and documentation live in the Python face.
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <tuple>
@@ -29,14 +30,15 @@ using PyPattern = std::tuple<Vector<std::int64_t>, Nodes, Vector<std::int64_t>>;
 /// A pattern that was checked once and is not copied.
 class Topology {
  public:
-  Topology(Offsets indptr, Indices indices)
+  Topology(Offsets indptr, Indices indices, std::int64_t num_roots)
       : indptr_(std::move(indptr)), indices_(std::move(indices)) {
     const std::int64_t num_nodes = kernels::checked_rows(indptr_, indices_);
     nb::gil_scoped_release unlocked;
     kernels::check_indptr(indptr_.data(), num_nodes, extent(indices_, 0));
     kernels::check_range("indices", indices_.data(), extent(indices_, 0), num_nodes);
     kernels::check_sorted(indptr_.data(), indices_.data(), num_nodes);
-    graph_ = {indptr_.data(), indices_.data(), num_nodes};
+    require(num_roots >= 0 && num_roots <= num_nodes, "the roots must be nodes");
+    graph_ = {indptr_.data(), indices_.data(), num_nodes, num_roots};
   }
 
   const Graph& graph() const { return graph_; }
@@ -80,19 +82,25 @@ Nodes visits_of(Sample&& sample) {
   return to_python(std::move(visits));
 }
 
-std::tuple<Nodes, std::int64_t, std::int64_t> py_frontier(const Topology& topology,
-                                                          std::int64_t num_walkers,
-                                                          std::int64_t num_pops, double enlargement,
-                                                          bool entered, std::uint64_t seed,
-                                                          std::int64_t number) {
+using Counts = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+
+std::tuple<std::vector<Nodes>, Counts> py_frontiers(const Topology& topology,
+                                                    std::int64_t num_walkers, std::int64_t num_pops,
+                                                    double enlargement, bool entered,
+                                                    std::uint64_t seed,
+                                                    const std::vector<std::int64_t>& numbers) {
   require(num_walkers >= 0 && num_pops >= 0, "walkers and pops must not be negative");
   require(enlargement > 1, "the enlargement must be above 1");
   const Frontier frontier{num_walkers, num_pops, enlargement, entered};
   FrontierCounts counts{};
-  Nodes visits = visits_of([&](auto& out) {
-    counts = sample_frontier(topology.graph(), frontier, {seed, number}, out);
-  });
-  return {visits, counts.cleanups, counts.truncated};
+  std::vector<std::vector<std::int32_t>> visits;
+  {
+    nb::gil_scoped_release unlocked;
+    counts = sample_frontiers(topology.graph(), frontier, seed, numbers, visits);
+  }
+  std::vector<Nodes> arrays;
+  for (auto& each : visits) arrays.push_back(to_python(std::move(each)));
+  return {std::move(arrays), {counts.cleanups, counts.truncated, counts.probes}};
 }
 
 Nodes py_walks(const Topology& topology, std::int64_t num_roots, std::int64_t length,
@@ -169,9 +177,10 @@ std::tuple<Nodes, PyPattern> py_fan_out(const Topology& topology, const Indices&
 NB_MODULE(_sampling, m) {
   using namespace hpcgnn::sampling;
   nb::class_<Topology>(m, "Topology")
-      .def(nb::init<Offsets, Indices>(), "indptr"_a.noconvert(), "indices"_a.noconvert());
-  m.def("sample_frontier", &py_frontier, "topology"_a, "num_walkers"_a, "num_pops"_a,
-        "enlargement"_a, "entered"_a, "seed"_a, "number"_a);
+      .def(nb::init<Offsets, Indices, std::int64_t>(), "indptr"_a.noconvert(),
+           "indices"_a.noconvert(), "num_roots"_a);
+  m.def("sample_frontiers", &py_frontiers, "topology"_a, "num_walkers"_a, "num_pops"_a,
+        "enlargement"_a, "entered"_a, "seed"_a, "numbers"_a);
   m.def("sample_walks", &py_walks, "topology"_a, "num_roots"_a, "length"_a, "seed"_a, "number"_a);
   m.def("sample_nodes", &py_nodes, "topology"_a, "thresholds"_a.noconvert(),
         "aliases"_a.noconvert(), "count"_a, "seed"_a, "number"_a);

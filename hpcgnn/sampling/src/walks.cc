@@ -4,12 +4,12 @@ namespace hpcgnn::sampling {
 
 void sample_walks(const Graph& graph, std::int64_t num_roots, std::int64_t length, Draws draws,
                   std::vector<std::int32_t>& visits) {
-  if (graph.num_nodes == 0) return;
+  if (graph.num_roots == 0) return;
   std::vector<std::int32_t> nodes;
   std::vector<std::int64_t> entries;
   visits.reserve(visits.size() + static_cast<std::size_t>(num_roots * (length + 1)));
   for (std::int64_t i = 0; i < num_roots; ++i) {
-    nodes.push_back(static_cast<std::int32_t>(draws.below(graph.num_nodes)));
+    nodes.push_back(static_cast<std::int32_t>(draws.below(graph.num_roots)));
     prefetch(graph.indptr + nodes.back());
   }
   visits.insert(visits.end(), nodes.begin(), nodes.end());

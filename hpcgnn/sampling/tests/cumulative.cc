@@ -10,8 +10,8 @@ extern "C" std::int64_t sample_frontier_by_sums(const std::int64_t* indptr,
                                                 std::int32_t* visits) {
   std::vector<std::int32_t> found;
   found.reserve(static_cast<std::size_t>(num_walkers + num_pops));
-  hpcgnn::sampling::testing::sample_frontier_by_sums({indptr, indices, num_nodes}, num_walkers,
-                                                     num_pops, {seed, number}, found);
+  hpcgnn::sampling::testing::sample_frontier_by_sums({indptr, indices, num_nodes, num_nodes},
+                                                     num_walkers, num_pops, {seed, number}, found);
   std::copy(found.begin(), found.end(), visits);
   return static_cast<std::int64_t>(found.size());
 }

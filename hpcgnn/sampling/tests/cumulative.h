@@ -10,7 +10,8 @@
 
 namespace hpcgnn::sampling::testing {
 
-/// Append what `sample_frontier` appends, drawn from the same distribution: O(walkers) a pop.
+/// Append what `sample_frontiers` gives for a subgraph, drawn from the same distribution:
+/// O(walkers) a pop.
 inline void sample_frontier_by_sums(const Graph& graph, std::int64_t num_walkers,
                                     std::int64_t num_pops, Draws draws,
                                     std::vector<std::int32_t>& visits) {

@@ -18,7 +18,9 @@ using hpcgnn::kernels::testing::random_csr;
 
 namespace {
 
-Graph graph_of(const Csr& a) { return {a.indptr.data(), a.indices.data(), a.num_rows()}; }
+Graph graph_of(const Csr& a) {
+  return {a.indptr.data(), a.indices.data(), a.num_rows(), a.num_rows()};
+}
 
 std::vector<Csr> graphs() {
   std::vector<int> lengths(300);
@@ -32,7 +34,9 @@ void test_walking(const Graph& graph) {
   for (const std::int64_t walkers : {0, 1, 5, 1000})
     for (const std::int64_t pops : {0, 1, 3000}) {
       std::vector<std::int32_t> visits;
-      sample_frontier(graph, {walkers, pops, 3, false}, {9, 4}, visits);
+      std::vector<std::vector<std::int32_t>> group;
+      sample_frontiers(graph, {walkers, pops, 3, false}, 9, {4}, group);
+      visits = group.front();
       const auto limit = static_cast<std::size_t>(walkers + pops);
       check(visits.size() <= limit, "no more visits than asked for");
       if (graph.num_nodes > 0) {
