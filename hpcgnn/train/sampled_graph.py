@@ -122,15 +122,15 @@ def read_home(grid: ProcessGrid, config: Config, task: NodeTask) -> HomeRows:
         edges = read(undirected=config.graph.undirected)
         walked = read(undirected=True) if graph.facts.directed else edges
     trained = np.zeros(len(task.split), np.bool_)
-    trained[task.train_rows.numpy()] = True
+    trained[task.train_rows.cpu().numpy()] = True
     return HomeRows(
         row_map=graph.row_map,
         edges=edges,
         walked=walked,
-        features=graph.features.numpy(),
-        labels=task.labels.numpy(),
+        features=graph.features.cpu().numpy(),
+        labels=task.labels.cpu().numpy(),
         trained=trained,
-        node_ids=graph.view.node_ids,
+        node_ids=graph.products.node_ids,
     )
 
 
@@ -160,21 +160,11 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     num_nodes = edges.num_nodes
     row_sums = np.bincount(edges.entry_rows(), weights, minlength=num_nodes)
     column_sums = np.bincount(edges.indices, weights, minlength=num_nodes)
-<<<<<<< HEAD
     nodes = {
         "features": home.features,
         "labels": home.labels,
         "trained": home.trained,
         "ids": home.node_ids,
-=======
-    trained = np.zeros(len(task.split), np.bool_)
-    trained[task.train_rows.cpu().numpy()] = True
-    nodes = {
-        "features": graph.features.cpu().numpy(),
-        "labels": task.labels.cpu().numpy(),
-        "trained": trained,
-        "ids": graph.products.node_ids,
->>>>>>> b189fa359b0a29fc6760aacc9e5ab188a6eedf50
     }
     whole = {name: share_on_hosts(grid, f"sampling.{name}", each) for name, each in nodes.items()}
     return SampledGraph(
