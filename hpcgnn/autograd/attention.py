@@ -20,9 +20,16 @@ from hpcgnn.autograd.attention_passes import (
     passes,
     rows_of,
 )
+from hpcgnn.autograd.attention_shared import SharedLayer, attend_shared
 from hpcgnn.autograd.dropout import DropoutKey
-from hpcgnn.autograd.memory import memory_of
-from hpcgnn.sparse import AttentionOperator, EdgeDraw, Scores, Softmax
+from hpcgnn.sparse import (
+    AdditiveScores,
+    AttentionOperator,
+    EdgeDraw,
+    Scores,
+    Softmax,
+    heads_share_input,
+)
 from hpcgnn.typing import FloatArray
 
 __all__ = ["Heads", "ScoresOf", "attend", "edge_draw"]
@@ -60,6 +67,18 @@ class Heads:
         draw = None if self.draw is None else self.draw.of_heads(heads.start)
         return self.make_scores(rows_of(weights[heads])), draw
 
+    def shared(self, in_width: int, weights: Tensor) -> SharedLayer | None:
+        """Return the layer for which attention comes before projection; None where it must not.
+
+        Not collective.
+        """
+        pattern, scores = self.operator.whole, self.make_scores(rows_of(weights))
+        if pattern is None or not isinstance(scores, AdditiveScores):
+            return None
+        if not heads_share_input(in_width, *weights.shape):
+            return None
+        return SharedLayer(pattern, scores.slope, self.average, self.draw, self.operator.trace)
+
 
 class _Attend(torch.autograd.Function):
     @staticmethod
@@ -77,7 +96,7 @@ class _Attend(torch.autograd.Function):
         result = numbers(targets, (len(targets), len(bias)))
         if heads.average:
             result[:] = bias
-        buffer, memory = PassBuffer(x, weights), memory_of(x)
+        buffer = PassBuffer(x, weights)
         for part, columns in passes(weights):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
@@ -87,9 +106,8 @@ class _Attend(torch.autograd.Function):
                 by_pass.append(out)
             else:
                 out, shift = result[:, columns], rows_of(bias[columns])
-            arguments = scores, values, own, draw, memory.array(out)
-            with memory.ordered():
-                softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
+            arguments = scores, values, own, draw, out.numpy()
+            softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
             if heads.average:
                 for head in out.chunk(part.stop - part.start, dim=1):
                     result.add_(head, alpha=1 / len(weights))
@@ -108,23 +126,22 @@ class _Attend(torch.autograd.Function):
         for_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         for_projection, for_weights = torch.empty_like(projection), torch.empty_like(weights)
         for_targets = torch.empty_like(targets)
-        buffer, memory = PassBuffer(x, weights), memory_of(x)
+        buffer = PassBuffer(x, weights)
         for index, (part, columns) in enumerate(passes(weights)):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
             own = rows_of(columns_of(targets, part, weights))
             softmax, softmaxes[index] = softmaxes[index], None
-            with memory.ordered():
-                found = heads.operator.attend_transpose(
-                    scores, values, own, softmax, *by_pass.of(index, part, columns), draw
-                )
+            found = heads.operator.attend_transpose(
+                scores, values, own, softmax, *by_pass.of(index, part, columns), draw
+            )
             del softmax
-            for_values = memory.tensor(found.values)
+            for_values = torch.from_numpy(found.values)
             if for_x is not None:
                 for_x.addmm_(for_values, projection[columns])
             torch.mm(for_values.t(), x, out=for_projection[columns])
-            for_weights[part] = memory.tensor(found.weights)
-            columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
+            for_weights[part] = torch.from_numpy(found.weights)
+            columns_of(for_targets, part, weights)[:] = torch.from_numpy(found.targets)
         return for_x, for_projection, for_targets, for_weights, gradient.sum(0), None
 
 
@@ -141,7 +158,7 @@ def attend(
     Parameters
     ----------
     x
-        (input rows, F) float32 or float64, where the pattern is.
+        (input rows, F) float32 or float64, on the CPU.
     projection
         (H * D, F), a head after the other.
     targets
@@ -158,6 +175,9 @@ def attend(
     Tensor
         (result rows, H * D), or (result rows, D); the bias alone for rows without edges.
     """
+    shared = heads.shared(x.shape[1], weights)
+    if shared is not None:
+        return attend_shared(x, projection, targets, weights, bias, shared)
     result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
         x, projection, targets, weights, bias, heads
     )

@@ -1,15 +1,23 @@
 """The passes of an attention over its heads: which they are, and the arrays that they share."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.memory import memory_of
+from hpcgnn import kernels
 from hpcgnn.typing import FloatArray
 
-__all__ = ["PassBuffer", "PassGradients", "columns_of", "numbers", "passes", "rows_of"]
+__all__ = [
+    "PassBuffer",
+    "PassGradients",
+    "columns_of",
+    "heads_in_pass",
+    "numbers",
+    "passes",
+    "rows_of",
+]
 
 _PASS_COLUMNS = 64
 """Of a pass, at least: narrower rows waste lines of memory and messages, wider ones memory."""
@@ -30,14 +38,14 @@ class PassBuffer:
 
     def __init__(self, x: Tensor, weights: Tensor) -> None:
         self._x = x
-        self._values = numbers(x, (len(x) * max(_widths(weights)),))
+        self._memory = np.empty(len(x) * max(_widths(weights)), _dtype(x))
 
     def project(self, projection: Tensor) -> FloatArray:
         """Return ``x projectionᵀ``, valid until the next call."""
         shape = len(self._x), len(projection)
-        values = self._values[: math.prod(shape)].view(shape)
-        torch.mm(self._x, projection.t(), out=values)
-        return rows_of(values)
+        values = self._memory[: shape[0] * shape[1]].reshape(shape)
+        torch.mm(self._x, projection.t(), out=torch.from_numpy(values))
+        return values
 
 
 class PassGradients:
@@ -63,28 +71,24 @@ class PassGradients:
         self, gradient: Tensor, outs: list[Tensor], weights: Tensor, bias: Tensor, average: bool
     ) -> None:
         self._gradient, self._outs = gradient, outs
-        self._bias = None if average else bias
+        self._bias = None if average else rows_of(bias)
         if average:
             self._gradient = gradient / len(weights)
-        self._columns = numbers(gradient, (len(gradient) * max(_widths(weights)),))
+        self._memory = np.empty(len(gradient) * max(_widths(weights)), _dtype(gradient))
 
     def of(self, index: int, part: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
         """Return both for pass `index`, valid until the next call."""
         shape = len(self._gradient), columns.stop - columns.start
-        copied = self._columns[: math.prod(shape)].view(shape)
-        memory = memory_of(copied)
-        attention_delta = memory.kernels.attention_delta
-        gradient = memory.array(copied)
-        delta = memory.array(numbers(copied, (shape[0], part.stop - part.start)))
+        gradient = self._memory[: shape[0] * shape[1]].reshape(shape)
+        delta = np.empty((shape[0], part.stop - part.start), gradient.dtype)
         if self._bias is None:
-            for head in copied.chunk(part.stop - part.start, dim=1):
+            for head in torch.from_numpy(gradient).chunk(part.stop - part.start, dim=1):
                 head.copy_(self._gradient)
-            attention_delta(gradient, rows_of(self._outs[index]), delta)
+            kernels.attention_delta(gradient, rows_of(self._outs[index]), delta)
         else:
-            both = self._gradient, self._outs[0]
-            theirs, result = (memory.array(each[:, columns]) for each in both)
-            bias = rows_of(self._bias[columns])
-            attention_delta(theirs, result, delta, bias=bias, copy=gradient)
+            theirs, result = (each.numpy()[:, columns] for each in (self._gradient, self._outs[0]))
+            bias = self._bias[columns]
+            kernels.attention_delta(theirs, result, delta, bias=bias, copy=gradient)
         return gradient, delta
 
 
@@ -99,10 +103,23 @@ def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
         (H, D) of the scores.
     """
     num_heads, width = weights.shape
-    step = max(1, _PASS_COLUMNS // max(1, width))
+    step = heads_in_pass(weights)
     for first in range(0, num_heads, step):
         last = min(first + step, num_heads)
         yield slice(first, last), slice(first * width, last * width)
+
+
+def heads_in_pass(weights: Tensor) -> int:
+    """Return how many heads a pass has, at most.
+
+    Not collective.
+
+    Parameters
+    ----------
+    weights
+        (H, D) of the scores.
+    """
+    return max(1, _PASS_COLUMNS // max(1, weights.shape[1]))
 
 
 def _widths(weights: Tensor) -> list[int]:
@@ -118,12 +135,16 @@ def columns_of(targets: Tensor, part: slice, weights: Tensor) -> Tensor:
     return targets[:, part.start * width : part.stop * width]
 
 
-def numbers(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return an uninitialised tensor of the dtype and the place of another.
+def _dtype(x: Tensor) -> np.dtype[np.generic]:
+    return np.dtype(str(x.dtype).removeprefix("torch."))
+
+
+def numbers(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return an uninitialised tensor of a dtype; numpy asks for huge pages, which fill faster.
 
     Not collective.
     """
-    return memory_of(like).empty(like, shape)
+    return torch.from_numpy(np.empty(shape, _dtype(like)))
 
 
 def rows_of(x: Tensor) -> FloatArray:
@@ -131,5 +152,5 @@ def rows_of(x: Tensor) -> FloatArray:
 
     Not collective.
     """
-    rows: FloatArray = memory_of(x).array(x.contiguous())
+    rows: FloatArray = x.detach().contiguous().numpy()
     return rows

@@ -17,6 +17,7 @@ from hpcgnn.kernels.attention import (
     attention_scores,
 )
 from hpcgnn.kernels.attention_arguments import EdgeDropout, WeightDropout
+from hpcgnn.kernels.attention_shared import attention_shared_backward, attention_shared_forward
 from hpcgnn.kernels.attention_state import attention_delta, attention_finish, attention_merge
 from hpcgnn.kernels.attention_v2 import (
     attention_v2_backward_columns,
@@ -44,6 +45,8 @@ __all__ = [
     "attention_forward",
     "attention_merge",
     "attention_scores",
+    "attention_shared_backward",
+    "attention_shared_forward",
     "attention_v2_backward_columns",
     "attention_v2_backward_rows",
     "attention_v2_forward",

@@ -19,9 +19,10 @@ from hpcgnn.sparse.operator import (
     Softmax,
     Transposed,
 )
-from hpcgnn.sparse.order import ComputationOrder, choose_order
+from hpcgnn.sparse.order import ComputationOrder, choose_order, heads_share_input
 from hpcgnn.sparse.relations import read_relations, reverse_rows, stack_relations
 from hpcgnn.sparse.scores import AdditiveScores, BlockDraw, EdgeDraw, Gradients, Scores
+from hpcgnn.sparse.shared_heads import InputGradients, SharedHeads, WholePattern
 from hpcgnn.sparse.softmax import SoftmaxState
 
 __all__ = [
@@ -34,17 +35,21 @@ __all__ = [
     "DynamicScores",
     "EdgeDraw",
     "Gradients",
+    "InputGradients",
     "LocalCSR",
     "OperatorSize",
     "PatternRows",
     "RankSums",
     "Scores",
+    "SharedHeads",
     "Softmax",
     "SoftmaxState",
     "Transposed",
+    "WholePattern",
     "active_sets",
     "choose_order",
     "column_mean",
+    "heads_share_input",
     "read_adjacency",
     "read_relations",
     "restrict",

@@ -109,6 +109,16 @@ class LocalCSR:
         return out
 
     @cached_property
+    def with_all_rows(self) -> "LocalCSR":
+        """The same matrix with every row stored, also those without entries."""
+        if self.rows is None:
+            return self
+        counts = np.zeros(self.shape[0], np.int64)
+        counts[self.rows] = np.diff(self.indptr)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        return LocalCSR(indptr, self.indices, self.values, self.shape)
+
+    @cached_property
     def transposed(self) -> "LocalCSR":
         """The transpose, built at the first use and kept: products with it need no atomics."""
         indptr, indices, values, _ = kernels.transpose_csr(

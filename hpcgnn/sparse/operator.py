@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from hpcgnn.sparse.scores import EdgeDraw, Gradients, Scores
+from hpcgnn.sparse.shared_heads import WholePattern
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
@@ -89,6 +90,11 @@ class Softmax:
 @runtime_checkable
 class AttentionOperator(AggregationOperator, Protocol):
     """A pattern of edges over which rows attend to columns, without any array of edges."""
+
+    @property
+    def whole(self) -> WholePattern | None:
+        """The pattern where one rank holds all of it; None on all ranks otherwise."""
+        ...
 
     def attend(
         self,

@@ -10,7 +10,7 @@ from itertools import product
 
 from hpcgnn.sparse.operator import OperatorSize
 
-__all__ = ["ComputationOrder", "choose_order"]
+__all__ = ["ComputationOrder", "choose_order", "heads_share_input"]
 
 _GATHERED_VALUE = 1.0
 """Cost of one value read through a non-zero: the unit, about 0.4 ns a core."""
@@ -18,6 +18,9 @@ _MOVED_VALUE = 10.0
 """Cost of one value sent to another rank, against the unit."""
 _MULTIPLY_ADD = 1 / 12
 """Cost of one multiply-add of a dense product, against the unit."""
+_SHARED_VALUE, _WEIGHTED_VALUE = 1.0, 0.45
+"""Cost of one value that attention reads for all heads, and of weighing it for one of them, against
+one that is read for each head."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,21 @@ def _cost(
     elif needs_input_gradient:
         cost += by_column * out_width + by_row * size.num_columns
     return cost
+
+
+def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:
+    """Return whether attention is cheaper over its input, projected after, on one rank.
+
+    Not collective.
+
+    Every edge then reads `in_width` values once, and weighs them for each head from cache, where
+    projected values are read for each head. The dense products are as large either way.
+
+    Parameters
+    ----------
+    in_width
+        Columns of the input.
+    heads, head_width
+        Number of heads and columns of each.
+    """
+    return in_width * (_SHARED_VALUE + _WEIGHTED_VALUE * heads) < heads * head_width

@@ -18,6 +18,7 @@ from hpcgnn.sparse import (
     Scores,
     Softmax,
     SoftmaxState,
+    WholePattern,
 )
 from hpcgnn.spmm.attention_remote import draw_of, node_ids
 from hpcgnn.spmm.attention_states import PushedStates
@@ -61,6 +62,14 @@ class DistributedAttention(DistributedSpMM):
         if self._pushed is not None:
             target_ids = node_ids(self._pushed, row_ids)
             self._states = PushedStates(self._pushed, target_ids, column_ids, trace)
+
+    @property
+    def whole(self) -> WholePattern | None:
+        """The pattern where one rank holds all of it; see `AttentionOperator`."""
+        alone = self._grid.num_blocks == self._grid.replication == 1
+        if not alone or self._diagonal is None:
+            return None
+        return WholePattern(self._diagonal.with_all_rows, self._row_ids, self._column_ids)
 
     def attend(
         self,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcgnn.sparse import EdgeDraw, Gradients, LocalCSR, Scores, SoftmaxState
+from hpcgnn.sparse import EdgeDraw, Gradients, Scores, SoftmaxState
 from hpcgnn.sparse.softmax import pack, packed_width, unpack
 from hpcgnn.spmm.attention_remote import (
     Pushing,
@@ -114,7 +114,7 @@ class PushedStates:
                 shares = Gradients(found.values, into, found.weights)
                 own = draw_of(draw, self._target_ids[index], self._column_ids)
                 their_saved = arrays[1], arrays[0], arrays[2]
-                blocks = block.transposed, _every_row(block)
+                blocks = block.transposed, block.with_all_rows
                 scores.backward(*blocks, values, theirs, their_saved, shares, own, None)
                 store(into, buffer, half)
             push.send(index)
@@ -128,13 +128,3 @@ class PushedStates:
         narrow = [targets.shape[1]] if scores.narrow_targets else []
         wide = [] if scores.narrow_targets else [targets.shape[1]]
         return unpack(rows, wide, narrow, self._half.ghosts.wire.half)[0]
-
-
-def _every_row(block: LocalCSR) -> LocalCSR:
-    """Return the same matrix with all of its rows stored."""
-    if block.rows is None:
-        return block
-    counts = np.zeros(block.shape[0], np.int64)
-    counts[block.rows] = np.diff(block.indptr)
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    return LocalCSR(indptr, block.indices, block.values, block.shape)

@@ -34,9 +34,9 @@ struct BatchRows {
   }
 };
 
-/// Calls body.template operator()<kRegs, kTail>(column, tail_lanes) for blocks of up to kColumnRegs
+/// Calls body.template operator()<kRegs, kTail>(column, tail_lanes) for blocks of up to kMost
 /// registers that cover `width` columns; with kTail the last register is partial.
-template <class V, int kRegs = kColumnRegs, class Body>
+template <class V, int kRegs, class Body>
 HPCGNN_INLINE void dispatch_columns(int regs, std::int64_t column, int tail, const Body& body) {
   if (regs == kRegs)
     tail > 0 ? body.template operator()<kRegs, true>(column, tail)
@@ -45,14 +45,14 @@ HPCGNN_INLINE void dispatch_columns(int regs, std::int64_t column, int tail, con
     dispatch_columns<V, kRegs - 1>(regs, column, tail, body);
 }
 
-template <class V, class Body>
+template <class V, int kMost = kColumnRegs, class Body>
 HPCGNN_INLINE void for_columns(std::int64_t width, const Body& body) {
-  for (std::int64_t column = 0; column < width; column += kColumnRegs * V::kLanes) {
+  for (std::int64_t column = 0; column < width; column += kMost * V::kLanes) {
     const std::int64_t left = width - column;
     const std::int64_t wanted = (left + V::kLanes - 1) / V::kLanes;
-    const int regs = wanted < kColumnRegs ? static_cast<int>(wanted) : kColumnRegs;
+    const int regs = wanted < kMost ? static_cast<int>(wanted) : kMost;
     const int tail = left < regs * V::kLanes ? static_cast<int>(left % V::kLanes) : 0;
-    dispatch_columns<V>(regs, column, tail, body);
+    dispatch_columns<V, kMost>(regs, column, tail, body);
   }
 }
 

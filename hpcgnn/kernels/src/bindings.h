@@ -74,6 +74,7 @@ inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, st
 }
 
 void bind_attention(nb::module_& m);
+void bind_attention_shared(nb::module_& m);
 void bind_attention_v2(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_rows(nb::module_& m);

@@ -12,5 +12,6 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_rows(m);
   hpcgnn::kernels::bind_cover(m);
   hpcgnn::kernels::bind_attention(m);
+  hpcgnn::kernels::bind_attention_shared(m);
   hpcgnn::kernels::bind_attention_v2(m);
 }
