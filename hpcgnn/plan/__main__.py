@@ -42,6 +42,8 @@ def main(comm: Communicator) -> int:
     config = _read_config(options.words)
     if config.train.task != "full":
         raise InputError(f"train.task = {config.train.task!r}: only full-graph training is planned")
+    if config.train.device != "cpu":
+        raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
     network = Network(options.bandwidth * 1e9, options.latency * 1e-6)
     wanted = list(
         choices(

@@ -118,7 +118,7 @@ class _Products:
     def __init__(
         self, grid: ProcessGrid, share: Share, trace: TraceRecorder, moved: list[Movement]
     ) -> None:
-        self.trace = trace
+        self.trace, self.node_ids = trace, share.node_ids
         self._grid, self._share = grid, share
         exchange = share.config.exchange
         self._exchanges = {
