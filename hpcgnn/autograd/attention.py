@@ -22,6 +22,7 @@ from hpcgnn.autograd.attention_passes import (
 )
 from hpcgnn.autograd.attention_shared import SharedLayer, attend_shared
 from hpcgnn.autograd.dropout import DropoutKey
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.sparse import (
     AdditiveScores,
     AttentionOperator,
@@ -96,7 +97,7 @@ class _Attend(torch.autograd.Function):
         result = numbers(targets, (len(targets), len(bias)))
         if heads.average:
             result[:] = bias
-        buffer = PassBuffer(x, weights)
+        buffer, memory = PassBuffer(x, weights), memory_of(x)
         for part, columns in passes(weights):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
@@ -106,8 +107,9 @@ class _Attend(torch.autograd.Function):
                 by_pass.append(out)
             else:
                 out, shift = result[:, columns], rows_of(bias[columns])
-            arguments = scores, values, own, draw, out.numpy()
-            softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
+            arguments = scores, values, own, draw, memory.array(out)
+            with memory.ordered():
+                softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
             if heads.average:
                 for head in out.chunk(part.stop - part.start, dim=1):
                     result.add_(head, alpha=1 / len(weights))
@@ -126,22 +128,23 @@ class _Attend(torch.autograd.Function):
         for_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         for_projection, for_weights = torch.empty_like(projection), torch.empty_like(weights)
         for_targets = torch.empty_like(targets)
-        buffer = PassBuffer(x, weights)
+        buffer, memory = PassBuffer(x, weights), memory_of(x)
         for index, (part, columns) in enumerate(passes(weights)):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
             own = rows_of(columns_of(targets, part, weights))
             softmax, softmaxes[index] = softmaxes[index], None
-            found = heads.operator.attend_transpose(
-                scores, values, own, softmax, *by_pass.of(index, part, columns), draw
-            )
+            with memory.ordered():
+                found = heads.operator.attend_transpose(
+                    scores, values, own, softmax, *by_pass.of(index, part, columns), draw
+                )
             del softmax
-            for_values = torch.from_numpy(found.values)
+            for_values = memory.tensor(found.values)
             if for_x is not None:
                 for_x.addmm_(for_values, projection[columns])
             torch.mm(for_values.t(), x, out=for_projection[columns])
-            for_weights[part] = torch.from_numpy(found.weights)
-            columns_of(for_targets, part, weights)[:] = torch.from_numpy(found.targets)
+            for_weights[part] = memory.tensor(found.weights)
+            columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
         return for_x, for_projection, for_targets, for_weights, gradient.sum(0), None
 
 
@@ -158,7 +161,7 @@ def attend(
     Parameters
     ----------
     x
-        (input rows, F) float32 or float64, on the CPU.
+        (input rows, F) float32 or float64, where the pattern is.
     projection
         (H * D, F), a head after the other.
     targets

@@ -1,12 +1,12 @@
 """The passes of an attention over its heads: which they are, and the arrays that they share."""
 
+import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import FloatArray
 
 __all__ = [
@@ -38,14 +38,14 @@ class PassBuffer:
 
     def __init__(self, x: Tensor, weights: Tensor) -> None:
         self._x = x
-        self._memory = np.empty(len(x) * max(_widths(weights)), _dtype(x))
+        self._values = numbers(x, (len(x) * max(_widths(weights)),))
 
     def project(self, projection: Tensor) -> FloatArray:
         """Return ``x projectionᵀ``, valid until the next call."""
         shape = len(self._x), len(projection)
-        values = self._memory[: shape[0] * shape[1]].reshape(shape)
-        torch.mm(self._x, projection.t(), out=torch.from_numpy(values))
-        return values
+        values = self._values[: math.prod(shape)].view(shape)
+        torch.mm(self._x, projection.t(), out=values)
+        return rows_of(values)
 
 
 class PassGradients:
@@ -71,24 +71,28 @@ class PassGradients:
         self, gradient: Tensor, outs: list[Tensor], weights: Tensor, bias: Tensor, average: bool
     ) -> None:
         self._gradient, self._outs = gradient, outs
-        self._bias = None if average else rows_of(bias)
+        self._bias = None if average else bias
         if average:
             self._gradient = gradient / len(weights)
-        self._memory = np.empty(len(gradient) * max(_widths(weights)), _dtype(gradient))
+        self._columns = numbers(gradient, (len(gradient) * max(_widths(weights)),))
 
     def of(self, index: int, part: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
         """Return both for pass `index`, valid until the next call."""
         shape = len(self._gradient), columns.stop - columns.start
-        gradient = self._memory[: shape[0] * shape[1]].reshape(shape)
-        delta = np.empty((shape[0], part.stop - part.start), gradient.dtype)
+        copied = self._columns[: math.prod(shape)].view(shape)
+        memory = memory_of(copied)
+        attention_delta = memory.kernels.attention_delta
+        gradient = memory.array(copied)
+        delta = memory.array(numbers(copied, (shape[0], part.stop - part.start)))
         if self._bias is None:
-            for head in torch.from_numpy(gradient).chunk(part.stop - part.start, dim=1):
+            for head in copied.chunk(part.stop - part.start, dim=1):
                 head.copy_(self._gradient)
-            kernels.attention_delta(gradient, rows_of(self._outs[index]), delta)
+            attention_delta(gradient, rows_of(self._outs[index]), delta)
         else:
-            theirs, result = (each.numpy()[:, columns] for each in (self._gradient, self._outs[0]))
-            bias = self._bias[columns]
-            kernels.attention_delta(theirs, result, delta, bias=bias, copy=gradient)
+            both = self._gradient, self._outs[0]
+            theirs, result = (memory.array(each[:, columns]) for each in both)
+            bias = rows_of(self._bias[columns])
+            attention_delta(theirs, result, delta, bias=bias, copy=gradient)
         return gradient, delta
 
 
@@ -135,16 +139,12 @@ def columns_of(targets: Tensor, part: slice, weights: Tensor) -> Tensor:
     return targets[:, part.start * width : part.stop * width]
 
 
-def _dtype(x: Tensor) -> np.dtype[np.generic]:
-    return np.dtype(str(x.dtype).removeprefix("torch."))
-
-
 def numbers(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return an uninitialised tensor of a dtype; numpy asks for huge pages, which fill faster.
+    """Return an uninitialised tensor of the dtype and the place of another.
 
     Not collective.
     """
-    return torch.from_numpy(np.empty(shape, _dtype(like)))
+    return memory_of(like).empty(like, shape)
 
 
 def rows_of(x: Tensor) -> FloatArray:
@@ -152,5 +152,5 @@ def rows_of(x: Tensor) -> FloatArray:
 
     Not collective.
     """
-    rows: FloatArray = x.detach().contiguous().numpy()
+    rows: FloatArray = memory_of(x).array(x.contiguous())
     return rows

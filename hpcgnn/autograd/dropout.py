@@ -59,7 +59,7 @@ class _Dropout(torch.autograd.Function):
 
 def _masked(x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
     memory = memory_of(x)
-    out = memory.empty(x, tuple(x.shape))
+    out = memory.empty(x, x.shape)
     with memory.ordered():
         rows = memory.array(x.contiguous())
         memory.kernels.dropout_rows(rows, node_ids, word, p, memory.array(out))

@@ -4,7 +4,7 @@ A function of this package asks `memory_of` its operand and computes in that mem
 node ids that meet a tensor lie in the memory of the tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ class Memory(Protocol):
         """Return a tensor over the bytes of an array."""
         ...
 
-    def empty(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor of the dtype and the place of another."""
         ...
 
@@ -64,7 +64,7 @@ class HostMemory:
         """
         return torch.from_numpy(array)
 
-    def empty(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor; numpy asks for huge pages, which fill faster.
 
         Not collective.
@@ -98,12 +98,12 @@ class DeviceMemory:
         """
         return as_tensor(array)
 
-    def empty(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor.
 
         Not collective.
         """
-        return like.new_empty(shape)
+        return like.new_empty(tuple(shape))
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return the context that puts CuPy on torch's stream.

@@ -141,7 +141,7 @@ class AdditiveScores:
     Parameters
     ----------
     weights
-        (H, D) a, the share of the column's node; the row's share is in the targets, (R, H).
+        (H, D) a, C-contiguous: the share of the column's node; the row's is in the targets, (R, H).
     slope
         Of the rectifier for negative scores.
     """
@@ -149,7 +149,7 @@ class AdditiveScores:
     narrow_targets = True
 
     def __init__(self, weights: FloatArray, slope: float) -> None:
-        self.weights, self.slope = np.ascontiguousarray(weights), slope
+        self.weights, self.slope = weights, slope
         self.heads = len(weights)
 
     def forward(

@@ -39,6 +39,9 @@ class DeviceAttention(DeviceSpMM):
         drawn from.
     """
 
+    whole = None
+    """No kernel of the device attends over the input."""
+
     def __init__(
         self,
         grid: ProcessGrid,
