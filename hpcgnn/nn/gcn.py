@@ -23,7 +23,10 @@ class GCNLayer(nn.Module):
         Collective.
         """
         operator = view.operators[Aggregations.SYMMETRIC]
-        return graph_linear(operator, x, self.linear.weight) + self.bias
+        out = graph_linear(operator, x, self.linear.weight)
+        # In place: fresh memory costs more than the sum.
+        out += self.bias
+        return out
 
 
 class GCN(LayeredModel):

@@ -36,7 +36,8 @@ class SAGELayer(nn.Module):
         """
         out: Tensor = self.own(view.own(x))
         for direction, weight in zip(_DIRECTIONS, self.neighbours, strict=False):
-            out = out + graph_linear(view.operators[direction], x, weight)
+            # In place: fresh memory costs more than the sum.
+            out += graph_linear(view.operators[direction], x, weight)
         return out
 
 
