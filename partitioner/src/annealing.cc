@@ -1,7 +1,6 @@
 #include "annealing.h"
 
 #include <cmath>
-#include <numeric>
 
 namespace hpcgnn::volpart {
 namespace {
@@ -9,8 +8,6 @@ namespace {
 constexpr std::uint64_t kProposalsPerClock = 1024;
 constexpr std::uint32_t kAnyPartOneIn = 64;
 constexpr std::uint64_t kReplaceOneIn = 8;
-constexpr int kRebalancePasses = 6;
-constexpr int kReliefProposals = 8;
 
 }  // namespace
 
@@ -97,43 +94,6 @@ void Annealer::sweep(double temperature, double proposals) {
       try_move(v, q, limit);
     else if (_balance.is_free(_state, v))
       try_exchange(v, q, limit);
-  }
-}
-
-bool Annealer::relieve(Vertex v) {
-  Part best = _state.part(v);
-  double least = 0;
-  const auto consider = [&](Part q) {
-    if (q == _state.part(v) || !_balance.allows(_state, v, q)) return;
-    _state.evaluate(v, q, _effect);
-    const double change = _potential.change(_state, _effect);
-    if (best != _state.part(v) && change >= least) return;
-    best = q;
-    least = change;
-  };
-  for (int trial = 0; trial < kReliefProposals; ++trial) consider(propose(v));
-  Part roomiest = 0;
-  for (int p = 1; p < _state.num_parts(); ++p)
-    if (_balance.excess(_state, static_cast<Part>(p)) < _balance.excess(_state, roomiest))
-      roomiest = static_cast<Part>(p);
-  if (best == _state.part(v)) consider(roomiest);
-  if (best == _state.part(v)) return false;
-  _state.evaluate(v, best, _effect);
-  move(v, best);
-  return true;
-}
-
-void Annealer::rebalance() {
-  if (_balance.total_excess(_state) == 0) return;
-  _potential.retarget(_state);
-  std::vector<Vertex> order(_state.graph().num_vertices());
-  std::iota(order.begin(), order.end(), Vertex{0});
-  for (int pass = 0; pass < kRebalancePasses; ++pass) {
-    bool moved = false;
-    _random.shuffle(order);
-    for (const Vertex v : order)
-      if (_balance.excess(_state, _state.part(v)) > 0) moved |= relieve(v);
-    if (!moved || _balance.total_excess(_state) == 0) return;
   }
 }
 

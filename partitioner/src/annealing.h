@@ -30,7 +30,8 @@ class Annealer {
   /// limit forbids a move, it is tried together with one that makes room. Ends early when the
   /// deadline passes.
   void sweep(double temperature, double proposals);
-  /// Move vertices out of parts above their limit, each the cheapest way found.
+  /// Move vertices out of parts above their limit: the cheapest of a sample of their boundary,
+  /// then, where that is not enough, any.
   void rebalance();
 
  private:
@@ -40,12 +41,21 @@ class Annealer {
     double change;
   };
 
+  struct WayOut {
+    Part to;
+    double change;
+  };
+
   void list_boundary();
   Part propose(Vertex v);
   void move(Vertex v, Part q);
   void try_move(Vertex v, Part q, double limit);
   void try_exchange(Vertex v, Part q, double limit);
+  /// The least of a few proposals that the weight limits allow; v's own part where they allow none.
+  WayOut best_way_out(Vertex v);
   bool relieve(Vertex v);
+  /// Move the cheapest for their weight of a sample of the boundary of parts above their limit.
+  void shed_cheapest();
 
   State& _state;
   const Balance& _balance;

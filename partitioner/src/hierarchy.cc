@@ -1,6 +1,5 @@
 #include "hierarchy.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "deadline.h"
@@ -18,20 +17,11 @@ std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> 
   return coarse;
 }
 
-std::vector<Rows> coarse_bounds(const Clustering& clustering, std::span<const Rows> bounds) {
-  std::vector<Rows> coarse(clustering.num_clusters);
-  for (std::size_t v = 0; v < bounds.size(); ++v) {
-    Rows& bound = coarse[clustering.cluster[v]];
-    bound = std::max(bound, bounds[v]);
-  }
-  return coarse;
-}
-
 }  // namespace
 
-std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Rows> bounds,
-                           std::vector<Part>& part, const CoarseningLimits& limits,
-                           const Deadline& deadline, Random random) {
+std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
+                           const CoarseningLimits& limits, const Deadline& deadline,
+                           Random random) {
   std::vector<Level> levels;
   const Weight max_weight = graph.total_weight() / (kClustersPerPart * limits.num_parts) + 1;
   const auto enough = kEnoughPerPart * static_cast<Vertex>(limits.num_parts);
@@ -42,11 +32,9 @@ std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Rows> bounds
     if (clustering.num_clusters * kLeastShrink > last->num_vertices()) break;
     part = to_coarse(clustering, part);
     Hypergraph coarse = contract(*last, clustering);
-    std::vector<Rows> now = coarse_bounds(clustering, bounds);
     if (!levels.empty()) levels.back().graph.drop_index();
-    levels.push_back({std::move(coarse), std::move(clustering), std::move(now)});
+    levels.push_back({std::move(coarse), std::move(clustering)});
     last = &levels.back().graph;
-    bounds = levels.back().bounds;
   }
   return levels;
 }

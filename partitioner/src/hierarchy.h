@@ -16,8 +16,6 @@ class Deadline;
 struct Level {
   Hypergraph graph;
   Clustering from_finer;
-  /// For each vertex, rows that its part receives in every partition; at least its members'.
-  std::vector<Rows> bounds;
 };
 
 /// How far to coarsen.
@@ -29,9 +27,8 @@ struct CoarseningLimits {
 /// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.
 /// Returns the coarse levels, coarsest last; none where `graph` is small enough. All but the
 /// coarsest come without the index of their nets.
-std::vector<Level> coarsen(const Hypergraph& graph, std::span<const Rows> bounds,
-                           std::vector<Part>& part, const CoarseningLimits& limits,
-                           const Deadline& deadline, Random random);
+std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
+                           const CoarseningLimits& limits, const Deadline& deadline, Random random);
 
 /// The part of each fine vertex, given that of its cluster.
 std::vector<Part> to_fine(const Clustering& clustering, std::span<const Part> part);

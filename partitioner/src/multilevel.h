@@ -17,6 +17,8 @@ namespace hpcgnn::volpart {
 struct Task {
   Options options;
   int num_parts = 1;
+  /// Rows that the busiest receiver gets in every partition; 0 where receiving is not priced.
+  Rows receive_bound = 0;
   const Deadline* deadline = nullptr;
   std::function<void(const std::string&)> report;
 };
@@ -26,10 +28,9 @@ struct Candidate {
   Score score;
 };
 
-/// Coarsen inside the parts of `start` and refine it at every level. The result is `start` itself
-/// where nothing was found that keeps its objective and its weights.
-Candidate refine(const Hypergraph& graph, const std::vector<Part>& start, const Task& task,
-                 Random random);
+/// Balance `start` where it breaks the weight limits; coarsen inside its parts and refine it at
+/// every level. The result is the balanced start where nothing was found that keeps its objective.
+Candidate refine(const Hypergraph& graph, std::vector<Part> start, const Task& task, Random random);
 
 /// Coarsen freely, bisect the coarsest level recursively, and refine at every level.
 Candidate create(const Hypergraph& graph, const Task& task, Random random);

@@ -9,6 +9,7 @@
 
 #include "deadline.h"
 #include "multilevel.h"
+#include "receive_bound.h"
 
 namespace hpcgnn::volpart {
 namespace {
@@ -31,6 +32,12 @@ void check(const CsrView& csr, int num_parts, std::span<const std::int64_t> weig
     if (start.part) check_parts(csr, *start.part, num_parts);
 }
 
+Rows bound_of(const Hypergraph& graph, int num_parts, const Options& options) {
+  const bool priced =
+      options.objective != Objective::kTotal && options.objective != Objective::kMaxSend;
+  return priced ? receive_bound(graph, num_parts, options.imbalance) : 0;
+}
+
 /// One start refined with one stream of random numbers.
 struct Job {
   const Start* start;
@@ -43,8 +50,8 @@ void run(Job& job, const Hypergraph& graph, const Task& task) {
   Random random(task.options.seed);
   for (std::uint64_t skipped = 0; skipped < job.replica; ++skipped) random.bits();
   if (job.start->part) {
-    const std::vector<Part> part(job.start->part->begin(), job.start->part->end());
-    job.found = refine(graph, part, task, random.fork());
+    std::vector<Part> part(job.start->part->begin(), job.start->part->end());
+    job.found = refine(graph, std::move(part), task, random.fork());
   } else {
     job.found = create(graph, task, random.fork());
   }
@@ -85,7 +92,7 @@ Result part_graph(const CsrView& csr, int num_parts, std::span<const std::int64_
   check(csr, num_parts, weights, starts, options);
   const Hypergraph graph = options.objective == Objective::kJoint ? joint_hypergraph(csr, weights)
                                                                   : fetch_hypergraph(csr, weights);
-  const Task task{options, num_parts, &deadline, {}};
+  const Task task{options, num_parts, bound_of(graph, num_parts, options), &deadline, {}};
   std::vector<Job> jobs;
   for (const Start& start : starts)
     for (int replica = 0; replica < options.threads; ++replica)

@@ -4,27 +4,19 @@
 
 namespace hpcgnn::volpart {
 
-Potential::Potential(Objective objective, int num_parts, std::span<const Rows> bounds,
-                     const Steepness& steepness)
+Potential::Potential(Objective objective, int num_parts, Rows bound, const Steepness& steepness)
     : _price_send(objective != Objective::kTotal && objective != Objective::kMaxRecv),
       _price_recv(objective != Objective::kTotal && objective != Objective::kMaxSend),
-      _bounds(bounds),
       _steepness(steepness),
       _scale(kPriceAtReference / (1 << steepness.doublings)),
-      _recv_reference(static_cast<std::size_t>(num_parts)),
+      _recv_bound(kBoundShare * bound),
       _cost(static_cast<std::size_t>(num_parts)) {}
 
 void Potential::retarget(const State& state) {
   _send_reference = std::max(1.0, static_cast<double>(state.total()) / state.num_parts());
-  std::ranges::fill(_recv_reference, _send_reference);
-  for (std::size_t v = 0; v < _bounds.size(); ++v) {
-    double& reference = _recv_reference[state.part(static_cast<Vertex>(v))];
-    reference = std::max(reference, kBoundShare * static_cast<double>(_bounds[v]));
-  }
-  for (int p = 0; p < state.num_parts(); ++p) {
-    const auto part = static_cast<Part>(p);
-    _cost[part] = cost(part, state.load(part));
-  }
+  _recv_reference = std::max(_send_reference, _recv_bound);
+  for (int p = 0; p < state.num_parts(); ++p)
+    _cost[static_cast<std::size_t>(p)] = cost(state.load(static_cast<Part>(p)));
 }
 
 double Potential::change(const State& state, const MoveEffect& effect) const {
@@ -35,7 +27,7 @@ double Potential::change(const State& state, const MoveEffect& effect) const {
     const Load& now = state.load(part);
     rows += change.send;
     if (_price_send || _price_recv)
-      sum += cost(part, {now.send + change.send, now.recv + change.recv}) - _cost[part];
+      sum += cost({now.send + change.send, now.recv + change.recv}) - _cost[part];
   }
   const Weight over = std::max<Weight>(state.total() - _steepness.total_cap, 0);
   const Weight then = std::max<Weight>(state.total() + rows - _steepness.total_cap, 0);
@@ -43,7 +35,7 @@ double Potential::change(const State& state, const MoveEffect& effect) const {
 }
 
 void Potential::follow(const State& state, const MoveEffect& effect) {
-  for (const Part part : effect.touched()) _cost[part] = cost(part, state.load(part));
+  for (const Part part : effect.touched()) _cost[part] = cost(state.load(part));
 }
 
 }  // namespace hpcgnn::volpart

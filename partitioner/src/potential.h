@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "state.h"
@@ -22,15 +21,14 @@ struct Steepness {
 /// price * reference / exponent * (x / reference)^exponent, so one row more costs
 /// price * (x / reference)^(exponent - 1): nothing at lightly loaded parts, much at the busiest.
 /// Rows above a cap on the total, and priced loads above one on each part, cost extra.
-/// The reference is the average load, or a bound that no partition can undercut where that is
-/// larger.
+/// The reference is the average load; for receiving, a bound on the busiest that no partition can
+/// undercut where that is larger: below it, only the total counts.
 class Potential {
  public:
-  /// @param[in] bounds For each vertex, rows that its part receives in every partition.
-  Potential(Objective objective, int num_parts, std::span<const Rows> bounds,
-            const Steepness& steepness);
+  /// @param[in] bound Rows that the busiest receiver gets in every partition.
+  Potential(Objective objective, int num_parts, Rows bound, const Steepness& steepness);
 
-  /// Set the references by the present loads and parts, and forget all cached costs.
+  /// Set the references by the present total, and forget all cached costs.
   void retarget(const State& state);
   /// Cost after minus cost before, exactly.
   double change(const State& state, const MoveEffect& effect) const;
@@ -47,9 +45,9 @@ class Potential {
     return _scale * reference * steep(static_cast<double>(load) / reference) +
            kPriceOverCap * excess;
   }
-  double cost(Part part, const Load& load) const {
+  double cost(const Load& load) const {
     return (_price_send ? price(load.send, _send_reference) : 0) +
-           (_price_recv ? price(load.recv, _recv_reference[part]) : 0);
+           (_price_recv ? price(load.recv, _recv_reference) : 0);
   }
 
   /// Price of a priced row at a part whose load is the reference, beside the 1 of every row.
@@ -60,11 +58,11 @@ class Potential {
   static constexpr double kBoundShare = 0.95;
 
   bool _price_send, _price_recv;
-  std::span<const Rows> _bounds;
   Steepness _steepness;
   double _scale;
+  double _recv_bound;
   double _send_reference = 1;
-  std::vector<double> _recv_reference;
+  double _recv_reference = 1;
   std::vector<double> _cost;
 };
 

@@ -1,12 +1,13 @@
 #include "receive_bound.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace hpcgnn::volpart {
 
-std::vector<Rows> receive_bounds(const Hypergraph& graph, int num_parts, double imbalance) {
+Rows receive_bound(const Hypergraph& graph, int num_parts, double imbalance) {
   const double average = static_cast<double>(graph.total_weight()) / num_parts;
-  std::vector<Rows> bounds(graph.num_vertices());
+  Rows bound = 0;
   std::vector<Weight> beside;
   for (Vertex v = 0; v < graph.num_vertices(); ++v) {
     beside.clear();
@@ -21,9 +22,9 @@ std::vector<Rows> receive_bounds(const Hypergraph& graph, int num_parts, double 
       if (room < 0) break;
       --left;
     }
-    bounds[v] = left;
+    bound = std::max(bound, left);
   }
-  return bounds;
+  return bound;
 }
 
 }  // namespace hpcgnn::volpart

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "annealing.h"
+#include "receive_bound.h"
 #include "state.h"
 #include "support.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 void anneal(State& state, const Balance& balance, Objective objective, int sweeps) {
   const Deadline deadline(std::numeric_limits<double>::infinity());
-  Potential potential(objective, state.num_parts(), {}, {.doublings = 5});
+  Potential potential(objective, state.num_parts(), 0, {.doublings = 5});
   Annealer annealer(state, balance, potential, deadline, Random(3));
   for (int sweep = 0; sweep < sweeps; ++sweep) annealer.sweep(1.0 / (sweep + 1), 8);
 }
@@ -56,9 +57,48 @@ void full_parts_exchange_vertices() {
   }
 }
 
+/// A strip of a mesh in two parts, one too heavy: what is too much leaves at the border.
+void rebalancing_takes_the_cheapest() {
+  constexpr std::int32_t kNodes = 1600;
+  Graph input;
+  std::vector<Part> part;
+  for (std::int32_t row = 0; row < kNodes; ++row) {
+    for (const std::int32_t step : {-40, -1, 1, 40})
+      if (row + step >= 0 && row + step < kNodes) input.indices.push_back(row + step);
+    input.indptr.push_back(static_cast<std::int64_t>(input.indices.size()));
+    part.push_back(static_cast<Part>(row < 880 ? 0 : 1));
+  }
+  const Hypergraph graph = fetch_hypergraph(input.view(), {});
+  State state(graph, 2, part);
+  const Balance balance(state, 0.05);
+  CHECK(balance.total_excess(state) > 0);
+  const Weight before = state.total();
+  const Deadline deadline(std::numeric_limits<double>::infinity());
+  Potential potential(Objective::kMaxSend, 2, 0, {.doublings = 5});
+  Annealer(state, balance, potential, deadline, Random(5)).rebalance();
+  CHECK(balance.total_excess(state) == 0);
+  CHECK(state.total() < 2 * before);
+  const State fresh(graph, 2, {state.parts().begin(), state.parts().end()});
+  CHECK(fresh.total() == state.total() && fresh.weight(0) == state.weight(0));
+}
+
+void a_hub_bounds_what_is_received() {
+  // Node 0 reads 100 others that read nothing: beside it, five of weight 1 fit into 1.05 * 100.
+  Graph input{{0, 100}, {}};
+  for (std::int32_t leaf = 1; leaf <= 100; ++leaf) {
+    input.indices.push_back(leaf);
+    input.indptr.push_back(100);
+  }
+  const Hypergraph graph = fetch_hypergraph(input.view(), {});
+  CHECK(receive_bound(graph, 4, 0.05) == 95);
+  CHECK(receive_bound(graph, 1, 0.05) == 0);
+}
+
 }  // namespace
 
 int main() {
   sweeps_keep_the_limits_and_exact_loads();
   full_parts_exchange_vertices();
+  rebalancing_takes_the_cheapest();
+  a_hub_bounds_what_is_received();
 }
