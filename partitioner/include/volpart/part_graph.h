@@ -37,8 +37,8 @@ using Report = std::function<void(const std::string&, double)>;
 /// objective.
 ///
 /// Where a start keeps the weight limits, so does the result, and its objective is not worse. A
-/// start that breaks them is balanced first, by the cheapest moves that are found, and the same holds
-/// for what that gives.
+/// start that breaks them is balanced first, by the cheapest moves that are found, and the same
+/// holds for what that gives.
 ///
 /// @param[in] weights Weight of each row, at least 0; empty means its non-zeros (an empty row whose
 /// node is sent: 1).
