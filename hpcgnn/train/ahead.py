@@ -1,6 +1,7 @@
 """Inputs that are made ready on a GPU while it works on the ones before."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -17,14 +18,15 @@ Ready = TypeVar("Ready")
 
 def ready_ahead(
     device: Device, items: Iterable[Item], prepare: Callable[[Item], Ready]
-) -> Iterator[Ready]:
-    """Yield what `prepare` makes of each item, copied to the device where it is a GPU.
+) -> Iterator[Callable[[], Ready]]:
+    """Yield, for each item, what returns that which `prepare` makes of it.
 
     Not collective.
 
-    For a GPU a thread prepares the next item on a stream of its own while the present one is worked
-    on. The stream reuses memory of items that are gone: whoever takes an item must have waited for
-    all work on the one before, as the training loop has when it has read the loss of a step.
+    On the CPU it is made when it is called for. For a GPU a thread prepares the next item on a
+    stream of its own while the present one is worked on. The stream reuses memory of items that are
+    gone: whoever takes an item must have waited for all work on the one before, as the training
+    loop has when it has read the loss of a step.
 
     Parameters
     ----------
@@ -36,7 +38,7 @@ def ready_ahead(
         Makes arrays and tensors of an item on the current stream.
     """
     if not device.is_gpu:
-        yield from map(prepare, items)
+        yield from (partial(prepare, item) for item in items)
         return
 
     def on_stream() -> Iterator[tuple[Ready, torch.cuda.Event]]:
@@ -47,5 +49,9 @@ def ready_ahead(
 
     with Prefetch(on_stream(), depth=1) as prefetch:
         for made, copied in prefetch:
-            torch.cuda.current_stream().wait_event(copied)
-            yield made
+            yield partial(_taken, made, copied)
+
+
+def _taken(made: Ready, copied: torch.cuda.Event) -> Ready:
+    torch.cuda.current_stream().wait_event(copied)
+    return made

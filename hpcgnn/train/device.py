@@ -97,7 +97,6 @@ def require_device(config: Config) -> None:
         raise InputError(f"train.device = 'cuda': {error}") from error
     exchange = config.exchange
     for key, value, there in (
-        ("train.task", config.train.task, ("full", "programs")),
         ("model.name", config.model.name, _MODELS),
         ("programs.supernodes", config.programs.supernodes, (0,)),
         ("exchange.method", exchange.method, ("aware",)),

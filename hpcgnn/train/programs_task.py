@@ -1,6 +1,6 @@
 """VarMisuse on program graphs: each rank trains on supergraphs of its own."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -122,8 +122,8 @@ class ProgramsTask:
     def _on_device(self, step: StepInput) -> StepInput:
         return replace(step, mine=tuple(self._input.on_device(each) for each in step.mine))
 
-    def _loss(self, step: StepInput, key: DropoutKey, model: GGNN) -> Tensor:
-        place = self._device.place
+    def _loss(self, ready: Callable[[], StepInput], key: DropoutKey, model: GGNN) -> Tensor:
+        step, place = ready(), self._device.place
         total = torch.zeros((), dtype=self._dtype, device=place, requires_grad=True)
         for each in step.mine:
             logits_M = model(each.graph, each.propagator, key)

@@ -13,6 +13,7 @@ from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows, read_adjacency
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.config import Config
+from hpcgnn.train.device import CPU, Device
 from hpcgnn.train.node_task import NodeTask
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
@@ -33,6 +34,8 @@ class HomeRows:
         What samplers walk; the same object unless the graph is directed.
     features, labels, trained, node_ids
         (num_local, F), (num_local,) or (num_local, C), (num_local,) bool and int64.
+    device
+        Where models run.
     """
 
     row_map: RowMap
@@ -42,6 +45,7 @@ class HomeRows:
     labels: Array
     trained: Array
     node_ids: GlobalIndices
+    device: Device = CPU
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -131,6 +135,7 @@ def read_home(grid: ProcessGrid, config: Config, task: NodeTask) -> HomeRows:
         labels=task.labels.cpu().numpy(),
         trained=trained,
         node_ids=graph.products.node_ids,
+        device=graph.device,
     )
 
 

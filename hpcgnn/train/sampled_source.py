@@ -71,7 +71,7 @@ class SharedSource:
     ) -> None:
         with trace.span("read.whole"):
             graph = share_whole(grid, home)
-        views = SampledViews(grid, graph, wanted, config, trace)
+        views = SampledViews(grid, graph, wanted, config, trace, home.device)
         with trace.span("plan.sampling"):
             if config.sampling.sampler == "neighbour":
                 drawn = BatchInput(grid, graph, config.sampling, parts=False)
@@ -162,7 +162,7 @@ class PartSource:
         }
         self._sizes = {key: max(size, self._sizes[key]) for key, size in sizes.items()}
         self._moved += moved
-        views = SampledViews(grid, graph, self._wanted, config, trace)
+        views = SampledViews(grid, graph, self._wanted, config, trace, self._home.device)
         with trace.span("plan.sampling"):
             if options.sampler == "neighbour":
                 return Sampling(graph, views, BatchInput(grid, graph, options, parts=True))

@@ -6,7 +6,7 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,11 @@ from torch import Tensor
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, Aggregations, Model
+from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, Model
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.sampling import LayeredSample, Subgraph
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.ahead import ready_ahead
 from hpcgnn.train.config import Config
 from hpcgnn.train.load import load_graph
 from hpcgnn.train.node_task import NodeTask
@@ -30,6 +31,28 @@ from hpcgnn.train.task import Step
 from hpcgnn.typing import LocalIndices
 
 __all__ = ["SampledTask"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What a step needs, where the model is.
+
+    Parameters
+    ----------
+    view, features, labels
+        What the model sees, and the labels of the rows that count.
+    size
+        Of a batch, over all ranks.
+    trained, weights
+        Of subgraphs: the rows that count, and the factors of their losses.
+    """
+
+    view: GraphView
+    features: Tensor
+    labels: Tensor
+    size: int
+    trained: Tensor | None = None
+    weights: Tensor | None = None
 
 
 class SampledTask(NodeTask):
@@ -108,28 +131,39 @@ class SampledTask(NodeTask):
     def _losses(
         self, sampling: Sampling, seed: int, epoch: int
     ) -> Iterator[Callable[[DropoutKey, Model], Tensor]]:
+        device = self.graph.device
         if isinstance(sampling.input, SubgraphInput):
-            for subgraphs in sampling.input.steps(seed, epoch):
-                yield partial(self._subgraph_loss, sampling, subgraphs)
+            prepare = partial(self._of_subgraphs, sampling)
+            for ready in ready_ahead(device, sampling.input.steps(seed, epoch), prepare):
+                yield partial(self._subgraph_loss, ready)
         else:
-            for sample, size in sampling.input.steps(seed, epoch):
-                yield partial(self._batch_loss, sampling, sample, size)
+            batches = sampling.input.steps(seed, epoch)
+            for made in ready_ahead(device, batches, partial(self._of_layers, sampling)):
+                yield partial(self._batch_loss, made)
 
-    def _subgraph_loss(
-        self, sampling: Sampling, subgraphs: list[Subgraph], key: DropoutKey, model: Model
-    ) -> Tensor:
-        graph = sampling.graph
-        with self._trace.span("plan.view"):
-            view = sampling.views.of_subgraphs(subgraphs)
-            nodes_N = _rows(view.nodes)
-            features_NF = graph.features[nodes_N]
-        logits_NC: Tensor = model(view.graph, features_NF, key)
+    def _of_subgraphs(self, sampling: Sampling, subgraphs: list[Subgraph]) -> _Step:
+        graph, put = sampling.graph, self.graph.device.put
+        view = sampling.views.of_subgraphs(subgraphs)
+        nodes_N = _rows(view.nodes)
         trained_N = torch.from_numpy(graph.trained)[nodes_N]
         labels, weights_T = graph.labels[nodes_N[trained_N]], None
         if view.weights is not None:
-            weights_T = torch.from_numpy(view.weights).to(logits_NC.dtype)[trained_N]
-        count = self._count(labels, weights_T)
-        return self._loss(logits_NC[trained_N], labels, count, weights_T)
+            weights_T = put(torch.from_numpy(view.weights).to(graph.features.dtype)[trained_N])
+        features_NF = put(graph.features[nodes_N])
+        return _Step(view.graph, features_NF, put(labels), 0, put(trained_N), weights_T)
+
+    def _of_layers(self, sampling: Sampling, drawn: tuple[LayeredSample, int]) -> _Step:
+        graph, put, (sample, size) = sampling.graph, self.graph.device.put, drawn
+        view, inputs = sampling.views.of_layers(sample)
+        labels = graph.labels[_rows(sample.layers[-1].outputs)]
+        return _Step(view, put(graph.features[_rows(inputs)]), put(labels), size)
+
+    def _subgraph_loss(self, ready: Callable[[], _Step], key: DropoutKey, model: Model) -> Tensor:
+        with self._trace.span("plan.view"):
+            step = ready()
+        logits_NC: Tensor = model(step.view, step.features, key)
+        count = self._count(step.labels, step.weights)
+        return self._loss(logits_NC[step.trained], step.labels, count, step.weights)
 
     def _count(self, labels: Tensor, weights_T: Tensor | None) -> float:
         """Return what the sum of a step's losses is divided by, the same on all ranks."""
@@ -141,16 +175,11 @@ class SampledTask(NodeTask):
         # Each subgraph's weighted sum estimates the sum over all training nodes.
         return self.num_train * options.subgraphs
 
-    def _batch_loss(
-        self, sampling: Sampling, sample: LayeredSample, size: int, key: DropoutKey, model: Model
-    ) -> Tensor:
-        graph = sampling.graph
+    def _batch_loss(self, ready: Callable[[], _Step], key: DropoutKey, model: Model) -> Tensor:
         with self._trace.span("plan.view"):
-            view, inputs = sampling.views.of_layers(sample)
-            features = graph.features[_rows(inputs)]
-        logits_NC: Tensor = model(view, features, key)
-        labels = graph.labels[_rows(sample.layers[-1].outputs)]
-        return self._loss(logits_NC, labels, size, None)
+            step = ready()
+        logits_NC: Tensor = model(step.view, step.features, key)
+        return self._loss(logits_NC, step.labels, step.size, None)
 
     def _loss(
         self, logits_NC: Tensor, labels: Tensor, count: float, weights_N: Tensor | None

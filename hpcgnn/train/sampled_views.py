@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import DTypeLike
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import REVERSED, Aggregations, GraphView, LayerView
 from hpcgnn.sampling import FanOutLayer, LayeredSample, Subgraph
 from hpcgnn.sparse import AggregationOperator, DistCSR, LocalCSR, Transposed
-from hpcgnn.spmm import DistributedAttention, DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import Config
+from hpcgnn.train.config import Config, ExchangeConfig
+from hpcgnn.train.device import CPU, Device
+from hpcgnn.train.operators import make_operators
 from hpcgnn.train.sampled_graph import SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -97,6 +97,8 @@ class SampledViews:
         The configuration.
     trace
         Where times are recorded.
+    device
+        Where models run.
     """
 
     def __init__(
@@ -106,9 +108,11 @@ class SampledViews:
         wanted: tuple[Aggregations, ...],
         config: Config,
         trace: TraceRecorder,
+        device: Device = CPU,
     ) -> None:
-        self._grid, self._alone, self._graph = grid, grid.alone(), graph
-        self._wanted, self._dtype, self._trace = wanted, config.train.dtype, trace
+        self._grid, self._graph, self._device = grid, graph, device
+        self._wanted, self._dtype = wanted, config.train.dtype
+        self._make = make_operators(device, grid.alone(), ExchangeConfig(), trace)
         self._weighted = config.sampling.coverage > 0
         self._ratio = config.sampling.estimator == "ratio"
 
@@ -124,7 +128,7 @@ class SampledViews:
         )
         entries = self._subgraph_entries(union)
         operators = self._operators(matrix, entries, node_ids, node_ids)
-        view = GraphView(operators, node_ids, self._grid.sum_over_blocks)
+        view = GraphView(operators, self._device.ids(node_ids), self._grid.sum_over_blocks)
         return SubgraphsView(view, union.nodes, union.loss_weights)
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
@@ -134,7 +138,7 @@ class SampledViews:
         """
         layers = tuple(self._layer(each) for each in sample.layers)
         inputs = sample.layers[0].inputs
-        ids = self._graph.node_ids[inputs]
+        ids = self._device.ids(self._graph.node_ids[inputs])
         return GraphView({}, ids, self._grid.sum_over_blocks, active=layers), inputs
 
     def _layer(self, layer: FanOutLayer) -> LayerView:
@@ -160,8 +164,8 @@ class SampledViews:
         )
         node_ids = graph.node_ids[layer.inputs]
         operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
-        kept = torch.from_numpy(layer.kept.astype(np.int64))
-        return LayerView(operators, node_ids, self._grid.sum_over_blocks, kept)
+        kept, ids = self._device.tensor(layer.kept.astype(np.int64)), self._device.ids(node_ids)
+        return LayerView(operators, ids, self._grid.sum_over_blocks, kept)
 
     def _subgraph_entries(self, union: "_Union") -> _Entries:
         graph, count = self._graph, len(union.nodes)
@@ -192,16 +196,14 @@ class SampledViews:
         row_ids: GlobalIndices,
         column_ids: GlobalIndices,
     ) -> Mapping[Aggregations, AggregationOperator]:
-        exchange = make_exchange("aware", self._alone, matrix, self._trace)
+        exchange = self._make.exchange(matrix)
         operators: dict[Aggregations, AggregationOperator] = {}
         for kind in self._wanted:
             scaled = matrix.with_values(entries.values(kind, self._dtype), None)
             if kind is Aggregations.ATTENTION:
-                operators[kind] = DistributedAttention(
-                    self._alone, scaled, exchange, self._trace, row_ids, column_ids
-                )
+                operators[kind] = self._make.attention(scaled, exchange, row_ids, column_ids)
                 continue
-            product = DistributedSpMM(self._alone, scaled, exchange, self._trace)
+            product = self._make.product(scaled, exchange)
             operators[kind] = Transposed(product) if kind in REVERSED else product
         return operators
 
