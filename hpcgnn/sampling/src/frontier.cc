@@ -102,7 +102,7 @@ class Walkers {
 
 /// Make all moves, those of one frontier while the others wait for memory.
 void move_in_turn(std::vector<Walkers>& frontiers) {
-  const std::size_t count = frontiers.size();
+  const std::size_t count = frontiers.size(), half = (count + 1) / 2;
   enum class Step { kLeave, kFollow, kArrive, kDone };
   std::vector<Step> steps(count, Step::kLeave);
   const auto follow = [&](std::size_t i) {
@@ -121,7 +121,7 @@ void move_in_turn(std::vector<Walkers>& frontiers) {
     for (std::size_t i = 0; i < count; ++i) {
       any |= move(i);
       // Half a round after its walker left, half a round before it arrives.
-      follow((i + (count + 1) / 2) % count);
+      follow(i + half < count ? i + half : i + half - count);
     }
   }
 }
