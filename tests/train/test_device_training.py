@@ -17,12 +17,14 @@ SETTINGS = (
     "model.dropout=0.3",
     "run.checkpoint_every=2",
 )
+STEPS = ("correct_and_smooth.correct_steps=2", "correct_and_smooth.smooth_steps=2")
 MODELS = (
     ("gcn", ("exchange.prepare=first_epoch",)),
     ("sage", ("model.norm=batch", "train.optimizer=adamw", "model.activation=elu")),
     ("gin", ("exchange.active_sets=false", "model.norm=layer")),
     ("appnp", ("model.hops=2",)),
     ("mixhop", ("model.hops=2",)),
+    ("sage", ("train.label_augmentation=0.5", "correct_and_smooth.enabled=true", *STEPS)),
     ("gat", ("model.heads=2", "model.hidden=6", "model.attention_dropout=0.2")),
 )
 
@@ -45,7 +47,9 @@ def assert_alike(run: Run, other: Run) -> None:
             np.testing.assert_allclose(value, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("model", "options"), MODELS, ids=[name for name, _ in MODELS])
+@pytest.mark.parametrize(
+    ("model", "options"), MODELS, ids=[f"{name}-{len(options)}" for name, options in MODELS]
+)
 def test_equals_the_cpu(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
 ) -> None:
