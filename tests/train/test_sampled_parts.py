@@ -43,8 +43,8 @@ MOVING = ("sampling.reshuffle_epochs=1", "sampling.reshuffle_share=0.4")
 
 def test_requests_bring_rows_and_entries(comm: MPI.Intracomm) -> None:
     rng = np.random.default_rng(4)
-    # The second rank owns nothing, the last one of four a row.
-    bounds = np.array([*[0, 7, 7, 20][: comm.size], 21], np.int64)
+    # The second rank owns nothing, and so do all beyond the fourth, which owns a row, but the last.
+    bounds = np.array([*[0, 7, 7, 19, *[20] * 4][: comm.size], 21], np.int64)
     matrix = sp.random(21, 5, 0.4, "csr", rng=rng)
     matrix.sort_indices()
     values = rng.random((21, 3))
