@@ -1,10 +1,8 @@
 """Predictions from a run directory: all nodes or chosen ones, in the user's order and format."""
 
 import csv
-import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,12 @@ from tests.train.oracle import initial_model
 from tests.train.support import (
     NUM_CLASSES,
     Graph,
+    Predict,
     Run,
     StopAfter,
     make_config,
     make_graph,
+    predict_with,
     train,
     write_store,
 )
@@ -38,8 +38,6 @@ from tests.train.support import (
 IDS = np.random.default_rng(2).permutation(np.arange(61) * 10**15 - 3 * 10**16)
 GRAPH = replace(make_graph(weighted=True), ids=IDS)
 CHOSEN = IDS[[40, 3, 60, 3, 0]]
-
-Predict = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +67,7 @@ def predict(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Predict:
-    """Return `predict(output, *options)`, which runs the command and returns its JSON on rank 0."""
-
-    def call(output: Path, *options: object) -> dict[str, Any]:
-        words = ["predict", run.path, "--json", "-o", output, *options]
-        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-        capsys.readouterr()
-        assert main(comm) == 0
-        comm.Barrier()
-        shown = capsys.readouterr().out
-        assert bool(shown) == (comm.rank == 0)
-        found: dict[str, Any] = json.loads(shown) if shown else {}
-        return found
-
-    return call
+    return predict_with(comm, run, monkeypatch, capsys)
 
 
 def embeddings(run: Run, seed: int) -> np.ndarray:

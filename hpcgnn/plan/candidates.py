@@ -5,6 +5,7 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.traffic import Traffic, count_traffic
 from hpcgnn.plan.whole import WholeGraph
 from hpcgnn.train.config import Config
+from hpcgnn.train.optimise import evaluation_is_due
 from hpcgnn.typing import Array, Offsets
 
 __all__ = ["Candidate", "Choice", "choices", "predict"]
@@ -96,7 +98,7 @@ class Candidate:
     def train_s(self, config: Config) -> float:
         """Return the seconds of a whole run, without reading and planning."""
         train = config.train
-        evaluations = -(-train.epochs // train.evaluate_every)
+        evaluations = sum(evaluation_is_due(train, epoch + 1) for epoch in range(train.epochs))
         seconds = train.epochs * self.epoch_s + evaluations * self.evaluate_s
         return len(train.seeds) * seconds
 
@@ -223,6 +225,11 @@ def in_fresh_process(share: Share, epochs: int) -> Rehearsal:
     """Rehearse where nothing but the share is in memory.
 
     Not collective.
+
+    Raises
+    ------
+    InputError
+        When the process was killed, for instance because memory ran out.
     """
     with tempfile.TemporaryDirectory(prefix="hpcgnn-plan-") as folder:
         path = Path(folder) / "share"
@@ -230,8 +237,14 @@ def in_fresh_process(share: Share, epochs: int) -> Rehearsal:
         with path.open("wb") as file:
             pickle.dump(share, file, protocol=5)
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-            return pool.submit(_rehearse_file, path, epochs).result()
+        try:
+            with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+                return pool.submit(_rehearse_file, path, epochs).result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"the rehearsal of block row {share.block} of {share.num_blocks} was killed, as a "
+                "process is that runs out of memory: plan more ranks, or on a host with more memory"
+            ) from None
 
 
 def _rehearse_file(path: Path, epochs: int) -> Rehearsal:

@@ -75,7 +75,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
     idle_bytes
         Resident set of this process before it held the share.
     """
-    training = replace(share.config.train, epochs=epochs, evaluate_every=epochs)
+    # This rank may have no validation node, which other ranks have.
+    training = replace(share.config.train, epochs=epochs, evaluate_every=epochs, patience=0)
     config = replace(share.config, train=training)
     trace = TraceRecorder.off()
     with RehearsedGrid(alone, share) as grid:

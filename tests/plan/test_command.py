@@ -1,6 +1,7 @@
 """The planning command: what it prints, what it chooses, what it refuses."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,13 +10,19 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.errors import InputError
+from hpcgnn.plan import candidates
 from hpcgnn.plan.__main__ import main
+from hpcgnn.storage import Split
 from tests.train.support import make_graph, write_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return write_store(MPI.COMM_WORLD, tmp_path, make_graph(), parts=4)
+    graph = make_graph()
+    # One rank alone has a validation node, and it is not the one that is rehearsed.
+    graph.split[graph.split == Split.VALID] = Split.TRAIN
+    graph.split[4] = Split.VALID
+    return write_store(MPI.COMM_WORLD, tmp_path, graph, parts=4)
 
 
 def plan(monkeypatch: pytest.MonkeyPatch, store: Path, *words: str) -> int:
@@ -28,7 +35,8 @@ def test_says_what_each_choice_needs(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--bandwidth", "0.001")
-    assert plan(monkeypatch, store, *words, "--json") == 0
+    growing = ("--json", "train.evaluate_growth=2", "train.patience=3")
+    assert plan(monkeypatch, store, *words, *growing) == 0
     aware, joint = json.loads(capsys.readouterr().out)
     assert (aware["exchange"], joint["exchange"]) == ("aware", "joint")
     assert joint["rows_total"] <= aware["rows_total"]
@@ -38,8 +46,20 @@ def test_says_what_each_choice_needs(
         assert 0 < each["idle_bytes"] < each["peak_bytes"]
         assert each["exchange_s"] >= each["bytes_max_send"] / 1e6
         assert each["epoch_s"] == each["compute_s"] + each["exchange_s"]
-        assert each["train_s"] == pytest.approx(10 * (each["epoch_s"] + each["evaluate_s"]))
+        # Evaluations come after epochs 1, 3, 7 and the last.
+        expected = 10 * each["epoch_s"] + 4 * each["evaluate_s"]
+        assert each["train_s"] == pytest.approx(expected)
         assert f"exchange.method={each['exchange']}" in each["overrides"]
+
+
+def die(_path: Path, _epochs: int) -> None:
+    os._exit(9)
+
+
+def test_a_killed_rehearsal_is_one_line(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_rehearse_file", die)
+    with pytest.raises(InputError, match="was killed"):
+        plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
 
 
 def test_says_that_nothing_fits(

@@ -1,7 +1,8 @@
 """Small graphs in parts, configurations for them, and runs to look at."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from mpi4py import MPI
 
 import h5py
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from safetensors.numpy import load_file
 
@@ -24,6 +26,7 @@ from hpcgnn.partition import (
     read_pattern,
 )
 from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.predict import main as predict_main
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.train.checkpoint import checkpoint_paths
 from hpcgnn.train.command import run_training
@@ -33,6 +36,7 @@ from hpcgnn.train.signals import StopRequest
 from tests.ugly import ugly_matrix
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
+Predict = Callable[..., dict[str, Any]]
 
 
 def empty_second(graph: CSRGraph, num_parts: int) -> Partition:
@@ -217,6 +221,28 @@ def train(comm: MPI.Intracomm, config: Config, stop: StopRequest | None = None) 
     """Run a training on `comm`."""
     _, status = run_training(comm, config, stop or StopRequest())
     return Run(Path(config.run.dir), status)
+
+
+def predict_with(
+    comm: MPI.Intracomm,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Predict:
+    """Return `predict(output, *options)`, which runs the command and returns its JSON on rank 0."""
+
+    def call(output: Path, *options: object) -> dict[str, Any]:
+        words = ["predict", run.path, "--json", "-o", output, *options]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        capsys.readouterr()
+        assert predict_main(comm) == 0
+        comm.Barrier()
+        shown = capsys.readouterr().out
+        assert bool(shown) == (comm.rank == 0)
+        found: dict[str, Any] = json.loads(shown) if shown else {}
+        return found
+
+    return call
 
 
 def assert_same(run: Run, other: Run) -> None:

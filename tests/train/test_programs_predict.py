@@ -1,10 +1,6 @@
 """Predictions of program graphs: of all graphs, along all edges or in a band; what is refused."""
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
 
@@ -13,14 +9,12 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from hpcgnn.predict import main
 from hpcgnn.storage import InstanceSplit, InstanceStore
 from tests.banded.graphs import NUM_BUCKETS
-from tests.train.support import Run, train
+from tests.train.support import Predict, Run, predict_with, train
 from tests.train.test_programs import SIZES, make, write
 
 NUM_GRAPHS = sum(map(len, SIZES.values()))
-Predict = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -42,19 +36,7 @@ def predict(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Predict:
-    """Return `predict(output, *options)`, which runs the command and returns its JSON on rank 0."""
-
-    def call(output: Path, *options: object) -> dict[str, Any]:
-        words = ["predict", run.path, "--json", "-o", output, *options]
-        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-        capsys.readouterr()
-        assert main(comm) == 0
-        comm.Barrier()
-        shown = capsys.readouterr().out
-        found: dict[str, Any] = json.loads(shown) if shown else {}
-        return found
-
-    return call
+    return predict_with(comm, run, monkeypatch, capsys)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:

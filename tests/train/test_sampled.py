@@ -12,6 +12,7 @@ import torch
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.config import Config
 from hpcgnn.train.sampled_task import SampledTask
 from tests.train.support import StopAfter, assert_same, make_config, make_graph, train, write_store
 
@@ -140,6 +141,10 @@ def test_coefficients_make_losses_estimates_of_the_full_graph(
     words += ["train.task=sampled", "sampling.steps=300", "sampling.sampler=walk"]
     words += ["sampling.budget=60", "sampling.coverage=600", "sampling.clip=1"]
     config = make_config(store, comm_tmp_path / "run", *words)
+    check_mean_gradient(comm, config)
+
+
+def check_mean_gradient(comm: MPI.Intracomm, config: Config) -> None:
     with ProcessGrid(comm) as grid:
         task = SampledTask(grid, config, TraceRecorder.off())
         model = task.make_model(1)

@@ -7,15 +7,12 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap, RowRequest
 from hpcgnn.errors import InputError
 from hpcgnn.sparse import PatternRows
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.sampled_graph import HomeRows
 from hpcgnn.train.sampled_part import choose_part, fetch_part
-from hpcgnn.train.sampled_task import SampledTask
 from tests.train.support import (
     Graph,
     StopAfter,
@@ -25,7 +22,7 @@ from tests.train.support import (
     train,
     write_store,
 )
-from tests.train.test_sampled import gradient, losses, whole_loss
+from tests.train.test_sampled import check_mean_gradient, losses
 from tests.ugly import ugly_matrix
 
 COMMON = (
@@ -203,16 +200,7 @@ def test_coefficients_make_losses_estimates_of_the_full_graph(
     words += ["sampling.budget=60", "sampling.coverage=200", "sampling.clip=1"]
     words += ["sampling.topology=partitioned", "sampling.halo=1", "sampling.threads=0"]
     config = make_config(store, comm_tmp_path / "run", *words)
-    with ProcessGrid(comm) as grid:
-        task = SampledTask(grid, config, TraceRecorder.off())
-        model = task.make_model(1)
-        with torch.no_grad():
-            for each in model.parameters():
-                each.zero_()
-        expected = gradient(task, [lambda m: whole_loss(task, m)], model)[0]
-        found = np.stack(gradient(task, task.steps(5, 0), model))
-    error = found.std(axis=0) / np.sqrt(len(found))
-    assert (np.abs(found.mean(axis=0) - expected) < 5 * error + 0.03 * np.abs(expected).max()).all()
+    check_mean_gradient(comm, config)
 
 
 def test_resume_goes_on_as_if_nothing_had_happened(
