@@ -48,7 +48,7 @@ def main(comm: Communicator) -> int:
     wanted = list(
         choices(
             options.ranks,
-            options.replication,
+            options.replication or (config.exchange.replication,),
             options.exchange,
             options.schedule,
             max(config.exchange.prefetch, options.prefetch),
@@ -165,9 +165,8 @@ def _parse() -> argparse.Namespace:
     add(
         "--replication",
         type=_numbers,
-        default=(1,),
         metavar="C,...",
-        help="copies of every block row (default: 1)",
+        help="copies of every block row (default: the configuration's)",
     )
     add("--prefetch", type=int, default=0, metavar="K", help="of the sequential schedule")
     add(

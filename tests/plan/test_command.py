@@ -79,6 +79,7 @@ def test_says_that_nothing_fits(
         (("--ranks", "2", "train.task=sampled"), "train.task"),
         (("--ranks", "2", "train.device=cuda"), "train.device"),
         (("--ranks", "3", "--replication", "2"), "no replication divides"),
+        (("--ranks", "3", "exchange.replication=2"), "no replication divides"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),
         (("--ranks", "2", "a.toml", "b.toml"), "more than one"),
     ],
