@@ -29,6 +29,7 @@ from hpcgnn.storage.predictions import (
 )
 from hpcgnn.storage.reader import GraphStore
 from hpcgnn.storage.schema import Split, StoreHeader
+from hpcgnn.storage.typed_nodes import NodeType
 from hpcgnn.storage.writer import StoreWriter
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "InstanceStore",
     "InstanceWriter",
     "NodeBlock",
+    "NodeType",
     "NpyPredictions",
     "PredictionFile",
     "Split",

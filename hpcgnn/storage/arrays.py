@@ -21,6 +21,8 @@ def store_from_arrays(
     num_nodes: int,
     edges: Mapping[str, tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]],
     features: ArrayLike | None = None,
+    types: ArrayLike | None = None,
+    type_features: Mapping[str, ArrayLike | None] | None = None,
     labels: ArrayLike | None = None,
     split: ArrayLike | None = None,
     original_id: ArrayLike | None = None,
@@ -36,8 +38,11 @@ def store_from_arrays(
     `edges` maps a relation's name ("" alone for an untyped graph) to arrays src, dst and, if it is
     weighted, weight. `undirected` adds the reverse of every edge. Labels (n,) are classes with -1
     for none, labels (n, c) are multi-label; `num_classes` defaults to what they or `class_names`
-    show. Raises `InputError` for wrong values.
+    show. A graph with node types has `types` (n,), which count the keys of `type_features`, the
+    types' names; their values are matrices with a row for each node of that type, in the nodes'
+    order, or None. Raises `InputError` for wrong values.
     """
+    by_type = dict(type_features or {})
     label_array = None if labels is None else np.asarray(labels)
     header = StoreHeader(
         name=name,
@@ -46,6 +51,7 @@ def store_from_arrays(
         multi_label=label_array is not None and label_array.ndim == 2,
         undirected=undirected,
         class_names=class_names,
+        node_types=tuple(by_type),
         provenance=provenance or {},
     )
     with StoreWriter(path, header) as writer:
@@ -61,12 +67,16 @@ def store_from_arrays(
                 builder.write(writer, relation)
         for append, array in (
             (writer.append_features, features),
+            (writer.append_types, types),
             (writer.append_labels, label_array),
             (writer.append_split, split),
             (writer.append_original_id, original_id),
         ):
             if array is not None:
                 append(array)
+        for node_type, matrix in by_type.items():
+            if matrix is not None:
+                writer.append_type_features(node_type, matrix)
 
 
 def count_classes(labels: np.ndarray[Any, Any] | None, class_names: tuple[str, ...]) -> int:

@@ -49,6 +49,11 @@ class NodeBlock:
     `features` (m, num_features) float16, float32 or float64; `labels` (m,) int32 with -1 for none,
     or (m, num_classes) uint8 when multi-label; `split` (m,) uint8 of `Split`; `original_id` (m,)
     int64.
+
+    In a graph with node types `features` is None, `types` (m,) uint8 are positions in
+    `GraphStore.node_types`, and `type_features` has an array (m_t, F_t) for each type t in their
+    order, with a row for each of the block's m_t nodes of that type, in the block's order; F_t is 0
+    for a type without features. In a graph without them `type_features` is empty.
     """
 
     start: int
@@ -57,3 +62,5 @@ class NodeBlock:
     labels: Array | None
     split: Array | None
     original_id: GlobalIndices
+    types: Array | None = None
+    type_features: tuple[FloatArray, ...] = ()

@@ -17,6 +17,8 @@ __all__ = [
     "fault_in_order",
     "fault_in_row_starts",
     "fault_in_split",
+    "fault_in_type_rows",
+    "fault_in_types",
     "fault_in_weights",
 ]
 
@@ -102,6 +104,36 @@ def fault_in_split(split: Array, start: int = 0) -> str | None:
     if row is None:
         return None
     return f"node {start + row} has the split value {split[row]}, outside 0..{int(max(Split))}"
+
+
+def fault_in_types(types: Array, num_types: int, start: int = 0) -> str | None:
+    """Check that node types (m,) are numbers in 0..num_types - 1."""
+    row = first_true((types < 0) | (types >= num_types))
+    if row is None:
+        return None
+    return f"node {start + row} has the type {types[row]}, outside 0..{num_types - 1}"
+
+
+def fault_in_type_rows(
+    type_rows: Array, order: Array, bounds: Array, counts: Array, start: int = 0
+) -> str | None:
+    """Check that the nodes of each type are consecutive rows of the `counts[t]` of type t.
+
+    `order` and `bounds` are those of `typed_nodes.group_by_type`.
+    """
+    grouped = type_rows[order]
+    lengths = np.diff(bounds)
+    present = np.flatnonzero(lengths)
+    first = grouped[bounds[present]]
+    outside = first_true((first < 0) | (first > counts[present] - lengths[present]))
+    if outside is not None:
+        node = start + int(order[bounds[present[outside]]])
+        return f"node {node} has row {first[outside]}, which its type has not"
+    steps = np.arange(len(grouped)) - np.repeat(bounds[present], lengths[present])
+    position = first_true(grouped != np.repeat(first, lengths[present]) + steps)
+    if position is None:
+        return None
+    return f"node {start + int(order[position])} is not in the row after its type's node before it"
 
 
 def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:

@@ -19,6 +19,7 @@ __all__ = [
     "damaged",
     "format_errors",
     "read_slab",
+    "read_text",
     "slab_pieces",
     "text_type",
 ]
@@ -145,3 +146,10 @@ def read_slab(path: Path, dataset: h5py.Dataset, start: int, stop: int, dtype: A
         for low, high in slab_pieces(dataset, start, stop):
             out[low - start : high - start] = dataset[low:high]
     return out
+
+
+def read_text(path: Path, dataset: h5py.Dataset) -> tuple[str, ...]:
+    """Return all of a dataset of fixed-length text."""
+    raw = read_slab(path, dataset, 0, dataset.shape[0])
+    with format_errors(path, dataset.name):
+        return tuple(text.decode() for text in raw.tolist())

@@ -11,6 +11,7 @@ import numpy as np
 from hpcgnn.errors import StorageFormatError
 from hpcgnn.storage import members, schema
 from hpcgnn.storage.datasets import damaged, format_errors
+from hpcgnn.storage.typed_nodes import NodeType, read_node_types
 
 __all__ = ["Layout", "read_layout"]
 
@@ -29,7 +30,7 @@ class Layout:
     """The structure of a store: `datasets` and `crcs` by absolute name, relations in order.
 
     `attributes` are those of the root with `provenance` decoded; `partition` holds method, seed and
-    metrics, or nothing for a graph in one part.
+    metrics, or nothing for a graph in one part. `node_types` is empty for a graph without them.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class Layout:
     datasets: dict[str, h5py.Dataset]
     crcs: dict[str, int]
     partition: dict[str, Any]
+    node_types: tuple[NodeType, ...]
 
 
 def read_layout(path: Path, file: h5py.File) -> Layout:
@@ -45,7 +47,7 @@ def read_layout(path: Path, file: h5py.File) -> Layout:
 
     Raises `StorageFormatError` that names the file and the attribute or dataset.
     """
-    check_version(path, file)
+    typed = read_version(path, file) == schema.TYPED_FORMAT_VERSION
     attributes = {k: members.attribute(path, file, k, t) for k, t in ROOT_ATTRIBUTES.items()}
     attributes["provenance"] = json_attribute(path, file, "provenance")
     num_nodes, num_classes = attributes["num_nodes"], attributes["num_classes"]
@@ -53,29 +55,36 @@ def read_layout(path: Path, file: h5py.File) -> Layout:
         raise damaged(path, "/: attributes num_nodes, num_classes", "are out of range")
     relations, datasets = read_adjacency(path, file, num_nodes)
     datasets += read_nodes(path, file, num_nodes, num_classes, attributes["multi_label"])
+    node_types: tuple[NodeType, ...] = ()
+    if typed:
+        node_types, typed_datasets = read_node_types(path, file, num_nodes)
+        datasets += typed_datasets
+    else:
+        datasets += read_features(path, file, num_nodes)
     datasets += present(members.dataset(path, file, "classes", (), (num_classes,)))
     parts, partition = read_partition(path, file)
     datasets += parts
     by_name = {each.name: each for each in datasets}
     crcs = {name: members.attribute(path, each, "crc32", int) for name, each in by_name.items()}
     check_fingerprint(path, attributes, by_name, crcs)
-    return Layout(path, attributes, relations, by_name, crcs, partition)
+    return Layout(path, attributes, relations, by_name, crcs, partition, node_types)
 
 
-def check_version(path: Path, file: h5py.File) -> None:
-    """Raise `StorageFormatError` unless this is a store of the version that is read here."""
+def read_version(path: Path, file: h5py.File) -> int:
+    """Return the version; raise `StorageFormatError` unless it is one that is read here."""
     with format_errors(path, "/: attribute format"):
         known = "format" in file.attrs
     if not known or members.attribute(path, file, "format", str) != schema.FORMAT:
         raise StorageFormatError(
             f"{path}: is an HDF5 file but not a store of hpcgnn; make one with hpcgnn.convert"
         )
-    version = members.attribute(path, file, "format_version", int)
-    if version != schema.FORMAT_VERSION:
+    version: int = members.attribute(path, file, "format_version", int)
+    if version not in (schema.FORMAT_VERSION, schema.TYPED_FORMAT_VERSION):
         raise StorageFormatError(
-            f"{path}: format_version is {version} and this hpcgnn reads {schema.FORMAT_VERSION}; "
-            "convert the graph again with this version"
+            f"{path}: format_version is {version} and this hpcgnn reads {schema.FORMAT_VERSION} "
+            f"and {schema.TYPED_FORMAT_VERSION}; convert the graph again with this version"
         )
+    return version
 
 
 def json_attribute(path: Path, holder: h5py.Group, name: str) -> dict[str, Any]:
@@ -135,12 +144,11 @@ def read_relation(path: Path, group: h5py.Group, num_nodes: int) -> list[h5py.Da
 def read_nodes(
     path: Path, file: h5py.File, num_nodes: int, num_classes: int, multi_label: bool
 ) -> list[h5py.Dataset]:
-    """Return the checked datasets of the nodes."""
+    """Return the checked datasets of the nodes, without their features."""
     group = members.group(path, file, "nodes")
     if group is None:
         raise damaged(path, "/nodes", "is missing")
     rows = (num_nodes,)
-    features = members.dataset(path, group, "features", schema.FEATURE_DTYPES, (num_nodes, None))
     if multi_label:
         wide = (num_nodes, num_classes)
         labels = members.dataset(path, group, "labels", (schema.MULTI_LABEL_DTYPE,), wide)
@@ -152,7 +160,15 @@ def read_nodes(
         raise damaged(path, "/nodes/original_id", "is missing")
     if (labels is None) != (num_classes == 0):
         raise damaged(path, "/nodes/labels", f"does not go with num_classes = {num_classes}")
-    return present(features, labels, split, original_id)
+    return present(labels, split, original_id)
+
+
+def read_features(path: Path, file: h5py.File, num_nodes: int) -> list[h5py.Dataset]:
+    """Return the checked matrix of features of a graph without node types, if it has one."""
+    group = members.group(path, file, "nodes")
+    assert group is not None
+    shape = (num_nodes, None)
+    return present(members.dataset(path, group, "features", schema.FEATURE_DTYPES, shape))
 
 
 def read_partition(path: Path, file: h5py.File) -> tuple[list[h5py.Dataset], dict[str, Any]]:

@@ -12,6 +12,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import checks, schema
 from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.schema import StoreHeader
+from hpcgnn.storage.typed_nodes import group_by_type
 from hpcgnn.typing import Array
 
 __all__ = ["NodeWriter"]
@@ -24,20 +25,44 @@ def nothing_wrong(rows: Array, start: int) -> None:
 
 
 class NodeWriter:
-    """Check and append features, labels, split and original ids; all errors are `InputError`."""
+    """Check and append all that belongs to single nodes; all errors are `InputError`."""
 
     def __init__(self, path: Path, file: h5py.File, header: StoreHeader) -> None:
         self._path, self._file, self._header = path, file, header
         self._columns: dict[str, Column] = {}
+        self._type_counts = np.zeros(len(header.node_types), np.int64)
 
     def features(self, block: ArrayLike) -> None:
-        """Append features (m, f)."""
-        array = np.asarray(block)
-        dtype = array.dtype.newbyteorder("<")
-        if array.ndim != 2 or array.shape[1] == 0 or dtype not in schema.FEATURE_DTYPES:
-            wanted = "a matrix of float16, float32 or float64 with at least one column"
-            raise self._misfit("features", array, wanted)
-        self._append("features", array, dtype, checks.fault_in_features)
+        """Append features (m, f) of a graph without node types."""
+        if self._header.node_types:
+            raise self._fault("features", "the graph has node types; give each type's features")
+        self._append_features("features", block)
+
+    def type_features(self, node_type: str, block: ArrayLike) -> None:
+        """Append features (m, f) of nodes of one type."""
+        if node_type not in self._header.node_types:
+            known = ", ".join(map(repr, self._header.node_types)) or "none"
+            raise self._fault("features", f"there is no node type {node_type!r}; known: {known}")
+        self._append_features(f"features/{node_type}", block)
+
+    def types(self, block: ArrayLike) -> None:
+        """Append node types (m,), and the nodes' rows among those of their type."""
+        array, num_types = np.asarray(block), len(self._header.node_types)
+        if num_types == 0:
+            raise self._fault("type", "is given for a graph without node types; name them")
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise self._misfit("type", array, "integers of shape ('n',)")
+
+        def fault(rows: Array, start: int) -> str | None:
+            return checks.fault_in_types(rows, num_types, start)
+
+        self._append("type", array, schema.TYPE_DTYPE, fault)
+        order, bounds = group_by_type(array, num_types)
+        counts = np.diff(bounds)
+        rows = np.empty(len(array), schema.ID_DTYPE)
+        rows[order] = np.arange(len(array)) + np.repeat(self._type_counts - bounds[:-1], counts)
+        self._append("type_row", rows, schema.ID_DTYPE, nothing_wrong)
+        self._type_counts += counts
 
     def labels(self, block: ArrayLike) -> None:
         """Append labels (m,), or (m, num_classes) when multi-label."""
@@ -75,15 +100,45 @@ class NodeWriter:
         if "original_id" not in self._columns:
             for start in range(0, num_nodes, ID_STEP):
                 self.original_id(np.arange(start, min(start + ID_STEP, num_nodes)))
-        for name, column in self._columns.items():
-            if column.rows != num_nodes:
-                raise self._fault(name, f"has {column.rows} rows for {num_nodes} nodes")
+        if self._header.node_types and "type" not in self._columns:
+            raise self._fault("type", "is missing, but the graph has node types")
+        self._check_rows()
         if self._header.num_classes and "labels" not in self._columns:
             classes = self._header.num_classes
             raise self._fault("labels", f"is missing, but num_classes is {classes}")
-        for column in self._columns.values():
+        columns = [*self._columns.values(), *self._described_types()]
+        for column in columns:
             column.finish()
-        return list(self._columns.values())
+        return columns
+
+    def _check_rows(self) -> None:
+        num_nodes = self._header.num_nodes
+        expected = {
+            f"features/{name}": (int(count), f"nodes of type {name!r}")
+            for name, count in zip(self._header.node_types, self._type_counts, strict=True)
+        }
+        for name, column in self._columns.items():
+            rows, what = expected.get(name, (num_nodes, "nodes"))
+            if column.rows != rows:
+                raise self._fault(name, f"has {column.rows} rows for {rows} {what}")
+
+    def _described_types(self) -> list[Column]:
+        if not self._header.node_types:
+            return []
+        texts = np.array([name.encode() for name in self._header.node_types])
+        names = Column(self._file, "/node_types/names", texts.dtype)
+        names.append(texts)
+        counts = Column(self._file, "/node_types/counts", schema.ID_DTYPE)
+        counts.append(self._type_counts)
+        return [names, counts]
+
+    def _append_features(self, name: str, block: ArrayLike) -> None:
+        array = np.asarray(block)
+        dtype = array.dtype.newbyteorder("<")
+        if array.ndim != 2 or array.shape[1] == 0 or dtype not in schema.FEATURE_DTYPES:
+            wanted = "a matrix of float16, float32 or float64 with at least one column"
+            raise self._misfit(name, array, wanted)
+        self._append(name, array, dtype, checks.fault_in_features)
 
     def _append(
         self,

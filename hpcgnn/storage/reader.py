@@ -11,11 +11,19 @@ import numpy as np
 
 from hpcgnn.storage import checks
 from hpcgnn.storage.blocks import CSRBlock, NodeBlock
-from hpcgnn.storage.datasets import array_crc, damaged, format_errors, read_slab, slab_pieces
+from hpcgnn.storage.datasets import (
+    array_crc,
+    damaged,
+    format_errors,
+    read_slab,
+    read_text,
+    slab_pieces,
+)
 from hpcgnn.storage.layout import Layout, read_layout
 from hpcgnn.storage.opening import fault_of, open_file, raise_together
 from hpcgnn.storage.schema import relation_path
-from hpcgnn.typing import Array, Offsets
+from hpcgnn.storage.typed_nodes import NodeType, read_type_features
+from hpcgnn.typing import Array, FloatArray, Offsets
 
 __all__ = ["GraphStore"]
 
@@ -25,6 +33,9 @@ class GraphStore:
 
     Rows are nodes in the store's order; `start` and `stop` are row numbers, `stop` excluded. Reads
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
+
+    `node_types` is empty for a graph without them. A graph with them has features by type only: its
+    `num_features` is 0 and its `feature_dtype` None, each `NodeType` has its own.
     """
 
     def __init__(self, path: Path, file: h5py.File, layout: Layout) -> None:
@@ -39,9 +50,11 @@ class GraphStore:
         self.fingerprint: str = attributes["fingerprint"]
         self.provenance: dict[str, Any] = attributes["provenance"]
         self.relations: tuple[str, ...] = layout.relations
+        self.node_types: tuple[NodeType, ...] = layout.node_types
         self.partition_info: dict[str, Any] = layout.partition
         self.row_starts: Offsets = self._read_row_starts()
-        self.class_names: tuple[str, ...] = self._read_class_names()
+        classes = layout.datasets.get("/classes")
+        self.class_names = () if classes is None else read_text(path, classes)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], comm: Any | None = None) -> "GraphStore":
@@ -84,20 +97,21 @@ class GraphStore:
 
     @property
     def num_features(self) -> int:
-        """Number of feature columns, 0 without features."""
+        """Number of columns of the one matrix of features, 0 where there is none."""
         features = self._node_dataset("features")
         return 0 if features is None else int(features.shape[1])
 
     @property
     def feature_dtype(self) -> np.dtype[Any] | None:
-        """Type of the features, None without features."""
+        """Type of the one matrix of features, None where there is none."""
         features = self._node_dataset("features")
         return None if features is None else features.dtype
 
     @property
     def has_features(self) -> bool:
-        """Whether the nodes have features."""
-        return self._node_dataset("features") is not None
+        """Whether the nodes, or those of at least one node type, have features."""
+        by_type = any(each.dtype is not None for each in self.node_types)
+        return by_type or self._node_dataset("features") is not None
 
     @property
     def has_labels(self) -> bool:
@@ -146,12 +160,25 @@ class GraphStore:
         return CSRBlock(indptr, indices, weights)
 
     def read_nodes(self, start: int, stop: int) -> NodeBlock:
-        """Return the nodes' data; checks features, labels and split."""
+        """Return the nodes' data; checks features, labels, split and types."""
         features = self._read_column("features", start, stop, checks.fault_in_features)
         original_id = self._read_column("original_id", start, stop, None)
         assert original_id is not None
         labels, split = self.read_labels(start, stop), self.read_split(start, stop)
-        return NodeBlock(start, stop, features, labels, split, original_id)
+        types = self.read_types(start, stop)
+        by_type: tuple[FloatArray, ...] = ()
+        if types is not None:
+            datasets, kinds = self._layout.datasets, self.node_types
+            by_type = read_type_features(self.path, datasets, kinds, start, types)
+        return NodeBlock(start, stop, features, labels, split, original_id, types, by_type)
+
+    def read_types(self, start: int, stop: int) -> Array | None:
+        """Return the node types alone, as in `NodeBlock`; checks them."""
+
+        def fault_in_types(rows: Array, first: int) -> str | None:
+            return checks.fault_in_types(rows, len(self.node_types), first)
+
+        return self._read_column("type", start, stop, fault_in_types)
 
     def read_labels(self, start: int, stop: int) -> Array | None:
         """Return the labels alone, as in `NodeBlock`; checks them."""
@@ -241,11 +268,3 @@ class GraphStore:
         row_starts = read_slab(self.path, dataset, 0, dataset.shape[0])
         self._check(dataset, checks.fault_in_row_starts(row_starts, self.num_nodes))
         return row_starts
-
-    def _read_class_names(self) -> tuple[str, ...]:
-        dataset = self._layout.datasets.get("/classes")
-        if dataset is None:
-            return ()
-        raw = read_slab(self.path, dataset, 0, dataset.shape[0])
-        with format_errors(self.path, dataset.name):
-            return tuple(name.decode() for name in raw.tolist())

@@ -5,6 +5,13 @@
     /classes
     /partition/row_starts
 
+A graph with node types is of another version, which older readers refuse. It has instead of the one
+matrix of features
+
+    /node_types/{names, counts}
+    /nodes/{type, type_row}
+    /nodes/features/TYPE
+
 What a reader relies on is written down here once; `layout` checks it, `writer` follows it.
 """
 
@@ -22,6 +29,7 @@ from hpcgnn.errors import InputError
 
 FORMAT = "hpcgnn"
 FORMAT_VERSION = 1
+TYPED_FORMAT_VERSION = 2
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one chunk: what is read at least when a rank reads a few rows."""
@@ -38,9 +46,14 @@ LABEL_DTYPE = np.dtype("<i4")
 MULTI_LABEL_DTYPE = np.dtype("u1")
 SPLIT_DTYPE = np.dtype("u1")
 ID_DTYPE = np.dtype("<i8")
+TYPE_DTYPE = np.dtype("u1")
 
-RESERVED_RELATIONS = frozenset({"indptr", "indices", "weights", ".", ".."})
+MAX_NODE_TYPES = np.iinfo(TYPE_DTYPE).max + 1
+
+RESERVED_NAMES = frozenset({".", ".."})
+RESERVED_RELATIONS = RESERVED_NAMES | {"indptr", "indices", "weights"}
 RELATION_BYTES = 200
+"""The longest name of a relation or of a node type, both of which name links in the file."""
 
 REMEDY = "restore the file from a copy or make it again (hpcgnn.convert, hpcgnn.partition)"
 
@@ -59,7 +72,8 @@ class StoreHeader:
     """What a store says about its graph as a whole.
 
     `num_classes` is 0 for a graph without labels. `undirected` promises that every relation equals
-    its transpose. `provenance` must be JSON: command, names of source files, options.
+    its transpose. `node_types` are the names of types 0, 1, ..., none for a graph without types.
+    `provenance` must be JSON: command, names of source files, options.
     """
 
     name: str
@@ -68,6 +82,7 @@ class StoreHeader:
     multi_label: bool = False
     undirected: bool = False
     class_names: tuple[str, ...] = ()
+    node_types: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,6 +100,18 @@ class StoreHeader:
         check_text("graph name", self.name)
         for name in self.class_names:
             check_text("class name", name)
+        self._check_node_types()
+
+    def _check_node_types(self) -> None:
+        if len(self.node_types) > MAX_NODE_TYPES:
+            raise InputError(
+                f"graph {self.name!r} has {len(self.node_types)} node types; at most "
+                f"{MAX_NODE_TYPES} can be stored"
+            )
+        if len(set(self.node_types)) < len(self.node_types):
+            raise InputError(f"graph {self.name!r}: a node type is named twice; give unique names")
+        for name in self.node_types:
+            check_link_name("node type", name, RESERVED_NAMES)
 
 
 def check_text(what: str, text: str) -> None:
@@ -95,13 +122,17 @@ def check_text(what: str, text: str) -> None:
 
 def check_relation(name: str) -> None:
     """Raise `InputError` where `name` cannot name a relation; the empty name is the untyped one."""
-    if not name:
-        return
-    check_text("relation", name)
-    if "/" in name or name in RESERVED_RELATIONS or len(name.encode()) > RELATION_BYTES:
+    if name:
+        check_link_name("relation", name, RESERVED_RELATIONS)
+
+
+def check_link_name(what: str, name: str, reserved: frozenset[str]) -> None:
+    """Raise `InputError` where `name` cannot name a link in the file."""
+    check_text(what, name)
+    if "/" in name or name in reserved or len(name.encode()) > RELATION_BYTES:
         raise InputError(
-            f"relation {name!r} cannot be stored: a name has no '/', at most {RELATION_BYTES} "
-            f"bytes, and is none of {', '.join(sorted(RESERVED_RELATIONS))}"
+            f"{what} {name!r} cannot be stored: a name has no '/', at most {RELATION_BYTES} "
+            f"bytes, and is none of {', '.join(sorted(reserved))}"
         )
 
 

@@ -89,8 +89,25 @@ class StoreWriter:
         self._output.raise_on_error()
 
     def append_features(self, block: ArrayLike) -> None:
-        """Append rows (m, num_features) of float16, float32 or float64, the same in all blocks."""
+        """Append rows (m, num_features) of float16, float32 or float64, the same in all blocks.
+
+        For a graph without node types; see `append_type_features`.
+        """
         self._nodes.features(block)
+        self._output.raise_on_error()
+
+    def append_types(self, block: ArrayLike) -> None:
+        """Append the types (m,) of nodes, positions in the header's `node_types`."""
+        self._nodes.types(block)
+        self._output.raise_on_error()
+
+    def append_type_features(self, node_type: str, block: ArrayLike) -> None:
+        """Append rows (m, F_t) of float16, float32 or float64 of the next m nodes of a type.
+
+        Rows are in the nodes' order; they may come before or after the types. A type that is never
+        given any has no features.
+        """
+        self._nodes.type_features(node_type, block)
         self._output.raise_on_error()
 
     def append_labels(self, block: ArrayLike) -> None:
@@ -157,7 +174,8 @@ class StoreWriter:
 
     def _set_attributes(self, columns: list[Column]) -> None:
         attributes, header = self._file.attrs, self.header
-        attributes["format_version"] = np.int64(schema.FORMAT_VERSION)
+        version = schema.TYPED_FORMAT_VERSION if header.node_types else schema.FORMAT_VERSION
+        attributes["format_version"] = np.int64(version)
         attributes["num_nodes"] = np.int64(header.num_nodes)
         attributes["num_classes"] = np.int64(header.num_classes)
         attributes["multi_label"] = np.bool_(header.multi_label)

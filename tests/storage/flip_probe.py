@@ -22,7 +22,9 @@ def contents(path: Path) -> list[Any]:
         said: list[Any] = [store.name, n, store.num_classes, store.multi_label, store.undirected]
         said += [store.fingerprint, store.provenance, store.class_names, store.partition_info]
         said += [store.relations, store.row_starts.tolist()]
-        arrays = list(vars(store.read_nodes(0, n)).values())
+        said += [[(t.name, t.num_nodes, t.num_features, str(t.dtype)) for t in store.node_types]]
+        nodes = vars(store.read_nodes(0, n))
+        arrays = [*nodes.pop("type_features"), *nodes.values()]
         for relation in store.relations:
             arrays += vars(store.read_adjacency(0, n, relation)).values()
     return said + [getattr(array, "tolist", lambda a=array: a)() for array in arrays]

@@ -18,11 +18,16 @@ from hpcgnn.storage import EdgeBuilder, GraphStore, StoreHeader, StoreWriter, sc
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def write_probe_store(path: Path) -> None:
+def write_probe_store(path: Path, node_types: tuple[str, ...] = ()) -> None:
     rng = np.random.default_rng(5)
     n = 67
     header = StoreHeader(
-        name="probe", num_nodes=n, num_classes=3, class_names=("a", "bb", "c"), provenance={"k": 1}
+        name="probe",
+        num_nodes=n,
+        num_classes=3,
+        class_names=("a", "bb", "c"),
+        node_types=node_types,
+        provenance={"k": 1},
     )
     with StoreWriter(path, header) as writer:
         for relation, weighted in (("cites", True), ("writes", False)):
@@ -30,21 +35,42 @@ def write_probe_store(path: Path) -> None:
                 ends = rng.integers(0, n, (2, 200))
                 builder.add(*ends, *([rng.random(200)] if weighted else []))
                 builder.write(writer, relation)
-        writer.append_features(rng.random((n, 5), dtype=np.float32))
+        if node_types:
+            types = rng.integers(0, len(node_types), n)
+            writer.append_types(types)
+            for number, name in enumerate(node_types[:-1]):
+                rows = int(np.count_nonzero(types == number))
+                writer.append_type_features(name, rng.random((rows, 3 + number)))
+        else:
+            writer.append_features(rng.random((n, 5), dtype=np.float32))
         writer.append_labels(rng.integers(-1, 3, n))
         writer.append_split(rng.integers(0, 4, n))
         writer.set_partition([0, 20, 20, n], "metis", 3, {"edge_cut": 5})
 
 
-@pytest.mark.parametrize("chunk_bytes", [64, schema.CHUNK_BYTES])
-@pytest.mark.parametrize(("first", "mask"), [(0, 255), (7, 1)])
+@pytest.mark.parametrize(
+    ("chunk_bytes", "first", "mask", "node_types"),
+    [
+        (64, 0, 255, ()),
+        (64, 7, 1, ()),
+        (schema.CHUNK_BYTES, 0, 255, ()),
+        (schema.CHUNK_BYTES, 7, 1, ()),
+        (64, 3, 255, ("paper", "author", "field")),
+        (schema.CHUNK_BYTES, 5, 1, ("paper", "author", "field")),
+    ],
+)
 def test_flipped_byte_is_noticed(
-    chunk_bytes: int, first: int, mask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chunk_bytes: int,
+    first: int,
+    mask: int,
+    node_types: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Small chunks exercise all kinds of chunk index in a file of a few kilobytes.
     monkeypatch.setattr(schema, "CHUNK_BYTES", chunk_bytes)
     store = tmp_path / "probe.h5"
-    write_probe_store(store)
+    write_probe_store(store, node_types)
     command = [sys.executable, "-m", "tests.storage.flip_probe"]
     command += [str(each) for each in (store, tmp_path / "flipped.h5", first, 61, mask)]
     done = subprocess.run(
@@ -158,7 +184,12 @@ def variable_text_classes(file: h5py.File) -> None:
 INDPTR = np.array([0, 1, 2, 4, 4, 4])
 
 FORGERIES: list[tuple[str, Callable[[h5py.File], None], str]] = [
-    ("version", set_root("format_version", 2), "format_version is 2 and this hpcgnn reads 1"),
+    (
+        "version",
+        set_root("format_version", 3),
+        "version is 3 and this hpcgnn reads 1 and 2",
+    ),
+    ("typed version", set_root("format_version", 2), "/node_types: is missing"),
     ("not an integer", set_root("num_nodes", "5"), "attribute num_nodes: is a str, not a int"),
     ("no nodes", set_root("num_nodes", 0), "out of range"),
     ("other size", set_root("num_nodes", 6), "/adjacency/indptr: has shape"),
