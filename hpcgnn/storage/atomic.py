@@ -8,11 +8,14 @@ first error and drops what follows; the writer asks for that error after each st
 import io
 import os
 import secrets
+from abc import ABC, abstractmethod
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from hpcgnn.errors import InputError
 
-__all__ = ["OutputFile", "check_output"]
+__all__ = ["AtomicWriter", "OutputFile", "check_output"]
 
 
 def check_output(path: str | os.PathLike[str]) -> None:
@@ -136,3 +139,49 @@ class OutputFile(io.RawIOBase):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+class AtomicWriter(ABC):
+    """Write a file at `path`; leaving the `with` block without an error publishes it.
+
+    Until then only a temporary file in the same directory exists, which any error removes; an
+    earlier file at `path` stays whole. A directory that cannot be written to raises `InputError` at
+    once, and so does a disk that fills up.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __enter__(self) -> Self:
+        self._output = OutputFile(self.path)
+        try:
+            self._begin()
+        except BaseException:
+            self._output.abandon()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._end(complete=kind is None)
+            if kind is None:
+                self._output.publish()
+        except Exception:
+            # What a library makes of a failed write is less clear than its cause.
+            self._output.raise_on_error()
+            raise
+        finally:
+            self._output.abandon()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Prepare for writing to `_output`."""
+
+    @abstractmethod
+    def _end(self, *, complete: bool) -> None:
+        """Let go of everything; when `complete`, write what comes last before."""

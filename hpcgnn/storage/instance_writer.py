@@ -3,16 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
-from types import TracebackType
 
-import h5py
 import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import schema
-from hpcgnn.storage.atomic import OutputFile
-from hpcgnn.storage.datasets import Column, text_type
+from hpcgnn.storage.datasets import Column
+from hpcgnn.storage.hdf5_writer import HDF5Writer
 from hpcgnn.storage.instance_batch import InstanceBatch
 from hpcgnn.storage.instance_checks import fault_in_batch, fault_in_index
 from hpcgnn.storage.instance_schema import (
@@ -24,56 +21,27 @@ from hpcgnn.storage.instance_schema import (
 
 __all__ = ["InstanceWriter"]
 
-# As in stores: metadata carry checksums, and an older HDF5 reads it.
-_LIBRARY_VERSIONS = ("v110", "v110")
 
+class InstanceWriter(HDF5Writer):
+    """Write a store of program graphs to `path`, whole or not at all.
 
-class InstanceWriter:
-    """Write a store to `path`; leaving the `with` block without an error publishes the file.
-
-    An earlier file at `path` stays whole until then. `files` are the names that the column ``file``
-    of the index counts.
+    `files` are the names that the column ``file`` of the index counts.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], header: InstanceHeader, files: Sequence[str]
     ) -> None:
-        self.path, self._header, self._files = Path(path), header, files
+        super().__init__(path)
+        self._header, self._files = header, files
         self._provenance = schema.encode_json("provenance", header.provenance)
         self._last_split = 0
 
-    def __enter__(self) -> "InstanceWriter":
-        self._output = OutputFile(self.path)
-        try:
-            self._file = h5py.File(self._output, "w", libver=_LIBRARY_VERSIONS)
-        except BaseException:
-            self._output.abandon()
-            raise
+    def _begin(self) -> None:
+        super()._begin()
         self._columns = {
             name: Column(self._file, f"/{name}", dtype, shape)
             for name, (dtype, shape) in COLUMNS.items()
         }
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            try:
-                if kind is None:
-                    self._finish()
-            finally:
-                self._file.close()
-            if kind is None:
-                self._output.publish()
-        except Exception:
-            self._output.raise_on_error()
-            raise
-        finally:
-            self._output.abandon()
 
     def append(self, batch: InstanceBatch) -> None:
         """Append graphs, whose split must not come before that of the last; raises `InputError`."""
@@ -108,4 +76,4 @@ class InstanceWriter:
             "fingerprint": schema.fingerprint(header.scalars, described),
         }
         for name, text in texts.items():
-            attributes.create(name, text.encode(), dtype=text_type(text))
+            self._set_text(self._file, name, text)

@@ -16,16 +16,14 @@ for those that a graph lacks), and the right candidate, split and place of each 
 import csv
 import io
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import h5py
 import numpy as np
 
-from hpcgnn.storage.atomic import OutputFile
-from hpcgnn.storage.datasets import Column, text_type
+from hpcgnn.storage.atomic import AtomicWriter, OutputFile
+from hpcgnn.storage.datasets import Column
+from hpcgnn.storage.hdf5_writer import HDF5Writer
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 __all__ = ["CsvPredictions", "H5Predictions", "NpyPredictions", "PredictionFile"]
@@ -33,45 +31,9 @@ __all__ = ["CsvPredictions", "H5Predictions", "NpyPredictions", "PredictionFile"
 FORMAT = "hpcgnn predictions"
 FORMAT_VERSION = 1
 
-# As in stores: metadata carry checksums, and an older HDF5 reads it.
-LIBRARY_VERSIONS = ("v110", "v110")
 
-
-class PredictionFile:
-    """A file that takes rows in pieces; leaving the `with` block without an error publishes it.
-
-    Until then only a temporary file exists, which any error removes; an earlier file at `path`
-    stays whole. A directory that cannot be written to, or a full disk, is an `InputError`.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def __enter__(self) -> Self:
-        self._output = OutputFile(self.path)
-        try:
-            self._begin()
-        except BaseException:
-            self._output.abandon()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._end(complete=kind is None)
-            if kind is None:
-                self._output.publish()
-        except Exception:
-            # What a library makes of a failed write is less clear than its cause.
-            self._output.raise_on_error()
-            raise
-        finally:
-            self._output.abandon()
+class PredictionFile(AtomicWriter):
+    """A file that takes rows in pieces and appears whole or not at all."""
 
     def append(
         self, ids: GlobalIndices, values: FloatArray, predicted: Array | None = None
@@ -90,15 +52,11 @@ class PredictionFile:
         self._write(ids, values, predicted)
         self._output.raise_on_error()
 
-    def _begin(self) -> None: ...
-
-    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        raise NotImplementedError(type(self).__name__)
-
-    def _end(self, *, complete: bool) -> None: ...
+    @abstractmethod
+    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None: ...
 
 
-class H5Predictions(PredictionFile):
+class H5Predictions(PredictionFile, HDF5Writer):
     """HDF5, as the module describes it.
 
     Parameters
@@ -138,9 +96,6 @@ class H5Predictions(PredictionFile):
         self._append(name, rows)
         self._output.raise_on_error()
 
-    def _begin(self) -> None:
-        self._file = h5py.File(self._output, "w", libver=LIBRARY_VERSIONS)
-
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
         for name, rows in ((self._ids, ids), (self._values, values), ("prediction", predicted)):
             if rows is not None:
@@ -151,13 +106,6 @@ class H5Predictions(PredictionFile):
             self._columns[name] = Column(self._file, f"/{name}", rows.dtype, rows.shape[1:])
         self._columns[name].append(rows)
 
-    def _end(self, *, complete: bool) -> None:
-        try:
-            if complete:
-                self._finish()
-        finally:
-            self._file.close()
-
     def _finish(self) -> None:
         if self._class_names:
             self._append("classes", np.array([name.encode() for name in self._class_names]))
@@ -165,7 +113,7 @@ class H5Predictions(PredictionFile):
             column.finish()
         for name, value in self._attributes.items():
             if isinstance(value, str):
-                self._file.attrs.create(name, value.encode(), dtype=text_type(value))
+                self._set_text(self._file, name, value)
             else:
                 self._file.attrs[name] = np.int64(value)
 
@@ -190,6 +138,9 @@ class CsvPredictions(PredictionFile):
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         lines = [row % (number, *numbers) for number, numbers in pairs]
         self._output.write(memoryview("".join(f"{line}\n" for line in lines).encode()))
+
+    def _end(self, *, complete: bool) -> None:
+        """Leave the text as it is."""
 
 
 class NpyPredictions(PredictionFile):

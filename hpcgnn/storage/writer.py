@@ -2,73 +2,35 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import checks, schema
-from hpcgnn.storage.atomic import OutputFile
-from hpcgnn.storage.datasets import Column, text_type
+from hpcgnn.storage.datasets import Column
+from hpcgnn.storage.hdf5_writer import HDF5Writer
 from hpcgnn.storage.node_writer import NodeWriter
 from hpcgnn.storage.relation_writer import RelationWriter
 from hpcgnn.storage.schema import StoreHeader
 
 __all__ = ["StoreWriter"]
 
-# Older HDF5 (a site's parallel build) reads this version, and its metadata carry checksums.
-LIBRARY_VERSIONS = ("v110", "v110")
 
-
-class StoreWriter:
-    """Write a store to `path`; leaving the `with` block without an error publishes the file.
-
-    Until then only a temporary file in the same directory exists, which any error removes; an
-    earlier file at `path` stays whole. Wrong values raise `InputError`, and so does a directory
-    that cannot be written to, at once, or a disk that fills up.
-    """
+class StoreWriter(HDF5Writer):
+    """Write a store to `path`, whole or not at all; wrong values raise `InputError`."""
 
     def __init__(self, path: str | os.PathLike[str], header: StoreHeader) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self.header = header
         self._provenance = schema.encode_json("provenance", header.provenance)
         self._relations: dict[str, RelationWriter] = {}
         self._partition: list[Column] = []
 
-    def __enter__(self) -> "StoreWriter":
-        self._output = OutputFile(self.path)
-        try:
-            self._file = h5py.File(self._output, "w", libver=LIBRARY_VERSIONS)
-        except BaseException:
-            self._output.abandon()
-            raise
+    def _begin(self) -> None:
+        super()._begin()
         self._nodes = NodeWriter(self.path, self._file, self.header)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            try:
-                if kind is None:
-                    self._finish()
-            finally:
-                self._file.close()
-            if kind is None:
-                self._output.publish()
-        except Exception:
-            # Blocks that could not be written come back as HDF5's own confusion: name the cause.
-            self._output.raise_on_error()
-            raise
-        finally:
-            self._output.abandon()
 
     def append_adjacency(
         self,
@@ -186,6 +148,3 @@ class StoreWriter:
         self._set_text(self._file, "name", header.name)
         self._set_text(self._file, "provenance", self._provenance)
         self._set_text(self._file, "format", schema.FORMAT)
-
-    def _set_text(self, holder: h5py.Group, name: str, text: str) -> None:
-        holder.attrs.create(name, text.encode(), dtype=text_type(text))
