@@ -6,7 +6,7 @@ second pass reads the scratch file in order. Memory holds a few arrays of length
 whatever the size of the graph.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,14 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn.console import Progress
-from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, row_blocks, row_positions
+from hpcgnn.partition.blocks import BLOCK_BYTES, part_runs, row_blocks, row_positions
 from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute_nodes import NodeMover
 from hpcgnn.partition.scratch import Scratch
 from hpcgnn.storage import CSRBlock, GraphStore, StoreHeader, StoreWriter
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 __all__ = ["write_partitioned"]
-
-NODE_ARRAYS = ("features", "labels", "split", "original_id")
 
 
 def write_partitioned(
@@ -49,6 +48,7 @@ def write_partitioned(
         multi_label=store.multi_label,
         undirected=store.undirected,
         class_names=store.class_names,
+        node_types=tuple(each.name for each in store.node_types),
         provenance=provenance,
     )
     with StoreWriter(path, header) as writer:
@@ -79,15 +79,8 @@ class _Permuter:
         with Progress("permuting", total, "rows") as self._progress:
             for relation in store.relations:
                 self._move_relation(relation)
-            self._move_nodes()
-
-    def _runs(self, part: Array, cursor: Offsets) -> Iterator[tuple[int, int]]:
-        """Yield (first new row, count) for each part in an old block; advance `cursor`."""
-        parts, counts = np.unique(part, return_counts=True)
-        for owner, count in zip(parts.tolist(), counts.tolist(), strict=True):
-            first = int(cursor[owner])
-            cursor[owner] = first + count
-            yield first, count
+            mover = NodeMover(store, self._writer, self._partition, self._scratch_dir)
+            mover.run(self._progress)
 
     def _move_relation(self, relation: str) -> None:
         store, part = self._store, self._partition.part
@@ -103,7 +96,7 @@ class _Permuter:
                 rows = np.argsort(part[start:stop], kind="stable")
                 runs = [
                     (int(new_indptr[first]), int(new_indptr[first + count] - new_indptr[first]))
-                    for first, count in self._runs(part[start:stop], cursor)
+                    for first, count in part_runs(part[start:stop], cursor)
                 ]
                 scratch.scatter(self._entries(block, rows, entry), runs)
                 self._progress.advance(stop - start)
@@ -130,38 +123,6 @@ class _Permuter:
             local = indptr[start : stop + 1] - indptr[start]
             columns, weights = _sort_rows(local, columns, weights, self._store.num_nodes)
             self._writer.append_adjacency(local, columns, weights, relation)
-            self._progress.advance(stop - start)
-
-    def _move_nodes(self) -> None:
-        store = self._store
-        first = store.read_nodes(0, 1)
-        arrays = {name: getattr(first, name) for name in NODE_ARRAYS}
-        present = {name: array for name, array in arrays.items() if array is not None}
-        row_bytes = sum(array[:1].nbytes for array in present.values())
-        scratches = {
-            name: Scratch(self._scratch_dir, array.dtype, array.shape[1:])
-            for name, array in present.items()
-        }
-        try:
-            self._scatter_nodes(scratches, row_bytes)
-            for name, scratch in scratches.items():
-                append = getattr(self._writer, f"append_{name}")
-                for start, stop in even_blocks(store.num_nodes, row_bytes):
-                    append(scratch.read(start, stop))
-            self._progress.advance(store.num_nodes)
-        finally:
-            for scratch in scratches.values():
-                scratch.__exit__()
-
-    def _scatter_nodes(self, scratches: Mapping[str, Scratch], row_bytes: int) -> None:
-        part = self._partition.part
-        cursor = self._partition.row_starts()[:-1].copy()
-        for start, stop in even_blocks(self._store.num_nodes, row_bytes):
-            block = self._store.read_nodes(start, stop)
-            rows = np.argsort(part[start:stop], kind="stable")
-            runs = list(self._runs(part[start:stop], cursor))
-            for name, scratch in scratches.items():
-                scratch.scatter(getattr(block, name)[rows], runs)
             self._progress.advance(stop - start)
 
 

@@ -81,6 +81,47 @@ def test_a_partitioned_store_is_the_same_graph(
     assert {key: printed[key] for key in vars(again)} == vars(again)
 
 
+@pytest.mark.parametrize("block_bytes", [40, 1 << 20])
+def test_node_types_go_with_their_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    for module in (permute, blocks):
+        monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+    generator = np.random.default_rng(71)
+    types = generator.integers(0, 3, NUM_NODES) + (generator.random(NUM_NODES) < 0.3)
+    types[types == 1] = 4
+    widths = {"a": 3, "empty": 2, "bare": None, "c": 1, "d": 4}
+    features = {
+        name: None if width is None else generator.random((np.count_nonzero(types == t), width))
+        for t, (name, width) in enumerate(widths.items())
+    }
+    features["c"] = features["c"].astype(np.float16)
+    path, out = tmp_path / "in.h5", tmp_path / "out.h5"
+    store_from_arrays(
+        path,
+        name="typed",
+        num_nodes=NUM_NODES,
+        edges={"r": tuple(generator.integers(0, NUM_NODES, (2, 90)))},
+        types=types,
+        type_features=features,
+        labels=types - 1,
+    )
+    run(monkeypatch, path, "--parts", 4, "--method", "random", "-o", out)
+    with GraphStore.open(path) as old, GraphStore.open(out) as new:
+        new.verify()
+        assert new.node_types == old.node_types
+        assert old.node_types[1].num_nodes == 0
+        after = new.read_nodes(0, NUM_NODES)
+        assert not np.array_equal(after.original_id, np.arange(NUM_NODES))
+        assert np.array_equal(after.types, types[after.original_id])
+        for t, (name, found) in enumerate(zip(features, after.type_features, strict=True)):
+            rows = np.cumsum(types == t)[after.original_id[after.types == t]] - 1
+            expected = features[name]
+            assert np.array_equal(
+                found, np.empty_like(found) if expected is None else expected[rows]
+            )
+
+
 def test_partitioning_twice_composes_original_ids(
     store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
