@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid
-from hpcgnn.nn import Aggregations, GraphView, Model, ModelShape, make_model
+from hpcgnn.nn import Aggregations, GraphView, ModelShape, NodeModel, make_model
 from hpcgnn.sparse import DistCSR
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
@@ -105,7 +105,9 @@ class _Epoch:
             residual=False,
         )
         self._grid, self._view, self._features, self._labels = grid, view, features, labels
-        self._model: Model = make_model("gcn", shape, directed=False, seed=1, dtype=torch.float32)
+        self._model: NodeModel = make_model(
+            "gcn", shape, directed=False, seed=1, dtype=torch.float32
+        )
         self._optimiser = torch.optim.Adam(self._model.parameters())
 
     def run(self, number: int) -> None:

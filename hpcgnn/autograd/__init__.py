@@ -7,6 +7,7 @@ from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.moments import moments
+from hpcgnn.autograd.node_types import linear_by_type
 from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, rematerialised
 from hpcgnn.autograd.scatter import add_rows
 
@@ -22,6 +23,7 @@ __all__ = [
     "dropout",
     "edge_draw",
     "graph_linear",
+    "linear_by_type",
     "memory_of",
     "moments",
     "relu",

@@ -25,6 +25,7 @@ from hpcgnn.nn.model import (
     GraphView,
     LayerView,
     Model,
+    NodeModel,
     TrainableModule,
 )
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
@@ -32,6 +33,8 @@ from hpcgnn.nn.registry import MODELS, make_model
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.shape import ACTIVATIONS, JUMPING, ModelShape
+from hpcgnn.nn.typed_model import InputLayers, TypedModel
+from hpcgnn.nn.typed_rows import NodeFeatures, TypedRows, tensors_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -55,16 +58,21 @@ __all__ = [
     "GraphNorm",
     "GraphSAGE",
     "GraphView",
+    "InputLayers",
     "LayerNorm",
     "LayerView",
     "MixHop",
     "Model",
     "ModelShape",
+    "NodeFeatures",
+    "NodeModel",
     "Norm",
     "Propagation",
     "Propagator",
     "PropagatorName",
     "TrainableModule",
+    "TypedModel",
+    "TypedRows",
     "candidate_loss",
     "make_ggnn",
     "make_model",
@@ -72,4 +80,5 @@ __all__ = [
     "make_propagator",
     "multi_label_loss",
     "single_label_loss",
+    "tensors_of",
 ]

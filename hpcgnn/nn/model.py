@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -23,6 +23,7 @@ __all__ = [
     "GraphView",
     "LayerView",
     "Model",
+    "NodeModel",
     "TrainableModule",
 ]
 
@@ -155,8 +156,26 @@ class TrainableModule(nn.Module, ABC):
         """Return the parameters of the first layer, which may decay apart from the others."""
 
 
-class Model(TrainableModule):
-    """A node model. Subclasses name the `aggregations` they need and implement `forward`.
+class NodeModel(TrainableModule):
+    """What tells the class of nodes, called with a graph, features and a draw of dropout masks."""
+
+    @abstractmethod
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        """Return the input of the last layer (N, H), without dropout.
+
+        Collective.
+
+        Parameters
+        ----------
+        graph
+            Operators and node ids of this rank.
+        x
+            Features of the local nodes, as the model takes them.
+        """
+
+
+class Model(NodeModel):
+    """A model of one kind of node; subclasses name their `aggregations` and implement `forward`.
 
     Not collective.
 

@@ -11,10 +11,11 @@ from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.mixhop import MixHop
-from hpcgnn.nn.model import Model
+from hpcgnn.nn.model import Model, NodeModel
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.shape import ModelShape
+from hpcgnn.nn.typed_model import TypedModel
 
 __all__ = ["MODELS", "make_model"]
 
@@ -35,10 +36,10 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 
 def make_model(
     name: str, shape: ModelShape, *, directed: bool, seed: int, dtype: torch.dtype
-) -> Model:
+) -> NodeModel:
     """Return the model called `name`, equal on all ranks for equal arguments.
 
-    Not collective.
+    Not collective. Where the shape has node types it is a `TypedModel`.
 
     Parameters
     ----------
@@ -66,7 +67,9 @@ def make_model(
         torch.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
         try:
-            model = MODELS[name](shape, directed=directed)
+            body = MODELS[name](shape, directed=directed)
+            types = shape.type_features
+            model: NodeModel = TypedModel(types, body) if types else body
         finally:
             torch.set_default_dtype(before)
     return model.to(dtype)

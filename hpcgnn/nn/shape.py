@@ -18,7 +18,7 @@ class ModelShape:
     Parameters
     ----------
     num_features, num_classes, hidden
-        Widths F, C and H.
+        Widths F, C and H; F is 0 where node types have features of their own.
     num_layers
         Number of layers, at least 1.
     num_relations
@@ -49,6 +49,10 @@ class ModelShape:
         The share of the first rows that every propagation step brings back.
     num_bases
         Matrices that the weights of the relations are combined from; 0: every relation has its own.
+    type_features
+        The features of each node type; empty for one kind of node.
+    input_width
+        Columns that the input layers of node types give; 0: `hidden`.
     """
 
     num_features: int
@@ -68,6 +72,13 @@ class ModelShape:
     hops: int = 0
     teleport: float = 0.1
     num_bases: int = 0
+    type_features: tuple[int, ...] = ()
+    input_width: int = 0
+
+    @property
+    def first_width(self) -> int:
+        """Columns that the first graph layer reads."""
+        return (self.input_width or self.hidden) if self.type_features else self.num_features
 
     @property
     def num_hidden_layers(self) -> int:
@@ -75,10 +86,10 @@ class ModelShape:
         return self.num_layers - (self.jumping == "none")
 
     def widths(self) -> list[int]:
-        """Return the num_layers + 1 widths from features to the last layer's output."""
+        """Return the num_layers + 1 widths, from the first layer's input to the last's output."""
         hidden = [self.hidden] * self.num_hidden_layers
         last = [self.num_classes] if self.jumping == "none" else []
-        return [self.num_features, *hidden, *last]
+        return [self.first_width, *hidden, *last]
 
     def dropout_before(self, layer: int) -> float:
         """Return the dropout probability of the input of `layer`."""

@@ -8,7 +8,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
 from hpcgnn.errors import InputError
-from hpcgnn.nn import Model
+from hpcgnn.nn import NodeModel
 from hpcgnn.storage import PredictionFile
 from hpcgnn.train.collect import RowStream, in_order
 from hpcgnn.train.local_graph import LocalGraph
@@ -45,7 +45,7 @@ class NodeRows:
 
 
 @torch.no_grad()
-def infer(graph: LocalGraph, model: Model, what: str) -> NodeRows:
+def infer(graph: LocalGraph, model: NodeModel, what: str) -> NodeRows:
     """Return the probabilities, or the embeddings, of the local nodes.
 
     Collective.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.nn import MODELS, GraphView, Model, ModelShape, make_model
+from hpcgnn.nn import MODELS, GraphView, ModelShape, NodeModel, make_model
 from hpcgnn.train.config import Config
 from hpcgnn.train.device import CPU, Device
 from hpcgnn.train.features import FeatureScale
@@ -92,7 +92,7 @@ class LocalGraph:
     details: dict[str, int]
     device: Device = CPU
 
-    def make_model(self, config: Config, seed: int) -> Model:
+    def make_model(self, config: Config, seed: int) -> NodeModel:
         """Return the model of `config` for this graph, equal on all ranks.
 
         Not collective.

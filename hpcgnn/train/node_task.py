@@ -12,7 +12,7 @@ from torch import Tensor
 from hpcgnn.autograd import DropoutKey, activations_as
 from hpcgnn.comm import raise_on_all
 from hpcgnn.errors import InputError
-from hpcgnn.nn import Model
+from hpcgnn.nn import NodeModel
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.storage import Split
 from hpcgnn.train.config import Config
@@ -74,7 +74,7 @@ class NodeTask:
         """Sizes of the whole graph."""
         return self.graph.facts
 
-    def make_model(self, seed: int) -> Model:
+    def make_model(self, seed: int) -> NodeModel:
         """Return a new model, equal on all ranks.
 
         Not collective.
@@ -105,7 +105,7 @@ class NodeTask:
                 config.train.label_augmentation,
             )
 
-    def _train_loss(self, key: DropoutKey, model: Model) -> Tensor:
+    def _train_loss(self, key: DropoutKey, model: NodeModel) -> Tensor:
         if not self._prepared:
             self._prepare()
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
@@ -132,7 +132,7 @@ class NodeTask:
         self._rows_in_features = torch.searchsorted(active.inputs, self.train_rows)
 
     @torch.no_grad()
-    def evaluate(self, model: Model) -> Evaluation:
+    def evaluate(self, model: NodeModel) -> Evaluation:
         """Return the metrics of `model` on all splits.
 
         Collective.
@@ -140,7 +140,7 @@ class NodeTask:
         return self._judge(model(self.graph.view, self.graph.features, None))
 
     @torch.no_grad()
-    def evaluate_kept(self, model: Model) -> dict[str, Any]:
+    def evaluate_kept(self, model: NodeModel) -> dict[str, Any]:
         """Return the metrics of the corrected and smoothed predictions, where that is on.
 
         Collective.

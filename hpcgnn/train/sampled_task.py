@@ -16,7 +16,7 @@ from torch import Tensor
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, Model
+from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, NodeModel
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.sampling import LayeredSample, Subgraph
 from hpcgnn.trace import TraceRecorder
@@ -130,7 +130,7 @@ class SampledTask(NodeTask):
 
     def _losses(
         self, sampling: Sampling, seed: int, epoch: int
-    ) -> Iterator[Callable[[DropoutKey, Model], Tensor]]:
+    ) -> Iterator[Callable[[DropoutKey, NodeModel], Tensor]]:
         device = self.graph.device
         if isinstance(sampling.input, SubgraphInput):
             prepare = partial(self._of_subgraphs, sampling)
@@ -158,7 +158,9 @@ class SampledTask(NodeTask):
         labels = graph.labels[_rows(sample.layers[-1].outputs)]
         return _Step(view, put(graph.features[_rows(inputs)]), put(labels), size)
 
-    def _subgraph_loss(self, ready: Callable[[], _Step], key: DropoutKey, model: Model) -> Tensor:
+    def _subgraph_loss(
+        self, ready: Callable[[], _Step], key: DropoutKey, model: NodeModel
+    ) -> Tensor:
         with self._trace.span("plan.view"):
             step = ready()
         logits_NC: Tensor = model(step.view, step.features, key)
@@ -175,7 +177,7 @@ class SampledTask(NodeTask):
         # Each subgraph's weighted sum estimates the sum over all training nodes.
         return self.num_train * options.subgraphs
 
-    def _batch_loss(self, ready: Callable[[], _Step], key: DropoutKey, model: Model) -> Tensor:
+    def _batch_loss(self, ready: Callable[[], _Step], key: DropoutKey, model: NodeModel) -> Tensor:
         with self._trace.span("plan.view"):
             step = ready()
         logits_NC: Tensor = model(step.view, step.features, key)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.errors import InputError
-from hpcgnn.nn import Model
+from hpcgnn.nn import NodeModel
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.adjacency import relation_names
@@ -45,7 +45,7 @@ class SavedModel:
         lists = {key: tuple(value) for key, value in facts.items() if isinstance(value, list)}
         return GraphFacts(**{**facts, **lists})
 
-    def model(self, graph: LocalGraph) -> Model:
+    def model(self, graph: LocalGraph) -> NodeModel:
         """Return the model, equal on all ranks.
 
         Not collective.

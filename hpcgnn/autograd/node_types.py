@@ -1,0 +1,74 @@
+"""Linear maps of node rows whose width depends on the node's type, as a torch function."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["linear_by_type"]
+
+
+class _LinearByType(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Sequence[Tensor], num_rows: int, *tensors: Tensor) -> Tensor:
+        parts, weights, biases = _thirds(tensors)
+        ctx.rows = rows
+        ctx.save_for_backward(*parts, *weights)
+        # One type after another: only the result is as large as all nodes.
+        out = weights[0].new_empty(num_rows, len(weights[0]))
+        for where, part, weight, bias in zip(rows, parts, weights, biases, strict=True):
+            out.index_copy_(0, where, torch.addmm(bias, part, weight.t()))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        saved, count = ctx.saved_tensors, len(ctx.rows)
+        parts, weights = saved[:count], saved[count:]
+        for_parts: list[Tensor | None] = []
+        for_weights, for_biases = [], []
+        for place, where in enumerate(ctx.rows):
+            mine = gradients[0].index_select(0, where)
+            # After the rows and their number.
+            needs_part = ctx.needs_input_grad[2 + place]
+            for_parts.append(mine @ weights[place] if needs_part else None)
+            for_weights.append(mine.t() @ parts[place])
+            for_biases.append(mine.sum(0))
+        return None, None, *for_parts, *for_weights, *for_biases
+
+
+def _thirds(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
+    count = len(tensors) // 3
+    return tuple(tensors[start : start + count] for start in range(0, len(tensors), count))
+
+
+def linear_by_type(
+    rows: Sequence[Tensor],
+    parts: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+) -> Tensor:
+    """Return ``x Wᵀ + b`` with the W and b of each node's type, differentiable in all three.
+
+    Not collective. A rank without nodes of a type has a gradient of zeros for its map.
+
+    Parameters
+    ----------
+    rows
+        For each type, at least one: (n_t,) int64 rows of its nodes in the result. Every row belongs
+        to one type.
+    parts
+        (n_t, F_t) float32 or float64; F_t may be 0, which leaves the bias.
+    weights, biases
+        (out_width, F_t) and (out_width,).
+
+    Returns
+    -------
+    Tensor
+        (sum of n_t, out_width), same dtype.
+    """
+    num_rows = sum(len(each) for each in rows)
+    result: Tensor = _LinearByType.apply(  # type: ignore[no-untyped-call]
+        tuple(rows), num_rows, *parts, *weights, *biases
+    )
+    return result
