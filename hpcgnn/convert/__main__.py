@@ -119,6 +119,13 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
         "num_edges": sum(result.edges.values()),
         "relations": dict(result.edges),
         "num_features": result.num_features,
+        "node_types": {
+            kind.name: {
+                "num_nodes": kind.num_nodes,
+                "num_features": 0 if kind.features is None else kind.features.num_columns,
+            }
+            for kind in result.node_types
+        },
         "num_classes": header.num_classes,
         "multi_label": header.multi_label,
         "undirected": header.undirected,
@@ -136,12 +143,18 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         if key == "relations" and list(result.edges) == [""]:
             continue
         if isinstance(value, dict):
-            rows += [(f"{key}: {name}", count) for name, count in value.items()]
+            rows += [(f"{key}: {name}", _text(each)) for name, each in value.items()]
         elif isinstance(value, list):
             rows += [(key, ", ".join(map(str, value)))] if value else []
         else:
             rows.append((key, value))
     print_table(f"store {result.path}", ("field", "value"), rows)
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return ", ".join(f"{name} {number}" for name, number in value.items())
 
 
 if __name__ == "__main__":

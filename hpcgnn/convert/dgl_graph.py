@@ -3,9 +3,10 @@
 import os
 from typing import Any
 
-from hpcgnn.convert.memory import Edges, find_split, store_arrays, to_array
+from hpcgnn.convert.memory import Edges, find_split, node_arrays, store_arrays, to_array
+from hpcgnn.convert.node_types import join_types, relation_names, type_ranges
 from hpcgnn.convert.pipeline import Report
-from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.convert.source import ConvertOptions, Nodes
 from hpcgnn.errors import InputError
 
 __all__ = ["from_dgl"]
@@ -21,33 +22,43 @@ def from_dgl(
     weight: str | None = None,
     options: ConvertOptions | None = None,
 ) -> Report:
-    """Write a DGL graph with one type of nodes to the store `path`.
+    """Write a DGL graph to the store `path`.
 
-    Taken over from `ndata`: features (`feat`), labels (`label`) and the masks `train_mask`,
+    Taken over from the nodes' data: features (`feat`), labels (`label`) and the masks `train_mask`,
     `val_mask`, `test_mask`; from `edata` the weights called `weight`, if it is given. Several edge
-    types become relations. Raises `InputError` for faulty values, and then an earlier file at
-    `path` stays whole.
+    types become relations, called `source-relation-target` where several share a relation. Of
+    several node types each has its own features, one may have labels, and nodes are numbered type
+    after type. Raises `InputError` for faulty values, and then an earlier file at `path` stays
+    whole.
     """
     chosen = options or ConvertOptions()
-    node_types = list(graph.ntypes)
-    if len(node_types) != 1:
-        raise InputError(
-            f"graph: has the node types {', '.join(node_types)}; only one is stored: "
-            "call dgl.to_homogeneous(graph) first"
-        )
-    types = list(graph.canonical_etypes)
-    edges = {("" if len(types) == 1 else etype[1]): _edges(graph, etype, weight) for etype in types}
-    data = graph.ndata
+    node_types, etypes = list(graph.ntypes), list(graph.canonical_etypes)
+    names = relation_names(etypes)
+    if len(node_types) == len(etypes) == 1:
+        names = {etypes[0]: ""}
+    edges = {name: _edges(graph, etype, weight) for etype, name in names.items()}
+    if len(node_types) == 1:
+        nodes = _nodes(graph.ndata, chosen, "graph")
+        return store_arrays(path, "graph", edges, int(graph.num_nodes()), nodes, chosen)
+    counts = {name: int(graph.num_nodes(name)) for name in node_types}
+    parts = {
+        name: _nodes(graph.nodes[name].data, chosen, f"graph, nodes {name}") for name in node_types
+    }
+    ranges = type_ranges(counts)
     return store_arrays(
         path,
         "graph",
         edges,
-        int(graph.num_nodes()),
+        sum(counts.values()),
+        join_types(parts, counts, "graph"),
         chosen,
-        features=_first(data, _FEATURES),
-        labels=_first(data, _LABELS),
-        split=find_split(data.get, chosen, "graph"),
+        ends={name: (ranges[src], ranges[dst]) for (src, _, dst), name in names.items()},
     )
+
+
+def _nodes(data: Any, options: ConvertOptions, where: str) -> Nodes:
+    split = find_split(data.get, options, where)
+    return node_arrays(where, _first(data, _FEATURES), _first(data, _LABELS), split)
 
 
 def _first(data: Any, names: tuple[str, ...]) -> Any:

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import numpy as np
 
+from hpcgnn.convert.edge_ids import check_ends
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
@@ -52,7 +53,10 @@ class EdgeFeed:
 
     def _add(self, chunk: EdgeChunk, builder: EdgeBuilder) -> None:
         limit = _LARGEST_ID if self._source.num_nodes is None else self._source.num_nodes - 1
-        _check_ids(chunk, limit)
+        remedy = "number the nodes from 0"
+        if limit == _LARGEST_ID:
+            remedy += ", or give an edge list with --relabel"
+        check_ends(chunk, (limit, limit), remedy)
         src, dst = (chunk.dst, chunk.src) if self._reverse else (chunk.src, chunk.dst)
         weights = _finite_weights(chunk) if self._source.weighted else None
         self.num_edges += len(src)
@@ -63,26 +67,6 @@ class EdgeFeed:
         if self._watches:
             self._symmetry.update(src, dst, weights, chunk.relation)
         builder.add(src, dst, weights)
-
-
-def _check_ids(chunk: EdgeChunk, limit: int) -> None:
-    faults = []
-    for role, ids in (("source", chunk.src), ("target", chunk.dst)):
-        if ids.dtype.kind not in "iu":
-            raise InputError(
-                f"{chunk.locate(0)}: {role} ids have dtype {ids.dtype}; node ids are whole numbers"
-            )
-        if ids.size and (ids.min() < 0 or ids.max() > limit):
-            position = int(np.argmax((ids < 0) | (ids > limit)))
-            faults.append((position, role, ids[position]))
-    if faults:
-        position, role, node = min(faults)
-        remedy = "number the nodes from 0"
-        if limit == _LARGEST_ID:
-            remedy += ", or give an edge list with --relabel"
-        raise InputError(
-            f"{chunk.locate(position)}: {role} id {node} is outside 0..{limit}; {remedy}"
-        )
 
 
 def _finite_weights(chunk: EdgeChunk) -> Array:

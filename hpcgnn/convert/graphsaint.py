@@ -16,7 +16,7 @@ from hpcgnn.convert.class_map import read_class_map
 from hpcgnn.convert.files import read_error, require_file
 from hpcgnn.convert.nodes import labelled, split_from_indices
 from hpcgnn.convert.npy import Npz, open_npy
-from hpcgnn.convert.npz_nodes import array_features
+from hpcgnn.convert.npz_features import array_features
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.convert.sparse import CompressedMatrix
 from hpcgnn.errors import InputError

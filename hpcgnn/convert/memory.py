@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcgnn.convert.conversion import store_source
 from hpcgnn.convert.coordinates import locate_in
+from hpcgnn.convert.node_types import TypeRange, with_all_nodes
 from hpcgnn.convert.nodes import SPLIT_PREFIXES, labelled, mask_column, split_from_masks
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.source import (
@@ -30,7 +31,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, check_output
 from hpcgnn.typing import Array
 
-__all__ = ["Edges", "find_split", "store_arrays", "to_array"]
+__all__ = ["Edges", "find_split", "node_arrays", "store_arrays", "to_array"]
 
 Edges = tuple[Array, Array, Array | None]
 """Sources, targets and weights of one relation."""
@@ -60,26 +61,28 @@ def store_arrays(
     origin: str,
     edges: Mapping[str, Edges],
     num_nodes: int,
+    nodes: Nodes,
     options: ConvertOptions,
     *,
-    features: Any = None,
-    labels: Any = None,
-    split: Any = None,
-    class_names: Sequence[str] = (),
+    ends: Mapping[str, tuple[TypeRange, TypeRange]] | None = None,
 ) -> Report:
-    """Write edges and node data to the store `path`; `origin` stands for the file in messages."""
+    """Write edges and node data to the store `path`; `origin` stands for the file in messages.
+
+    `ends` are the types of the sources and targets of each relation, where nodes are numbered by
+    type.
+    """
     out = Path(path)
     check_output(out)
     for relation, (src, dst, weights) in edges.items():
         _check_edges(f"{origin}: edges {relation}".rstrip(), src, dst, weights)
     source = GraphSource(
         path=Path(origin),
-        edges=partial(_stream, origin, edges),
+        edges=partial(_stream, origin, edges, ends or {}),
         inputs=(),
         relations=tuple(edges),
         num_nodes=num_nodes,
         weighted=any(weights is not None for _, _, weights in edges.values()),
-        nodes=_nodes(origin, features, labels, split, class_names),
+        nodes=nodes,
     )
     return store_source(source, out, origin, options)
 
@@ -103,19 +106,27 @@ def _check_edges(where: str, src: Array, dst: Array, weights: Array | None) -> N
         raise InputError(f"{where}: weights have dtype {weights.dtype}; give numbers")
 
 
-def _stream(origin: str, edges: Mapping[str, Edges]) -> EdgeStream:
+def _stream(
+    origin: str, edges: Mapping[str, Edges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
+) -> EdgeStream:
     for relation, (src, dst, weights) in edges.items():
         where = f"{origin}: edges {relation}".rstrip()
         for first in range(0, len(src), CHUNK_EDGES):
             part = slice(first, first + CHUNK_EDGES)
             values = None if weights is None else weights[part]
             locate = partial(locate_in, where, first)
-            yield EdgeChunk(src[part], dst[part], locate, values, relation)
+            chunk = EdgeChunk(src[part], dst[part], locate, values, relation)
+            yield with_all_nodes(chunk, *ends[relation]) if ends else chunk
 
 
-def _nodes(
-    origin: str, features: Any, labels: Any, split: Any, class_names: Sequence[str]
+def node_arrays(
+    origin: str,
+    features: Any = None,
+    labels: Any = None,
+    split: Any = None,
+    class_names: Sequence[str] = (),
 ) -> Nodes:
+    """Return what arrays or tensors say of nodes; raises `InputError` for faulty values."""
     fields: dict[str, Any] = {}
     if features is not None:
         fields["features"] = _features(to_array(features, f"{origin}: features"), origin)

@@ -154,7 +154,7 @@ def _assign(split: NDArray[np.uint8], ids: NDArray[np.int64], name: str, where: 
 
 def check_nodes(nodes: Nodes, num_nodes: int, where: str) -> None:
     """Raise `InputError` unless all arrays have one row a node and split nodes have labels."""
-    for name in ("labels", "split", "original_id"):
+    for name in ("types", "labels", "split", "original_id"):
         array = getattr(nodes, name)
         if array is not None and len(array) != num_nodes:
             raise InputError(

@@ -1,6 +1,6 @@
 """Features, labels and splits of .npz files, under the names that are in use for them."""
 
-from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +13,18 @@ from hpcgnn.convert.nodes import (
     split_from_masks,
 )
 from hpcgnn.convert.npy import ArrayFile, Npz
+from hpcgnn.convert.npz_features import FEATURES, array_features
+from hpcgnn.convert.npz_types import find_types, read_kinds
 from hpcgnn.convert.source import ConvertOptions, Features, Nodes
 from hpcgnn.convert.sparse_features import checked_matrix, dense_features
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array
 
-__all__ = ["array_features", "read_nodes"]
+__all__ = ["read_nodes"]
 
-_FEATURES = ("x", "features", "feat", "feats", "node_feat", "attr_matrix")
 _LABELS = ("y", "labels", "label", "node_label")
 _CLASSES = ("class_names", "classes")
-_BLOCK_VALUES = 1 << 20
 
 
 def read_nodes(
@@ -35,22 +35,26 @@ def read_nodes(
     `known` maps the place of what already tells the number of nodes to that number; all that the
     file says must agree with it, else `InputError` is raised.
     """
-    features = _features(npz, options, known)
+    fields: dict[str, Any] = {}
+    if (numbers := find_types(npz)) is not None:
+        fields["types"], fields["kinds"] = read_kinds(npz, numbers, options)
+        known[numbers.where] = len(fields["types"])
+    else:
+        fields["features"] = _features(npz, options, known)
     labels = npz.get(*_LABELS)
-    fields = {}
     if labels is not None:
-        fields = labelled(labels.load(), labels.where, npz.texts(*_CLASSES) or ())
+        fields |= labelled(labels.load(), labels.where, npz.texts(*_CLASSES) or ())
         known[labels.where] = len(fields["labels"])
     if (count := npz.get("num_nodes")) is not None:
         known[count.where] = _scalar(count)
     masks = _masks(npz, options)
     known |= {f"{npz.path}: {name} mask": len(mask) for name, mask in masks.items()}
     num_nodes = _agreed(known)
-    return num_nodes, Nodes(features=features, split=_split(npz, masks, num_nodes), **fields)
+    return num_nodes, Nodes(split=_split(npz, masks, num_nodes), **fields)
 
 
 def _features(npz: Npz, options: ConvertOptions, known: dict[str, int]) -> Features | None:
-    array = npz.get(*_FEATURES)
+    array = npz.get(*FEATURES)
     if array is not None:
         known[array.where] = array.shape[0] if array.shape else 0
         return array_features(array, options)
@@ -66,22 +70,6 @@ def _features(npz: Npz, options: ConvertOptions, known: dict[str, int]) -> Featu
         known[where] = matrix.shape[0]
         return dense_features([matrix], where)
     return None
-
-
-def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
-    """Return the rows of a matrix of numbers [n, f] as features; raises `InputError`."""
-    if len(array.shape) != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{array.where} has shape {array.shape} and dtype {array.dtype} where features, "
-            "numbers [n, f], are due; convert it before saving"
-        )
-    rows = max(1, _BLOCK_VALUES // array.shape[1])
-    blocks = partial(array.rows, rows, options.memory_bytes)
-    return Features(array.shape[1], array.dtype, blocks, partial(_locate_row, array.where))
-
-
-def _locate_row(where: str, row: int) -> str:
-    return f"{where}, row {row}"
 
 
 def _scalar(array: ArrayFile) -> int:

@@ -1,8 +1,9 @@
 """Stream a parsed graph into a store: edges first, sorted out of core, then rows of node data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from hpcgnn.console import Progress
 from hpcgnn.convert.edge_feed import EdgeFeed
 from hpcgnn.convert.nodes import check_nodes
-from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, NodeKind, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeBuilder, Split, StoreHeader, StoreWriter
 from hpcgnn.typing import Array
@@ -28,11 +29,13 @@ class Report:
     """What was written: `edges` counts stored non-zeros, `input_edges` the edges that were read.
 
     `zero_edges` were left out for their weight 0; `ignored` names what the store has no place for.
+    `num_features` is 0 for a graph with `node_types`, each of which has its own.
     """
 
     path: Path
     header: StoreHeader
     num_features: int
+    node_types: tuple[NodeKind, ...]
     edges: Mapping[str, int]
     input_edges: int
     zero_edges: int
@@ -67,6 +70,7 @@ def write_store(
         out,
         header,
         0 if features is None else features.num_columns,
+        source.nodes.kinds,
         edges,
         feed.num_edges,
         feed.num_zero,
@@ -114,6 +118,7 @@ def _header(
         multi_label=source.nodes.multi_label,
         undirected=undirected,
         class_names=source.nodes.class_names,
+        node_types=tuple(kind.name for kind in source.nodes.kinds),
         provenance=provenance,
     )
 
@@ -134,7 +139,9 @@ def _write_edges(builder: EdgeBuilder, writer: StoreWriter, relation: str, path:
 def _write_nodes(writer: StoreWriter, nodes: Nodes, options: ConvertOptions) -> None:
     num_nodes = writer.header.num_nodes
     if nodes.features is not None:
-        _write_features(writer, nodes.features, num_nodes, options)
+        _write_features(writer.append_features, nodes.features, num_nodes, options)
+    if nodes.kinds:
+        _write_types(writer, nodes, options)
     for append, array in (
         (writer.append_labels, nodes.labels),
         (writer.append_split, nodes.split),
@@ -145,12 +152,30 @@ def _write_nodes(writer: StoreWriter, nodes: Nodes, options: ConvertOptions) -> 
             append(array[first : first + _NODE_ROWS])
 
 
+def _write_types(writer: StoreWriter, nodes: Nodes, options: ConvertOptions) -> None:
+    ends = np.cumsum([kind.num_nodes for kind in nodes.kinds])
+    num_nodes = writer.header.num_nodes
+    for first in range(0, num_nodes, _NODE_ROWS):
+        last = min(first + _NODE_ROWS, num_nodes)
+        if nodes.types is None:
+            writer.append_types(np.searchsorted(ends, np.arange(first, last), side="right"))
+        else:
+            writer.append_types(nodes.types[first:last])
+    for kind in nodes.kinds:
+        if kind.features is not None:
+            append = partial(writer.append_type_features, kind.name)
+            _write_features(append, kind.features, kind.num_nodes, options)
+
+
 def _write_features(
-    writer: StoreWriter, features: Features, num_nodes: int, options: ConvertOptions
+    append: Callable[[Array], None], features: Features, num_nodes: int, options: ConvertOptions
 ) -> None:
     kept = features.dtype.name if features.dtype.name in _FEATURE_DTYPES else "float32"
     dtype = np.dtype(options.dtype or kept)
     done = 0
+    if num_nodes == 0:
+        # A node type without nodes keeps its columns.
+        append(np.empty((0, features.num_columns), dtype))
     quiet = num_nodes < _QUIET_BELOW_ROWS
     with (
         Progress("writing features", num_nodes, "rows", quiet=quiet) as progress,
@@ -161,7 +186,7 @@ def _write_features(
             done += len(rows)
             if done > num_nodes:
                 break
-            writer.append_features(rows)
+            append(rows)
             progress.advance(len(rows))
     if done != num_nodes:
         count = "more" if done > num_nodes else f"only {done}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.convert.memory import store_arrays
+from hpcgnn.convert.memory import node_arrays, store_arrays
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
@@ -49,9 +49,6 @@ def from_scipy(
         "matrix",
         {"": (entries.row.astype(np.int64), entries.col.astype(np.int64), weights)},
         matrix.shape[0],
+        node_arrays("matrix", features, labels, split, class_names),
         options or ConvertOptions(),
-        features=features,
-        labels=labels,
-        split=split,
-        class_names=class_names,
     )

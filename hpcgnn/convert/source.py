@@ -23,6 +23,7 @@ __all__ = [
     "FeatureStream",
     "Features",
     "GraphSource",
+    "NodeKind",
     "Nodes",
     "SelfLoops",
 ]
@@ -81,14 +82,27 @@ class Features:
     locate: Callable[[int], str]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """A node type; its features have a row for each of its nodes, in the graph's order of nodes."""
+
+    name: str
+    num_nodes: int
+    features: Features | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
     """What is known of the nodes: every array has one row for each of them.
 
-    `labels` is int32[n] with -1 for none, or uint8[n, num_classes] when a node may have several.
+    `labels` is int32[n] with -1 for none, or uint8[n, num_classes] when a node may have several. A
+    graph with node types has `kinds` instead of `features`; `types` [n] are positions in them, None
+    where the nodes of the first kind come first, then those of the second, and so on.
     """
 
     features: Features | None = None
+    kinds: tuple[NodeKind, ...] = ()
+    types: Array | None = None
     labels: Array | None = None
     num_classes: int = 0
     class_names: tuple[str, ...] = ()

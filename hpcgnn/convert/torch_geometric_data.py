@@ -3,9 +3,10 @@
 import os
 from typing import Any
 
-from hpcgnn.convert.memory import Edges, find_split, store_arrays, to_array
+from hpcgnn.convert.memory import Edges, find_split, node_arrays, store_arrays, to_array
+from hpcgnn.convert.node_types import join_types, relation_names, type_ranges
 from hpcgnn.convert.pipeline import Report
-from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.convert.source import ConvertOptions, Nodes
 from hpcgnn.errors import InputError
 
 __all__ = ["from_torch_geometric"]
@@ -14,45 +15,56 @@ __all__ = ["from_torch_geometric"]
 def from_torch_geometric(
     data: Any, path: str | os.PathLike[str], *, options: ConvertOptions | None = None
 ) -> Report:
-    """Write a `Data`, or a `HeteroData` with one type of nodes, to the store `path`.
+    """Write a `Data` or a `HeteroData` to the store `path`.
 
     Taken over: `edge_index` (row 0 the sources), `edge_weight`, `x`, `y`, and `train_mask`,
     `val_mask`, `test_mask`; of several masks side by side `options.split` is the number of the
-    column. Each edge type of a `HeteroData` becomes a relation. Raises `InputError` for faulty
-    values, and then an earlier file at `path` stays whole.
+    column. Each edge type of a `HeteroData` becomes a relation, called `source-relation-target`
+    where several edge types share a relation. Of several node types each has its own features, one
+    may have labels, and nodes are numbered type after type. Raises `InputError` for faulty values,
+    and then an earlier file at `path` stays whole.
     """
     chosen = options or ConvertOptions()
-    if hasattr(data, "edge_types"):
-        nodes, edges = _typed(data)
-    else:
-        nodes, edges = data, {"": _edges(data, "data")}
-    num_nodes = getattr(nodes, "num_nodes", None)
-    if num_nodes is None:
-        raise InputError("data: has no num_nodes; set it")
+    if not hasattr(data, "edge_types"):
+        edges = {"": _edges(data, "data")}
+        return store_arrays(
+            path, "data", edges, _count(data, "data"), _nodes(data, chosen, "data"), chosen
+        )
+    names = relation_names(data.edge_types)
+    relations = {name: _edges(data[each], f"data[{name!r}]") for each, name in names.items()}
+    stores = {name: data[name] for name in data.node_types}
+    places = {name: f"data[{name!r}]" if len(stores) > 1 else "data" for name in stores}
+    counts = {name: _count(store, places[name]) for name, store in stores.items()}
+    parts = {name: _nodes(store, chosen, places[name]) for name, store in stores.items()}
+    if len(parts) == 1:
+        (only,), (count,) = parts.values(), counts.values()
+        return store_arrays(path, "data", relations, count, only, chosen)
+    ranges = type_ranges(counts)
     return store_arrays(
         path,
         "data",
-        edges,
-        int(num_nodes),
+        relations,
+        sum(counts.values()),
+        join_types(parts, counts, "data"),
         chosen,
-        features=getattr(nodes, "x", None),
-        labels=getattr(nodes, "y", None),
-        split=find_split(lambda name: getattr(nodes, name, None), chosen, "data"),
+        ends={name: (ranges[src], ranges[dst]) for (src, _, dst), name in names.items()},
     )
 
 
-def _typed(data: Any) -> tuple[Any, dict[str, Edges]]:
-    node_types, edge_types = list(data.node_types), list(data.edge_types)
-    if len(node_types) != 1:
-        raise InputError(
-            f"data: has the node types {', '.join(map(str, node_types))}; only one is stored: "
-            "call data.to_homogeneous() first"
-        )
-    edges = {
-        str(edge_type[1]): _edges(data[edge_type], f"data[{edge_type[1]!r}]")
-        for edge_type in edge_types
-    }
-    return data[node_types[0]], edges
+def _count(store: Any, where: str) -> int:
+    num_nodes = getattr(store, "num_nodes", None)
+    if num_nodes is None:
+        raise InputError(f"{where}: has no num_nodes; set it")
+    return int(num_nodes)
+
+
+def _nodes(store: Any, options: ConvertOptions, where: str) -> Nodes:
+    return node_arrays(
+        where,
+        getattr(store, "x", None),
+        getattr(store, "y", None),
+        find_split(lambda name: getattr(store, name, None), options, where),
+    )
 
 
 def _edges(store: Any, where: str) -> Edges:

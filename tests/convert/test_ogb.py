@@ -141,7 +141,7 @@ SPOILS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "types": (
         lambda p: (p / "raw" / "relations").mkdir(),
-        "the graph has several node types",
+        r"num-node-dict\.csv\.gz: no such file; give the folder that holds raw/num-node-dict",
     ),
     "empty": (
         lambda p: (p / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"")),

@@ -204,13 +204,3 @@ def test_faulty_values_are_named(tmp_path: Path, call: Any, message: str) -> Non
     with pytest.raises(InputError, match=message):
         call(tmp_path / "out.h5")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_several_node_types_are_refused(tmp_path: Path) -> None:
-    hetero, graph = Hetero(), Graph("_E")
-    hetero.node_types = ("paper", "author")
-    graph.ntypes = ("paper", "author")
-    with pytest.raises(InputError, match=r"paper, author; only one is stored: call data\.to_homog"):
-        from_torch_geometric(hetero, tmp_path / "out.h5")
-    with pytest.raises(InputError, match=r"paper, author; only one is stored: call dgl\.to_homog"):
-        from_dgl(graph, tmp_path / "out.h5")
