@@ -8,7 +8,7 @@ from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.moments import moments
 from hpcgnn.autograd.node_types import linear_by_type
-from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, rematerialised
+from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, relu_, rematerialised
 from hpcgnn.autograd.scatter import add_rows
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "memory_of",
     "moments",
     "relu",
+    "relu_",
     "rematerialised",
     "typed_linear",
 ]

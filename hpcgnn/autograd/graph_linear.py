@@ -1,57 +1,137 @@
-"""Aggregation with a linear map, ``A X Wᵀ``, in the cheaper order of the two products."""
+"""Linear maps of rows and of their aggregates, ``X W₀ᵀ + Σ_d A_d X W_dᵀ + b``, as one function.
 
+One function, and not a sum of several: beside its products such a layer costs passes over memory.
+Here products add up in place, forward and backward, and what several terms read waits once. Each
+aggregation comes in the cheaper order of its two products.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.sparse import AggregationOperator, ComputationOrder, choose_order
 
 __all__ = ["graph_linear"]
 
 
+class _Sum:
+    """A sum of arrays and products in the memory of its first term."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+
+    def add(self, fresh: Tensor) -> None:
+        """Add an array that nobody else holds."""
+        self.total = fresh if self.total is None else self.total.add_(fresh)
+
+    def add_product(self, rows: Tensor, matrix: Tensor) -> None:
+        """Add ``rows matrix``."""
+        if self.total is None:
+            self.total = _product(rows, matrix)
+        else:
+            self.total.addmm_(rows, matrix)
+
+
+@dataclass(frozen=True, eq=False)
+class _Aggregated:
+    """One term ``A X Wᵀ``: how it adds to the result and to the gradient of X."""
+
+    operator: AggregationOperator
+    order: ComputationOrder
+
+    def forward(self, x: Tensor, weight: Tensor, result: _Sum) -> Tensor:
+        """Add the term; return what the gradient of W needs: A X, or X itself."""
+        trace, order = self.operator.trace, self.order
+        if order.aggregate_first:
+            aggregated = applied(self.operator.apply, x)
+            with trace.span("dense.project", order=order.forward):
+                result.add_product(aggregated, weight.t())
+            return aggregated
+        with trace.span("dense.project", order=order.forward):
+            projected = _product(x, weight.t())
+        result.add(applied(self.operator.apply, projected))
+        return x
+
+    def backward(self, gradient: Tensor, weight: Tensor, for_input: _Sum | None) -> Tensor:
+        """Add to the gradient of X; return the factor of the gradient of W beside the kept one."""
+        trace, order, back = self.operator.trace, self.order, self.operator.apply_transpose
+        if order.aggregate_first and for_input is None:
+            return gradient
+        if order.aggregate_first and order.project_first and for_input is not None:
+            with trace.span("dense.project", order=order.backward):
+                projected = _product(gradient, weight)
+            for_input.add(applied(back, projected))
+            return gradient
+        returned = applied(back, gradient)
+        if for_input is not None:
+            with trace.span("dense.project", order=order.backward):
+                for_input.add_product(returned, weight)
+        return gradient if order.aggregate_first else returned
+
+
 class _GraphLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, operator: AggregationOperator, order: ComputationOrder
+        ctx: Any,
+        terms: tuple[_Aggregated, ...],
+        x: Tensor,
+        own: Tensor | None,
+        bias: Tensor | None,
+        *weights: Tensor,
     ) -> Tensor:
-        ctx.operator, ctx.order = operator, order
-        if order.aggregate_first:
-            aggregated = applied(operator.apply, x)
-            ctx.save_for_backward(aggregated, weight)
-            with operator.trace.span("dense.project", order=order.forward):
-                return aggregated @ weight.t()
-        ctx.save_for_backward(x, weight)
-        with operator.trace.span("dense.project", order=order.forward):
-            projected = x @ weight.t()
-        return applied(operator.apply, projected)
+        result = _Sum()
+        kept = [each.forward(x, w, result) for each, w in zip(terms, weights, strict=False)]
+        if own is not None:
+            result.add_product(own, weights[-1].t())
+            kept.append(own)
+        assert result.total is not None
+        if bias is not None:
+            result.total += bias
+        ctx.terms, ctx.own_is_input = terms, own is x
+        ctx.save_for_backward(*weights, *kept)
+        return result.total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        kept, weight = ctx.saved_tensors
-        (gradient,) = gradients
-        operator, order = ctx.operator, ctx.order
-        needs_input = ctx.needs_input_grad[0]
-        for_input = None
-        if order.aggregate_first and order.project_first and needs_input:
-            with operator.trace.span("dense.project", order=order.backward):
-                projected = gradient @ weight
-            for_input = applied(operator.apply_transpose, projected)
-        elif needs_input or not order.aggregate_first:
-            aggregated = applied(operator.apply_transpose, gradient)
-            if needs_input:
-                with operator.trace.span("dense.project", order=order.backward):
-                    for_input = aggregated @ weight
-            if not order.aggregate_first:
-                gradient = aggregated
-        with operator.trace.span("dense.weight_gradient"):
-            for_weight = gradient.t() @ kept
-        return for_input, for_weight, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        num_weights = len(ctx.saved_tensors) // 2
+        weights, kept = ctx.saved_tensors[:num_weights], ctx.saved_tensors[num_weights:]
+        _, needs_input, needs_own, needs_bias, *_ = ctx.needs_input_grad
+        gradient = gradients[0].contiguous()
+        for_input = _Sum() if needs_input else None
+        factors = [
+            each.backward(gradient, weight, for_input)
+            for each, weight in zip(ctx.terms, weights, strict=False)
+        ]
+        for_own = for_input if ctx.own_is_input else _Sum()
+        if len(factors) < num_weights:
+            factors.append(gradient)
+            if needs_own and for_own is not None:
+                for_own.add_product(gradient, weights[-1])
+        with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
+            for_weights = [factor.t() @ each for factor, each in zip(factors, kept, strict=True)]
+        return (
+            None,
+            None if for_input is None else for_input.total,
+            None if for_own is for_input or for_own is None else for_own.total,
+            gradient.sum(0) if needs_bias else None,
+            *for_weights,
+        )
 
 
-def graph_linear(operator: AggregationOperator, x: Tensor, weight: Tensor) -> Tensor:
-    """Return ``A X Wᵀ``, differentiable in X and W.
+def graph_linear(
+    operators: Sequence[AggregationOperator],
+    x: Tensor,
+    weights: Sequence[Tensor],
+    *,
+    own: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Return ``Σ_d A_d X W_dᵀ + X₀ W₀ᵀ + b``, differentiable in X, X₀, W_d, W₀ and b.
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
@@ -60,19 +140,36 @@ def graph_linear(operator: AggregationOperator, x: Tensor, weight: Tensor) -> Te
 
     Parameters
     ----------
-    operator
-        The matrix A.
+    operators
+        The matrices A_d, at least one.
     x
-        (input rows, in_width) float32 or float64, where the matrix is.
-    weight
-        (out_width, in_width), as in `torch.nn.Linear`.
+        (input rows, in_width) float32 or float64, where the matrices are.
+    weights
+        For each operator (out_width, in_width), as in `torch.nn.Linear`.
+    own
+        X₀ (result rows, any width), which may be `x`, and W₀; None leaves the term out.
+    bias
+        (out_width,); None leaves it out.
 
     Returns
     -------
     Tensor
-        (result rows, out_width), same dtype.
+        (result rows, out_width), same dtype, in memory of its own.
     """
-    out_width, in_width = weight.shape
-    order = choose_order(operator.size, in_width, out_width, needs_input_gradient=x.requires_grad)
-    result: Tensor = _GraphLinear.apply(x, weight, operator, order)  # type: ignore[no-untyped-call]
+    needs_input = x.requires_grad
+    terms = []
+    for operator, weight in zip(operators, weights, strict=True):
+        out_width, in_width = weight.shape
+        order = choose_order(operator.size, in_width, out_width, needs_input_gradient=needs_input)
+        terms.append(_Aggregated(operator, order))
+    rows, *more = own or (None,)
+    result: Tensor = _GraphLinear.apply(  # type: ignore[no-untyped-call]
+        tuple(terms), x, rows, bias, *weights, *more
+    )
     return result
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Return ``rows matrix`` in memory that fills fast."""
+    out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
+    return torch.mm(rows, matrix, out=out)

@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn import kernels
 from hpcgnn.autograd.crossing import as_device_array, as_tensor, shared_stream
 from hpcgnn.kernels import cuda
+from hpcgnn.kernels.reuse import empty
 
 __all__ = ["DeviceMemory", "HostMemory", "Memory", "memory_of"]
 
@@ -69,7 +69,8 @@ class HostMemory:
 
         Not collective.
         """
-        return torch.from_numpy(np.empty(shape, str(like.dtype).removeprefix("torch.")))
+        dtype = str(like.dtype).removeprefix("torch.")
+        return torch.from_numpy(empty(tuple(shape), dtype))
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the host works in order.

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["ACTIVATION_FORMATS", "activations_as", "relu", "rematerialised"]
+from hpcgnn.autograd.memory import memory_of
+
+__all__ = ["ACTIVATION_FORMATS", "activations_as", "relu", "relu_", "rematerialised"]
 
 ACTIVATION_FORMATS = ("native", "bfloat16")
 """Names of the formats in which activations are kept; native is the dtype of training."""
@@ -109,6 +111,32 @@ def relu(x: Tensor) -> Tensor:
     Not collective.
     """
     result: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Rectified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x.relu_())
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (result,) = ctx.saved_tensors
+        masked = memory_of(result).empty(result, result.shape)
+        torch.ops.aten.threshold_backward.grad_input(gradients[0], result, 0, grad_input=masked)
+        return masked
+
+
+def relu_(x: Tensor) -> Tensor:
+    """Return the positive parts in the memory of `x`, which nobody may have saved.
+
+    Not collective.
+
+    The one array serves the backward pass of this function and that of the next.
+    """
+    result: Tensor = _Rectified.apply(x)  # type: ignore[no-untyped-call]
     return result
 
 

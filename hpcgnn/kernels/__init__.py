@@ -33,6 +33,7 @@ from hpcgnn.kernels.pattern import (
     validate_csr,
 )
 from hpcgnn.kernels.products import spmm, spmm_transpose
+from hpcgnn.kernels.reuse import reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "available_isas",
     "dropout_rows",
     "gather_rows",
+    "reused_memory",
     "scatter_add_rows",
     "select_csr",
     "spmm",

@@ -125,6 +125,7 @@ class GAT(LayeredModel):
 
     aggregations = (Aggregations.ATTENTION,)
     options = LayeredModel.options | {"heads", "attention_dropout", "edge_dropout"}
+    layers_save_results = True
     layer_type: ClassVar[type[GATLayer]] = GATLayer
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GATLayer:

@@ -31,11 +31,12 @@ class GINLayer(nn.Module):
 
         Collective.
         """
-        inner = functional.linear((1 + self.epsilon) * view.own(x), *self.first.parameters())
-        inner = inner + graph_linear(view.operators[Aggregations.SUM_IN], x, self.first.weight)
+        operators, weights = [view.operators[Aggregations.SUM_IN]], [self.first.weight]
         if self.reversed is not None:
-            operator = view.operators[Aggregations.SUM_OUT]
-            inner = inner + graph_linear(operator, x, self.reversed.weight)
+            operators.append(view.operators[Aggregations.SUM_OUT])
+            weights.append(self.reversed.weight)
+        own = (1 + self.epsilon) * view.own(x), self.first.weight
+        inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
         out: Tensor = self.second(functional.relu(inner))
         return out
 

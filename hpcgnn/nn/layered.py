@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import DropoutKey, dropout, relu, rematerialised
+from hpcgnn.autograd import DropoutKey, dropout, relu, relu_, rematerialised
 from hpcgnn.nn.model import GraphView, LayerView, Model
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.nn.shape import ModelShape
@@ -42,6 +42,8 @@ class LayeredModel(Model):
     options = frozenset({"norm", "activation", "residual", "jumping"})
     maps_own_rows: ClassVar[bool] = False
     """Whether every layer has a learned map of its own rows, so that a residual needs none."""
+    layers_save_results: ClassVar[bool] = False
+    """Whether the result of a layer waits for the layer's backward pass, so that it must stay."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -145,7 +147,15 @@ class LayeredModel(Model):
             return _Hidden(out)
         if len(self.norms):
             out = self.norms[place](out, view.sums, training=key is not None)
-        activate, waiting = ACTIVATION_FUNCTIONS[self.shape.activation], out.detach()
+        return self._activated(out)
+
+    def _activated(self, out: Tensor) -> _Hidden:
+        activate = ACTIVATION_FUNCTIONS[self.shape.activation]
+        if activate is relu and not self.layers_save_results:
+            rows = relu_(out)
+            result = rows.detach()
+            return _Hidden(rows, lambda: result)
+        waiting = out.detach()
         return _Hidden(activate(out), lambda: activate(waiting))
 
     def _view(self, graph: GraphView, place: int) -> LayerView:

@@ -34,11 +34,9 @@ class SAGELayer(nn.Module):
 
         Collective.
         """
-        out: Tensor = self.own(view.own(x))
-        for direction, weight in zip(_DIRECTIONS, self.neighbours, strict=False):
-            # In place: fresh memory costs more than the sum.
-            out += graph_linear(view.operators[direction], x, weight)
-        return out
+        operators = [view.operators[each] for each in _DIRECTIONS[: len(self.neighbours)]]
+        own = view.own(x), self.own.weight
+        return graph_linear(operators, x, list(self.neighbours), own=own, bias=self.own.bias)
 
 
 class GraphSAGE(LayeredModel):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.kernels import reused_memory
 from hpcgnn.nn import Aggregations, GraphView, LayerView
 from hpcgnn.plan.share import Share
 from hpcgnn.plan.world import Movement, RehearsedExchange, RehearsedGrid
@@ -79,7 +80,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
     training = replace(share.config.train, epochs=epochs, evaluate_every=epochs, patience=0)
     config = replace(share.config, train=training)
     trace = TraceRecorder.off()
-    with RehearsedGrid(alone, share) as grid:
+    with RehearsedGrid(alone, share) as grid, reused_memory():
         set_threads(grid, config.run.threads)
         moved: list[Movement] = []
         products = _Products(grid, share, trace, moved)

@@ -10,6 +10,7 @@ grid and every wire format runs through it.
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, Volume
+from hpcgnn.kernels.reuse import empty
 from hpcgnn.sparse import DistCSR, LocalCSR, OperatorSize
 from hpcgnn.spmm.exchange import Exchange
 from hpcgnn.spmm.remote import RemoteHalf
@@ -111,7 +112,7 @@ class DistributedSpMM:
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
-        out = np.empty((shape[0], x.shape[1]), x.dtype)
+        out = empty((shape[0], x.shape[1]), x.dtype)
         fetch = fetched.start_fetch(x) if fetched is not None else None
         push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{direction}"):

@@ -5,6 +5,7 @@ import shutil
 from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree, sum_over_ranks
+from hpcgnn.kernels import reused_memory
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, write_checkpoint
 from hpcgnn.train.config import Config
@@ -107,7 +108,10 @@ class TrainingLoop:
         title = f"{config.model_name} seed {run.seed}"
         every = config.run.checkpoint_every
         stop = False
-        with EpochDisplay(title, config.train.epochs, active=self._grid.rank == 0) as display:
+        with (
+            reused_memory(),
+            EpochDisplay(title, config.train.epochs, active=self._grid.rank == 0) as display,
+        ):
             while not (run.finished or stop):
                 row, stop = run.run_epoch(self._stop.received is not None)
                 self._epochs_run += 1

@@ -6,6 +6,7 @@ import torch
 
 from hpcgnn.autograd import graph_linear
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.sparse import Transposed
 from hpcgnn.spmm import DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder
 from tests.ugly import block_row, ugly_matrix, uneven_starts
@@ -13,16 +14,24 @@ from tests.ugly import block_row, ugly_matrix, uneven_starts
 
 @pytest.mark.parametrize(("in_width", "out_width"), [(3, 40), (40, 3), (8, 8)])
 @pytest.mark.parametrize("needs_input", [False, True])
+@pytest.mark.parametrize("own", ["none", "input", "other"])
 def test_every_order_has_the_right_gradients(
-    comm: MPI.Intracomm, in_width: int, out_width: int, needs_input: bool
+    comm: MPI.Intracomm, in_width: int, out_width: int, needs_input: bool, own: str
 ) -> None:
     matrix = ugly_matrix(44, 83)
-    dense = torch.from_numpy(matrix.toarray())
+    forth, back = torch.from_numpy(matrix.toarray()), torch.from_numpy(matrix.T.toarray())
     rng = np.random.default_rng(in_width)
-    full = torch.from_numpy(rng.normal(size=(44, in_width))).requires_grad_(needs_input)
-    weight = torch.from_numpy(rng.normal(size=(out_width, in_width))).requires_grad_()
-    mixing = torch.from_numpy(rng.normal(size=(44, out_width)))
-    expected = dense @ full @ weight.t()
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.normal(size=shape)).requires_grad_()
+
+    full, bias, mixing = draw(44, in_width), draw(out_width), draw(44, out_width).detach()
+    full.requires_grad_(needs_input)
+    weights = [draw(out_width, in_width) for _ in range(3)]
+    other = draw(44, in_width)
+    rows = {"none": torch.zeros_like(full), "input": full, "other": other}[own]
+    expected = forth @ full @ weights[0].t() + back @ full @ weights[1].t()
+    expected = expected + rows @ weights[2].t() + bias
     (expected * mixing).sum().backward()
     trace = TraceRecorder.off()
     with ProcessGrid(comm) as grid:
@@ -30,15 +39,27 @@ def test_every_order_has_the_right_gradients(
         mine = slice(row_map.start, row_map.stop)
         part = block_row(matrix, row_map)
         operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
-        x = full.detach()[mine].clone().requires_grad_(needs_input)
-        own = weight.detach().clone().requires_grad_()
-        result = graph_linear(operator, x, own)
+        x, others = (each.detach()[mine].clone() for each in (full, other))
+        x.requires_grad_(needs_input)
+        others.requires_grad_()
+        copies = [each.detach().clone().requires_grad_() for each in (*weights, bias)]
+        result = graph_linear(
+            [operator, Transposed(operator)],
+            x,
+            copies[:2],
+            own={"none": None, "input": (x, copies[2]), "other": (others, copies[2])}[own],
+            bias=copies[3],
+        )
         (result * mixing[mine]).sum().backward()
-        total = torch.from_numpy(comm.allreduce(own.grad.numpy()))
+        known = [each for each in zip(copies, (*weights, bias), strict=True) if own != "none"]
+        for each, whole in known or [(copies[0], weights[0]), (copies[3], bias)]:
+            total = torch.from_numpy(comm.allreduce(each.grad.numpy()))
+            torch.testing.assert_close(total, whole.grad, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(result.detach(), expected.detach()[mine], rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(total, weight.grad, rtol=1e-11, atol=1e-11)
     if needs_input:
         torch.testing.assert_close(x.grad, full.grad[mine], rtol=1e-11, atol=1e-11)
+    if own == "other":
+        torch.testing.assert_close(others.grad, other.grad[mine], rtol=1e-11, atol=1e-11)
 
 
 def test_the_trace_names_the_order() -> None:
@@ -46,5 +67,6 @@ def test_the_trace_names_the_order() -> None:
     with ProcessGrid(MPI.COMM_SELF) as grid:
         part = block_row(ugly_matrix(20, 1), RowMap(np.array([0, 20], np.int64), 0))
         operator = DistributedSpMM(grid, part, make_exchange("aware", grid, part, trace), trace)
-        graph_linear(operator, torch.ones(20, 50, dtype=torch.float64), torch.ones(2, 50).double())
+        x, weight = torch.ones(20, 50, dtype=torch.float64), torch.ones(2, 50).double()
+        graph_linear([operator], x, [weight])
     assert trace.totals()["dense.project"]["count"] == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import activations_as, relu, rematerialised
+from hpcgnn.autograd import activations_as, relu, relu_, rematerialised
 
 
 def step(name: str, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor], int]:
@@ -89,6 +89,28 @@ def test_what_is_computed_again_does_not_wait(again: bool) -> None:
     )
     for own, other in zip(first.parameters(), expected, strict=True):
         torch.testing.assert_close(own.grad, other)
+
+
+def test_a_rectifier_in_place_keeps_one_array() -> None:
+    torch.manual_seed(3)
+    first, last = torch.nn.Linear(20, 64), torch.nn.Linear(64, 5)
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(400, 20))).float()
+    out = first(x)
+    place = out.data_ptr()
+    hidden = relu_(out)
+    assert hidden.data_ptr() == place
+    last(hidden).square().mean().backward()
+    expected = torch.autograd.grad(
+        last(torch.relu(first(x))).square().mean(), list(first.parameters())
+    )
+    for own, other in zip(first.parameters(), expected, strict=True):
+        torch.testing.assert_close(own.grad, other)
+
+
+def test_a_rectifier_in_place_refuses_what_others_saved() -> None:
+    out = torch.ones(3, 4, requires_grad=True).exp()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        relu_(out).sum().backward()
 
 
 def test_inputs_in_16_bits_are_not_computed_again() -> None:

@@ -1,0 +1,106 @@
+"""Memory of large results: fresh from the system, or left by results that are gone.
+
+The system clears pages before it hands them out, which takes longer than to fill them, and on
+virtual machines several times as long. Steps of training ask for the same sizes again and again.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcgnn.typing import Array
+
+__all__ = ["empty", "reused_memory"]
+
+_LEAST_BYTES = 1 << 18
+"""Smaller arrays are left to the allocator, which reuses memory of such sizes itself."""
+_MOST_WASTE = 1.25
+"""Bytes of reused memory over the bytes that are asked for, at most."""
+
+
+class _Reuse:
+    """Memory that comes back when the last array that uses it is gone.
+
+    It does not raise the peak: idle memory and memory in use together are never more than what has
+    been in use at one time.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[Array] = []
+        self._returned: list[Array] = []
+        self._used_bytes = self._peak_bytes = 0
+        self._closed = False
+
+    def empty(self, shape: tuple[int, ...], kind: np.dtype[np.generic]) -> Array:
+        """Return an uninitialised C-contiguous array."""
+        needed = math.prod(shape) * kind.itemsize
+        if needed < _LEAST_BYTES:
+            return np.empty(shape, kind)
+        self._collect()
+        memory = self._fitting(needed)
+        self._used_bytes += len(memory)
+        self._peak_bytes = max(self._peak_bytes, self._used_bytes)
+        # A root that does not own its memory: arrays made from it refer to it, not past it.
+        root = np.asarray(memory.data)
+        weakref.finalize(root, self._return, memory).atexit = False
+        return root[:needed].view(kind).reshape(shape)
+
+    def close(self) -> None:
+        """Give idle memory back to the system, and what returns later too."""
+        self._closed = True
+        self._returned.clear()
+        self._idle.clear()
+
+    def _return(self, memory: Array) -> None:
+        # May run at any point of any thread: it does one thing that no other can interrupt.
+        if not self._closed:
+            self._returned.append(memory)
+
+    def _collect(self) -> None:
+        while self._returned:
+            memory = self._returned.pop()
+            self._used_bytes -= len(memory)
+            self._idle.append(memory)
+
+    def _fitting(self, needed: int) -> Array:
+        fits = [i for i, m in enumerate(self._idle) if needed <= len(m) <= _MOST_WASTE * needed]
+        if fits:
+            return self._idle.pop(min(fits, key=lambda i: len(self._idle[i])))
+        idle_bytes = sum(map(len, self._idle))
+        while self._idle and self._used_bytes + idle_bytes + needed > self._peak_bytes:
+            idle_bytes -= len(self._idle.pop(0))
+        return np.empty(needed, np.uint8)
+
+
+_reuse: ContextVar[_Reuse | None] = ContextVar("reuse", default=None)
+
+
+@contextmanager
+def reused_memory() -> Iterator[None]:
+    """Let results lie in the memory of results that are gone, until the context ends.
+
+    Not collective.
+
+    What is still in use at the end stays valid. Threads that start inside do not take part.
+    """
+    mine = _Reuse()
+    token = _reuse.set(mine)
+    try:
+        yield
+    finally:
+        _reuse.reset(token)
+        mine.close()
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return an uninitialised C-contiguous array, on huge pages where it is large.
+
+    Not collective.
+    """
+    reuse = _reuse.get()
+    return np.empty(shape, dtype) if reuse is None else reuse.empty(shape, np.dtype(dtype))
