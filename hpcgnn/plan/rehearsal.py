@@ -16,9 +16,8 @@ from hpcgnn.plan.world import Movement, RehearsedExchange, RehearsedGrid
 from hpcgnn.sparse import AggregationOperator, DistCSR, Transposed
 from hpcgnn.spmm import DistributedAttention, DistributedSpMM
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.features import cast_features, scale_features
-from hpcgnn.train.label_inputs import label_columns
 from hpcgnn.train.local_graph import LocalGraph
+from hpcgnn.train.node_inputs import make_inputs
 from hpcgnn.train.node_task import NodeTask
 from hpcgnn.train.products import (
     DIRECTIONS,
@@ -120,14 +119,14 @@ class _Products:
     def __init__(
         self, grid: ProcessGrid, share: Share, trace: TraceRecorder, moved: list[Movement]
     ) -> None:
-        self.trace, self.node_ids = trace, share.node_ids
+        self.trace, self.node_ids = trace, share.nodes.original_id
         self._grid, self._share = grid, share
         exchange = share.config.exchange
         self._exchanges = {
             key: RehearsedExchange(grid, key, each, exchange, trace, moved.append)
             for key, each in share.patterns.items()
         }
-        ids = share.node_ids
+        ids = self.node_ids
         self._rows: tuple[LocalIndices, ...] = ()
         if Aggregations.MEAN_BY_RELATION in share.aggregations:
             self._rows = rows_by_relation(share.patterns["all"].block, np.ones(len(ids), np.bool_))
@@ -139,7 +138,7 @@ class _Products:
     def view(self) -> GraphView:
         """The view of all nodes of the rank."""
         sums = self._grid.sum_over_blocks
-        ids = self._share.node_ids
+        ids = self.node_ids
         return GraphView(self._operators, ids, sums, relation_rows=self._rows)
 
     def active_views(self, targets: Mask, depth: int) -> ActiveViews:
@@ -157,7 +156,7 @@ class _Products:
         share = self._share
         if f"{place} in" not in share.patterns and f"{place} out" not in share.patterns:
             return self.view.layer(0)
-        ids = share.node_ids[outputs], share.node_ids[inputs]
+        ids = self.node_ids[outputs], self.node_ids[inputs]
         operators: dict[Aggregations, AggregationOperator] = {}
         relation_rows: tuple[LocalIndices, ...] = ()
         for kind in share.aggregations:
@@ -197,12 +196,7 @@ def _scaled(block: DistCSR, kind: Aggregations, dtype: str) -> DistCSR:
 
 
 def _local_graph(grid: ProcessGrid, share: Share, products: "_Products") -> LocalGraph:
-    config = share.config
-    features = cast_features(grid, share.features, config.train.dtype)
-    scale = scale_features(grid, config.graph.normalize_features, features, None)
-    if config.train.label_augmentation > 0:
-        columns = label_columns(share.labels, share.split, share.facts.num_classes, features.dtype)
-        features = np.concatenate([features, columns], axis=1)
+    inputs = make_inputs(grid, share.config, share.facts, share.nodes, None)
     return LocalGraph(
         grid=grid,
         row_map=share.row_map,
@@ -210,10 +204,10 @@ def _local_graph(grid: ProcessGrid, share: Share, products: "_Products") -> Loca
         view=products.view,
         # The task asks for active views and the trace, which both kinds of products have.
         products=cast("AdjacencyProducts", products),
-        features=torch.from_numpy(features),
-        scale=scale,
-        labels=share.labels,
-        split=share.split,
+        features=inputs.features,
+        scales=inputs.scales,
+        labels=share.nodes.labels,
+        split=share.nodes.split,
         smoother=None,
         details={},
     )

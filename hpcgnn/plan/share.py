@@ -10,6 +10,7 @@ from hpcgnn.nn import Aggregations
 from hpcgnn.plan.traffic import BlockCover, Traffic, blocks_of, cover_block
 from hpcgnn.plan.whole import Pattern, WholeGraph
 from hpcgnn.sparse import DistCSR, LocalCSR, OperatorSize
+from hpcgnn.storage import NodeBlock
 from hpcgnn.train.config import Config
 from hpcgnn.train.local_graph import GraphFacts
 from hpcgnn.typing import Array, LocalIndices, Mask, Offsets
@@ -105,8 +106,8 @@ class Share:
         Its matrices by the keys of `WholeGraph.patterns`.
     sets
         The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
-    features, labels, split, node_ids
-        Of its nodes, as the store holds them.
+    nodes
+        Of the rank, as the store holds them.
     """
 
     config: Config
@@ -118,10 +119,7 @@ class Share:
     row_map: RowMap
     patterns: Mapping[str, PatternShare]
     sets: tuple[Mask, ...]
-    features: Array
-    labels: Array
-    split: Array
-    node_ids: Array
+    nodes: NodeBlock
 
 
 def make_share(
@@ -153,10 +151,6 @@ def make_share(
         num_entries = int(counted.entries.sum())
         size = OperatorSize(counted.num_rows, counted.num_columns, num_entries, counted.num_moved)
         shares[key] = PatternShare(mine, halves, size)
-    nodes = whole.read_nodes(row_map)
-    assert nodes.features is not None
-    assert nodes.labels is not None
-    assert nodes.split is not None
     sets = tuple(each[row_map.start : row_map.stop].copy() for each in whole.sets)
     return Share(
         config=config,
@@ -168,10 +162,7 @@ def make_share(
         row_map=row_map,
         patterns=shares,
         sets=sets,
-        features=nodes.features,
-        labels=nodes.labels,
-        split=nodes.split,
-        node_ids=nodes.original_id,
+        nodes=whole.read_nodes(row_map),
     )
 
 

@@ -13,8 +13,9 @@ from hpcgnn.train.adjacency import read_matrix, relation_names
 from hpcgnn.train.config import Config
 from hpcgnn.train.label_inputs import training_mask
 from hpcgnn.train.local_graph import GraphFacts, shape_for
+from hpcgnn.train.node_inputs import labelled_types
 from hpcgnn.train.products import DIRECTIONS, occupied_rows
-from hpcgnn.typing import Mask, Offsets
+from hpcgnn.typing import Array, Mask, Offsets
 
 __all__ = ["Pattern", "WholeGraph"]
 
@@ -65,29 +66,20 @@ class WholeGraph:
         row_map = RowMap(np.array([0, num_nodes], np.int64), 0)
         directed = not (store.undirected or config.graph.undirected)
         self.wanted, self._matrix = read_matrix(grid, config, store, row_map, directed)
-        self.facts = GraphFacts(
-            name=store.name,
-            fingerprint=store.fingerprint,
-            num_nodes=num_nodes,
+        self.targets, types = _read_targets(store)
+        names = [each.name for each in store.node_types]
+        self.facts = GraphFacts.of_store(
+            store,
             num_edges=self._matrix.nnz,
-            num_features=store.num_features,
-            num_classes=store.num_classes,
-            multi_label=store.multi_label,
             directed=directed,
-            num_parts=store.num_parts,
-            class_names=store.class_names,
             relations=relation_names(config, store, directed=directed),
+            labelled_types=labelled_types(grid, names, types, self.targets),
         )
         shape = shape_for(config, self.facts)
-        MODELS[config.model.name].check(shape)
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
         if Aggregations.MEAN_BY_RELATION in self.wanted:
             self._occupied = occupied_rows(self._matrix)
-        labels, split = (read(0, num_nodes) for read in (store.read_labels, store.read_split))
-        assert labels is not None
-        assert split is not None
-        self.targets = training_mask(labels, split)
         everything = np.ones(num_nodes, np.bool_)
         # The one plan of all nodes serves both directions.
         matrix = self._matrix
@@ -131,9 +123,19 @@ class WholeGraph:
         return restrict(self._matrix, self._plan, rows, columns)
 
 
+def _read_targets(store: GraphStore) -> tuple[Mask, Array | None]:
+    """Return a mask of the labelled training nodes, and the node types."""
+    labels, split, types = (
+        read(0, store.num_nodes) for read in (store.read_labels, store.read_split, store.read_types)
+    )
+    assert labels is not None
+    assert split is not None
+    return training_mask(labels, split), types
+
+
 def _require_node_data(store: GraphStore) -> None:
     there = {
-        "features": store.has_features,
+        "features": store.has_features or bool(store.node_types),
         "labels": store.has_labels,
         "split": store.has_split,
     }

@@ -23,16 +23,17 @@ class FeatureScale:
     mean: FloatArray
     deviation: FloatArray
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return it in the form that checkpoints hold."""
+    def tensors(self, name: str = "") -> dict[str, Tensor]:
+        """Return it in the form that checkpoints hold, under the name of a node type."""
+        prefix = f"{name}." if name else ""
         return {
-            "mean": torch.from_numpy(self.mean),
-            "deviation": torch.from_numpy(self.deviation),
+            f"{prefix}mean": torch.from_numpy(self.mean),
+            f"{prefix}deviation": torch.from_numpy(self.deviation),
         }
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "FeatureScale":
-        """Return what `tensors` gave."""
+        """Return what `tensors` gave, without the name."""
         return cls(tensors["mean"].numpy(), tensors["deviation"].numpy())
 
 
@@ -94,6 +95,8 @@ def _measure(grid: ProcessGrid, features: FloatArray) -> FeatureScale:
     total = features.sum(axis=0, dtype=np.float64)
     allreduce_sum(grid.layer, count)
     allreduce_sum(grid.layer, total)
+    # A node type may have no nodes.
+    count = np.maximum(count, 1)
     mean = total / count
     squares = np.zeros_like(mean)
     for block in _blocks(features):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hpcgnn.train.config import Config
-from hpcgnn.train.local_graph import LocalGraph
+from hpcgnn.train.local_graph import GraphFacts, LocalGraph
 
 __all__ = ["describe_graph_run", "summarise_graph"]
 
@@ -17,11 +17,18 @@ def describe_graph_run(graph: LocalGraph, config: Config, threads: int) -> str:
     edges = "directed edges" if facts.directed else "edges"
     return (
         f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, {facts.num_edges} {edges}, "
-        f"{facts.num_features} features, {facts.num_classes} classes; {grid.size} ranks with "
+        f"{_features(facts)}, {facts.num_classes} classes; {grid.size} ranks with "
         f"{threads} threads, {facts.num_parts} parts, {config.exchange.method} exchange, "
         f"{config.exchange.schedule} schedule, "
         f"replication {grid.replication}, {config.train.dtype}"
     )
+
+
+def _features(facts: GraphFacts) -> str:
+    if not facts.type_names:
+        return f"{facts.num_features} features"
+    widths = zip(facts.type_names, facts.type_features, strict=True)
+    return "features of " + ", ".join(f"{name} {width}" for name, width in widths)
 
 
 def summarise_graph(
@@ -54,6 +61,7 @@ def summarise_graph(
             "num_edges": facts.num_edges,
             "directed": facts.directed,
             "num_features": facts.num_features,
+            "node_types": _node_types(facts),
             "num_classes": facts.num_classes,
             "fingerprint": facts.fingerprint,
         },
@@ -65,3 +73,9 @@ def summarise_graph(
         },
         "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
     }
+
+
+def _node_types(facts: GraphFacts) -> list[dict[str, Any]]:
+    columns = facts.type_names, facts.type_nodes, facts.type_features
+    keys = ("name", "num_nodes", "num_features")
+    return [dict(zip(keys, each, strict=True)) for each in zip(*columns, strict=True)]

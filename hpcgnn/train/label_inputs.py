@@ -6,12 +6,15 @@ function of the seed, the epoch and the node's original id, so it is the same at
 ranks and after a resume.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn import kernels
 from hpcgnn.autograd import DropoutKey
+from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
@@ -70,7 +73,8 @@ class HiddenLabels:
     Parameters
     ----------
     features
-        (rows, F + C) whose last columns are labels; changed in place.
+        The last C columns are labels, of node types those that training nodes have; changed in
+        place.
     rows
         (T,) int64 the rows of the training nodes.
     node_ids
@@ -83,21 +87,48 @@ class HiddenLabels:
 
     def __init__(
         self,
-        features: Tensor,
+        features: NodeFeatures,
         rows: Tensor,
         node_ids: GlobalIndices,
         num_classes: int,
         share: float,
     ) -> None:
-        self._columns = features[:, features.shape[1] - num_classes :]
-        self._rows, self._ids, self._share = rows, np.ascontiguousarray(node_ids), share
-        self._labels = self._columns[rows]
+        self._ids, self._share = np.ascontiguousarray(node_ids), share
+        self._device = rows.device
+        self._tables = [
+            _Labels(table[:, table.shape[1] - num_classes :], places, chosen)
+            for table, places, chosen in _tables(features, rows)
+            if len(places)
+        ]
 
     def draw(self, key: DropoutKey) -> Tensor:
         """Hide labels in the features; return the mask (T,) of the training nodes to predict."""
         ones = np.ones((len(self._ids), 1), np.float32)
         kept = np.empty_like(ones)
         kernels.dropout_rows(ones, self._ids, key.at(_PLACE).word(), 1 - self._share, kept)
-        visible = torch.from_numpy(kept[:, 0] > 0).to(self._labels.device)
-        self._columns[self._rows] = self._labels * visible[:, None].to(self._labels.dtype)
+        visible = torch.from_numpy(kept[:, 0] > 0).to(self._device)
+        for each in self._tables:
+            each.show(visible)
         return ~visible
+
+
+class _Labels:
+    """The labels of some training nodes, in columns of one table of features."""
+
+    def __init__(self, columns: Tensor, places: Tensor, chosen: Tensor | slice) -> None:
+        self._columns, self._places, self._chosen = columns, places, chosen
+        self._labels = columns[places]
+
+    def show(self, visible: Tensor) -> None:
+        """Leave only the visible labels in the columns."""
+        mine = visible[self._chosen, None].to(self._labels.dtype)
+        self._columns[self._places] = self._labels * mine
+
+
+def _tables(
+    features: NodeFeatures, rows: Tensor
+) -> Iterable[tuple[Tensor, Tensor, Tensor | slice]]:
+    """Return tables, the places of training nodes there, and which of these they are."""
+    if isinstance(features, TypedRows):
+        return features.by_type(rows)
+    return [(features, rows, slice(None))]

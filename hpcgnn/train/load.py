@@ -3,21 +3,17 @@
 import difflib
 from collections.abc import Sequence
 
-import numpy as np
-
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS
-from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
+from hpcgnn.storage import GraphStore, assign_parts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.adjacency import read_products, relation_names
 from hpcgnn.train.config import Config
 from hpcgnn.train.device import open_device
-from hpcgnn.train.features import FeatureScale, cast_features, scale_features
-from hpcgnn.train.label_inputs import label_columns
+from hpcgnn.train.label_inputs import training_mask
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph, shape_for
+from hpcgnn.train.node_inputs import Scales, labelled_types, make_inputs
 from hpcgnn.train.smoothing import make_smoother
-from hpcgnn.typing import FloatArray
 
 __all__ = ["load_graph"]
 
@@ -28,7 +24,7 @@ def load_graph(
     trace: TraceRecorder,
     *,
     needs: Sequence[str] = ("features",),
-    scale: FeatureScale | None = None,
+    scales: Scales | None = None,
 ) -> LocalGraph:
     """Read this rank's share of the graph and prepare its products.
 
@@ -40,7 +36,7 @@ def load_graph(
         The ranks, the configuration, the recorder.
     needs
         Node data that the store must hold.
-    scale
+    scales
         For standardised features: what to scale by; None takes it from this graph.
 
     Raises
@@ -55,47 +51,42 @@ def load_graph(
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
         row_map = _share_rows(grid, config, store, needs)
-        with trace.span("read.nodes"):
-            with agree(grid.world):
-                nodes = store.read_nodes(row_map.start, row_map.stop)
-            assert nodes.features is not None
-            features = cast_features(grid, nodes.features, config.train.dtype)
-            scale = scale_features(grid, config.graph.normalize_features, features, scale)
+        with trace.span("read.nodes"), agree(grid.world):
+            nodes = store.read_nodes(row_map.start, row_map.stop)
         directed = not (store.undirected or config.graph.undirected)
         relations = relation_names(config, store, directed=directed)
         with trace.span("plan"):
             products, details = read_products(
                 grid, config, store, row_map, directed, trace, nodes.original_id, device
             )
-        if config.train.label_augmentation > 0:
-            features = _with_labels(features, nodes, store.num_classes)
         smoother = None
         if config.correct_and_smooth.enabled:
             with trace.span("plan.smoothing"):
                 smoother = make_smoother(grid, config, store, row_map, trace, nodes, device)
-        facts = GraphFacts(
-            name=store.name,
-            fingerprint=store.fingerprint,
-            num_nodes=store.num_nodes,
+        labelled: tuple[str, ...] = ()
+        if nodes.labels is not None and nodes.split is not None:
+            trains = training_mask(nodes.labels, nodes.split)
+            names = [each.name for each in store.node_types]
+            labelled = labelled_types(grid, names, nodes.types, trains)
+        facts = GraphFacts.of_store(
+            store,
             num_edges=grid.layer.allreduce(details["local_edges"]),
-            num_features=store.num_features,
-            num_classes=store.num_classes,
-            multi_label=store.multi_label,
             directed=directed,
-            num_parts=store.num_parts,
-            class_names=store.class_names,
             relations=relations,
+            labelled_types=labelled,
         )
         with agree(grid.world):
-            MODELS[config.model.name].check(shape_for(config, facts))
+            shape_for(config, facts)
+    with trace.span("read.features"):
+        inputs = make_inputs(grid, config, facts, nodes, scales)
     return LocalGraph(
         grid=grid,
         row_map=row_map,
         facts=facts,
         view=products.view,
         products=products,
-        features=device.tensor(features),
-        scale=scale,
+        features=inputs.features.to(device.place),
+        scales=inputs.scales,
         labels=nodes.labels,
         split=nodes.split,
         smoother=smoother,
@@ -104,20 +95,14 @@ def load_graph(
     )
 
 
-def _with_labels(features: FloatArray, nodes: NodeBlock, num_classes: int) -> FloatArray:
-    assert nodes.labels is not None
-    assert nodes.split is not None
-    columns = label_columns(nodes.labels, nodes.split, num_classes, features.dtype)
-    return np.concatenate([features, columns], axis=1)
-
-
 def _share_rows(
     grid: ProcessGrid, config: Config, store: GraphStore, needs: Sequence[str]
 ) -> RowMap:
     relations = config.graph.relations
     starts = None
     there = {
-        "features": store.has_features,
+        # Node types without features have learned vectors.
+        "features": store.has_features or bool(store.node_types),
         "labels": store.has_labels,
         "split": store.has_split,
     }

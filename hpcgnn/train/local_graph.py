@@ -1,11 +1,12 @@
 """What one rank holds of a graph: its rows, products, features."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.nn import MODELS, GraphView, ModelShape, NodeModel, make_model
+from hpcgnn.errors import InputError
+from hpcgnn.nn import MODELS, GraphView, ModelShape, NodeFeatures, NodeModel, make_model
+from hpcgnn.storage import GraphStore
 from hpcgnn.train.config import Config
 from hpcgnn.train.device import CPU, Device
 from hpcgnn.train.features import FeatureScale
@@ -19,7 +20,18 @@ __all__ = ["GraphFacts", "LocalGraph", "shape_for"]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFacts(Facts):
-    """Sizes of the graph, equal on all ranks; `relations` are those that the model tells apart."""
+    """Sizes of the graph, equal on all ranks.
+
+    Parameters
+    ----------
+    relations
+        Those that the model tells apart.
+    type_names, type_nodes, type_features
+        The node types, how many nodes each has, and how many features these have; empty without
+        types, otherwise `num_features` is 0.
+    labelled_types
+        Node types with labelled training nodes.
+    """
 
     num_nodes: int
     num_edges: int
@@ -30,6 +42,43 @@ class GraphFacts(Facts):
     num_parts: int
     class_names: tuple[str, ...]
     relations: tuple[str, ...] = ()
+    type_names: tuple[str, ...] = ()
+    type_nodes: tuple[int, ...] = ()
+    type_features: tuple[int, ...] = ()
+    labelled_types: tuple[str, ...] = ()
+
+    @classmethod
+    def of_store(
+        cls,
+        store: GraphStore,
+        *,
+        num_edges: int,
+        directed: bool,
+        relations: tuple[str, ...],
+        labelled_types: tuple[str, ...],
+    ) -> "GraphFacts":
+        """Return the sizes of a store's graph, as a configuration trains on it.
+
+        Not collective.
+        """
+        types = store.node_types
+        return cls(
+            name=store.name,
+            fingerprint=store.fingerprint,
+            num_nodes=store.num_nodes,
+            num_edges=num_edges,
+            num_features=store.num_features,
+            num_classes=store.num_classes,
+            multi_label=store.multi_label,
+            directed=directed,
+            num_parts=store.num_parts,
+            class_names=store.class_names,
+            relations=relations,
+            type_names=tuple(each.name for each in types),
+            type_nodes=tuple(each.num_nodes for each in types),
+            type_features=tuple(each.num_features for each in types),
+            labelled_types=labelled_types,
+        )
 
     @property
     def metric(self) -> str:
@@ -41,13 +90,30 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
     """Return the sizes and options of the model of `config` for a graph.
 
     Not collective.
+
+    Raises
+    ------
+    InputError
+        When options of the model do not fit the graph.
     """
+    model = config.model
+    if model.input_width and not facts.type_names:
+        raise InputError(
+            f"model.input_width = {model.input_width}: {facts.name} has no node types, and so no "
+            "input layers; leave it out"
+        )
     label_width = facts.num_classes if config.train.label_augmentation > 0 else 0
-    return config.model.shape(
-        num_features=facts.num_features + label_width,
+    shape = model.shape(
+        num_features=0 if facts.type_names else facts.num_features + label_width,
         num_classes=facts.num_classes,
         num_relations=max(len(facts.relations), 1),
+        type_features=tuple(
+            width + label_width * (name in facts.labelled_types)
+            for name, width in zip(facts.type_names, facts.type_features, strict=True)
+        ),
     )
+    MODELS[model.name].check(shape)
+    return shape
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,10 +131,10 @@ class LocalGraph:
     products
         What the operators are made of, for views of some nodes only.
     features
-        (N, F) in the training dtype, scaled as the configuration says; with label augmentation
-        (N, F + C), the labels of all training nodes behind the features.
-    scale
-        What the features were scaled by, where that comes from the graph.
+        Of the local nodes, scaled as the configuration says; with label augmentation the labels of
+        all training nodes behind them, see `hpcgnn.train.node_inputs`.
+    scales
+        What the features were scaled by, by node type, where that comes from the graph.
     labels, split
         (N,) or (N, C) and (N,) as the store holds them, None where it does not.
     smoother
@@ -84,8 +150,8 @@ class LocalGraph:
     facts: GraphFacts
     view: GraphView
     products: AdjacencyProducts
-    features: Tensor
-    scale: FeatureScale | None
+    features: NodeFeatures
+    scales: Mapping[str, FeatureScale]
     labels: Array | None
     split: Array | None
     smoother: Smoother | None

@@ -8,7 +8,7 @@ from hpcgnn.train.options import choice, option, require
 
 __all__ = ["ModelConfig"]
 
-_MODEL_SIZES = ("name", "hidden", "num_layers", "dropout", "input_dropout")
+_MODEL_SIZES = ("name", "hidden", "num_layers", "dropout", "input_dropout", "input_width")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +19,12 @@ class ModelConfig:
     hidden: int = option(128, "width of hidden layers")
     num_layers: int = option(2, "number of layers")
     dropout: float = option(0.5, "probability, for the input of every layer but the first")
-    input_dropout: float = option(0.0, "probability, for the features")
+    input_dropout: float = option(
+        0.0, "probability, for the features; with node types, for what their input layers give"
+    )
+    input_width: int = option(
+        0, "columns that the input layers of node types give; 0: model.hidden"
+    )
     norm: str = option("none", "none; batch, layer or graph: normalises every hidden layer")
     activation: str = option("relu", f"between layers: {', '.join(ACTIVATIONS)}")
     residual: bool = option(False, "add a layer's own input to its output")
@@ -45,7 +50,7 @@ class ModelConfig:
         require(self.num_layers >= 1, "model.num_layers", self.num_layers, "must be at least 1")
         require(self.heads >= 1, "model.heads", self.heads, "must be at least 1")
         require(0 <= self.teleport <= 1, "model.teleport", self.teleport, "must lie in [0, 1]")
-        for key in ("hops", "num_bases"):
+        for key in ("hops", "num_bases", "input_width"):
             value = getattr(self, key)
             require(value >= 0, f"model.{key}", value, "must not be negative")
         for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
@@ -56,7 +61,14 @@ class ModelConfig:
         shape = self.shape(num_features=1, num_classes=1, num_relations=bases)
         MODELS[self.name].check(shape)
 
-    def shape(self, *, num_features: int, num_classes: int, num_relations: int = 1) -> ModelShape:
+    def shape(
+        self,
+        *,
+        num_features: int,
+        num_classes: int,
+        num_relations: int = 1,
+        type_features: tuple[int, ...] = (),
+    ) -> ModelShape:
         """Return the sizes and options of the model on a graph with these sizes.
 
         Not collective.
@@ -67,6 +79,7 @@ class ModelConfig:
             num_features=num_features,
             num_classes=num_classes,
             num_relations=num_relations,
+            type_features=type_features,
             **options,
         )
 

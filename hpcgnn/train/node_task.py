@@ -12,7 +12,7 @@ from torch import Tensor
 from hpcgnn.autograd import DropoutKey, activations_as
 from hpcgnn.comm import raise_on_all
 from hpcgnn.errors import InputError
-from hpcgnn.nn import NodeModel
+from hpcgnn.nn import NodeFeatures, NodeModel, tensors_of
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.storage import Split
 from hpcgnn.train.config import Config
@@ -62,7 +62,8 @@ class NodeTask:
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
         self._compact, self._activations = config.exchange.active_sets, config.train.activations
-        self._train_view, self._train_features = graph.view, graph.features
+        self._train_view = graph.view
+        self._train_features: NodeFeatures = graph.features
         self._rows_in_features = self.train_rows
         self._hidden_labels: HiddenLabels | None = None
         self._prepared = False
@@ -109,7 +110,7 @@ class NodeTask:
         if not self._prepared:
             self._prepare()
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
-        resident = (self._train_features, *model.parameters())
+        resident = (*tensors_of(self._train_features), *model.parameters())
         with activations_as(self._activations, resident):
             logits_TC: Tensor = model(self._train_view, self._train_features, key)
         if not self._compact:
@@ -156,7 +157,8 @@ class NodeTask:
 
         Not collective.
         """
-        return {} if self.graph.scale is None else self.graph.scale.tensors()
+        scales = self.graph.scales.items()
+        return {key: value for name, each in scales for key, value in each.tensors(name).items()}
 
     def describe(self, threads: int) -> str:
         """Return the line that says what is about to run.

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, share_on_hosts
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, WITH_SELF_LOOPS
+from hpcgnn.nn import MODELS, WITH_SELF_LOOPS, NodeFeatures
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows, read_adjacency
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.config import Config
 from hpcgnn.train.device import CPU, Device
 from hpcgnn.train.node_task import NodeTask
+from hpcgnn.train.sampled_features import share_features
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 __all__ = ["HomeRows", "SampledGraph", "read_home", "share_whole"]
@@ -32,8 +33,10 @@ class HomeRows:
         What the model aggregates over, with self loops where it wants them.
     walked
         What samplers walk; the same object unless the graph is directed.
-    features, labels, trained, node_ids
-        (num_local, F), (num_local,) or (num_local, C), (num_local,) bool and int64.
+    features
+        Of the local nodes, on the CPU.
+    labels, trained, node_ids
+        (num_local,) or (num_local, C), (num_local,) bool and int64.
     device
         Where models run.
     """
@@ -41,7 +44,7 @@ class HomeRows:
     row_map: RowMap
     edges: PatternRows
     walked: PatternRows
-    features: FloatArray
+    features: NodeFeatures
     labels: Array
     trained: Array
     node_ids: GlobalIndices
@@ -65,7 +68,7 @@ class SampledGraph:
     node_ids
         (N,) int64 original ids.
     features, labels
-        (N, F), and (N,) int64 or (N, C) in the training dtype.
+        Of all nodes, and (N,) int64 or (N, C) in the training dtype.
     trained
         (N,) whether the loss counts the node.
     """
@@ -76,7 +79,7 @@ class SampledGraph:
     row_sums: FloatArray
     column_sums: FloatArray
     node_ids: GlobalIndices
-    features: Tensor
+    features: NodeFeatures
     labels: Tensor
     trained: Array
 
@@ -85,9 +88,9 @@ class SampledGraph:
         """Bytes of the arrays."""
         patterns = {id(each): each for each in (self.edges, self.walked)}.values()
         arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
-        arrays += [self.features.numpy(), self.labels.numpy()]
+        arrays.append(self.labels.numpy())
         arrays += [each for pattern in patterns for each in (pattern.indptr, pattern.indices)]
-        return sum(each.nbytes for each in arrays if each is not None)
+        return self.features.nbytes + sum(each.nbytes for each in arrays if each is not None)
 
 
 def read_home(grid: ProcessGrid, config: Config, task: NodeTask) -> HomeRows:
@@ -131,7 +134,7 @@ def read_home(grid: ProcessGrid, config: Config, task: NodeTask) -> HomeRows:
         row_map=graph.row_map,
         edges=edges,
         walked=walked,
-        features=graph.features.cpu().numpy(),
+        features=graph.features.to(torch.device("cpu")),
         labels=task.labels.cpu().numpy(),
         trained=trained,
         node_ids=graph.products.node_ids,
@@ -166,7 +169,6 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     row_sums = np.bincount(edges.entry_rows(), weights, minlength=num_nodes)
     column_sums = np.bincount(edges.indices, weights, minlength=num_nodes)
     nodes = {
-        "features": home.features,
         "labels": home.labels,
         "trained": home.trained,
         "ids": home.node_ids,
@@ -179,7 +181,7 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         row_sums=row_sums.astype(np.float64),
         column_sums=column_sums.astype(np.float64),
         node_ids=whole["ids"],
-        features=torch.from_numpy(whole["features"]),
+        features=share_features(grid, home.features),
         labels=torch.from_numpy(whole["labels"]),
         trained=whole["trained"],
     )

@@ -15,6 +15,7 @@ from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, redistribute
 from hpcgnn.errors import InputError
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows
+from hpcgnn.train.sampled_features import fetch_features
 from hpcgnn.train.sampled_graph import HomeRows, SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -98,7 +99,7 @@ def fetch_part(
         row_sums=np.bincount(edges.entry_rows(), weights, len(ids)).astype(np.float64),
         column_sums=np.bincount(edges.indices, weights, len(ids)).astype(np.float64),
         node_ids=_node_rows(requests, home.node_ids),
-        features=torch.from_numpy(_node_rows(requests, home.features)),
+        features=fetch_features(grid, home.features, requests),
         labels=torch.from_numpy(_node_rows(requests, home.labels)),
         trained=trained,
     )

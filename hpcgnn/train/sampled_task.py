@@ -16,7 +16,7 @@ from torch import Tensor
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, NodeModel
+from hpcgnn.nn import MODELS, REVERSED, Aggregations, GraphView, NodeFeatures, NodeModel
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.sampling import LayeredSample, Subgraph
 from hpcgnn.trace import TraceRecorder
@@ -48,7 +48,7 @@ class _Step:
     """
 
     view: GraphView
-    features: Tensor
+    features: NodeFeatures
     labels: Tensor
     size: int
     trained: Tensor | None = None
@@ -149,14 +149,15 @@ class SampledTask(NodeTask):
         labels, weights_T = graph.labels[nodes_N[trained_N]], None
         if view.weights is not None:
             weights_T = put(torch.from_numpy(view.weights).to(graph.features.dtype)[trained_N])
-        features_NF = put(graph.features[nodes_N])
-        return _Step(view.graph, features_NF, put(labels), 0, put(trained_N), weights_T)
+        features = graph.features[nodes_N].to(self.graph.device.place)
+        return _Step(view.graph, features, put(labels), 0, put(trained_N), weights_T)
 
     def _of_layers(self, sampling: Sampling, drawn: tuple[LayeredSample, int]) -> _Step:
         graph, put, (sample, size) = sampling.graph, self.graph.device.put, drawn
         view, inputs = sampling.views.of_layers(sample)
         labels = graph.labels[_rows(sample.layers[-1].outputs)]
-        return _Step(view, put(graph.features[_rows(inputs)]), put(labels), size)
+        features = graph.features[_rows(inputs)].to(self.graph.device.place)
+        return _Step(view, features, put(labels), size)
 
     def _subgraph_loss(
         self, ready: Callable[[], _Step], key: DropoutKey, model: NodeModel

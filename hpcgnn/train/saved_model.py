@@ -13,9 +13,9 @@ from hpcgnn.train.adjacency import relation_names
 from hpcgnn.train.checkpoint import Checkpoint, checkpoint_paths, read_checkpoint, read_state
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import load_config
-from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.load import load_graph
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
+from hpcgnn.train.node_inputs import scales_from
 
 __all__ = ["SavedModel", "best_seed", "load_saved_graph", "open_saved_model"]
 
@@ -152,9 +152,11 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         if grid.rank == 0:
             with GraphStore.open(config.graph.store) as store:
                 _check_fits(store, config, trained)
-    tensors = saved.checkpoint.features
-    scale = FeatureScale.from_tensors(tensors) if tensors else None
-    graph = load_graph(grid, config, trace, scale=scale)
+    graph = load_graph(grid, config, trace, scales=scales_from(saved.checkpoint.features))
+    if config.train.label_augmentation > 0:
+        with agree(grid.world):
+            here, there = graph.facts.labelled_types, trained.labelled_types
+            _require_equal(config.graph.store, "labelled node types", here, there)
     facts = dataclasses.replace(
         graph.facts,
         num_classes=trained.num_classes,
@@ -168,13 +170,22 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
     directed = not (store.undirected or config.graph.undirected)
     for what, here, there in (
         ("features a node", store.num_features, trained.num_features),
+        (
+            "node types with features",
+            tuple((each.name, each.num_features) for each in store.node_types),
+            tuple(zip(trained.type_names, trained.type_features, strict=True)),
+        ),
         # A graph without labels has no classes of its own.
         ("classes", store.num_classes or trained.num_classes, trained.num_classes),
         ("directed edges", directed, trained.directed),
         ("relations", relation_names(config, store, directed=directed), trained.relations),
     ):
-        if here != there:
-            raise InputError(
-                f"{store.path} does not fit the model: {what} {here}, but it was trained with "
-                f"{there}; convert the graph like the one it was trained on"
-            )
+        _require_equal(store.path, what, here, there)
+
+
+def _require_equal(store: str | Path, what: str, here: object, there: object) -> None:
+    if here != there:
+        raise InputError(
+            f"{store} does not fit the model: {what} {here}, but it was trained with {there}; "
+            "convert the graph like the one it was trained on"
+        )

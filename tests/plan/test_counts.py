@@ -37,6 +37,9 @@ CASES = {
     "appnp": ("model.hops=3",),
     "gin": ("exchange.method=push", "exchange.schedule=sequential", "exchange.prefetch=1"),
     "rgcn": ("exchange.method=joint", "model.num_bases=2"),
+    "rgcn, types": ("exchange.method=joint", "graph.normalize_features=standard"),
+    "sage, types": ("model.input_width=3", "train.label_augmentation=0.5"),
+    "gat, types and stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
 }
 
 
@@ -65,6 +68,8 @@ def check(comm: MPI.Intracomm, directory: Path, name: str, *settings: str) -> No
     graph = make_graph(weighted="stages" in options)
     if model == "rgcn":
         graph = graph.with_relations()
+    if "types" in options:
+        graph = graph.with_types()
     # The second rank may own nothing.
     method = "empty second" if "whole" in options and comm.size > 2 else "random"
     store = write_store(comm, directory, graph, method=method, parts=comm.size)

@@ -33,6 +33,7 @@ from hpcgnn.train.command import run_training
 from hpcgnn.train.config import Config
 from hpcgnn.train.config_file import load_config
 from hpcgnn.train.signals import StopRequest
+from tests.nn.typed import WIDTHS, type_numbers
 from tests.ugly import ugly_matrix
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
@@ -65,6 +66,8 @@ class Graph:
     weighted: bool
     ids: np.ndarray
     relations: Mapping[str, sp.csr_matrix] = field(default_factory=dict)
+    types: np.ndarray | None = None
+    type_features: Mapping[str, np.ndarray | None] = field(default_factory=dict)
 
     def with_relations(self) -> "Graph":
         """Return the graph with its edges dealt out to two relations and an empty one."""
@@ -79,6 +82,16 @@ class Graph:
             for name, mask in masks.items()
         }
         return replace(self, relations=relations)
+
+    def with_types(self) -> "Graph":
+        """Return the graph with types of nodes: one bare and without labels, one without nodes."""
+        types = type_numbers(len(self.ids), 8)
+        labels, split = self.labels.copy(), self.split.copy()
+        labels[types == 1] = -1
+        split[types == 2] = Split.TRAIN, Split.VALID, Split.TRAIN
+        parts = [self.features[types == t, :width] for t, width in enumerate(WIDTHS)]
+        features = {"plain": parts[0], "bare": None, "rare": parts[2], "absent": parts[3]}
+        return replace(self, labels=labels, split=split, types=types, type_features=features)
 
 
 def make_graph(
@@ -139,7 +152,9 @@ def write_store(
             name="planted",
             num_nodes=len(graph.ids),
             edges=edges,
-            features=graph.features,
+            features=graph.features if graph.types is None else None,
+            types=graph.types,
+            type_features=graph.type_features,
             labels=graph.labels,
             split=graph.split,
             original_id=graph.ids,

@@ -48,7 +48,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (Path.unlink, r"store.h5: cannot be opened \(No such file"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:3000]), r"store.h5: "),
     "not HDF5": (lambda path: path.write_text("a graph"), r"store.h5: is not an HDF5 file"),
-    "other version": (attribute("format_version", 2), r"store.h5: .*version"),
+    "other version": (attribute("format_version", 9), r"store.h5: .*version"),
     "flipped byte": (lambda path: flip_byte(path, "/nodes/features"), r"store.h5: /nodes/features"),
     "flipped index": (
         lambda path: flip_byte(path, "/adjacency/indices"),

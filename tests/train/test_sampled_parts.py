@@ -7,6 +7,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap, RowRequest
 from hpcgnn.errors import InputError
@@ -74,7 +75,7 @@ def home_of(grid: ProcessGrid, matrix: sp.csr_matrix, bounds: np.ndarray) -> Hom
         row_map=row_map,
         edges=rows,
         walked=rows,
-        features=features,
+        features=torch.from_numpy(features),
         labels=ids % 3,
         trained=np.ones(len(ids), np.bool_),
         node_ids=ids,
