@@ -4,7 +4,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,12 +13,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
     DEBIAN_FEATURES,
     DEBIAN_SPLIT_SEED,
+    GalleryGraph,
     RandomNodes,
     RmatEdges,
     debian_from_index,
     debian_packages,
     grid_edges,
     planted,
+    planted_types,
     write_streamed,
 )
 from hpcgnn.storage import GraphStore, StoreHeader, check_output
@@ -27,6 +29,7 @@ from hpcgnn.typing import GlobalIndices
 GRID_CHUNK = 1 << 20
 
 EdgeChunks: TypeAlias = Iterator[tuple[GlobalIndices, GlobalIndices]]
+Planted: TypeAlias = Callable[[int, int, int, int], GalleryGraph]
 
 
 def main() -> None:
@@ -47,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     kinds = cli.add_subparsers(title="kinds", metavar="KIND", required=True)
     add_rmat(kinds)
     add_grid3d(kinds)
-    add_planted(kinds)
+    add_planted(kinds, "planted", planted, "communities with power-law degrees")
+    text = "items, users and tags in communities, with features of their own or none"
+    add_planted(kinds, "planted-types", planted_types, text)
     add_debian(kinds)
     return cli
 
@@ -108,10 +113,11 @@ def add_grid3d(kinds: Any) -> None:
     add_streamed(cli)
 
 
-def add_planted(kinds: Any) -> None:
-    """Add the sub-command planted."""
-    text = "communities with power-law degrees whose labels a model can learn; made in memory"
-    cli = add_kind(kinds, "planted", text, generate_planted)
+def add_planted(kinds: Any, name: str, make: Planted, text: str) -> None:
+    """Add a sub-command for a graph with communities, which `make` returns."""
+    text = f"{text}; labels that a model can learn; made in memory"
+    cli = add_kind(kinds, name, text, generate_planted)
+    cli.set_defaults(make=make)
     cli.add_argument("--nodes", type=count, required=True, help="number of nodes")
     add_node_data(cli, 32, 8)
 
@@ -193,7 +199,7 @@ def generate_planted(options: argparse.Namespace) -> None:
     for name in ("nodes", "features", "classes"):
         if not getattr(options, name):
             raise InputError(f"--{name} 0: a planted graph needs at least 1")
-    graph = planted(options.nodes, options.classes, options.features, options.seed)
+    graph = options.make(options.nodes, options.classes, options.features, options.seed)
     graph.write(options.output, provenance())
 
 
@@ -228,6 +234,7 @@ def show(options: argparse.Namespace, seconds: float) -> None:
     """Print what the written store holds."""
     with GraphStore.open(options.output) as store:
         relations = {name: store.num_edges(name) for name in store.relations}
+        types = {each.name: each.num_nodes for each in store.node_types}
         summary = {
             "path": str(options.output),
             "name": store.name,
@@ -240,9 +247,10 @@ def show(options: argparse.Namespace, seconds: float) -> None:
             "seconds": round(seconds, 3),
         }
     if options.json:
-        print_json(summary | {"relations": relations})
+        print_json(summary | {"relations": relations, "node_types": types})
         return
-    named = [(f"edges: {name}", number) for name, number in relations.items() if name]
+    named = [(f"nodes: {name}", number) for name, number in types.items()]
+    named += [(f"edges: {name}", number) for name, number in relations.items() if name]
     print_table(str(options.output), ("property", "value"), [*summary.items(), *named])
 
 

@@ -13,6 +13,7 @@ from hpcgnn.gallery.debian_bundle import (
     debian_packages,
 )
 from hpcgnn.gallery.graph import GalleryGraph, random_split
+from hpcgnn.gallery.planted_types import planted_types
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import delaunay, empty, grid2d, grid3d, grid_edges, isolated, path, star
 from hpcgnn.gallery.streamed import RandomNodes, write_streamed
@@ -35,6 +36,7 @@ __all__ = [
     "lfr",
     "path",
     "planted",
+    "planted_types",
     "random_split",
     "rmat",
     "star",

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy import sparse
 from hpcgnn.storage import Split, store_from_arrays
 from hpcgnn.typing import FloatArray, GlobalIndices
 
-__all__ = ["GalleryGraph", "both_ways", "random_split", "simple_edges"]
+__all__ = ["Edges", "GalleryGraph", "both_ways", "random_split", "simple_edges"]
 
 Edges = tuple[GlobalIndices, GlobalIndices]
 
@@ -28,6 +28,9 @@ class GalleryGraph:
         untyped graph. Node dst aggregates from node src.
     features, labels, split
         (n, f) float; int32[n] of -1..classes-1; uint8[n] of `Split`; or None.
+    types, type_features
+        For a graph with node types, instead of features: uint8[n] positions in `type_features`,
+        which maps a type's name to (n_t, f_t) float, or to None for a type without features.
     node_names
         A name for each node, or none; a store does not keep them.
     undirected
@@ -38,6 +41,8 @@ class GalleryGraph:
     num_nodes: int
     edges: Mapping[str, Edges]
     features: FloatArray | None = None
+    types: NDArray[np.uint8] | None = None
+    type_features: Mapping[str, FloatArray | None] = field(default_factory=dict)
     labels: NDArray[np.int32] | None = None
     split: NDArray[np.uint8] | None = None
     class_names: tuple[str, ...] = ()
@@ -77,6 +82,8 @@ class GalleryGraph:
             num_nodes=self.num_nodes,
             edges=self.edges,
             features=self.features,
+            types=self.types,
+            type_features=self.type_features,
             labels=self.labels,
             split=self.split,
             class_names=self.class_names,

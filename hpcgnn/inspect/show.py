@@ -31,6 +31,9 @@ def show_plain(found: Mapping[str, Any]) -> None:
 def show_store(found: Mapping[str, Any]) -> None:
     """Print a store."""
     print_table("store", ("", "value"), store_rows(found))
+    kinds = [(kind["name"], kind["nodes"], features_text(kind)) for kind in found["node_types"]]
+    if kinds:
+        print_table("node types", ("node type", "nodes", "features"), kinds)
     columns = ("relation", "edges", "weights", "min", "median", "mean", "max", "empty rows")
     rows = []
     for each in found["relations"]:
@@ -69,8 +72,8 @@ def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for key in ("path", "name", "fingerprint", "num_nodes", "num_edges", "undirected"):
         yield key, found[key]
     yield "isolated nodes", found["isolated_nodes"]
-    features, split, parts = found["features"], found["split"], found["parts"]
-    yield "features", f"{features['columns']} x {features['dtype']}" if features else "none"
+    split, parts = found["split"], found["parts"]
+    yield "features", "by node type" if found["node_types"] else features_text(found["features"])
     yield "classes", classes_text(found)
     yield "split", ", ".join(f"{k} {v}" for k, v in split.items()) if split else "none"
     yield "parts", parts["count"]
@@ -82,6 +85,13 @@ def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "provenance", text(found["provenance"])
     yield "bytes on disk", found["bytes_on_disk"]
     yield "checksums", "compared, all match" if found["verified"] else "not compared (--verify)"
+
+
+def features_text(features: Mapping[str, Any] | None) -> str:
+    """Return columns and type of features, or that there are none."""
+    if features is None or features["dtype"] is None:
+        return "none"
+    return f"{features['columns']} x {features['dtype']}"
 
 
 def classes_text(found: Mapping[str, Any]) -> str:

@@ -38,6 +38,15 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
             "isolated_nodes": int(store.num_nodes - np.count_nonzero(touched)),
             "relations": relations,
             "features": describe_features(store),
+            "node_types": [
+                {
+                    "name": each.name,
+                    "nodes": each.num_nodes,
+                    "columns": each.num_features,
+                    "dtype": None if each.dtype is None else str(each.dtype),
+                }
+                for each in store.node_types
+            ],
             "multi_label": store.multi_label,
             **describe_nodes(store),
             "parts": describe_parts(store, degrees),
@@ -75,7 +84,7 @@ def describe_relation(
 
 
 def describe_features(store: GraphStore) -> dict[str, Any] | None:
-    """Return columns and type of the features."""
+    """Return columns and type of the one matrix of features."""
     if store.feature_dtype is None:
         return None
     return {"columns": store.num_features, "dtype": str(store.feature_dtype)}

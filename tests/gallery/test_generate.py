@@ -65,6 +65,21 @@ def test_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(nodes.split, expected.split)
 
 
+def test_planted_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "types.h5"
+    chosen = ["--nodes", 101, "--classes", 3, "--features", 4, "--seed", 9]
+    run(monkeypatch, out, "planted-types", *chosen, "--json")
+    assert json.loads(capsys.readouterr().out)["node_types"] == {"item": 51, "user": 35, "tag": 15}
+    expected = gallery.planted_types(101, 3, 4, 9)
+    with GraphStore.open(out) as store:
+        nodes = store.read_nodes(0, 101)
+        assert [each.num_features for each in store.node_types] == [4, 3, 0]
+    assert np.array_equal(nodes.types, expected.types)
+    assert np.array_equal(nodes.type_features[1], expected.type_features["user"])
+
+
 def test_debian_packages_from_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.__main__ import main
+from hpcgnn.inspect.show import show
 from hpcgnn.storage import StoreHeader, StoreWriter, store_from_arrays
 
 
@@ -69,6 +70,28 @@ def test_isolated_nodes_of_an_undirected_graph(tmp_path: Path) -> None:
     assert (found["features"], found["classes"], found["split"]) == (None, [], None)
     assert found["unlabelled_nodes"] is None
     assert (found["parts"]["count"], found["partition"]) == (1, {})
+
+
+def test_node_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.h5"
+    store_from_arrays(
+        path,
+        name="t",
+        num_nodes=3,
+        edges={"r": ([0], [1])},
+        types=[1, 0, 1],
+        type_features={"a": None, "bb": np.ones((2, 7), np.float16)},
+    )
+    found = inspect_path(path)
+    assert found["features"] is None
+    assert found["node_types"] == [
+        {"name": "a", "nodes": 1, "columns": 0, "dtype": None},
+        {"name": "bb", "nodes": 2, "columns": 7, "dtype": "float16"},
+    ]
+    show(found)
+    shown = capsys.readouterr().out
+    assert "by node type" in shown
+    assert "7 x float16" in shown
 
 
 def test_multi_label(tmp_path: Path) -> None:
