@@ -5,7 +5,7 @@ which rows to whom, and `collective` keeps errors from leaving ranks behind.
 """
 
 from hpcgnn.comm.arguments import RankArgumentParser
-from hpcgnn.comm.buffers import BufferPool
+from hpcgnn.comm.buffers import BufferPool, LiveBytes
 from hpcgnn.comm.collective import (
     CollectiveInputError,
     Communicator,
@@ -24,7 +24,13 @@ from hpcgnn.comm.request import RowRequest
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
 from hpcgnn.comm.stages import Message, Stage, shift_times
-from hpcgnn.comm.sums import allreduce_sum, start_broadcast, start_reduce, sum_over_ranks
+from hpcgnn.comm.sums import (
+    allreduce_max,
+    allreduce_sum,
+    start_broadcast,
+    start_reduce,
+    sum_over_ranks,
+)
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
 
@@ -34,6 +40,7 @@ __all__ = [
     "CommPlan",
     "Communicator",
     "HostMemory",
+    "LiveBytes",
     "Message",
     "ProcessGrid",
     "RankArgumentParser",
@@ -44,6 +51,7 @@ __all__ = [
     "Volume",
     "agree",
     "all_ranks",
+    "allreduce_max",
     "allreduce_sum",
     "bcast",
     "raise_on_all",

@@ -147,6 +147,14 @@ class ProcessGrid:
         mine = self.hosts == self.hosts[self.layer.rank]
         return np.flatnonzero(mine).astype(np.int32)
 
+    @property
+    def local_rank(self) -> int:
+        """How many ranks of the whole grid before this one are on its host.
+
+        Collective.
+        """
+        return self.world.allgather(self._host)[: self.rank].count(self._host)
+
     def host_memory(self) -> HostMemory:
         """Return the memory that the ranks of this layer on this host share.
 

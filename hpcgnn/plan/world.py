@@ -14,11 +14,13 @@ from hpcgnn.comm import CommPlan, ProcessGrid, Stage, Transfer, Volume
 from hpcgnn.plan.share import Messages, PatternShare, Share
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import (
+    Carrier,
     Combine,
     Fetch,
     GhostExchange,
     Ghosts,
     Halves,
+    HostCarrier,
     PlannedExchange,
     Push,
     RemoteHalf,
@@ -141,7 +143,7 @@ class _Counted:
 
     def __init__(self, inner: GhostExchange, log: Log, pattern: str, half: str) -> None:
         self._inner, self._log, self._pattern, self._half = inner, log, pattern, half
-        self.wire, self.sequential = inner.wire, inner.sequential
+        self.wire, self.sequential, self.carrier = inner.wire, inner.sequential, inner.carrier
         self.split, self.split_push = inner.split, inner.split_push
         self.ghosts_of, self.push_ghosts_of = inner.ghosts_of, inner.push_ghosts_of
         self.volume = inner.volume
@@ -196,6 +198,7 @@ class RehearsedExchange:
         log: Log,
     ) -> None:
         self._grid, self._key, self._config = grid, key, config
+        self.carrier: Carrier = HostCarrier(grid)
         self._trace, self._log, self._halves = trace, log, share.halves
         block, halves = share.block, share.halves
         used = np.zeros(len(block.ghosts), np.bool_)
@@ -240,7 +243,7 @@ class RehearsedExchange:
         made: GhostExchange
         if config.schedule == "sequential":
             schedule = Schedule(sequential=True, prefetch=config.prefetch)
-            made = StagedExchange(self._grid, ghosts, wire, self._trace, schedule)
+            made = StagedExchange(self._grid, ghosts, wire, self._trace, schedule, self.carrier)
         else:
-            made = PlannedExchange(self._grid, ghosts, wire, self._trace)
+            made = PlannedExchange(self._grid, ghosts, wire, self._trace, self.carrier)
         return _Counted(made, self._log, self._key, half)

@@ -8,8 +8,9 @@
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.dynamic_scores import DynamicScores
-from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.local import MAIN, LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.sparse.memory import LocalMatrix, Memory
 from hpcgnn.sparse.normalise import column_mean, row_mean, symmetric, unscaled
 from hpcgnn.sparse.operator import (
     AggregationOperator,
@@ -26,6 +27,7 @@ from hpcgnn.sparse.shared_heads import InputGradients, SharedHeads, WholePattern
 from hpcgnn.sparse.softmax import SoftmaxState
 
 __all__ = [
+    "MAIN",
     "AdditiveScores",
     "AggregationOperator",
     "AttentionOperator",
@@ -37,6 +39,8 @@ __all__ = [
     "Gradients",
     "InputGradients",
     "LocalCSR",
+    "LocalMatrix",
+    "Memory",
     "OperatorSize",
     "PatternRows",
     "RankSums",

@@ -1,15 +1,19 @@
-"""A CSR matrix in the memory of a GPU."""
+"""The memory of a GPU, and a CSR matrix in it."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+from numpy.typing import DTypeLike
 
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.arguments import Half
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
 from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.typing import Array
 
-__all__ = ["DeviceCSR"]
+__all__ = ["DeviceCSR", "DeviceMemory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +61,33 @@ class DeviceCSR:
             rule=rule,
         )
 
+    @property
+    def memory(self) -> "DeviceMemory":
+        """That of the current device."""
+        return DeviceMemory(self.rule)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the whole matrix."""
+        return self.host.shape
+
+    @cached_property
+    def with_all_rows(self) -> "DeviceCSR":
+        """The same matrix with every row stored, made at the first use and kept."""
+        if self.rows is None:
+            return self
+        return DeviceCSR.upload(self.host.with_all_rows, self.rule)
+
     @cached_property
     def transposed(self) -> "DeviceCSR":
         """The transpose on the device, made at the first use and kept."""
         return DeviceCSR.upload(self.host.transposed, self.rule)
+
+    @cached_property
+    def attention_options(self) -> dict[str, Any]:
+        """The groups that attention cuts rows into, made at the first use and kept."""
+        groups = cuda.neighbor_groups(self.host.indptr, cuda.ATTENTION_GROUP_SIZE)
+        return {"groups": cuda.DeviceGroups.upload(groups)}
 
     def groups(self, width: int) -> cuda.DeviceGroups:
         """Return the groups for products with `width` columns, made at the first use and kept.
@@ -107,3 +134,44 @@ class DeviceCSR:
             half=half,
             groups=self.groups(x.shape[1]),
         )
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Arrays and matrices of the current device; a `Memory`.
+
+    Parameters
+    ----------
+    rule
+        Chooses the size of the neighbour groups of products.
+    """
+
+    rule: GroupRule = PAPER_RULE
+
+    kernels = cuda
+
+    @property
+    def arrays(self) -> Any:
+        """CuPy."""
+        return load_cupy()
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
+        """Return an uninitialised array; CuPy reuses memory by itself.
+
+        Not collective.
+        """
+        return load_cupy().empty(shape, dtype)
+
+    def put(self, array: Array) -> DeviceArray:
+        """Return a copy on the current device.
+
+        Not collective.
+        """
+        return load_cupy().asarray(array)
+
+    def matrix(self, block: LocalCSR) -> DeviceCSR:
+        """Return a copy on the current device.
+
+        Not collective.
+        """
+        return DeviceCSR.upload(block, self.rule)

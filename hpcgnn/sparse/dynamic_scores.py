@@ -1,10 +1,7 @@
 """Scores that weigh the sum of both nodes' features after the rectifier (GATv2)."""
 
-import numpy as np
-
-from hpcgnn import kernels
 from hpcgnn.kernels.arguments import Half
-from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.memory import LocalMatrix
 from hpcgnn.sparse.scores import BlockDraw, Gradients, kernel_draw
 from hpcgnn.sparse.softmax import SoftmaxState
 from hpcgnn.typing import Array, FloatArray
@@ -18,7 +15,7 @@ class DynamicScores:
     Parameters
     ----------
     weights
-        (H, D) a; targets are (R, H * D).
+        (H, D) a, C-contiguous; targets are (R, H * D).
     slope
         Of the rectifier for negative sums.
     """
@@ -26,12 +23,12 @@ class DynamicScores:
     narrow_targets = False
 
     def __init__(self, weights: FloatArray, slope: float) -> None:
-        self.weights, self._slope = np.ascontiguousarray(weights), slope
+        self.weights, self._slope = weights, slope
         self.heads = len(weights)
 
     def forward(
         self,
-        block: LocalCSR,
+        block: LocalMatrix,
         values: Array,
         targets: FloatArray,
         state: SoftmaxState,
@@ -43,7 +40,7 @@ class DynamicScores:
         Not collective.
         """
         weight_draw, edge_draw = kernel_draw(draw, block)
-        kernels.attention_v2_forward(
+        block.memory.kernels.attention_v2_forward(
             block.indptr,
             block.indices,
             values,
@@ -57,12 +54,13 @@ class DynamicScores:
             dropout=weight_draw,
             edge_dropout=edge_draw,
             half=half,
+            **block.attention_options,
         )
 
     def backward(
         self,
-        block: LocalCSR,
-        transposed: LocalCSR,
+        block: LocalMatrix,
+        transposed: LocalMatrix,
         values: Array,
         targets: FloatArray,
         saved: tuple[FloatArray, FloatArray, FloatArray],
@@ -75,7 +73,7 @@ class DynamicScores:
         Not collective.
         """
         weight_draw, edge_draw = kernel_draw(draw, block)
-        kernels.attention_v2_backward_rows(
+        block.memory.kernels.attention_v2_backward_rows(
             block.indptr,
             block.indices,
             values,
@@ -89,9 +87,10 @@ class DynamicScores:
             dropout=weight_draw,
             edge_dropout=edge_draw,
             half=half,
+            **block.attention_options,
         )
         weight_draw, edge_draw = kernel_draw(draw, None)
-        kernels.attention_v2_backward_columns(
+        transposed.memory.kernels.attention_v2_backward_columns(
             transposed.indptr,
             transposed.indices,
             values,
@@ -103,4 +102,5 @@ class DynamicScores:
             dropout=weight_draw,
             edge_dropout=edge_draw,
             half=half,
+            **transposed.attention_options,
         )

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpcgnn import kernels
 from hpcgnn.kernels.arguments import Half
+from hpcgnn.kernels.reuse import empty
+from hpcgnn.sparse.memory import Memory
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
 
-__all__ = ["LocalCSR"]
+__all__ = ["MAIN", "LocalCSR", "MainMemory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,11 @@ class LocalCSR:
     values: FloatArray | None
     shape: tuple[int, int]
     rows: LocalIndices | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """Main memory."""
+        return MAIN
 
     @property
     def nnz(self) -> int:
@@ -128,6 +137,11 @@ class LocalCSR:
             indices = self.rows[indices]
         return LocalCSR(indptr, indices, values, (self.shape[1], self.shape[0]))
 
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """Nothing: the kernels of main memory balance rows by themselves."""
+        return {}
+
     def matmul(
         self, x: Array, out: Array, *, accumulate: bool = False, half: Half | None = None
     ) -> None:
@@ -157,3 +171,35 @@ class LocalCSR:
             accumulate=accumulate,
             half=half,
         )
+
+
+class MainMemory:
+    """NumPy's arrays; a `Memory`."""
+
+    kernels = kernels
+    arrays = np
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Return an uninitialised array, see `hpcgnn.kernels.reuse`.
+
+        Not collective.
+        """
+        return empty(shape, dtype)
+
+    def put(self, array: Array) -> Array:
+        """Return the array.
+
+        Not collective.
+        """
+        return array
+
+    def matrix(self, block: LocalCSR) -> LocalCSR:
+        """Return the matrix.
+
+        Not collective.
+        """
+        return block
+
+
+MAIN = MainMemory()
+"""The memory of this process."""

@@ -9,11 +9,9 @@ and the backward pass.
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from hpcgnn import kernels
 from hpcgnn.kernels.arguments import Half
-from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.memory import LocalMatrix
 from hpcgnn.sparse.softmax import SoftmaxState
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
@@ -93,7 +91,7 @@ class Scores(Protocol):
 
     def forward(
         self,
-        block: LocalCSR,
+        block: LocalMatrix,
         values: Array,
         targets: FloatArray,
         state: SoftmaxState,
@@ -108,8 +106,8 @@ class Scores(Protocol):
 
     def backward(
         self,
-        block: LocalCSR,
-        transposed: LocalCSR,
+        block: LocalMatrix,
+        transposed: LocalMatrix,
         values: Array,
         targets: FloatArray,
         saved: tuple[FloatArray, FloatArray, FloatArray],
@@ -154,7 +152,7 @@ class AdditiveScores:
 
     def forward(
         self,
-        block: LocalCSR,
+        block: LocalMatrix,
         values: Array,
         targets: FloatArray,
         state: SoftmaxState,
@@ -166,11 +164,11 @@ class AdditiveScores:
         Not collective.
         """
         weight_draw, edge_draw = kernel_draw(draw, block)
-        kernels.attention_forward(
+        block.memory.kernels.attention_forward(
             block.indptr,
             block.indices,
             values,
-            self._sources(values, half),
+            self._sources(block, values, half),
             targets,
             state.top,
             state.total,
@@ -180,12 +178,13 @@ class AdditiveScores:
             dropout=weight_draw,
             edge_dropout=edge_draw,
             half=half,
+            **block.attention_options,
         )
 
     def backward(
         self,
-        block: LocalCSR,
-        transposed: LocalCSR,
+        block: LocalMatrix,
+        transposed: LocalMatrix,
         values: Array,
         targets: FloatArray,
         saved: tuple[FloatArray, FloatArray, FloatArray],
@@ -199,12 +198,13 @@ class AdditiveScores:
         """
         del block
         weight_draw, edge_draw = kernel_draw(draw, None)
-        by_source = np.zeros((len(values), self.heads), targets.dtype)
-        kernels.attention_backward(
+        memory = transposed.memory
+        by_source = memory.arrays.zeros((values.shape[0], self.heads), targets.dtype)
+        memory.kernels.attention_backward(
             transposed.indptr,
             transposed.indices,
             values,
-            self._sources(values, half),
+            self._sources(transposed, values, half),
             targets,
             *saved,
             gradients.values,
@@ -216,16 +216,18 @@ class AdditiveScores:
             dropout=weight_draw,
             edge_dropout=edge_draw,
             half=half,
+            **transposed.attention_options,
         )
 
-    def _sources(self, values: Array, half: Half | None) -> FloatArray:
-        found = np.empty((len(values), self.heads), self.weights.dtype)
-        kernels.attention_scores(values, self.weights, found, half=half)
+    def _sources(self, block: LocalMatrix, values: Array, half: Half | None) -> FloatArray:
+        memory = block.memory
+        found: FloatArray = memory.arrays.empty((values.shape[0], self.heads), self.weights.dtype)
+        memory.kernels.attention_scores(values, self.weights, found, half=half)
         return found
 
 
 def kernel_draw(
-    draw: BlockDraw | None, block: LocalCSR | None
+    draw: BlockDraw | None, block: LocalMatrix | None
 ) -> tuple[kernels.WeightDropout | None, tuple[int, float] | None]:
     """Return a draw as the kernels take it, for the stored rows of a block or for all rows.
 

@@ -6,16 +6,29 @@ replicas all join in the same way (the running maximum of the SAR paper, section
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn import kernels
-from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels.arguments import Half
+from hpcgnn.sparse.local import MAIN
+from hpcgnn.sparse.memory import Memory
 from hpcgnn.typing import Array, FloatArray, LocalIndices
 
-__all__ = ["SoftmaxState", "pack", "packed_width", "to_wire", "unpack", "widen"]
+__all__ = ["Replicas", "SoftmaxState", "pack", "packed_width", "to_wire", "unpack", "widen"]
+
+
+class Replicas(Protocol):
+    """The copies of a block row, which add up."""
+
+    def sum_over_replicas(self, partial: Array) -> None:
+        """Replace `partial` by the sum over the replicas; collective."""
+        ...
+
+    def max_over_replicas(self, values: Array) -> None:
+        """Replace `values` by the largest over the replicas; collective."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,34 +48,42 @@ class SoftmaxState:
     top: FloatArray
     total: FloatArray
     out: FloatArray
+    memory: Memory = MAIN
 
     @classmethod
-    def empty(cls, num_rows: int, heads: int, width: int, dtype: DTypeLike) -> "SoftmaxState":
+    def empty(
+        cls, num_rows: int, heads: int, width: int, dtype: DTypeLike, memory: Memory = MAIN
+    ) -> "SoftmaxState":
         """Return the state of no edges for values of `width` = H * D columns."""
-        top = np.full((num_rows, heads), -np.inf, dtype)
-        return cls(top, np.zeros_like(top), np.empty((num_rows, width), dtype))
+        arrays = memory.arrays
+        top = arrays.full((num_rows, heads), -np.inf, dtype)
+        total = arrays.zeros(top.shape, dtype)
+        return cls(top, total, arrays.empty((num_rows, width), dtype), memory)
 
     def merge_finished(self, rows: LocalIndices, out: FloatArray, lse: FloatArray) -> None:
         """Merge finished states of some rows: their results and log-sum-exps."""
         total = (lse > -np.inf).astype(lse.dtype)
-        kernels.attention_merge(rows, lse, total, out, self.top, self.total, self.out)
+        state = self.top, self.total, self.out
+        self.memory.kernels.attention_merge(rows, lse, total, out, *state)
 
-    def merge_replicas(self, grid: ProcessGrid) -> None:
+    def merge_replicas(self, replicas: Replicas) -> None:
         """Merge the states of all replicas of this block row.
 
         Collective.
         """
+        arrays = self.memory.arrays
         own = self.top.copy()
-        grid.max_over_replicas(self.top)
+        replicas.max_over_replicas(self.top)
         seen = own > -np.inf
-        factor = np.exp(np.subtract(own, self.top, out=np.full_like(own, -np.inf), where=seen))
+        below = arrays.where(seen, own, 0) - arrays.where(seen, self.top, 0)
+        factor = arrays.where(seen, arrays.exp(below), 0)
         by_head = self.out.reshape(*own.shape, self.out.shape[1] // own.shape[1])
         # What no edge has written to may be anything, not a number among it.
         by_head[~seen] = 0
         by_head *= factor[:, :, None]
-        np.multiply(self.total, factor, out=self.total)
-        grid.sum_over_replicas(self.total)
-        grid.sum_over_replicas(self.out)
+        self.total[:] *= factor
+        replicas.sum_over_replicas(self.total)
+        replicas.sum_over_replicas(self.out)
 
     def finish(self, into: FloatArray | None = None, bias: FloatArray | None = None) -> None:
         """Turn `top` into the log-sum-exp, and write the result plus a bias.
@@ -74,10 +95,16 @@ class SoftmaxState:
         bias
             (H * D,); None: nothing.
         """
-        kernels.attention_finish(self.top, self.total, self.out, into=into, bias=bias)
+        state = self.top, self.total, self.out
+        self.memory.kernels.attention_finish(*state, into=into, bias=bias)
 
 
-def pack(wide: Sequence[FloatArray], narrow: Sequence[FloatArray], half: Half | None) -> FloatArray:
+def pack(
+    wide: Sequence[FloatArray],
+    narrow: Sequence[FloatArray],
+    half: Half | None,
+    memory: Memory = MAIN,
+) -> FloatArray:
     """Return arrays side by side, for one exchange.
 
     Not collective.
@@ -91,15 +118,20 @@ def pack(wide: Sequence[FloatArray], narrow: Sequence[FloatArray], half: Half | 
         a rounded part and the rest.
     half
         What the wire rounds to, or None.
+    memory
+        Where the arrays are.
     """
-    if half is None or narrow[0].dtype != np.float32:
-        return np.concatenate([*wide, *narrow], axis=1)
-    parts = []
-    for each in narrow:
-        rounded = widen(to_wire(each, half), half)
-        rest = np.subtract(each, rounded, out=np.zeros_like(each), where=np.isfinite(rounded))
-        parts += [rounded, rest]
-    return np.concatenate([*wide, *parts], axis=1)
+    arrays = memory.arrays
+    parts = list(narrow)
+    if half is not None and narrow[0].dtype == np.float32:
+        parts = []
+        for each in narrow:
+            rounded = widen(to_wire(each, half, memory), half)
+            finite = arrays.isfinite(rounded)
+            rest = arrays.where(finite, each, 0) - arrays.where(finite, rounded, 0)
+            parts += [rounded, rest]
+    packed: FloatArray = arrays.concatenate([*wide, *parts], axis=1)
+    return packed
 
 
 def unpack(
@@ -140,15 +172,15 @@ def packed_width(wide: int, narrow: int, half: Half | None, dtype: DTypeLike) ->
 def widen(rows: Array, half: Half | None) -> FloatArray:
     """Return rows from the wire as a new C-contiguous array of float32, or float64 if they are."""
     if rows.dtype != np.uint16:
-        return np.array(rows, order="C")
+        return rows.copy(order="C")
     if half == "float16":
         return rows.view(np.float16).astype(np.float32, order="C")
     return (rows.astype(np.uint32, order="C") << 16).view(np.float32)
 
 
-def to_wire(rows: FloatArray, half: Half) -> Array:
+def to_wire(rows: FloatArray, half: Half, memory: Memory = MAIN) -> Array:
     """Return float32 rows rounded to 16 bits."""
-    rounded = np.empty(rows.shape, np.uint16)
-    every = np.arange(len(rows), dtype=np.int32)
-    kernels.gather_rows(np.ascontiguousarray(rows), every, rounded, half=half)
+    arrays = memory.arrays
+    rounded: Array = arrays.empty(rows.shape, np.uint16)
+    memory.kernels.gather_rows(arrays.ascontiguousarray(rows), None, rounded, half=half)
     return rounded

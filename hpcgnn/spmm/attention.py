@@ -8,13 +8,12 @@ fetches what it needs of the rows and pushes back the gradients of their targets
 forward pass, the sequential one fetches them again, block by block.
 """
 
-import numpy as np
-
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import (
     DistCSR,
     EdgeDraw,
     Gradients,
+    LocalCSR,
     Scores,
     Softmax,
     SoftmaxState,
@@ -54,20 +53,22 @@ class DistributedAttention(DistributedSpMM):
         column_ids: GlobalIndices,
     ) -> None:
         super().__init__(grid, matrix, exchange, trace)
-        self._row_ids, self._column_ids = row_ids, column_ids
+        put = self._memory.put
+        self._row_ids, self._column_ids = put(row_ids), put(column_ids)
         self._values = self._states = None
         if self._fetched is not None:
             ghost_ids = node_ids(self._fetched, column_ids)
-            self._values = FetchedValues(self._fetched, row_ids, ghost_ids, trace)
+            self._values = FetchedValues(self._fetched, self._row_ids, ghost_ids, trace)
         if self._pushed is not None:
             target_ids = node_ids(self._pushed, row_ids)
-            self._states = PushedStates(self._pushed, target_ids, column_ids, trace)
+            self._states = PushedStates(self._pushed, target_ids, self._column_ids, trace)
 
     @property
     def whole(self) -> WholePattern | None:
-        """The pattern where one rank holds all of it; see `AttentionOperator`."""
+        """The pattern where one rank's main memory holds all of it; see `AttentionOperator`."""
         alone = self._grid.num_blocks == self._grid.replication == 1
-        if not alone or self._diagonal is None:
+        # No kernel of a device attends over the input.
+        if not alone or not isinstance(self._diagonal, LocalCSR):
             return None
         return WholePattern(self._diagonal.with_all_rows, self._row_ids, self._column_ids)
 
@@ -87,7 +88,8 @@ class DistributedAttention(DistributedSpMM):
         Collective.
         """
         self._check(values, targets)
-        state = SoftmaxState.empty(len(targets), scores.heads, values.shape[1], values.dtype)
+        shape = len(targets), scores.heads, values.shape[1]
+        state = SoftmaxState.empty(*shape, values.dtype, self._memory)
         fetched, pushed, trace = self._values, self._states, self.trace
         fetch = None if fetched is None else fetched.start(values, keep=keep)
         push = None if pushed is None else pushed.start(scores, values, targets, state, draw)
@@ -104,7 +106,7 @@ class DistributedAttention(DistributedSpMM):
             push.finish()
         if self._grid.replication > 1:
             with trace.span("reduce.replicas", rows=len(state.out), bytes=state.out.nbytes):
-                state.merge_replicas(self._grid)
+                state.merge_replicas(self._carrier)
         state.finish(out, bias)
         return Softmax(state.top, kept)
 
@@ -124,8 +126,9 @@ class DistributedAttention(DistributedSpMM):
         """
         self._check(values, targets)
         saved = softmax.lse, gradient, delta
+        zeros = self._memory.arrays.zeros
         found = Gradients(
-            np.zeros_like(values), np.zeros_like(targets), np.zeros_like(scores.weights)
+            *(zeros(each.shape, each.dtype) for each in (values, targets, scores.weights))
         )
         push = None
         if self._values is not None:
@@ -145,7 +148,7 @@ class DistributedAttention(DistributedSpMM):
             rows, num_bytes = len(found.values), found.values.nbytes
             with self.trace.span("reduce.replicas", rows=rows, bytes=num_bytes):
                 for each in (found.values, found.targets, found.weights):
-                    self._grid.sum_over_replicas(each)
+                    self._carrier.sum_over_replicas(each)
         return found
 
     def _check(self, values: FloatArray, targets: FloatArray) -> None:

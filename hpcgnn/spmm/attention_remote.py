@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcgnn import kernels
 from hpcgnn.kernels.arguments import Half
-from hpcgnn.sparse import BlockDraw, EdgeDraw
-from hpcgnn.sparse.softmax import to_wire
+from hpcgnn.sparse import BlockDraw, EdgeDraw, Memory
 from hpcgnn.spmm.ghosts import Combine, Fetch, Push
 from hpcgnn.spmm.remote import RemoteHalf
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
@@ -24,7 +22,7 @@ def node_ids(half: RemoteHalf, ids: GlobalIndices) -> tuple[GlobalIndices, ...]:
     Collective.
     """
     # Ids stay below 2^53, which float64 rows carry exactly and no wire narrows.
-    fetch = half.start_fetch(ids.astype(np.float64)[:, None])
+    fetch = half.start_fetch(half.memory.put(ids.astype(np.float64)[:, None]))
     return tuple(fetch.stage(index)[:, 0].astype(np.int64) for index in range(len(half.blocks)))
 
 
@@ -79,19 +77,20 @@ def stage_of(fetch: Fetch | None, index: int) -> Array:
     return fetch.stage(index)
 
 
-def adding(out: FloatArray, half: Half | None) -> Combine:
+def adding(out: FloatArray, half: RemoteHalf) -> Combine:
     """Return what adds arriving rows to `out`.
 
     Not collective.
     """
+    wire, kernels = half.ghosts.wire, half.memory.kernels
 
     def add(rows: LocalIndices, arrived: Array) -> None:
-        kernels.scatter_add_rows(arrived, rows, out, half=half)
+        kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
 
     return add
 
 
-def zeros_for(buffer: Array, dtype: np.dtype[np.generic]) -> FloatArray:
+def zeros_for(buffer: Array, dtype: np.dtype[np.generic], memory: Memory) -> FloatArray:
     """Return zeros to add up in: the buffer itself where it has the dtype of sums.
 
     Not collective.
@@ -99,10 +98,11 @@ def zeros_for(buffer: Array, dtype: np.dtype[np.generic]) -> FloatArray:
     if buffer.dtype == dtype:
         buffer[:] = 0
         return buffer
-    return np.zeros(buffer.shape, dtype)
+    made: FloatArray = memory.arrays.zeros(buffer.shape, dtype)
+    return made
 
 
-def store(rows: FloatArray, buffer: Array, half: Half | None) -> None:
+def store(rows: FloatArray, buffer: Array, half: Half | None, memory: Memory) -> None:
     """Write sums to the buffer that travels, rounded as the wire rounds.
 
     Not collective.
@@ -111,6 +111,6 @@ def store(rows: FloatArray, buffer: Array, half: Half | None) -> None:
         return
     if buffer.dtype == np.uint16:
         assert half is not None
-        buffer[:] = to_wire(rows, half)
+        memory.kernels.gather_rows(rows, None, buffer, half=half)
     else:
         buffer[:] = rows

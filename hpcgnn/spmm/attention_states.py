@@ -1,7 +1,5 @@
 """The pushed half of an attention: rows of other ranks attend to values of this rank."""
 
-import numpy as np
-
 from hpcgnn.sparse import EdgeDraw, Gradients, Scores, SoftmaxState
 from hpcgnn.sparse.softmax import pack, packed_width, unpack
 from hpcgnn.spmm.attention_remote import (
@@ -62,7 +60,7 @@ class PushedStates:
         Collective.
         """
         ghosts, heads, width = self._half.ghosts, scores.heads, values.shape[1]
-        half = ghosts.wire.half
+        half, memory = ghosts.wire.half, self._half.memory
 
         def merge(rows: LocalIndices, arrived: Array) -> None:
             out, lse = unpack(arrived, [width], [heads], half)
@@ -74,15 +72,16 @@ class PushedStates:
                 theirs = self._unpack_targets(scores, targets, stage_of(fetch, index))
                 buffer = push.buffer(index)
                 with self._trace.span("boundary.reverse"):
-                    partial = SoftmaxState.empty(len(theirs), heads, width, values.dtype)
+                    partial = SoftmaxState.empty(len(theirs), heads, width, values.dtype, memory)
                     own = draw_of(draw, self._target_ids[index], self._column_ids)
                     scores.forward(block.transposed, values, theirs, partial, own, None)
                     partial.finish()
-                    store(pack([partial.out], [partial.top], half), buffer, half)
+                    packed = pack([partial.out], [partial.top], half, memory)
+                    store(packed, buffer, half, memory)
                 push.send(index)
 
         columns = packed_width(width, heads, half, values.dtype)
-        like = np.empty((0, columns), values.dtype)
+        like = memory.arrays.empty((0, columns), values.dtype)
         return Pushing(self._half, ghosts.start_push(like, merge), fill)
 
     def transpose(
@@ -98,31 +97,33 @@ class PushedStates:
 
         Collective.
         """
-        ghosts, half = self._half.ghosts, self._half.ghosts.wire.half
+        ghosts, memory = self._half.ghosts, self._half.memory
+        half = ghosts.wire.half
         lse, gradient, delta = saved
         wide, narrow = [gradient], [lse, delta]
         (narrow if scores.narrow_targets else wide).append(targets)
-        fetch = ghosts.start_fetch(pack(wide, narrow, half))
-        push = ghosts.start_push(targets, adding(found.targets, half), additive=True)
+        fetch = ghosts.start_fetch(pack(wide, narrow, half, memory))
+        push = ghosts.start_push(targets, adding(found.targets, self._half), additive=True)
         for index, block in enumerate(self._half.blocks):
             rows = stage_of(fetch, index)
             arrays = unpack(rows, [a.shape[1] for a in wide], [a.shape[1] for a in narrow], half)
             theirs = arrays.pop() if scores.narrow_targets else arrays.pop(1)
             buffer = push.buffer(index)
             with self._trace.span("boundary.reverse"):
-                into = zeros_for(buffer, values.dtype)
+                into = zeros_for(buffer, values.dtype, memory)
                 shares = Gradients(found.values, into, found.weights)
                 own = draw_of(draw, self._target_ids[index], self._column_ids)
                 their_saved = arrays[1], arrays[0], arrays[2]
                 blocks = block.transposed, block.with_all_rows
                 scores.backward(*blocks, values, theirs, their_saved, shares, own, None)
-                store(into, buffer, half)
+                store(into, buffer, half, memory)
             push.send(index)
         push.finish()
 
     def _pack_targets(self, scores: Scores, targets: FloatArray) -> FloatArray:
-        half = self._half.ghosts.wire.half
-        return pack([], [targets], half) if scores.narrow_targets else targets
+        if not scores.narrow_targets:
+            return targets
+        return pack([], [targets], self._half.ghosts.wire.half, self._half.memory)
 
     def _unpack_targets(self, scores: Scores, targets: FloatArray, rows: Array) -> FloatArray:
         narrow = [targets.shape[1]] if scores.narrow_targets else []

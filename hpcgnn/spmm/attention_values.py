@@ -97,7 +97,7 @@ class FetchedValues:
 
         Collective.
         """
-        ghosts = self._half.ghosts
+        ghosts, memory = self._half.ghosts, self._half.memory
 
         def fill(push: Push) -> None:
             fetch = None if kept is not None else ghosts.start_fetch(values)
@@ -109,15 +109,15 @@ class FetchedValues:
                 rows = rows if take is None else rows[take]
                 ids = self._ghost_ids[index] if take is None else self._ghost_ids[index][take]
                 with self._trace.span("boundary.reverse"):
-                    into = zeros_for(buffer, values.dtype)
+                    into = zeros_for(buffer, values.dtype, memory)
                     shares = Gradients(into, found.targets, found.weights)
                     own, half = draw_of(draw, self._row_ids, ids), self._half_of(rows)
                     blocks = block, block.transposed
                     scores.backward(*blocks, rows, targets, saved, shares, own, half)
-                    store(into, buffer, ghosts.wire.half)
+                    store(into, buffer, ghosts.wire.half, memory)
                 push.send(index)
 
-        add = adding(found.values, ghosts.wire.half)
+        add = adding(found.values, self._half)
         return Pushing(self._half, ghosts.start_push(values, add, additive=True), fill)
 
     def _half_of(self, rows: Array) -> Half | None:

@@ -9,16 +9,9 @@ of the arrays: MPI does not add 16-bit floats.
 
 import numpy as np
 
-from hpcgnn import kernels
-from hpcgnn.comm import (
-    CommPlan,
-    ProcessGrid,
-    Transfer,
-    Volume,
-    start_broadcast,
-    start_reduce,
-)
+from hpcgnn.comm import CommPlan, ProcessGrid, Transfer, Volume
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier, Crossing
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
 from hpcgnn.spmm.slots import Slots, split_columns
@@ -40,6 +33,8 @@ class BroadcastExchange:
         As for `PlannedExchange`.
     schedule
         Says how many block rows are in memory at one time.
+    carrier
+        Where the rows are.
     """
 
     def __init__(
@@ -49,16 +44,19 @@ class BroadcastExchange:
         wire: Wire,
         trace: TraceRecorder,
         schedule: Schedule,
+        carrier: Carrier,
     ) -> None:
         self.comm, self.wire, self.trace = grid.layer, wire, trace
+        self.carrier = carrier
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
         self.sizes = np.array(self.comm.allgather(ghosts.num_rows), np.int64)
         self.ranks = world_ranks(grid)
         self.sent = Moved.of_counts(self.volume().sent, self.ranks)
+        every = np.arange(ghosts.num_rows, dtype=np.int32)
+        self.own_rows = self.carrier.memory.put(every)
         # The own block row is there without a copy.
         self.num_ghosts = [int(self.sizes[r]) if r != self.comm.rank else 0 for r in self.roots]
         self.window = schedule.window(len(self.roots))
-        self.pool = grid.buffers
         owners = ghosts.row_map.owner(ghosts.nodes)
         stages = np.searchsorted(self.roots, owners).astype(np.int32)
         self._stages = np.where(np.isin(owners, self.roots), stages, np.int32(-1))
@@ -121,7 +119,7 @@ class BroadcastExchange:
 
     def slots(self, sizes: list[int], width: int, dtype: np.dtype[np.generic]) -> Slots:
         """Return the buffers for block rows."""
-        return Slots(self.pool, sizes, self.window, width, dtype, ghosts=True)
+        return Slots(self.carrier, sizes, self.window, width, dtype, ghosts=True)
 
 
 def _rows_at_owners(grid: ProcessGrid, ghosts: Ghosts) -> LocalIndices:
@@ -139,14 +137,15 @@ class _Fetch:
     def __init__(self, exchange: BroadcastExchange, x: Array) -> None:
         self._exchange = exchange
         dtype = exchange.wire.dtype(x)
-        self._transfers: dict[int, Transfer] = {}
+        self._crossings: dict[int, Crossing] = {}
         self._own = x
         if dtype != x.dtype:
-            self._own = exchange.pool.take(x.shape, dtype)
-            kernels.gather_rows(x, None, self._own, half=exchange.wire.half)
+            carrier = exchange.carrier
+            self._own = carrier.take(x.shape, dtype)
+            carrier.memory.kernels.gather_rows(x, None, self._own, half=exchange.wire.half)
         self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent, self._own, exchange.pool
+            exchange.trace, "exchange.forward", exchange.sent, self._own, exchange.carrier
         ):
             for index in range(exchange.window):
                 self._start(index)
@@ -155,14 +154,14 @@ class _Fetch:
         if index > 0:
             # The caller is done with the stage before, and its buffer is free.
             self._start(index - 1 + self._exchange.window)
-        self._transfers.pop(index).wait()
+        self._crossings.pop(index).wait()
         return self._block(index)
 
     def _start(self, index: int) -> None:
         if index < len(self._exchange.roots):
             root = self._exchange.roots[index]
             rows = self._block(index)
-            self._transfers[index] = start_broadcast(self._exchange.comm, rows, root)
+            self._crossings[index] = self._exchange.carrier.start_broadcast(rows, root)
 
     def _block(self, index: int) -> Array:
         if self._exchange.roots[index] == self._exchange.comm.rank:
@@ -173,7 +172,7 @@ class _Fetch:
 class _Push:
     def __init__(self, exchange: BroadcastExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._like, self._combine = exchange, like, combine
-        self._transfers: dict[int, Transfer] = {}
+        self._crossings: dict[int, Crossing] = {}
         self._blocks: Slots | None = None
 
     def buffer(self, index: int) -> Array:
@@ -183,8 +182,8 @@ class _Push:
             sizes = exchange.sizes[exchange.roots].tolist()
             self._blocks = exchange.slots(sizes, like.shape[1], like.dtype)
             shape = (int(exchange.sizes[exchange.comm.rank]), like.shape[1])
-            self._arrived = exchange.pool.take(shape, like.dtype)
-        self._transfers.pop(index - exchange.window, Transfer()).wait()
+            self._arrived = exchange.carrier.take(shape, like.dtype)
+        self._crossings.pop(index - exchange.window, Transfer()).wait()
         return self._blocks.rows(index)
 
     def send(self, index: int) -> None:
@@ -193,15 +192,15 @@ class _Push:
         root, partial = exchange.roots[index], self._blocks.rows(index)
         moved = () if root == exchange.comm.rank else ((int(exchange.ranks[root]), len(partial)),)
         with exchange_span(
-            exchange.trace, "exchange.reverse", Moved(moved), partial, exchange.pool
+            exchange.trace, "exchange.reverse", Moved(moved), partial, exchange.carrier
         ):
-            self._transfers[index] = start_reduce(exchange.comm, partial, self._arrived, root)
+            self._crossings[index] = exchange.carrier.start_reduce(partial, self._arrived, root)
 
     def finish(self) -> None:
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
-            for transfer in self._transfers.values():
-                transfer.wait()
+            for crossing in self._crossings.values():
+                crossing.wait()
         if exchange.comm.rank in exchange.roots:
             with exchange.trace.span("boundary.add"):
-                self._combine(np.arange(len(self._arrived), dtype=np.int32), self._arrived)
+                self._combine(exchange.own_rows, self._arrived)

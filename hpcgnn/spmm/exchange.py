@@ -11,6 +11,7 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid, Volume, redistribute
 from hpcgnn.kernels import transpose_csr
 from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.cover import Cover
 from hpcgnn.spmm.ghosts import GhostExchange, Ghosts, Wire
 from hpcgnn.spmm.remote import Halves, RemoteHalf
@@ -24,7 +25,13 @@ class GhostFactory(Protocol):
     """Makes a ghost exchange."""
 
     def __call__(
-        self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder
+        self,
+        grid: ProcessGrid,
+        ghosts: Ghosts,
+        wire: Wire,
+        trace: TraceRecorder,
+        *,
+        carrier: Carrier,
     ) -> GhostExchange:
         """Return the exchange.
 
@@ -35,6 +42,8 @@ class GhostFactory(Protocol):
 
 class Exchange(Protocol):
     """A way to move what the remote part of a matrix needs."""
+
+    carrier: Carrier
 
     def bind(self, matrix: DistCSR) -> Halves:
         """Return the halves of the remote part of a matrix of the exchange's pattern.
@@ -66,7 +75,7 @@ class CoveredExchange:
         Chooses the entries to push.
     make_ghosts
         Moves the rows.
-    wire, trace
+    wire, trace, carrier
         As for `PlannedExchange`.
     """
 
@@ -78,8 +87,9 @@ class CoveredExchange:
         make_ghosts: GhostFactory,
         wire: Wire,
         trace: TraceRecorder,
+        carrier: Carrier,
     ) -> None:
-        self._grid = grid
+        self._grid, self.carrier = grid, carrier
         row_map, remote = pattern.row_map, pattern.remote
         owners = row_map.owner(pattern.ghosts)
         handled = (owners % grid.replication == grid.replica)[remote.indices]
@@ -93,16 +103,19 @@ class CoveredExchange:
         self._num_fetched = len(nodes)
         columns = pattern.column_positions()
         self._fetch = make_ghosts(
-            grid, Ghosts(row_map, nodes, columns, pattern.shape[1]), wire, trace
+            grid,
+            Ghosts(row_map, nodes, columns, pattern.shape[1]),
+            wire,
+            trace,
+            carrier=carrier,
         )
         # Where nothing at all is pushed, no rank needs the second half.
         self._push: GhostExchange | None = None
         if grid.layer.allreduce(int(self._pushed.sum())) > 0:
             nodes = self._receive_pattern(pattern)
             rows = pattern.row_positions()
-            self._push = make_ghosts(
-                grid, Ghosts(pattern.result_map, nodes, rows, pattern.shape[0]), wire, trace
-            )
+            ghosts = Ghosts(pattern.result_map, nodes, rows, pattern.shape[0])
+            self._push = make_ghosts(grid, ghosts, wire, trace, carrier=carrier)
 
     def bind(self, matrix: DistCSR) -> Halves:
         """Return both halves; the values of pushed entries travel to the owners of their columns.
@@ -173,10 +186,12 @@ class FetchAll:
         make_ghosts: GhostFactory,
         wire: Wire,
         trace: TraceRecorder,
+        carrier: Carrier,
     ) -> None:
+        self.carrier = carrier
         positions = pattern.column_positions()
         ghosts = Ghosts(pattern.row_map, pattern.ghosts, positions, pattern.shape[1])
-        self._ghosts = make_ghosts(grid, ghosts, wire, trace)
+        self._ghosts = make_ghosts(grid, ghosts, wire, trace, carrier=carrier)
 
     def bind(self, matrix: DistCSR) -> Halves:
         """Return the fetched half.

@@ -20,6 +20,7 @@ import numpy as np
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, Volume
 from hpcgnn.kernels.arguments import Half
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 __all__ = ["Combine", "Fetch", "GhostExchange", "Ghosts", "Push", "Wire"]
@@ -117,9 +118,10 @@ class Push(Protocol):
 
 
 class GhostExchange(Protocol):
-    """A way to move rows of ghosts."""
+    """A way to move rows of ghosts; the arrays are where its carrier says."""
 
     wire: Wire
+    carrier: Carrier
 
     @property
     def sequential(self) -> bool:

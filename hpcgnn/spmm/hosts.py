@@ -19,6 +19,7 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm import CommPlan, HostMemory, ProcessGrid, RowMap, Volume
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
@@ -47,14 +48,22 @@ class HostExchange:
 
     Parameters
     ----------
-    grid, ghosts, wire, trace
-        As for `PlannedExchange`. Partial sums stay in their own dtype until they leave the host.
+    grid, ghosts, wire, trace, carrier
+        As for `PlannedExchange`, in main memory. Partial sums stay in their own dtype until they
+        leave the host.
     """
 
     sequential = False
 
-    def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
-        self.wire, self.trace = wire, trace
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        ghosts: Ghosts,
+        wire: Wire,
+        trace: TraceRecorder,
+        carrier: Carrier,
+    ) -> None:
+        self.wire, self.trace, self.carrier = wire, trace, carrier
         self.memory: HostMemory = grid.host_memory()
         mates = grid.host_ranks
         self.mate = int(np.searchsorted(mates, grid.layer.rank))

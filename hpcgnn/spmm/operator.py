@@ -4,14 +4,14 @@ With the block row ``A = D + C F + Gᵀ R`` (D own columns; F fetches ghost rows
 multiplies own rows for other ranks and Gᵀ pushes the sums) the forward product starts the fetch,
 computes and starts the push, multiplies D meanwhile, and then takes in what arrived. Its adjoint
 ``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the halves exchanged. Every exchange, every process
-grid and every wire format runs through it.
+grid, every wire format and both kinds of memory run through it; what a GPU computes is issued while
+the host goes on.
 """
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, Volume
-from hpcgnn.kernels.reuse import empty
-from hpcgnn.sparse import DistCSR, LocalCSR, OperatorSize
+from hpcgnn.sparse import DistCSR, LocalMatrix, OperatorSize
 from hpcgnn.spmm.exchange import Exchange
 from hpcgnn.spmm.remote import RemoteHalf
 from hpcgnn.trace import TraceRecorder
@@ -32,7 +32,7 @@ class DistributedSpMM:
     matrix
         This rank's block row.
     exchange
-        Moves rows; made for the pattern of `matrix`.
+        Moves rows; made for the pattern of `matrix`. Products are where its carrier has them.
     trace
         Where times are recorded.
     """
@@ -43,7 +43,10 @@ class DistributedSpMM:
         self.trace = trace
         self._grid, self._exchange = grid, exchange
         # One replica multiplies the own columns; the sum over replicas brings them to the others.
-        self._diagonal = matrix.diagonal if grid.handles(grid.block) else None
+        self._carrier, self._memory = exchange.carrier, exchange.carrier.memory
+        self._diagonal: LocalMatrix | None = None
+        if grid.handles(grid.block):
+            self._diagonal = self._memory.matrix(matrix.diagonal)
         self._fetched, self._pushed = exchange.bind(matrix)
         self._shape = matrix.shape
         counts = np.array([*matrix.shape, matrix.nnz], np.int64)
@@ -103,7 +106,7 @@ class DistributedSpMM:
     def _run(
         self,
         x: Array,
-        diagonal: LocalCSR | None,
+        diagonal: LocalMatrix | None,
         shape: tuple[int, int],
         fetched: RemoteHalf | None,
         pushed: RemoteHalf | None,
@@ -112,7 +115,7 @@ class DistributedSpMM:
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
-        out = empty((shape[0], x.shape[1]), x.dtype)
+        out = self._memory.empty((shape[0], x.shape[1]), x.dtype)
         fetch = fetched.start_fetch(x) if fetched is not None else None
         push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{direction}"):
@@ -128,5 +131,5 @@ class DistributedSpMM:
             push.finish()
         if self._grid.replication > 1:
             with trace.span("reduce.replicas", rows=len(out), bytes=out.nbytes):
-                self._grid.sum_over_replicas(out)
+                self._carrier.sum_over_replicas(out)
         return out

@@ -6,9 +6,9 @@ ghosts are one stage.
 
 import numpy as np
 
-from hpcgnn import kernels
-from hpcgnn.comm import ProcessGrid, Transfer, Volume
+from hpcgnn.comm import ProcessGrid, Volume
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier, Crossing
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
@@ -32,17 +32,27 @@ class PlannedExchange:
         How numbers travel.
     trace
         Where rows and bytes are recorded.
+    carrier
+        Where the rows are.
     """
 
     sequential = False
 
-    def __init__(self, grid: ProcessGrid, ghosts: Ghosts, wire: Wire, trace: TraceRecorder) -> None:
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        ghosts: Ghosts,
+        wire: Wire,
+        trace: TraceRecorder,
+        carrier: Carrier,
+    ) -> None:
         self.wire, self.trace = wire, trace
+        self.carrier = carrier
         self.plan = ghosts.make_plan(grid)
+        self.send_rows = self.carrier.memory.put(self.plan.send_rows)
         volume, ranks = self.plan.volume(), world_ranks(grid)
         self.sent = Moved.of_counts(volume.sent, ranks)
         self.received = Moved.of_counts(volume.received, ranks)
-        self.pool = grid.buffers
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block as it is.
@@ -93,23 +103,25 @@ class PlannedExchange:
     def buffers(self, like: Array) -> tuple[Array, Array]:
         """Return the buffers of the ghosts and of the owner's side, for rows as wide as `like`."""
         width, dtype = like.shape[1], self.wire.dtype(like)
-        ghosts = self.pool.take((self.plan.num_ghosts, width), dtype, ghosts=True)
-        return ghosts, self.pool.take((self.plan.num_sent, width), dtype)
+        ghosts = self.carrier.take((self.plan.num_ghosts, width), dtype, ghosts=True)
+        return ghosts, self.carrier.take((self.plan.num_sent, width), dtype)
 
 
 class _Fetch:
     def __init__(self, exchange: PlannedExchange, x: Array) -> None:
+        carrier = exchange.carrier
         self._ghosts, self._packed = exchange.buffers(x)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent, self._packed, exchange.pool
+            exchange.trace, "exchange.forward", exchange.sent, self._packed, carrier
         ):
-            rows, half = exchange.plan.send_rows, exchange.wire.half
-            kernels.gather_rows(x, rows, self._packed, half=half)
-            self._transfer = exchange.plan.start_forward(self._packed, self._ghosts)
+            rows, half = exchange.send_rows, exchange.wire.half
+            carrier.memory.kernels.gather_rows(x, rows, self._packed, half=half)
+            self._crossings = carrier.start(exchange.plan, self._packed, self._ghosts, forward=True)
 
     def stage(self, index: int) -> Array:
         assert index == 0
-        self._transfer.wait()
+        for crossing in self._crossings:
+            crossing.wait()
         return self._ghosts
 
 
@@ -117,7 +129,7 @@ class _Push:
     def __init__(self, exchange: PlannedExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._combine = exchange, combine
         self._ghosts, self._arrived = exchange.buffers(like)
-        self._transfer: Transfer | None = None
+        self._crossings: tuple[Crossing, ...] | None = None
 
     def buffer(self, index: int) -> Array:
         assert index == 0
@@ -127,15 +139,18 @@ class _Push:
         assert index == 0
         exchange = self._exchange
         with exchange_span(
-            exchange.trace, "exchange.reverse", exchange.received, self._ghosts, exchange.pool
+            exchange.trace, "exchange.reverse", exchange.received, self._ghosts, exchange.carrier
         ):
-            self._transfer = exchange.plan.start_reverse(self._ghosts, self._arrived)
+            self._crossings = exchange.carrier.start(
+                exchange.plan, self._ghosts, self._arrived, forward=False
+            )
 
     def finish(self) -> None:
-        assert self._transfer is not None, "a push is finished before it is sent"
+        assert self._crossings is not None, "a push is finished before it is sent"
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
-            self._transfer.wait()
+            for crossing in self._crossings:
+                crossing.wait()
         with exchange.trace.span("boundary.add"):
             for start, stop in exchange.plan.send_ranges:
-                self._combine(exchange.plan.send_rows[start:stop], self._arrived[start:stop])
+                self._combine(exchange.send_rows[start:stop], self._arrived[start:stop])

@@ -4,8 +4,9 @@ from functools import partial
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
-from hpcgnn.sparse import DistCSR
+from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmm.broadcast import BroadcastExchange
+from hpcgnn.spmm.carrier import Carrier, HostCarrier
 from hpcgnn.spmm.cover import COVERS
 from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll, GhostFactory
 from hpcgnn.spmm.ghosts import Wire
@@ -32,6 +33,7 @@ def make_exchange(
     trace: TraceRecorder,
     wire: str = "native",
     schedule: Schedule = RESIDENT,
+    carrier: Carrier | None = None,
 ) -> Exchange:
     """Return the exchange called `name` for a pattern.
 
@@ -51,20 +53,25 @@ def make_exchange(
         One of `WIRES`.
     schedule
         How many ghosts are in memory at one time.
+    carrier
+        Where rows and products are; None: main memory.
 
     Raises
     ------
     InputError
-        When there is no such exchange or wire format.
+        When there is no such exchange or wire format, or the ranks of a host should share memory
+        that is not the host's.
     """
     if name not in EXCHANGES:
         raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
-    travels = make_wire(wire)
+    travels, carrier = make_wire(wire), carrier or HostCarrier(grid)
+    if name == "hierarchical" and carrier.memory is not MAIN:
+        raise InputError("exchange 'hierarchical' shares main memory, not that of GPUs")
     if name == "oblivious":
         broadcast = partial(BroadcastExchange, schedule=schedule)
-        return FetchAll(grid, pattern, broadcast, travels, trace)
+        return FetchAll(grid, pattern, broadcast, travels, trace, carrier)
     cover, make_ghosts = COVERS["aware" if name == "hierarchical" else name], _mover(name, schedule)
-    return CoveredExchange(grid, pattern, cover, make_ghosts, travels, trace)
+    return CoveredExchange(grid, pattern, cover, make_ghosts, travels, trace, carrier)
 
 
 def make_wire(name: str) -> Wire:

@@ -7,8 +7,7 @@ entries), and one whose adjoint it applies (pushed entries).
 
 from typing import TypeAlias
 
-from hpcgnn import kernels
-from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse import LocalCSR, LocalMatrix
 from hpcgnn.spmm.ghosts import Fetch, GhostExchange, Push
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
@@ -30,9 +29,13 @@ class RemoteHalf:
     """
 
     def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
-        self.ghosts = ghosts
-        self.blocks = ghosts.split(block)
-        self.push_blocks = ghosts.split_push(block) or self.blocks
+        self.ghosts, self.memory = ghosts, ghosts.carrier.memory
+        self.blocks = self._placed(ghosts.split(block))
+        pushed = ghosts.split_push(block)
+        self.push_blocks = self.blocks if pushed is None else self._placed(pushed)
+
+    def _placed(self, blocks: tuple[LocalCSR, ...]) -> tuple[LocalMatrix, ...]:
+        return tuple(self.memory.matrix(block) for block in blocks)
 
     def start_fetch(self, x: Array) -> Fetch:
         """Start to fetch what ``C F x`` needs.
@@ -78,7 +81,7 @@ class _Sums:
 
     def __init__(self, half: RemoteHalf, x: Array, out: Array, trace: TraceRecorder) -> None:
         self._half, self._x, self._trace = half, x, trace
-        wire = half.ghosts.wire
+        wire, kernels = half.ghosts.wire, half.memory.kernels
 
         # Not a method: a cycle would keep the buffers until the collector runs.
         def add(rows: LocalIndices, arrived: Array) -> None:

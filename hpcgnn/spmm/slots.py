@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn.comm import BufferPool, CommPlan, Stage
+from hpcgnn.comm import Stage
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Pool
 from hpcgnn.spmm.ghosts import Combine
 from hpcgnn.typing import Array, LocalIndices
 
@@ -29,12 +30,12 @@ class Slots:
     width, dtype
         Of the rows.
     ghosts
-        As for `BufferPool.take`.
+        As for `Pool.take`.
     """
 
     def __init__(
         self,
-        pool: BufferPool,
+        pool: Pool,
         sizes: Sequence[int],
         window: int,
         width: int,
@@ -96,15 +97,17 @@ def split_columns(
     return tuple(parts)
 
 
-def combine_stage(plan: CommPlan, stage: Stage, arrived: Array, combine: Combine) -> None:
+def combine_stage(send_rows: LocalIndices, stage: Stage, arrived: Array, combine: Combine) -> None:
     """Hand what a stage brought to the owner's side to `combine`, peer by peer.
 
     Not collective.
 
     Parameters
     ----------
-    plan, stage
-        The stage, and the plan that it belongs to.
+    send_rows
+        Of the plan, where the rows are.
+    stage
+        Of the plan.
     arrived
         (own rows of the stage, width).
     combine
@@ -112,6 +115,6 @@ def combine_stage(plan: CommPlan, stage: Stage, arrived: Array, combine: Combine
     """
     first = 0
     for message in stage.owned:
-        rows = plan.send_rows[message.rows]
+        rows = send_rows[message.rows]
         combine(rows, arrived[first : first + len(rows)])
         first += len(rows)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import BufferPool, Message, ProcessGrid
+from hpcgnn.comm import Message, ProcessGrid
+from hpcgnn.spmm.carrier import Pool
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
@@ -43,9 +44,7 @@ class Moved:
         return cls(tuple((int(ranks[each.peer]), each.num_rows) for each in messages))
 
 
-def exchange_span(
-    trace: TraceRecorder, name: str, moved: Moved, buffer: Array, pool: BufferPool
-) -> Span:
+def exchange_span(trace: TraceRecorder, name: str, moved: Moved, buffer: Array, pool: Pool) -> Span:
     """Return the span of an exchange.
 
     Not collective.

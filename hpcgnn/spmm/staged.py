@@ -11,9 +11,9 @@ from collections import deque
 
 import numpy as np
 
-from hpcgnn import kernels
-from hpcgnn.comm import ProcessGrid, Transfer, Volume, shift_times
+from hpcgnn.comm import ProcessGrid, Volume, shift_times
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier, Crossing
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
 from hpcgnn.spmm.slots import Slots, combine_stage, split_columns
@@ -35,6 +35,8 @@ class StagedExchange:
         As for `PlannedExchange`.
     schedule
         Sequential, with its depth of prefetch.
+    carrier
+        Where the rows are.
     """
 
     sequential = True
@@ -46,13 +48,16 @@ class StagedExchange:
         wire: Wire,
         trace: TraceRecorder,
         schedule: Schedule,
+        carrier: Carrier,
     ) -> None:
-        self.wire, self.trace, self.pool = wire, trace, grid.buffers
-        plan = ghosts.make_plan(grid)
-        self.plan = plan
-        self.stages = plan.stages(*shift_times(plan.peers, grid.block, grid.num_blocks))
+        self.wire, self.trace = wire, trace
+        self.carrier = carrier
+        plan, put = ghosts.make_plan(grid), self.carrier.memory.put
+        self.plan, self.send_rows = plan, put(plan.send_rows)
+        times = range(1, grid.num_blocks) if self.carrier.in_step else None
+        self.stages = plan.stages(*shift_times(plan.peers, grid.block, grid.num_blocks), times)
         self.window = schedule.window(len(self.stages))
-        self.rows = [plan.rows_of(stage) for stage in self.stages]
+        self.rows = [put(plan.rows_of(stage)) for stage in self.stages]
         self.num_ghosts = [stage.num_ghosts for stage in self.stages]
         self.num_owned = [stage.num_owned for stage in self.stages]
         ranks = world_ranks(grid)
@@ -114,11 +119,11 @@ class _Fetch:
     def __init__(self, exchange: StagedExchange, x: Array) -> None:
         self._exchange, self._x = exchange, x
         width, dtype, window = x.shape[1], exchange.wire.dtype(x), exchange.window
-        pool, sizes = exchange.pool, exchange.num_ghosts
+        pool, sizes = exchange.carrier, exchange.num_ghosts
         self._ghosts = Slots(pool, sizes, window, width, dtype, ghosts=True)
         self._packed = Slots(pool, exchange.num_owned, window, width, dtype)
-        self._sent: deque[Transfer] = deque()
-        self._received: deque[Transfer] = deque()
+        self._sent: deque[Crossing] = deque()
+        self._received: deque[Crossing] = deque()
         for index in range(window):
             self._start(index)
 
@@ -134,16 +139,17 @@ class _Fetch:
         return self._ghosts.rows(index)
 
     def _start(self, index: int) -> None:
-        exchange = self._exchange
+        exchange, carrier = self._exchange, self._exchange.carrier
         if index >= len(exchange.stages):
             return
         packed, ghosts = self._packed.rows(index), self._ghosts.rows(index)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent[index], packed, exchange.pool
+            exchange.trace, "exchange.forward", exchange.sent[index], packed, carrier
         ):
-            kernels.gather_rows(self._x, exchange.rows[index], packed, half=exchange.wire.half)
-            sent, received = exchange.plan.start_stage_forward(
-                exchange.stages[index], packed, ghosts
+            rows, half = exchange.rows[index], exchange.wire.half
+            carrier.memory.kernels.gather_rows(self._x, rows, packed, half=half)
+            sent, received = carrier.start(
+                exchange.plan, packed, ghosts, forward=True, stage=exchange.stages[index]
             )
         self._sent.append(sent)
         self._received.append(received)
@@ -153,8 +159,8 @@ class _Push:
     def __init__(self, exchange: StagedExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._combine = exchange, combine
         self._width, self._dtype = like.shape[1], exchange.wire.dtype(like)
-        self._sent: deque[Transfer] = deque()
-        self._received: deque[tuple[int, Transfer]] = deque()
+        self._sent: deque[Crossing] = deque()
+        self._received: deque[tuple[int, Crossing]] = deque()
         self._partial: Slots | None = None
 
     def buffer(self, index: int) -> Array:
@@ -174,10 +180,10 @@ class _Push:
             self._combine_next()
         partial, arrived = self._partial.rows(index), self._arrived.rows(index)
         with exchange_span(
-            exchange.trace, "exchange.reverse", exchange.received[index], partial, exchange.pool
+            exchange.trace, "exchange.reverse", exchange.received[index], partial, exchange.carrier
         ):
-            sent, received = exchange.plan.start_stage_reverse(
-                exchange.stages[index], partial, arrived
+            sent, received = exchange.carrier.start(
+                exchange.plan, partial, arrived, forward=False, stage=exchange.stages[index]
             )
         self._sent.append(sent)
         self._received.append((index, received))
@@ -193,10 +199,12 @@ class _Push:
         index, received = self._received.popleft()
         with self._exchange.trace.span("wait.reverse"):
             received.wait()
-        plan, stage = self._exchange.plan, self._exchange.stages[index]
+        rows, stage = self._exchange.send_rows, self._exchange.stages[index]
         with self._exchange.trace.span("boundary.add"):
-            combine_stage(plan, stage, self._arrived.rows(index), self._combine)
+            combine_stage(rows, stage, self._arrived.rows(index), self._combine)
 
     def _slots(self, sizes: list[int], *, ghosts: bool) -> Slots:
         exchange = self._exchange
-        return Slots(exchange.pool, sizes, exchange.window, self._width, self._dtype, ghosts=ghosts)
+        return Slots(
+            exchange.carrier, sizes, exchange.window, self._width, self._dtype, ghosts=ghosts
+        )

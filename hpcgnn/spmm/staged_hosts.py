@@ -21,6 +21,7 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm import ProcessGrid, Transfer, Volume
 from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
 from hpcgnn.spmm.host_walk import HostWalk
 from hpcgnn.spmm.schedule import Schedule, refuse_to_keep
@@ -39,7 +40,7 @@ class StagedHostExchange:
 
     Parameters
     ----------
-    grid, ghosts, wire, trace
+    grid, ghosts, wire, trace, carrier
         As for `HostExchange`.
     schedule
         Sequential, with its depth of prefetch.
@@ -54,8 +55,9 @@ class StagedHostExchange:
         wire: Wire,
         trace: TraceRecorder,
         schedule: Schedule,
+        carrier: Carrier,
     ) -> None:
-        self.wire = wire
+        self.wire, self.carrier = wire, carrier
         self._walk = HostWalk(grid, ghosts, wire, trace, schedule)
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
@@ -243,4 +245,4 @@ class _Push:
             received.wait()
         walk = self._walk
         with walk.trace.span("boundary.add"):
-            combine_stage(walk.plan, walk.stages[place], arrived, self._combine)
+            combine_stage(walk.plan.send_rows, walk.stages[place], arrived, self._combine)

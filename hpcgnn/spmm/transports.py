@@ -1,62 +1,71 @@
-"""How packed rows get from the memory of one GPU to that of another.
+"""How rows get from the memory of one GPU to that of another.
 
-A transport serves all exchanges of a run, one exchange at a time.
+A transport serves all exchanges of a run. Where MPI moves the rows, the host must first see them
+packed: messages wait in line, and whoever waits for one starts all that are in line, so that ranks
+start them in the order of the program however far their devices have come.
 """
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
-from hpcgnn.comm import CommPlan, Message, ProcessGrid, Transfer, agree, bcast, takes_device_memory
+from hpcgnn.comm import (
+    CommPlan,
+    Communicator,
+    ProcessGrid,
+    Stage,
+    Transfer,
+    agree,
+    allreduce_max,
+    allreduce_sum,
+    start_broadcast,
+    start_reduce,
+    takes_device_memory,
+)
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.device import DeviceArray, card_id, load_cupy
-from hpcgnn.kernels.cuda.nccl import NcclRanks, new_nccl_id
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.kernels.cuda.staging import Download, Upload, empty_pinned
-from hpcgnn.typing import Array
+from hpcgnn.spmm.carrier import Crossing
+from hpcgnn.spmm.nccl_transport import NcclTransport
 
-__all__ = [
-    "TRANSPORTS",
-    "Crossing",
-    "DirectTransport",
-    "NcclTransport",
-    "StagedTransport",
-    "Transport",
-    "make_transport",
-]
+__all__ = ["TRANSPORTS", "DirectTransport", "StagedTransport", "Transport", "make_transport"]
 
 TRANSPORTS = ("auto", "staged", "mpi", "nccl")
 """Names of the transports; auto is mpi where the library takes device memory, else staged."""
 
-
-class Crossing(Protocol):
-    """Rows under way."""
-
-    def wait(self) -> None:
-        """Return when work that is issued on the current stream from now on finds the rows.
-
-        Neighborwise collective.
-        """
-        ...
+_Begin: TypeAlias = Callable[[Any, Any], tuple[Transfer, Transfer]]
+"""Starts the messages of two arrays, what is sent and what is received; collective as they are."""
 
 
 class Transport(Protocol):
-    """A way between devices."""
+    """A way between devices; rows are sent when the work issued so far is done."""
+
+    in_step: bool
 
     def start(
-        self, plan: CommPlan, sent: DeviceArray, received: DeviceArray, *, forward: bool
+        self,
+        plan: CommPlan,
+        stage: Stage,
+        sent: DeviceArray,
+        received: DeviceArray,
+        *,
+        forward: bool,
+    ) -> tuple[Crossing, Crossing]:
+        """Start to move the rows of a stage, see `Carrier.start`; neighborwise collective."""
+        ...
+
+    def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Crossing:
+        """Start to copy the rows of `root` to all ranks; collective."""
+        ...
+
+    def start_reduce(
+        self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
     ) -> Crossing:
-        """Start to move rows; they are sent when the work issued so far is done.
+        """Start to sum into `total` on `root`; collective."""
+        ...
 
-        Neighborwise collective.
-
-        Parameters
-        ----------
-        plan
-            Who sends how many rows to whom.
-        sent, received
-            (rows, width) of one dtype, C-contiguous: of owners and ghosts, or of ghosts and owners.
-        forward
-            Owner to ghost, or ghost to owner.
-        """
+    def combine(self, comm: Communicator, values: DeviceArray, *, largest: bool) -> None:
+        """Replace an array by its sum or its maximum over the ranks; collective."""
         ...
 
 
@@ -83,152 +92,180 @@ def make_transport(name: str, grid: ProcessGrid) -> Transport:
     return DirectTransport() if direct and name in ("auto", "mpi") else StagedTransport()
 
 
-class StagedTransport:
+class _Move(Protocol):
+    """Messages by MPI, in line or under way."""
+
+    def begin(self) -> None: ...
+
+    def end_sent(self) -> None: ...
+
+    def end_received(self) -> None: ...
+
+
+class _MpiTransport:
+    """Messages by MPI; subclasses say what of a device MPI sees."""
+
+    in_step = False
+
+    def __init__(self) -> None:
+        self._line: deque[_Move] = deque()
+
+    def start(
+        self,
+        plan: CommPlan,
+        stage: Stage,
+        sent: DeviceArray,
+        received: DeviceArray,
+        *,
+        forward: bool,
+    ) -> tuple[Crossing, Crossing]:
+        """Put a stage in line; see `Transport`.
+
+        Neighborwise collective.
+        """
+        start = plan.start_stage_forward if forward else plan.start_stage_reverse
+        move = self._join(lambda s, r: start(stage, s, r), sent, received)
+        return _End(self, move.end_sent), _End(self, move.end_received)
+
+    def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Crossing:
+        """Put a broadcast in line; see `Transport`.
+
+        Collective.
+        """
+        if comm.rank == root:
+            move = self._join(lambda s, _: (start_broadcast(comm, s, root), Transfer()), rows, None)
+            return _End(self, move.end_sent)
+        move = self._join(lambda _, r: (Transfer(), start_broadcast(comm, r, root)), None, rows)
+        return _End(self, move.end_received)
+
+    def start_reduce(
+        self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
+    ) -> Crossing:
+        """Put a sum in line; see `Transport`.
+
+        Collective.
+        """
+        move = self._join(
+            lambda s, r: (Transfer(), start_reduce(comm, s, r, root)),
+            partial,
+            total if comm.rank == root else None,
+        )
+        return _End(self, move.end_received)
+
+    def combine(self, comm: Communicator, values: DeviceArray, *, largest: bool) -> None:
+        """Replace an array by its sum or its maximum over the ranks; see `Transport`.
+
+        Collective.
+        """
+        reduce = allreduce_max if largest else allreduce_sum
+
+        def begin(sent: Any, received: Any) -> tuple[Transfer, Transfer]:
+            if received is not sent:
+                received[...] = sent
+            reduce(comm, received)
+            return Transfer(), Transfer()
+
+        _End(self, self._join(begin, values, values).end_received).wait()
+
+    def begin_all(self) -> None:
+        """Start all messages in line.
+
+        Neighborwise collective.
+        """
+        while self._line:
+            self._line.popleft().begin()
+
+    def _join(self, begin: _Begin, sent: Any, received: Any) -> _Move:
+        move = self._make(begin, sent, received)
+        self._line.append(move)
+        return move
+
+    def _make(self, begin: _Begin, sent: Any, received: Any) -> _Move:
+        raise NotImplementedError
+
+
+class _End:
+    """The crossing of one side of a move."""
+
+    def __init__(self, transport: _MpiTransport, end: Callable[[], None]) -> None:
+        self._transport, self._end = transport, end
+
+    def wait(self) -> None:
+        self._transport.begin_all()
+        self._end()
+
+
+class StagedTransport(_MpiTransport):
     """Through page-locked host memory, with any MPI.
 
     Not collective.
     """
 
     def __init__(self) -> None:
-        self._upload: Upload | None = None
+        super().__init__()
+        self._uploads: list[Upload] = []
 
-    def start(
-        self, plan: CommPlan, sent: DeviceArray, received: DeviceArray, *, forward: bool
-    ) -> Crossing:
-        """Copy the rows to the host; see `Transport`.
-
-        Neighborwise collective.
-        """
-        host_sent, host_received = (empty_pinned(a.shape, a.dtype) for a in (sent, received))
-        return _Staged(self, plan, Download(sent, host_sent), host_received, received, forward)
-
-    def deliver(self, host: Array, received: DeviceArray) -> None:
-        """Copy what arrived to the device.
+    def deliver(self, upload: Upload) -> None:
+        """Keep a copy to the device until it is done: it reads memory of the host.
 
         Not collective.
         """
-        # Replaced when the next exchange has waited for the stream: this copy is done by then.
-        self._upload = Upload(host, received)
+        self._uploads = [each for each in self._uploads if not each.done] + [upload]
+
+    def _make(self, begin: _Begin, sent: Any, received: Any) -> _Move:
+        return _StagedMove(self, begin, sent, received)
 
 
-class _Staged:
-    def __init__(
-        self,
-        transport: StagedTransport,
-        plan: CommPlan,
-        download: Download,
-        host_received: Array,
-        received: DeviceArray,
-        forward: bool,
-    ) -> None:
-        self._transport, self._download = transport, download
-        self._host, self._received = host_received, received
-        self._start: Any = plan.start_forward if forward else plan.start_reverse
+class _StagedMove:
+    def __init__(self, transport: StagedTransport, begin: _Begin, sent: Any, received: Any) -> None:
+        self._transport, self._begin, self._received = transport, begin, received
+        self._download = self._host = None
+        if sent is not None:
+            self._download = Download(sent, empty_pinned(sent.shape, sent.dtype))
+        if received is not None:
+            self._host = empty_pinned(received.shape, received.dtype)
 
-    def wait(self) -> None:
-        self._download.wait()
-        transfer: Transfer = self._start(self._download.host, self._host)
-        transfer.wait()
-        self._transport.deliver(self._host, self._received)
+    def begin(self) -> None:
+        sent = None
+        if self._download is not None:
+            self._download.wait()
+            sent = self._download.host
+        self._transfers = self._begin(sent, self._host)
+
+    def end_sent(self) -> None:
+        self._transfers[0].wait()
+        self._download = None
+
+    def end_received(self) -> None:
+        self._transfers[1].wait()
+        if self._host is not None:
+            self._transport.deliver(Upload(self._host, self._received))
+            self._host = None
 
 
-class DirectTransport:
+class DirectTransport(_MpiTransport):
     """Straight from and to device memory, by an MPI library that takes it.
 
     Not collective.
     """
 
-    def start(
-        self, plan: CommPlan, sent: DeviceArray, received: DeviceArray, *, forward: bool
-    ) -> Crossing:
-        """Mark the place in the stream; see `Transport`.
-
-        Neighborwise collective.
-        """
-        return _Direct(plan, sent, received, forward)
+    def _make(self, begin: _Begin, sent: Any, received: Any) -> _Move:
+        return _DirectMove(begin, sent, received)
 
 
-class _Direct:
-    def __init__(
-        self, plan: CommPlan, sent: DeviceArray, received: DeviceArray, forward: bool
-    ) -> None:
-        self._rows = sent, received
-        self._stage = plan.everything
-        self._start = plan.start_stage_forward if forward else plan.start_stage_reverse
+class _DirectMove:
+    def __init__(self, begin: _Begin, sent: Any, received: Any) -> None:
+        self._begin, self._rows = begin, (sent, received)
         self._packed: Any = load_cupy().cuda.Event()
         self._packed.record()
 
-    def wait(self) -> None:
+    def begin(self) -> None:
         # MPI knows no streams: what packs the rows, and what used this memory before, must be done.
         self._packed.synchronize()
-        for transfer in self._start(self._stage, *self._rows):
-            transfer.wait()
+        self._transfers = self._begin(*self._rows)
 
+    def end_sent(self) -> None:
+        self._transfers[0].wait()
 
-class NcclTransport:
-    """By NCCL, on a stream of its own; every rank must have a GPU of its own.
-
-    Collective.
-
-    Parameters
-    ----------
-    grid
-        The ranks, without replication.
-
-    Raises
-    ------
-    CollectiveInputError
-        When CuPy has no NCCL, or two ranks share a GPU.
-    """
-
-    def __init__(self, grid: ProcessGrid) -> None:
-        layer = grid.layer
-        cards = layer.allgather((int(grid.hosts[layer.rank]), card_id()))
-        unique_id = None
-        with agree(grid.world):
-            if len(set(cards)) < len(cards):
-                raise InputError(
-                    "exchange.transport = 'nccl': two ranks share a GPU; start a rank for each "
-                    "GPU, or use exchange.transport=staged"
-                )
-            if layer.rank == 0:
-                unique_id = new_nccl_id()
-        self._ranks = NcclRanks(layer.size, layer.rank, bcast(layer, unique_id))
-        self._stream: Any = load_cupy().cuda.Stream(non_blocking=True)
-
-    def start(
-        self, plan: CommPlan, sent: DeviceArray, received: DeviceArray, *, forward: bool
-    ) -> Crossing:
-        """Issue the messages as one group; see `Transport`.
-
-        Neighborwise collective.
-        """
-        cuda, stage = load_cupy().cuda, plan.everything
-        outgoing, incoming = stage.owned, stage.ghosts
-        if not forward:
-            outgoing, incoming = incoming, outgoing
-        packed, moved = cuda.Event(), cuda.Event()
-        packed.record()
-        self._stream.wait_event(packed)
-        self._ranks.start(
-            list(_parts(outgoing, sent)), list(_parts(incoming, received)), self._stream
-        )
-        moved.record(self._stream)
-        return _Issued(moved, sent)
-
-
-class _Issued:
-    def __init__(self, moved: Any, sent: DeviceArray) -> None:
-        # Until the stream of products waits for the messages, nobody else may get this memory.
-        self._moved, self._sent = moved, sent
-
-    def wait(self) -> None:
-        load_cupy().cuda.get_current_stream().wait_event(self._moved)
-
-
-def _parts(messages: tuple[Message, ...], rows: DeviceArray) -> Iterator[tuple[int, DeviceArray]]:
-    """Yield the peer and the rows of each message, which follow one another."""
-    start = 0
-    for message in messages:
-        yield message.peer, rows[start : start + message.num_rows]
-        start += message.num_rows
+    def end_received(self) -> None:
+        self._transfers[1].wait()

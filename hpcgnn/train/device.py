@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from hpcgnn.typing import Array, GlobalIndices
 __all__ = ["CPU", "Device", "open_device", "require_device"]
 
 _MODELS = ("gcn", "sage", "gat", "mixhop", "gin", "appnp")
+_EXCHANGES = ("oblivious", "aware", "push", "joint")
 _WIRES = ("native", "bfloat16")
 
 
@@ -99,9 +99,7 @@ def require_device(config: Config) -> None:
     for key, value, there in (
         ("model.name", config.model.name, _MODELS),
         ("programs.supernodes", config.programs.supernodes, (0,)),
-        ("exchange.method", exchange.method, ("aware",)),
-        ("exchange.schedule", exchange.schedule, ("resident",)),
-        ("exchange.replication", exchange.replication, (1,)),
+        ("exchange.method", exchange.method, _EXCHANGES),
         ("exchange.wire", exchange.wire, _WIRES),
     ):
         if value not in there:
@@ -125,7 +123,7 @@ def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Devi
     """
     if config.train.device == "cpu":
         return CPU
-    local_rank = int(np.searchsorted(grid.host_ranks, grid.layer.rank))
+    local_rank = grid.local_rank
     with agree(grid.world):
         number = use_device(local_rank)
         torch.cuda.set_device(number)

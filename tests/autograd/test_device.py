@@ -11,10 +11,12 @@ import torch
 from hpcgnn.autograd import DropoutKey, Heads, aggregate, attend, dropout, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import AdditiveScores, AttentionOperator
+from hpcgnn.spmm import HostCarrier
+from hpcgnn.spmm.device_carrier import DeviceCarrier
 from hpcgnn.spmm.transports import StagedTransport
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.operators import DeviceOperators, HostOperators
+from hpcgnn.train.operators import Operators
 from tests.emulated_gpu import emulated_gpu
 from tests.ugly import block_row, ugly_matrix, uneven_starts
 
@@ -22,20 +24,18 @@ OFF = TraceRecorder.off()
 Found = list[torch.Tensor]
 
 
-def assert_equal_on_both(run: Callable[[type], Found], tolerance: float = 1e-12) -> None:
-    """Require the tensors of ``run(HostOperators)`` and ``run(DeviceOperators)`` to be equal."""
-    host = run(HostOperators)
+def assert_equal_on_both(run: Callable[[bool], Found], tolerance: float = 1e-12) -> None:
+    """Require the tensors of ``run(False)`` and, on a GPU, ``run(True)`` to be equal."""
+    host = run(False)
     with emulated_gpu():
-        device = run(DeviceOperators)
+        device = run(True)
     for mine, other in zip(device, host, strict=True):
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
 
 
-def operators(
-    kind: type[HostOperators | DeviceOperators], grid: ProcessGrid, config: ExchangeConfig
-) -> HostOperators | DeviceOperators:
-    transport = () if kind is HostOperators else (StagedTransport(),)
-    return kind(grid, config, OFF, *transport)
+def operators(on_gpu: bool, grid: ProcessGrid, config: ExchangeConfig) -> Operators:
+    carrier = DeviceCarrier(grid, StagedTransport()) if on_gpu else HostCarrier(grid)
+    return Operators(grid, config, OFF, carrier)
 
 
 def test_aggregation(comm: MPI.Intracomm) -> None:
@@ -45,8 +45,8 @@ def test_aggregation(comm: MPI.Intracomm) -> None:
         rng = np.random.default_rng(grid.block)
         start, weight = (rng.normal(size=(row_map.num_local, 5)) for _ in range(2))
 
-        def run(kind: type[HostOperators | DeviceOperators]) -> Found:
-            make = operators(kind, grid, ExchangeConfig())
+        def run(on_gpu: bool) -> Found:
+            make = operators(on_gpu, grid, ExchangeConfig())
             operator = make.product(part, make.exchange(part))
             x = torch.tensor(start, requires_grad=True)
             # Two products, and a gradient that is not contiguous on its way back.
@@ -83,9 +83,9 @@ def attention(
     average: bool,
     dtype: torch.dtype,
     config: ExchangeConfig,
-    kind: type[HostOperators | DeviceOperators],
+    on_gpu: bool,
 ) -> Found:
-    make = operators(kind, grid, config)
+    make = operators(on_gpu, grid, config)
     operator = make.attention(part, make.exchange(part), ids, ids)
     assert isinstance(operator, AttentionOperator)
     heads = Heads(

@@ -6,84 +6,15 @@ from mpi4py import MPI
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn import kernels
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import AdditiveScores, DynamicScores, EdgeDraw, SoftmaxState
 from hpcgnn.sparse.softmax import pack, packed_width, to_wire, unpack
-from hpcgnn.spmm import EXCHANGES, RESIDENT, DistributedAttention, Schedule, make_exchange
-from hpcgnn.trace import TraceRecorder
-from tests.ugly import block_row, ugly_matrix, uneven_starts
-
-NUM_NODES, HEADS, WIDTH = 45, 3, 4
-DRAW = EdgeDraw(11, 0.4, 12, 0.3)
-KINDS = (AdditiveScores, DynamicScores)
-SCHEDULES = (RESIDENT, Schedule(sequential=True), Schedule(sequential=True, prefetch=2))
-
-
-class Problem:
-    """Values, targets, weights and a gradient of the result for all nodes."""
-
-    def __init__(
-        self,
-        matrix: sp.csr_matrix,
-        dtype: str,
-        scale: float = 1.0,
-        kind: type[AdditiveScores] | type[DynamicScores] = AdditiveScores,
-    ) -> None:
-        rng = np.random.default_rng(8)
-        rows, columns = matrix.shape
-        self.matrix = matrix
-        self.values = rng.normal(size=(columns, HEADS * WIDTH)).astype(dtype)
-        self.kind = kind
-        width = HEADS if kind.narrow_targets else HEADS * WIDTH
-        self.targets = (scale * rng.normal(size=(rows, width))).astype(dtype)
-        self.weights = (scale * rng.normal(size=(HEADS, WIDTH))).astype(dtype)
-        self.gradient = rng.normal(size=(rows, HEADS * WIDTH)).astype(dtype)
-        # Masks belong to original ids, which are in no order.
-        self.ids = rng.permutation(10 * rows)[:rows].astype(np.int64)
-
-    def run(
-        self,
-        grid: ProcessGrid,
-        exchange: str,
-        wire: str = "native",
-        schedule: Schedule = RESIDENT,
-        draw: EdgeDraw | None = None,
-    ) -> tuple[slice, list[np.ndarray]]:
-        """Return the local rows, and results and gradients; of the weights summed over blocks."""
-        starts = uneven_starts(len(self.values), grid.num_blocks, 3)
-        row_map = RowMap(starts, grid.block)
-        mine, trace = slice(row_map.start, row_map.stop), TraceRecorder.off()
-        part = block_row(self.matrix, row_map).with_values(None, None)
-        moved = make_exchange(exchange, grid, part, trace, wire, schedule)
-        ids = self.ids[mine]
-        operator = DistributedAttention(grid, part, moved, trace, ids, ids)
-        scores = self.kind(self.weights, 0.2)
-        inputs = self.values[mine], self.targets[mine]
-        gradient = self.gradient[mine]
-        out = np.full_like(gradient, np.nan)
-        softmax = operator.attend(scores, *inputs, draw, out, keep=True)
-        delta = np.empty((len(gradient), HEADS), gradient.dtype)
-        kernels.attention_delta(gradient, out, delta)
-        found = operator.attend_transpose(scores, *inputs, softmax, gradient, delta, draw)
-        weights = found.weights.copy()
-        grid.sum_over_blocks(weights)
-        return mine, [out, softmax.lse, found.values, found.targets, weights]
-
-    def check(self, comm: MPI.Intracomm, replication: int, tolerance: float, **how: object) -> None:
-        with ProcessGrid(MPI.COMM_SELF) as alone:
-            _, expected = self.run(alone, "aware", draw=how.get("draw"))
-        with ProcessGrid(comm, replication) as grid:
-            mine, found = self.run(grid, **how)
-        wanted = [each[mine] for each in expected[:4]] + [expected[4]]
-        for own, other in zip(found, wanted, strict=True):
-            assert not np.isnan(own).any()
-            scale = max(1.0, np.abs(other[np.isfinite(other)]).max(initial=0))
-            np.testing.assert_allclose(own / scale, other / scale, rtol=0, atol=tolerance)
+from hpcgnn.spmm import EXCHANGES, Schedule
+from tests.spmm.attention_problem import DRAW, KINDS, NUM_NODES, SCHEDULES, Problem
+from tests.ugly import ugly_matrix
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

@@ -46,9 +46,7 @@ def test_cuda_is_never_silently_the_cpu(
     [
         "model.name=rgcn",
         "model.name=gatv2",
-        "exchange.method=joint",
-        "exchange.schedule=sequential",
-        "exchange.replication=2",
+        "exchange.method=hierarchical",
         "exchange.wire=float16",
     ],
 )

@@ -18,14 +18,16 @@ SETTINGS = (
     "run.checkpoint_every=2",
 )
 STEPS = ("correct_and_smooth.correct_steps=2", "correct_and_smooth.smooth_steps=2")
+SEQUENTIAL = ("exchange.schedule=sequential", "exchange.prefetch=1")
 MODELS = (
     ("gcn", ("exchange.prepare=first_epoch",)),
     ("sage", ("model.norm=batch", "train.optimizer=adamw", "model.activation=elu")),
-    ("gin", ("exchange.active_sets=false", "model.norm=layer")),
-    ("appnp", ("model.hops=2",)),
+    ("gin", ("exchange.active_sets=false", "model.norm=layer", "exchange.method=oblivious")),
+    ("appnp", ("model.hops=2", "exchange.method=push", *SEQUENTIAL)),
     ("mixhop", ("model.hops=2",)),
     ("sage", ("train.label_augmentation=0.5", "correct_and_smooth.enabled=true", *STEPS)),
     ("gat", ("model.heads=2", "model.hidden=6", "model.attention_dropout=0.2")),
+    ("gat", ("model.heads=2", "model.hidden=6", "exchange.method=joint", *SEQUENTIAL)),
 )
 
 
@@ -53,7 +55,10 @@ def assert_alike(run: Run, other: Run) -> None:
 def test_equals_the_cpu(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
 ) -> None:
-    settings = (*SETTINGS, f"model.name={model}", *options)
+    # Two replicas of a block row where there are ranks for that.
+    copies = 2 if comm.size > 3 else 1
+    grid = f"exchange.replication={copies}"
+    settings = (*SETTINGS, f"model.name={model}", grid, *options)
     host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
     with some_gpu():
         config = make_config(store, comm_tmp_path / "device", *settings, "train.device=cuda")

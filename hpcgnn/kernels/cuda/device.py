@@ -1,6 +1,7 @@
 """CuPy, imported at the first use, and the check that a GPU is there."""
 
 import importlib
+import platform
 from typing import Any, TypeAlias
 
 from hpcgnn.errors import InputError
@@ -78,8 +79,8 @@ def use_device(number: int) -> int:
 
 
 def card_id() -> str:
-    """Return what tells the current GPU from others of its host."""
-    return str(load_cupy().cuda.Device().pci_bus_id)
+    """Return what tells the current GPU from all others."""
+    return f"{platform.node()} {load_cupy().cuda.Device().pci_bus_id}"
 
 
 def pointer(array: DeviceArray | None) -> int:

@@ -48,6 +48,28 @@ class NcclRanks:
             self._ranks.recv(pointer(array), array.nbytes, kind, rank, stream.ptr)
         self._nccl.groupEnd()
 
+    def broadcast(self, array: DeviceArray, root: int, stream: Any) -> None:
+        """Issue the copy of a C-contiguous array of `root` to all ranks."""
+        kind = self._nccl.NCCL_UINT8
+        self._ranks.bcast(pointer(array), array.nbytes, kind, root, stream.ptr)
+
+    def reduce(self, array: DeviceArray, total: DeviceArray, root: int, stream: Any) -> None:
+        """Issue the sum of C-contiguous arrays of floats into `total` on `root`."""
+        kind, nccl = self._kind(array), self._nccl
+        places = pointer(array), pointer(total)
+        self._ranks.reduce(*places, array.size, kind, nccl.NCCL_SUM, root, stream.ptr)
+
+    def all_reduce(self, array: DeviceArray, largest: bool, stream: Any) -> None:
+        """Issue the replacement of a C-contiguous array of floats by its sum or maximum."""
+        kind, nccl = self._kind(array), self._nccl
+        how = nccl.NCCL_MAX if largest else nccl.NCCL_SUM
+        place = pointer(array)
+        self._ranks.allReduce(place, place, array.size, kind, how, stream.ptr)
+
+    def _kind(self, array: DeviceArray) -> Any:
+        nccl = self._nccl
+        return nccl.NCCL_FLOAT64 if array.dtype.name == "float64" else nccl.NCCL_FLOAT32
+
 
 def _nccl() -> Any:
     try:

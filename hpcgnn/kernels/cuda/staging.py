@@ -41,16 +41,24 @@ class Download:
 
 
 class Upload:
-    """A copy to the device on CuPy's current stream; holds `host`, which it may still read.
+    """A copy to the device under way, ordered on CuPy's current stream.
 
     Parameters
     ----------
     host
-        From `empty_pinned`.
+        From `empty_pinned`; read until the copy is `done`, and held that long.
     array
         On the device, C-contiguous, of the same shape and dtype.
     """
 
     def __init__(self, host: Array, array: DeviceArray) -> None:
+        cuda = load_cupy().cuda
         self._host = host
-        array.set(host)
+        array.set(host, cuda.get_current_stream())
+        self._event: Any = cuda.Event()
+        self._event.record()
+
+    @property
+    def done(self) -> bool:
+        """Whether `host` is no longer read."""
+        return bool(self._event.done)

@@ -59,7 +59,8 @@ class DeviceNdarray(np.ndarray):
         StandIn.under_way.append((np.array(self, subok=False), out))
         return out
 
-    def set(self, array: np.ndarray[Any, Any]) -> None:
+    def set(self, array: np.ndarray[Any, Any], stream: "Stream | None" = None) -> None:
+        del stream
         self[...] = array
 
 
@@ -152,6 +153,11 @@ class Event:
 
     recorded = False
 
+    @property
+    def done(self) -> bool:
+        """Whether the work before it is; copies to the device are when they are issued."""
+        return self.recorded
+
     def record(self, stream: Stream | None = None) -> None:
         """Mark a place in the stream, whose work is done at once here."""
         del stream
@@ -223,6 +229,17 @@ class StandIn:
         made = guarded(array.shape, array.dtype)
         made[...] = array
         return made
+
+    @staticmethod
+    def concatenate(parts: Any, axis: int) -> DeviceNdarray:
+        return StandIn.asarray(np.concatenate(parts, axis))
+
+    @staticmethod
+    def where(condition: DeviceNdarray, this: Any, other: Any) -> DeviceNdarray:
+        return StandIn.asarray(np.where(condition, this, other))
+
+    exp = staticmethod(np.exp)
+    isfinite = staticmethod(np.isfinite)
 
     @staticmethod
     def asnumpy(array: DeviceNdarray) -> np.ndarray[Any, Any]:

@@ -1,0 +1,66 @@
+"""Attention on a device, by every exchange, schedule and grid, equals that of one process."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from mpi4py import MPI
+
+import pytest
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.sparse import AdditiveScores, DynamicScores
+from hpcgnn.spmm import Schedule
+from hpcgnn.spmm.device_carrier import DeviceCarrier
+from hpcgnn.spmm.transports import StagedTransport
+from tests.emulated_gpu import emulated_gpu
+from tests.kernels.cuda.stand_in import StandIn
+from tests.spmm.attention_problem import DRAW, SCHEDULES, Problem
+from tests.ugly import ugly_matrix
+
+NUM_NODES = 29
+KINDS = (AdditiveScores,)
+
+
+@pytest.fixture
+def gpu() -> Iterator[StandIn]:
+    with emulated_gpu() as made:
+        yield made
+
+
+def on_gpu(grid: ProcessGrid) -> DeviceCarrier:
+    return DeviceCarrier(grid, StagedTransport())
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("exchange", "schedule"),
+    [("aware", SCHEDULES[0]), *product(("joint", "oblivious"), SCHEDULES[::2])],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_one_process(
+    comm: MPI.Intracomm,
+    exchange: str,
+    schedule: Schedule,
+    kind: type[AdditiveScores] | type[DynamicScores],
+) -> None:
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float64", kind=kind)
+    for replication in {1, comm.size if comm.size < 4 else 2}:
+        how = {"exchange": exchange, "schedule": schedule, "draw": DRAW, "carrier": on_gpu}
+        problem.check(comm, replication, 1e-12, **how)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("wire", "tolerance"), [("bfloat16", 5e-2)])
+@pytest.mark.parametrize("exchange", ["aware", "push"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_wires(
+    comm: MPI.Intracomm,
+    wire: str,
+    tolerance: float,
+    exchange: str,
+    kind: type[AdditiveScores] | type[DynamicScores],
+) -> None:
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float32", kind=kind)
+    how = {"exchange": exchange, "wire": wire, "draw": DRAW, "carrier": on_gpu}
+    problem.check(comm, 1, tolerance, **how)
