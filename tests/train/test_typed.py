@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
+from tests.emulated_gpu import some_gpu
 from tests.train.oracle import dense_losses
 from tests.train.support import (
     Graph,
@@ -231,3 +232,33 @@ def test_a_sample_of_everything_is_the_full_graph(
     both = graph.adjacency.maximum(graph.adjacency.T)
     whole = replace(graph, adjacency=both, directed=False)
     np.testing.assert_allclose(losses, dense_losses(whole, config, 3), rtol=1e-9)
+
+
+def test_a_gpu_trains_alike(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(4, num_nodes=29).with_types())
+    words = (
+        *DOUBLE,
+        "train.epochs=3",
+        "train.label_augmentation=0.5",
+        "run.save_predictions=false",
+    )
+    host = train(comm, make_config(store, comm_tmp_path / "host", *words))
+    with some_gpu():
+        config = make_config(store, comm_tmp_path / "device", *words, "train.device=cuda")
+        device = train(comm, config)
+    for name in ("train_loss", "valid_accuracy", "test_accuracy"):
+        np.testing.assert_allclose(device.column(name), host.column(name), rtol=1e-9)
+
+
+def test_formats_of_numbers(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = typed_graph("sage")
+    store = write_store(comm, comm_tmp_path, graph)
+    for activations, wire, tolerance in (
+        ("native", "native", 1e-5),
+        ("bfloat16", "bfloat16", 0.02),
+    ):
+        words = (f"train.activations={activations}", f"exchange.wire={wire}", "model.dropout=0.2")
+        config = make_config(store, comm_tmp_path / activations, *QUIET, *words)
+        losses = train(comm, config).column("train_loss")
+        expected = dense_losses(graph, config, EPOCHS)
+        np.testing.assert_allclose(losses, expected, rtol=tolerance)
