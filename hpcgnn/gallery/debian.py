@@ -31,7 +31,15 @@ from numpy.typing import NDArray
 from hpcgnn.gallery.packages_index import Stanza, names_in
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["FIELDS", "RELATIONS", "Archive", "read_archive"]
+__all__ = [
+    "FIELDS",
+    "NEGATIVE_FIELDS",
+    "RELATIONS",
+    "Archive",
+    "edge_arrays",
+    "first_of_names",
+    "read_archive",
+]
 
 FIELDS = (
     "Depends",
@@ -74,11 +82,8 @@ class Archive:
 
 def read_archive(stanzas: Iterable[Stanza]) -> Archive:
     """Return the graph of the packages in `stanzas`, in any order."""
-    packages: dict[str, Stanza] = {}
-    for stanza in stanzas:
-        packages.setdefault(stanza["Package"], stanza)
-    names = sorted(packages)
-    ordered = [packages[name] for name in names]
+    packages = first_of_names(stanzas)
+    names, ordered = list(packages), list(packages.values())
     sections = [stanza.get("Section", "").rpartition("/")[2] for stanza in ordered]
     classes = sorted(set(sections) - {""})
     number = {section: label for label, section in enumerate(classes)} | {"": -1}
@@ -89,8 +94,16 @@ def read_archive(stanzas: Iterable[Stanza]) -> Archive:
         descriptions=tuple(stanza.get("Description", "") for stanza in ordered),
         classes=tuple(classes),
         labels=np.array([number[section] for section in sections], np.int32),
-        edges={relation: _arrays(pairs[relation]) for relation in RELATIONS},
+        edges={relation: edge_arrays(pairs[relation]) for relation in RELATIONS},
     )
+
+
+def first_of_names(stanzas: Iterable[Stanza]) -> dict[str, Stanza]:
+    """Return the first stanza of every package by its name, in the order of the names."""
+    packages: dict[str, Stanza] = {}
+    for stanza in stanzas:
+        packages.setdefault(stanza["Package"], stanza)
+    return {name: packages[name] for name in sorted(packages)}
 
 
 class _References:
@@ -149,7 +162,7 @@ def _same_source(names: list[str], stanzas: list[Stanza]) -> Pairs:
     return pairs
 
 
-def _arrays(pairs: Pairs) -> tuple[GlobalIndices, GlobalIndices]:
+def edge_arrays(pairs: Iterable[tuple[int, int]]) -> tuple[GlobalIndices, GlobalIndices]:
     """Return the pairs, sorted, as two arrays."""
     both = np.array(sorted(pairs), np.int64).reshape(-1, 2)
     return both[:, 0].copy(), both[:, 1].copy()

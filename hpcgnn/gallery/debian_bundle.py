@@ -3,7 +3,8 @@
 The file in the package was made from the ``Packages`` index of Debian 12 (bookworm), main, amd64
 by::
 
-    python -m hpcgnn.gallery Packages.xz -o hpcgnn/gallery/data/debian-packages.npz.xz
+    python -m hpcgnn.gallery Packages.xz -o hpcgnn/gallery/data/debian-packages.npz.xz \
+        --virtual hpcgnn/gallery/data/debian-virtual.npz.xz
 
 It is an uncompressed ``.npz`` inside ``.xz``, which checks itself (CRC64). Edges are kept as counts
 per source and destinations; features as int8 multiples of one step a column. The step is a quarter
@@ -24,8 +25,10 @@ from numpy.typing import NDArray
 from hpcgnn.console import report
 from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive
 from hpcgnn.gallery.debian_features import description_features
+from hpcgnn.gallery.debian_virtual import bundled_virtual, read_virtual, with_virtual
 from hpcgnn.gallery.graph import GalleryGraph
-from hpcgnn.gallery.packages_index import read_index
+from hpcgnn.gallery.packages_index import Stanza, read_index
+from hpcgnn.gallery.packing import pack_edges, pack_text, unpack_edges, unpack_text
 from hpcgnn.typing import FloatArray
 
 __all__ = [
@@ -78,14 +81,13 @@ class Bundle:
         archive = self.archive
         arrays: dict[str, Any] = {"levels": self.levels, "steps": self.steps}
         num_nodes = len(archive.names)
-        for relation, (src, dst) in archive.edges.items():
-            arrays[f"count:{relation}"] = np.bincount(src, minlength=num_nodes).astype(np.uint32)
-            arrays[f"dst:{relation}"] = dst.astype(np.int32)
+        for relation, edges in archive.edges.items():
+            arrays |= pack_edges(relation, edges, num_nodes)
         plain = io.BytesIO()
         np.savez(
             plain,
-            names=_text(archive.names),
-            classes=_text(archive.classes),
+            names=pack_text(archive.names),
+            classes=pack_text(archive.classes),
             labels=archive.labels.astype(np.int16),
             **arrays,
         )
@@ -95,42 +97,46 @@ class Bundle:
     def decode(cls, content: bytes) -> "Bundle":
         """Return the bundle in a file's content."""
         with np.load(io.BytesIO(lzma.decompress(content))) as arrays:
-            names = _lines(arrays["names"])
-            nodes = np.arange(len(names))
-            edges = {
-                relation: (
-                    np.repeat(nodes, arrays[f"count:{relation}"]),
-                    arrays[f"dst:{relation}"].astype(np.int64),
-                )
-                for relation in RELATIONS
-            }
             archive = Archive(
-                names=names,
+                names=unpack_text(arrays["names"]),
                 descriptions=(),
-                classes=_lines(arrays["classes"]),
+                classes=unpack_text(arrays["classes"]),
                 labels=arrays["labels"].astype(np.int32),
-                edges=edges,
+                edges={relation: unpack_edges(relation, arrays) for relation in RELATIONS},
             )
             return cls(archive, arrays["levels"], arrays["steps"])
 
 
-def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED) -> GalleryGraph:
-    """Return the bundled graph: 63,436 packages of Debian 12, 58 sections, 386,102 typed edges."""
+def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED, *, virtual: bool = False) -> GalleryGraph:
+    """Return the bundled graph: 63,436 packages of Debian 12, 58 sections, 386,102 typed edges.
+
+    `virtual` adds virtual packages as nodes of another type, see `debian_virtual`.
+    """
     file = resources.files("hpcgnn.gallery") / "data" / "debian-packages.npz.xz"
-    return Bundle.decode(file.read_bytes()).to_graph(split_seed)
+    graph = Bundle.decode(file.read_bytes()).to_graph(split_seed)
+    return with_virtual(graph, bundled_virtual()) if virtual else graph
 
 
 def debian_from_index(
-    index: Path, num_features: int = DEBIAN_FEATURES, split_seed: int = DEBIAN_SPLIT_SEED
+    index: Path,
+    num_features: int = DEBIAN_FEATURES,
+    split_seed: int = DEBIAN_SPLIT_SEED,
+    *,
+    virtual: bool = False,
 ) -> GalleryGraph:
-    """Return the graph of another ``Packages`` index, made as the bundled one was."""
-    return build_bundle(index, num_features).to_graph(split_seed)
+    """Return the graph of another ``Packages`` index, made as the bundled one was.
 
-
-def build_bundle(index: Path, num_features: int = DEBIAN_FEATURES) -> Bundle:
-    """Return the graph of a ``Packages`` index; raises InputError for a malformed one."""
+    Raises InputError for a malformed index.
+    """
     report(f"reading {index}")
-    archive = read_archive(read_index(index))
+    stanzas = read_index(index)
+    graph = build_bundle(stanzas, num_features).to_graph(split_seed)
+    return with_virtual(graph, read_virtual(stanzas)) if virtual else graph
+
+
+def build_bundle(stanzas: list[Stanza], num_features: int = DEBIAN_FEATURES) -> Bundle:
+    """Return the graph of the packages in an index."""
+    archive = read_archive(stanzas)
     report(f"computing {num_features} features of {len(archive.names)} packages")
     features = description_features(
         archive.names, archive.descriptions, num_features, seed=SVD_SEED
@@ -146,11 +152,3 @@ def quantise(features: FloatArray) -> tuple[NDArray[np.int8], NDArray[np.float32
     steps[steps == 0] = 1
     levels = np.rint(features / steps).astype(np.int8)
     return levels, (steps / scale).astype(np.float32)
-
-
-def _text(lines: tuple[str, ...]) -> NDArray[np.uint8]:
-    return np.frombuffer("\n".join(lines).encode(), np.uint8)
-
-
-def _lines(text: NDArray[Any]) -> tuple[str, ...]:
-    return tuple(text.tobytes().decode().split("\n"))

@@ -10,7 +10,8 @@ from hpcgnn.errors import InputError
 from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive
 from hpcgnn.gallery.debian_bundle import Bundle, build_bundle, quantise
 from hpcgnn.gallery.debian_features import description_features, tfidf, words
-from hpcgnn.gallery.packages_index import parse_stanzas
+from hpcgnn.gallery.debian_virtual import VirtualPackages, read_virtual
+from hpcgnn.gallery.packages_index import parse_stanzas, read_index
 
 DIGEST = "b0334dbedceb00e7838522a0106820d58002daab3d994d99110ec5ad3d0531f3"
 
@@ -94,6 +95,26 @@ def test_edges_follow_their_definitions(
     assert edges_of(archive, relation) == expected
 
 
+def test_virtual_packages_are_nodes(archive: Archive) -> None:
+    virtual = read_virtual(parse_stanzas(TEXT.splitlines(), Path("Packages")))
+    assert virtual.names == ("mailer", "only-virtual", "twice")
+    found = [
+        {(archive.names[node], virtual.names[number]) for node, number in zip(*ends, strict=True)}
+        for ends in (virtual.needs, virtual.provides)
+    ]
+    assert found[0] == {
+        ("exim", "mailer"), ("web-server", "mailer"), ("web-server", "only-virtual"),
+        ("postfix", "twice"), ("web", "twice"),
+    }  # fmt: skip
+    assert found[1] == {
+        ("exim", "mailer"), ("postfix", "mailer"), ("postfix", "twice"), ("libweb1", "only-virtual")
+    }  # fmt: skip
+    again = VirtualPackages.decode(virtual.encode(6))
+    assert again.names == virtual.names
+    for one, other in ((again.needs, virtual.needs), (again.provides, virtual.provides)):
+        assert np.array_equal(one, other)
+
+
 def test_own_name_and_plurals_are_left_out() -> None:
     assert words("libfoo-games", "Games of foo: 3 libraries for libfoo's class") == [
         "of",
@@ -153,7 +174,7 @@ def test_an_index_becomes_a_bundle_and_comes_back(tmp_path: Path) -> None:
     ]
     index = tmp_path / "Packages"
     index.write_text("\n\n".join(stanzas))
-    bundle = build_bundle(index, 5)
+    bundle = build_bundle(read_index(index), 5)
     back = Bundle.decode(bundle.encode()).to_graph()
     graph = bundle.to_graph()
     assert np.array_equal(back.features, graph.features)
@@ -180,3 +201,24 @@ def test_the_bundled_graph_is_whole() -> None:
     assert graph.features.shape == (63_436, 256)
     assert graph.features.dtype == np.float32
     assert np.bincount(graph.split).tolist() == [0, 38_061, 12_687, 12_688]
+
+
+def test_the_bundled_graph_with_virtual_packages() -> None:
+    graph, plain = gallery.debian_packages(virtual=True), gallery.debian_packages()
+    assert np.bincount(graph.types).tolist() == [63_436, 4_823]
+    assert graph.features is None
+    assert graph.type_features["package"].shape == (63_436, 256)
+    assert graph.type_features["virtual"] is None
+    assert set(graph.edges) == {*RELATIONS, "needs", "provides"} - {"provided-by"}
+    assert [graph.edges[name][0].size for name in ("needs", "provides")] == [35_255, 6_345]
+    for relation in ("needs", "provides"):
+        src, dst = graph.edges[relation]
+        assert set(graph.types[src]) == {0}
+        assert set(graph.types[dst]) == {1}
+    provides = set(zip(*graph.edges["provides"], strict=True))
+    name_of = dict(enumerate(graph.node_names))
+    providers = {name_of[p] for p, v in provides if name_of[v] == "mail-transport-agent"}
+    assert {"postfix", "exim4-daemon-light"} <= providers
+    assert np.array_equal(graph.labels[:63_436], plain.labels)
+    assert set(graph.labels[63_436:]) == {-1}
+    assert set(graph.split[63_436:]) == {0}

@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn import gallery, generate
+from hpcgnn import gallery
 from hpcgnn.errors import InputError
+from hpcgnn.generate import __main__ as command
+from hpcgnn.generate import graphs
 from hpcgnn.storage import GraphStore
 
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["generate", *map(str, arguments), "-o", str(out)])
-    generate.main()
+    command.main()
 
 
 @pytest.mark.parametrize("undirected", [False, True])
@@ -44,7 +46,7 @@ def test_streamed_rmat_is_the_gallery_graph(
 def test_streamed_grid_is_the_gallery_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "GRID_CHUNK", 11)
+    monkeypatch.setattr(graphs, "GRID_CHUNK", 11)
     out = tmp_path / "grid.h5"
     run(monkeypatch, out, "grid3d", "--shape", "3,5,4", "--features", 0, "--classes", 0)
     with GraphStore.open(out) as store:
@@ -101,8 +103,13 @@ def test_debian_packages_from_an_index(
         assert store.num_features == 2
         split = store.read_nodes(0, 16).split
         suggested = store.read_adjacency(0, 1, "suggests")
+        assert store.node_types == ()
     assert np.array_equal(split, gallery.random_split(16, 5))
     assert suggested.indices.tolist() == list(range(1, 16))
+    index.write_text(f"{index.read_text()}\nProvides: v\n\nPackage: q\nRecommends: w | v\n")
+    run(monkeypatch, out, "debian-packages", *chosen, "--virtual", "--json")
+    assert json.loads(capsys.readouterr().out)["node_types"] == {"package": 17, "virtual": 1}
+    assert names.read_text().splitlines()[-2:] == ["q", "v"]
 
 
 @pytest.mark.parametrize(

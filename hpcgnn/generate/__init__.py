@@ -1,0 +1,1 @@
+"""The command that writes made graphs, and the bundled real one, as stores."""
