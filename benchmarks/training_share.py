@@ -55,17 +55,23 @@ def copy_with_split(store: GraphStore, path: Path, split: NDArray[np.uint8]) -> 
         multi_label=store.multi_label,
         undirected=store.undirected,
         class_names=store.class_names,
+        node_types=tuple(each.name for each in store.node_types),
         provenance=store.provenance,
     )
     with StoreWriter(path, header) as writer:
         for start in range(0, store.num_nodes, BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, store.num_nodes)
             for relation in store.relations:
-                rows = store.read_adjacency(start, stop, relation)
-                writer.append_adjacency(rows.indptr, rows.indices, rows.weights, relation)
+                block = store.read_adjacency(start, stop, relation)
+                writer.append_adjacency(block.indptr, block.indices, block.weights, relation)
             nodes = store.read_nodes(start, stop)
             if nodes.features is not None:
                 writer.append_features(nodes.features)
+            if nodes.types is not None:
+                writer.append_types(nodes.types)
+            for kind, rows in zip(store.node_types, nodes.type_features, strict=True):
+                if kind.dtype is not None:
+                    writer.append_type_features(kind.name, rows)
             if nodes.labels is not None:
                 writer.append_labels(nodes.labels)
             writer.append_original_id(nodes.original_id)

@@ -20,10 +20,10 @@ from hpcgnn.storage.datasets import (
     slab_pieces,
 )
 from hpcgnn.storage.layout import Layout, read_layout
+from hpcgnn.storage.node_reader import NodeReader, check_rows
 from hpcgnn.storage.opening import fault_of, open_file, raise_together
 from hpcgnn.storage.schema import relation_path
-from hpcgnn.storage.typed_nodes import NodeType, read_type_features
-from hpcgnn.typing import Array, FloatArray, Offsets
+from hpcgnn.typing import Array, Offsets
 
 __all__ = ["GraphStore"]
 
@@ -40,6 +40,7 @@ class GraphStore:
 
     def __init__(self, path: Path, file: h5py.File, layout: Layout) -> None:
         self._file, self._layout = file, layout
+        self._nodes = NodeReader(path, layout)
         attributes = layout.attributes
         self.path = path
         self.name: str = attributes["name"]
@@ -50,7 +51,7 @@ class GraphStore:
         self.fingerprint: str = attributes["fingerprint"]
         self.provenance: dict[str, Any] = attributes["provenance"]
         self.relations: tuple[str, ...] = layout.relations
-        self.node_types: tuple[NodeType, ...] = layout.node_types
+        self.node_types = layout.node_types
         self.partition_info: dict[str, Any] = layout.partition
         self.row_starts: Offsets = self._read_row_starts()
         classes = layout.datasets.get("/classes")
@@ -161,36 +162,19 @@ class GraphStore:
 
     def read_nodes(self, start: int, stop: int) -> NodeBlock:
         """Return the nodes' data; checks features, labels, split and types."""
-        features = self._read_column("features", start, stop, checks.fault_in_features)
-        original_id = self._read_column("original_id", start, stop, None)
-        assert original_id is not None
-        labels, split = self.read_labels(start, stop), self.read_split(start, stop)
-        types = self.read_types(start, stop)
-        by_type: tuple[FloatArray, ...] = ()
-        if types is not None:
-            datasets, kinds = self._layout.datasets, self.node_types
-            by_type = read_type_features(self.path, datasets, kinds, start, types)
-        return NodeBlock(start, stop, features, labels, split, original_id, types, by_type)
+        return self._nodes.read_nodes(start, stop)
 
     def read_types(self, start: int, stop: int) -> Array | None:
         """Return the node types alone, as in `NodeBlock`; checks them."""
-
-        def fault_in_types(rows: Array, first: int) -> str | None:
-            return checks.fault_in_types(rows, len(self.node_types), first)
-
-        return self._read_column("type", start, stop, fault_in_types)
+        return self._nodes.read_types(start, stop)
 
     def read_labels(self, start: int, stop: int) -> Array | None:
         """Return the labels alone, as in `NodeBlock`; checks them."""
-
-        def fault_in_labels(rows: Array, first: int) -> str | None:
-            return checks.fault_in_labels(rows, self.num_classes, first)
-
-        return self._read_column("labels", start, stop, fault_in_labels)
+        return self._nodes.read_labels(start, stop)
 
     def read_split(self, start: int, stop: int) -> Array | None:
         """Return the split alone, as in `NodeBlock`; checks it."""
-        return self._read_column("split", start, stop, checks.fault_in_split)
+        return self._nodes.read_split(start, stop)
 
     def part_edges(self, relations: tuple[str, ...] | None = None) -> Offsets:
         """Return the non-zeros (num_parts,) of each part, summed over `relations` (None: all)."""
@@ -227,16 +211,12 @@ class GraphStore:
     def _node_dataset(self, name: str) -> h5py.Dataset | None:
         return self._layout.datasets.get(f"/nodes/{name}")
 
-    def _check_rows(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self.num_nodes:
-            raise ValueError(f"rows {start} to {stop} are not within 0 to {self.num_nodes}")
-
     def _check(self, dataset: h5py.Dataset, fault: str | None) -> None:
         if fault is not None:
             raise damaged(self.path, dataset.name, fault)
 
     def _read_offsets(self, start: int, stop: int, relation: str) -> tuple[Offsets, int]:
-        self._check_rows(start, stop)
+        check_rows(start, stop, self.num_nodes)
         dataset = self._adjacency(relation, "indptr")
         indptr = read_slab(self.path, dataset, start, stop + 1)
         self._check(dataset, checks.fault_in_offsets(indptr, start))
@@ -244,22 +224,6 @@ class GraphStore:
         if indptr[0] < 0 or indptr[-1] > nnz:
             self._check(dataset, f"points outside the {nnz} non-zeros")
         return indptr, int(indptr[0])
-
-    def _read_column(
-        self,
-        name: str,
-        start: int,
-        stop: int,
-        find_fault: Callable[[Array, int], str | None] | None,
-    ) -> Array | None:
-        self._check_rows(start, stop)
-        dataset = self._node_dataset(name)
-        if dataset is None:
-            return None
-        rows = read_slab(self.path, dataset, start, stop)
-        if find_fault is not None:
-            self._check(dataset, find_fault(rows, start))
-        return rows
 
     def _read_row_starts(self) -> Offsets:
         dataset = self._layout.datasets.get("/partition/row_starts")

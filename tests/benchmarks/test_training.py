@@ -12,7 +12,7 @@ from benchmarks.active_edges import active_edge_share
 from benchmarks.pass_totals import PassTotals
 from benchmarks.training_share import copy_with_split, draw_split
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.gallery import planted
+from hpcgnn.gallery import planted, planted_types
 from hpcgnn.nn import Aggregations
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
@@ -52,6 +52,18 @@ def test_only_the_split_is_new(store: Path) -> None:
         rows, known_rows = (each.read_adjacency(0, NUM_NODES) for each in (few, parts))
         np.testing.assert_array_equal(rows.indptr, known_rows.indptr)
         np.testing.assert_array_equal(rows.indices, known_rows.indices)
+
+
+def test_node_types_are_copied(tmp_path: Path) -> None:
+    planted_types(60, 3, 4, 7).write(tmp_path / "types.h5")
+    with GraphStore.open(tmp_path / "types.h5") as types:
+        copy_with_split(types, tmp_path / "few.h5", draw_split(60, 0.1, 3))
+        known = types.read_nodes(0, 60)
+    with GraphStore.open(tmp_path / "few.h5") as few:
+        copied = few.read_nodes(0, 60)
+        np.testing.assert_array_equal(copied.types, known.types)
+        for rows, known_rows in zip(copied.type_features, known.type_features, strict=True):
+            np.testing.assert_array_equal(rows, known_rows)
 
 
 def train(mpi_run: MpiRun, store: Path, name: str, *overrides: str) -> Path:
