@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.memory import memory_of
+
 __all__ = ["linear_by_type"]
 
 
@@ -16,9 +18,10 @@ class _LinearByType(torch.autograd.Function):
         ctx.rows = rows
         ctx.save_for_backward(*parts, *weights)
         # One type after another: only the result is as large as all nodes.
-        out = weights[0].new_empty(num_rows, len(weights[0]))
+        out = _room(weights[0], num_rows)
         for where, part, weight, bias in zip(rows, parts, weights, biases, strict=True):
-            out.index_copy_(0, where, torch.addmm(bias, part, weight.t()))
+            mapped = torch.addmm(bias, part, weight.t(), out=_room(weight, len(part)))
+            out.index_copy_(0, where, mapped)
         return out
 
     @staticmethod
@@ -28,13 +31,19 @@ class _LinearByType(torch.autograd.Function):
         for_parts: list[Tensor | None] = []
         for_weights, for_biases = [], []
         for place, where in enumerate(ctx.rows):
-            mine = gradients[0].index_select(0, where)
+            room = _room(weights[place], len(where))
+            mine = torch.index_select(gradients[0], 0, where, out=room)
             # After the rows and their number.
             needs_part = ctx.needs_input_grad[2 + place]
             for_parts.append(mine @ weights[place] if needs_part else None)
             for_weights.append(mine.t() @ parts[place])
             for_biases.append(mine.sum(0))
         return None, None, *for_parts, *for_weights, *for_biases
+
+
+def _room(weight: Tensor, num_rows: int) -> Tensor:
+    """Return uninitialised rows of what `weight` maps to."""
+    return memory_of(weight).empty(weight, (num_rows, len(weight)))
 
 
 def _thirds(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
