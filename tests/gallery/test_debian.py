@@ -1,4 +1,5 @@
 import hashlib
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from hpcgnn import gallery
 from hpcgnn.errors import InputError
+from hpcgnn.gallery import __main__ as command
 from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive
 from hpcgnn.gallery.debian_bundle import Bundle, build_bundle, quantise
 from hpcgnn.gallery.debian_features import description_features, tfidf, words
@@ -185,6 +187,24 @@ def test_an_index_becomes_a_bundle_and_comes_back(tmp_path: Path) -> None:
         assert np.array_equal(back.edges[relation], graph.edges[relation])
     assert back.edges["depends"][0].size == 59
     assert bundle.encode() == bundle.encode()
+
+
+def test_the_command_builds_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, texts = descriptions(40)
+    index, out, virtual = (tmp_path / name for name in ("Packages", "p.npz.xz", "v.npz.xz"))
+    index.write_text(
+        "\n\n".join(
+            f"Package: {name}\nSection: s\nDescription: {text}\nProvides: v\nDepends: v"
+            for name, text in zip(names, texts, strict=True)
+        )
+    )
+    words = ["gallery", str(index), "-o", str(out), "--features", "4", "--virtual", str(virtual)]
+    monkeypatch.setattr(sys, "argv", words)
+    command.main()
+    assert Bundle.decode(out.read_bytes()).levels.shape == (40, 4)
+    found = VirtualPackages.decode(virtual.read_bytes())
+    assert found.names == ("v",)
+    assert [ends[0].tolist() for ends in (found.needs, found.provides)] == [list(range(40))] * 2
 
 
 def test_the_bundled_graph_is_whole() -> None:
