@@ -6,13 +6,15 @@ bfloat16 the blocks, which are counts of edges, are exact; operands and results 
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.banded import BandedOperator
+from hpcgnn.banded import BandedOperator, Slice
+from hpcgnn.typing import FloatArray
 
 __all__ = ["BAND_PRECISIONS", "TorchBand"]
 
@@ -21,14 +23,14 @@ BAND_PRECISIONS = ("native", "tf32", "bfloat16")
 
 
 class TorchBand:
-    """The blocks of a `BandedOperator` without slices, as tensors.
+    """The blocks of a `BandedOperator` and its slices of supernodes, as tensors.
 
     Not collective.
 
     Parameters
     ----------
     operator
-        Holds the blocks on the host.
+        Holds the blocks and slices on the host.
     precision
         One of `BAND_PRECISIONS`.
     place
@@ -39,11 +41,12 @@ class TorchBand:
         self._precision = precision
         self._num_pairs, self._num_nodes = operator.shape
         blocks = operator.blocks
-        arrays = blocks.centre, blocks.upper, blocks.lower
-        tensors = [torch.from_numpy(each).to(place) for each in arrays]
-        if precision == "bfloat16":
-            tensors = [each.to(torch.bfloat16) for each in tensors]
-        self._centre, self._upper, self._lower = tensors
+        put = partial(_put, place=place, narrow=precision == "bfloat16")
+        self._centre, self._upper, self._lower = map(
+            put, (blocks.centre, blocks.upper, blocks.lower)
+        )
+        parts: list[Slice] = [] if operator.slices is None else operator.slices.parts
+        self._slices = [(each, put(each.columns), put(each.rows)) for each in parts]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the sums (n P, H) of the rows of `x` (n, H); differentiable.
@@ -59,7 +62,13 @@ class TorchBand:
         Not collective.
         """
         blocks = self._centre, self._upper, self._lower
-        return self._multiply(x, blocks, self._num_pairs)
+        sums = self._multiply(x, blocks, self._num_pairs)
+        with _tensor_cores(self._precision):
+            for each, columns, rows in self._slices:
+                mine, into = x[each.nodes].to(rows.dtype), sums[each.pairs]
+                into += columns @ mine[: columns.shape[1]]
+                into[: len(rows)] += rows @ mine
+        return sums
 
     def apply_transpose(self, gradient: Tensor) -> Tensor:
         """Return (n, H): the adjoint of `apply` on `gradient` (n P, H).
@@ -67,7 +76,13 @@ class TorchBand:
         Not collective.
         """
         turned = tuple(each.transpose(1, 2) for each in (self._centre, self._lower, self._upper))
-        return self._multiply(gradient, turned, self._num_nodes)
+        sums = self._multiply(gradient, turned, self._num_nodes)
+        with _tensor_cores(self._precision):
+            for each, columns, rows in self._slices:
+                mine, into = gradient[each.pairs].to(rows.dtype), sums[each.nodes]
+                into[: columns.shape[1]] += columns.t() @ mine
+                into += rows.t() @ mine[: len(rows)]
+        return sums
 
     def _multiply(self, rows: Tensor, blocks: tuple[Tensor, ...], num_results: int) -> Tensor:
         """Return ``centre[k] rows[k] + upper[k] rows[k + 1] + lower[k - 1] rows[k - 1]``."""
@@ -92,6 +107,11 @@ class _Band(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return ctx.band.apply_transpose(gradients[0]), None
+
+
+def _put(array: FloatArray, place: torch.device, narrow: bool) -> Tensor:
+    tensor = torch.from_numpy(array).to(place)
+    return tensor.to(torch.bfloat16) if narrow else tensor
 
 
 @contextlib.contextmanager

@@ -12,12 +12,13 @@ from hpcgnn.banded.layout import Layout, lay_out
 from hpcgnn.banded.packing import Window, first_fit_decreasing, pack_lanes
 from hpcgnn.banded.pairs import LocalOperator, TypedPairs
 from hpcgnn.banded.supergraph import Supergraph
-from hpcgnn.banded.supernodes import Supernodes
+from hpcgnn.banded.supernodes import Slice, Supernodes
 
 __all__ = [
     "BandedOperator",
     "Layout",
     "LocalOperator",
+    "Slice",
     "Supergraph",
     "Supernodes",
     "TypedEdges",

@@ -72,6 +72,8 @@ class BandedOperator:
         Edges that were left out.
     blocks
         C, U and L.
+    slices
+        Those of supernodes; None without any.
     """
 
     def __init__(
@@ -86,14 +88,14 @@ class BandedOperator:
         self._block, self._num_types = block, edges.num_types
         self._num_nodes = edges.num_nodes
         self._num_blocks = max(1, -(-edges.num_nodes // block))
-        self._slices = None
+        self.slices: SupernodeSlices | None = None
         kept = edges.select(held_edges(edges, block, supernodes))
         self.dropped = len(edges) - len(kept)
         rows, columns = self.shape
         self.size = OperatorSize(rows, columns, len(kept), 0)
         if supernodes is not None:
             touched = supernodes.touch(kept)
-            self._slices = SupernodeSlices(kept.select(touched), supernodes, dtype)
+            self.slices = SupernodeSlices(kept.select(touched), supernodes, dtype)
             kept = kept.select(~touched)
         self.blocks = self._fill(kept, dtype)
 
@@ -106,7 +108,7 @@ class BandedOperator:
     def num_bytes(self) -> int:
         """Bytes of the blocks and slices."""
         blocks = self.blocks
-        more = 0 if self._slices is None else self._slices.num_bytes
+        more = 0 if self.slices is None else self.slices.num_bytes
         return more + sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
 
     def apply(self, x: Array) -> Array:
@@ -121,8 +123,8 @@ class BandedOperator:
                 sums[:-1] += np.matmul(self.blocks.upper, tall[1:])
                 sums[1:] += np.matmul(self.blocks.lower, tall[:-1])
             result = sums.reshape(-1, x.shape[1])[: self.shape[0]]
-            if self._slices is not None:
-                self._slices.add(x, result)
+            if self.slices is not None:
+                self.slices.add(x, result)
             return result
 
     def apply_transpose(self, gradient: Array) -> Array:
@@ -141,8 +143,8 @@ class BandedOperator:
                 sums[1:] += np.matmul(upper, tall[:-1])
                 sums[:-1] += np.matmul(lower, tall[1:])
             result = sums.reshape(-1, gradient.shape[1])[: self._num_nodes]
-            if self._slices is not None:
-                self._slices.add_transpose(gradient, result)
+            if self.slices is not None:
+                self.slices.add_transpose(gradient, result)
             return result
 
     def _fill(self, edges: TypedEdges, dtype: type[np.float32] | type[np.float64]) -> Blocks:

@@ -7,7 +7,7 @@ import numpy as np
 from hpcgnn.banded.edges import TypedEdges
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
-__all__ = ["SupernodeSlices", "Supernodes"]
+__all__ = ["Slice", "SupernodeSlices", "Supernodes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +46,14 @@ class Supernodes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Slices:
-    """Of one graph of n nodes, c of them supernodes: `columns` (n P, c), `rows` (c P, n)."""
+class Slice:
+    """Of one graph of n nodes, c of them supernodes: `columns` (n P, c), `rows` (c P, n).
+
+    `nodes` are the graph's nodes, supernodes first, and `pairs` their pairs with types.
+    """
 
     nodes: slice
+    pairs: slice
     columns: FloatArray
     rows: FloatArray
 
@@ -78,10 +82,9 @@ class SupernodeSlices:
         supernodes: Supernodes,
         dtype: type[np.float32] | type[np.float64],
     ) -> None:
-        self._num_types = edges.num_types
         owners = np.searchsorted(supernodes.firsts, edges.targets, side="right") - 1
         bounds = zip(supernodes.firsts, supernodes.counts, supernodes.stops, strict=True)
-        self._slices = [
+        self.parts = [
             _fill(edges.select(owners == number), int(first), int(count), int(stop), dtype)
             for number, (first, count, stop) in enumerate(bounds)
         ]
@@ -89,16 +92,16 @@ class SupernodeSlices:
     @property
     def num_bytes(self) -> int:
         """Bytes of the slices."""
-        return sum(each.columns.nbytes + each.rows.nbytes for each in self._slices)
+        return sum(each.columns.nbytes + each.rows.nbytes for each in self.parts)
 
     def add(self, x: Array, sums: Array) -> None:
         """Add to `sums` (n P, H) the rows of `x` (n, H) that come from and to supernodes.
 
         Not collective.
         """
-        for each in self._slices:
+        for each in self.parts:
             mine, count = x[each.nodes], each.columns.shape[1]
-            into = sums[self._stacked(each.nodes)]
+            into = sums[each.pairs]
             into += each.columns @ mine[:count]
             into[: len(each.rows)] += each.rows @ mine
 
@@ -107,14 +110,11 @@ class SupernodeSlices:
 
         Not collective.
         """
-        for each in self._slices:
-            mine, count = gradient[self._stacked(each.nodes)], each.columns.shape[1]
+        for each in self.parts:
+            mine, count = gradient[each.pairs], each.columns.shape[1]
             into = sums[each.nodes]
             into[:count] += each.columns.T @ mine
             into += each.rows.T @ mine[: len(each.rows)]
-
-    def _stacked(self, nodes: slice) -> slice:
-        return slice(nodes.start * self._num_types, nodes.stop * self._num_types)
 
 
 def _fill(
@@ -123,7 +123,7 @@ def _fill(
     count: int,
     stop: int,
     dtype: type[np.float32] | type[np.float64],
-) -> _Slices:
+) -> Slice:
     num_types = edges.num_types
     columns = np.zeros(((stop - first) * num_types, count), dtype)
     rows = np.zeros((count * num_types, stop - first), dtype)
@@ -133,4 +133,5 @@ def _fill(
     leaves = sources < count
     for array, chosen in ((columns, leaves), (rows, ~leaves)):
         np.add.at(array, (places[chosen], sources[chosen]), 1)
-    return _Slices(slice(first, stop), columns, rows)
+    pairs = slice(first * num_types, stop * num_types)
+    return Slice(slice(first, stop), pairs, columns, rows)

@@ -75,7 +75,7 @@ class LayerView:
         are the first one's.
     relation_rows
         Where the rows of MEAN_BY_RELATION belong: for each relation an int32 array with the output
-        row of each of its nodes, in the order of the result.
+        row of each of its nodes, in the order of the result, as for `node_ids`.
     """
 
     operators: Mapping[Aggregations, AggregationOperator]

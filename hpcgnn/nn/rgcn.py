@@ -4,7 +4,6 @@ A relation's neighbours are averaged, and every relation has its own weights. Wi
 weights of relation r are ``W_r = Σ_b a_rb V_b``. Ghosts are fetched once for all relations.
 """
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +61,7 @@ class RGCNLayer(nn.Module):
         parts = torch.split(means, [len(rows) for rows in view.relation_rows])
         mapped = [part @ weight for part, weight in zip(parts, self.weights(), strict=True)]
         own: Tensor = self.own(view.own(x))
-        return add_rows(own, torch.cat(mapped), np.concatenate(view.relation_rows))
+        return add_rows(own, mapped, view.relation_rows)
 
 
 class RGCN(LayeredModel):

@@ -110,7 +110,7 @@ class AdjacencyProducts:
             self._occupied = occupied_rows(matrix)
             whole = {kind: self._restricted(kind, everything, everything) for kind in self._scaled}
             pattern = whole[Aggregations.MEAN_BY_RELATION]
-            self._relation_rows = rows_by_relation(pattern, everything)
+            self._relation_rows = self._rows_by_relation(pattern, everything)
         self.exchange: Exchange = self._make.exchange(pattern)
         self.operators = {
             kind: self._operator(kind, part, self.exchange, node_ids, node_ids)
@@ -151,7 +151,7 @@ class AdjacencyProducts:
             direction = DIRECTIONS[kind]
             part = self._restricted(kind, inputs, outputs)
             if kind is Aggregations.MEAN_BY_RELATION:
-                relation_rows = rows_by_relation(part, outputs)
+                relation_rows = self._rows_by_relation(part, outputs)
             if direction not in exchanges:
                 exchanges[direction] = self._make.exchange(part)
             exchange = exchanges[direction]
@@ -165,6 +165,9 @@ class AdjacencyProducts:
             self._device.tensor(kept),
             relation_rows=relation_rows,
         )
+
+    def _rows_by_relation(self, part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:
+        return tuple(self._device.ids(each) for each in rows_by_relation(part, outputs))
 
     def _restricted(self, kind: Aggregations, inputs: Mask, outputs: Mask) -> DistCSR:
         rows, columns = (outputs, inputs) if DIRECTIONS[kind] == "in" else (inputs, outputs)

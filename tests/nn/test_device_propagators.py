@@ -1,11 +1,12 @@
 """Propagators on a GPU, emulated where there is none, are those of the host."""
 
+import numpy as np
 import pytest
 import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.autograd.band import TorchBand
-from hpcgnn.banded import BandedOperator
+from hpcgnn.banded import BandedOperator, Supernodes
 from hpcgnn.nn import GGNNShape, candidate_loss, make_ggnn, make_propagator
 from hpcgnn.trace import TraceRecorder
 from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, supergraph
@@ -18,11 +19,28 @@ SHAPE = GGNNShape(
 )
 
 
-@pytest.mark.parametrize(("name", "block"), [("sparse", 0), ("banded", 7), ("hybrid", 4)])
-def test_logits_and_gradients_are_those_of_the_host(name: str, block: int) -> None:
+# Two hubs of the first graph and one of the last.
+HUBS = Supernodes(np.array([0, 24]), np.array([2, 1]), np.array([23, 33]))
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "supernodes"),
+    [
+        ("sparse", 0, None),
+        ("banded", 7, None),
+        ("hybrid", 4, None),
+        ("banded", 7, HUBS),
+        ("hybrid", 4, HUBS),
+    ],
+)
+def test_logits_and_gradients_are_those_of_the_host(
+    name: str, block: int, supernodes: Supernodes | None
+) -> None:
     graph = supergraph([23, 1, 9], 12)
     model = make_ggnn(SHAPE, seed=2, dtype=torch.float64)
-    host = make_propagator(name, graph.edges, block=block, dtype=torch.float64, trace=OFF)
+    host = make_propagator(
+        name, graph.edges, block=block, dtype=torch.float64, trace=OFF, supernodes=supernodes
+    )
     found = []
 
     def run(propagator: object) -> None:
@@ -40,13 +58,16 @@ def test_logits_and_gradients_are_those_of_the_host(name: str, block: int) -> No
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("supernodes", [None, HUBS])
 @pytest.mark.parametrize("block", [1, 5, 64])
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("native", 1e-5), ("tf32", 2e-3), ("bfloat16", 1e-2)]
 )
-def test_a_band_by_torch_and_its_adjoint(block: int, precision: str, tolerance: float) -> None:
-    graph = supergraph([31, 12], 9)
-    operator = BandedOperator(graph.edges, block, "float32", OFF)
+def test_a_band_by_torch_and_its_adjoint(
+    block: int, precision: str, tolerance: float, supernodes: Supernodes | None
+) -> None:
+    graph = supergraph([23, 1, 9], 9)
+    operator = BandedOperator(graph.edges, block, np.float32, OFF, supernodes)
     band = TorchBand(operator, precision, CPU)
     torch.manual_seed(3)
     x, y = torch.randn(operator.shape[1], 5), torch.randn(operator.shape[0], 5)

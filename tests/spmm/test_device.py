@@ -121,7 +121,7 @@ def movements(trace: TraceRecorder) -> dict[str, tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("wire", ["bfloat16"])
+@pytest.mark.parametrize("wire", ROUNDING)
 def test_narrow_wires_round_once(
     comm: MPI.Intracomm, gpu: StandIn, exchange: str, wire: str
 ) -> None:

@@ -18,7 +18,7 @@ from tests.spmm.attention_problem import DRAW, SCHEDULES, Problem
 from tests.ugly import ugly_matrix
 
 NUM_NODES = 29
-KINDS = (AdditiveScores,)
+KINDS = (AdditiveScores, DynamicScores)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_equals_one_process(
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize(("wire", "tolerance"), [("bfloat16", 5e-2)])
+@pytest.mark.parametrize(("wire", "tolerance"), [("bfloat16", 5e-2), ("float16", 7e-3)])
 @pytest.mark.parametrize("exchange", ["aware", "push"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_narrow_wires(

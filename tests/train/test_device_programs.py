@@ -14,14 +14,20 @@ from tests.train.test_programs import make, store
 __all__ = ["store"]
 
 
-@pytest.mark.parametrize("propagator", ["sparse", "banded"])
+@pytest.mark.parametrize(("propagator", "supernodes"), [("sparse", 0), ("banded", 2)])
 def test_equals_the_cpu(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
     store: Path,
     propagator: str,
+    supernodes: int,
 ) -> None:
-    settings = ("train.epochs=1", f"programs.propagator={propagator}", "programs.block=8")
+    settings = (
+        "train.epochs=1",
+        f"programs.propagator={propagator}",
+        "programs.block=8",
+        f"programs.supernodes={supernodes}",
+    )
     host = train(comm, make(store, comm_tmp_path / "host", *settings))
     with some_gpu():
         config = make(store, comm_tmp_path / "device", *settings, "train.device=cuda")

@@ -10,7 +10,7 @@ import pytest
 from tests.emulated_gpu import some_gpu
 from tests.train.support import Run, StopAfter, make_config, make_graph, train, write_store
 
-GRAPH = make_graph(4, num_nodes=29)
+GRAPH = make_graph(4, num_nodes=29).with_relations()
 SETTINGS = (
     "train.dtype=float64",
     "train.epochs=3",
@@ -19,6 +19,7 @@ SETTINGS = (
 )
 STEPS = ("correct_and_smooth.correct_steps=2", "correct_and_smooth.smooth_steps=2")
 SEQUENTIAL = ("exchange.schedule=sequential", "exchange.prefetch=1")
+DROPOUTS = ("model.attention_dropout=0.2", "model.edge_dropout=0.1")
 MODELS = (
     ("gcn", ("exchange.prepare=first_epoch",)),
     ("sage", ("model.norm=batch", "train.optimizer=adamw", "model.activation=elu")),
@@ -26,8 +27,10 @@ MODELS = (
     ("appnp", ("model.hops=2", "exchange.method=push", *SEQUENTIAL)),
     ("mixhop", ("model.hops=2",)),
     ("sage", ("train.label_augmentation=0.5", "correct_and_smooth.enabled=true", *STEPS)),
-    ("gat", ("model.heads=2", "model.hidden=6", "model.attention_dropout=0.2")),
+    ("gat", ("model.heads=2", "model.hidden=6", *DROPOUTS)),
     ("gat", ("model.heads=2", "model.hidden=6", "exchange.method=joint", *SEQUENTIAL)),
+    ("gatv2", ("model.heads=2", "model.hidden=6", *DROPOUTS, "exchange.method=push")),
+    ("rgcn", ("model.num_bases=2", "exchange.method=joint")),
 )
 
 

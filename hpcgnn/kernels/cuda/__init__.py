@@ -17,6 +17,11 @@ from hpcgnn.kernels.cuda.attention_state import (
     attention_finish,
     attention_merge,
 )
+from hpcgnn.kernels.cuda.attention_v2 import (
+    attention_v2_backward_columns,
+    attention_v2_backward_rows,
+    attention_v2_forward,
+)
 from hpcgnn.kernels.cuda.device import GpuUnavailableError, require_gpu
 from hpcgnn.kernels.cuda.groups import (
     ATTENTION_GROUP_SIZE,
@@ -38,6 +43,9 @@ __all__ = [
     "attention_forward",
     "attention_merge",
     "attention_scores",
+    "attention_v2_backward_columns",
+    "attention_v2_backward_rows",
+    "attention_v2_forward",
     "dropout_rows",
     "gather_rows",
     "neighbor_groups",

@@ -65,8 +65,8 @@ def attention_forward(
     """Add the edges of a block to the softmax state of its rows.
 
     Arguments and meaning are those of `hpcgnn.kernels.attention_forward`, with CuPy arrays, and so
-    are the masks of both kinds of dropout, bit for bit; 16-bit floats are bfloat16. Indices and
-    `rows` are not checked. Runs on CuPy's current stream; the result is the same every time.
+    are the masks of both kinds of dropout, bit for bit. Indices and `rows` are not checked. Runs on
+    CuPy's current stream; the result is the same every time.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def attention_forward(
     pieces = [cupy.empty((count, columns), out.dtype) for columns in (heads, heads, heads * width)]
     vector, vectors, lanes = tile_shape(element, width, z, out, pieces[2])
     block = block_fields(
-        indptr, indices, z, source, target, rows, dropout, edge_dropout, slope, groups, lanes
+        indptr, indices, z, source, target, rows, dropout, edge_dropout, slope, groups, lanes, heads
     )
     fields: Fields = {
         "block": block,
@@ -166,7 +166,7 @@ def attention_backward(
     gain = dsource if weights is None else load_cupy().zeros(dsource.shape, dsource.dtype)
     vector, vectors, lanes = tile_shape(element, width, z, grad, dz, weights)
     block = block_fields(
-        indptr, indices, z, source, target, rows, dropout, edge_dropout, slope, groups, lanes
+        indptr, indices, z, source, target, rows, dropout, edge_dropout, slope, groups, lanes, heads
     )
     fields: Fields = {
         "block": block,

@@ -4,7 +4,7 @@
 /// z[j] in registers. Its threads hold an edge each, for alpha and the gradient of the logit, and
 /// in between columns of grad: a row of grad is read once for both <grad, z> and the gradient of z.
 /// Gradients of target, and of columns of several groups, are added atomically.
-#include "attention.cuh"
+#include "attention_columns.cuh"
 
 namespace hpcgnn {
 
@@ -54,14 +54,7 @@ struct Window {
   }
   template <class Y>
   HPCGNN_DEVICE void read(const Tile& tile, const Y* from, T (&to)[K][V]) const {
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const bool inside = column(tile, k) < width;
-      Pack<Y, V> pack = {};
-      if (inside) pack = load<V>(from + column(tile, k));
-#pragma unroll
-      for (int v = 0; v < V; ++v) to[k][v] = widen(pack.at[v]);
-    }
+    read_columns<V, K>(tile, base, width, from, to);
   }
   HPCGNN_DEVICE T inner_product(const T (&grad)[K][V]) const {
     T sum = 0;
@@ -138,14 +131,6 @@ HPCGNN_DEVICE Accumulator<X> walk(const AttentionBackward& a, const Tile& tile, 
   return gained;
 }
 
-template <class T>
-HPCGNN_DEVICE void gain_at(T* to, T value, bool alone) {
-  if (alone)
-    *to += value;
-  else
-    atomicAdd(to, value);
-}
-
 template <class X, int V, int K>
 HPCGNN_DEVICE void attention_backward(const AttentionBackward& a) {
   using T = Accumulator<X>;
@@ -204,3 +189,7 @@ HPCGNN_BACKWARD(bf16, BFloat16, 8, 1)
 HPCGNN_BACKWARD(bf16, BFloat16, 8, 2)
 HPCGNN_BACKWARD(bf16, BFloat16, 1, 1)
 HPCGNN_BACKWARD(bf16, BFloat16, 1, 2)
+HPCGNN_BACKWARD(f16, Float16, 8, 1)
+HPCGNN_BACKWARD(f16, Float16, 8, 2)
+HPCGNN_BACKWARD(f16, Float16, 1, 1)
+HPCGNN_BACKWARD(f16, Float16, 1, 2)

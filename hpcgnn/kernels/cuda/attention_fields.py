@@ -25,7 +25,7 @@ DeviceWeightDropout = tuple[int, float, DeviceArray, DeviceArray]
 # Word, p.
 DeviceEdgeDropout = tuple[int, float]
 
-_VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1)}
+_VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1), "float16": (8, 1)}
 # Edges whose logits a tile takes at once, however narrow a head is.
 _LEAST_LANES = 4
 _WARP = 32
@@ -41,13 +41,26 @@ def element_of(z: DeviceArray, half: Half | None) -> str:
     """
     found = storage_of(z, half)
     if found not in _VECTORS:
-        raise TypeError(f"attention on the GPU takes float32, float64 or bfloat16, not {found}")
+        raise TypeError(f"attention takes floats of 16, 32 or 64 bits, not {found}")
     return found
 
 
-def tile_shape(element: str, head_width: int, *arrays: DeviceArray | None) -> tuple[int, int, int]:
-    """Return elements of a vector, vectors of a thread, and threads of a tile for one head."""
-    vector = vector_width(_VECTORS[element], head_width, *arrays)
+def tile_shape(
+    element: str, head_width: int, *arrays: DeviceArray | None, widest: int = 8
+) -> tuple[int, int, int]:
+    """Return elements of a vector, vectors of a thread, and threads of a tile for one head.
+
+    Parameters
+    ----------
+    element, head_width
+        Of the values.
+    arrays
+        What is read and written by vectors.
+    widest
+        Elements of a vector, at most: fewer leave registers to kernels that hold many rows.
+    """
+    options = tuple(min(count, widest) for count in _VECTORS[element])
+    vector = vector_width(options, head_width, *arrays)
     vectors = -(-head_width // vector)
     return vector, 1 if vectors <= _WARP else 2, tile_lanes(vectors, _LEAST_LANES)
 
@@ -97,6 +110,7 @@ def block_fields(
     slope: float,
     groups: DeviceGroups,
     lanes: int,
+    heads: int,
 ) -> Fields:
     """Return the fields of the kernels' ``AttentionBlock``.
 
@@ -115,7 +129,6 @@ def block_fields(
     if dropout is not None:
         require_array("row_ids", row_ids, 1, ("int64",))
         require_array("column_ids", column_ids, 1, ("int64",))
-    heads = int(source.shape[1])
     return {
         "groups": groups.arguments(),
         "indptr": pointer(indptr),

@@ -4,7 +4,7 @@
 /// and their maximum; then columns of z, which they sum, an edge after the other. A group alone on
 /// its row updates the state; pieces of a split row leave states of their own, which
 /// `attention_merge` joins in order: the result is the same every time.
-#include "attention.cuh"
+#include "attention_columns.cuh"
 
 namespace hpcgnn {
 
@@ -14,106 +14,27 @@ struct AttentionForward {
   AttentionState pieces;
 };
 
-/// Where the sums of columns base + (k * lanes + lane) * V ... of a head live in registers.
-template <class X, int V, int K>
-struct HeadSums {
-  using T = Accumulator<X>;
-  T sum[K][V];
+/// L(target + source), each thread that of its own edge.
+template <class T>
+struct TermLogits {
+  const AttentionBlock& b;
+  int64 head = 0;
+  T target = 0;
 
-  /// Calls body(k, column) for the columns of this thread that exist.
-  template <class Body>
-  HPCGNN_DEVICE static void columns(const Tile& tile, int64 base, int64 width, const Body& body) {
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int64 column = base + static_cast<int64>(k * tile.lanes + tile.lane) * V;
-      if (column < width) body(k, column);
-    }
+  HPCGNN_DEVICE void begin(const Tile&, int64 row, int64 of_head) {
+    head = of_head;
+    target = static_cast<const T*>(b.target)[row * b.num_heads + head];
   }
-  HPCGNN_DEVICE void begin(const Tile& tile, int64 base, int64 width, const T* from) {
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-#pragma unroll
-      for (int v = 0; v < V; ++v) sum[k][v] = 0;
-    if (from == nullptr) return;
-    columns(tile, base, width, [&](int k, int64 column) {
-      const Pack<T, V> pack = load<V>(from + column);
-#pragma unroll
-      for (int v = 0; v < V; ++v) sum[k][v] = pack.at[v];
-    });
-  }
-  HPCGNN_DEVICE void scale_by(T scale) {
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-#pragma unroll
-      for (int v = 0; v < V; ++v) sum[k][v] *= scale;
-  }
-  HPCGNN_DEVICE void add(const Tile& tile, int64 base, int64 width, T weight, const X* z) {
-    columns(tile, base, width, [&](int k, int64 column) {
-      const Pack<X, V> pack = load<V>(z + column);
-#pragma unroll
-      for (int v = 0; v < V; ++v) sum[k][v] += weight * widen(pack.at[v]);
-    });
-  }
-  HPCGNN_DEVICE void end(const Tile& tile, int64 base, int64 width, T* to) const {
-    columns(tile, base, width, [&](int k, int64 column) { put<T>(sum[k], false, to + column); });
+  HPCGNN_DEVICE T operator()(const Tile& tile, int64 column, int count) const {
+    if (tile.lane >= count) return 0;
+    const T source = static_cast<const T*>(b.source)[column * b.num_heads + head];
+    return rectified(target + source, static_cast<T>(b.slope));
   }
 };
 
-/// The logit of the thread's edge; -inf where there is none or it is dropped.
-template <class T>
-HPCGNN_DEVICE T logit_of(const AttentionBlock& b, int64 row, int64 column, int64 head, T target) {
-  if (dropped(b, b.edges, row, column, 0)) return -infinity<T>();
-  const T source = static_cast<const T*>(b.source)[column * b.num_heads + head];
-  return rectified(target + source, static_cast<T>(b.slope));
-}
-
 template <class X, int V, int K>
 HPCGNN_DEVICE void attention_forward(const AttentionForward& a) {
-  using T = Accumulator<X>;
-  const AttentionBlock& b = a.block;
-  const Tile tile = make_tile(b.lanes);
-  const int64 pitch = b.num_heads * b.head_width, items = b.groups.num_groups * b.num_heads;
-  for (int64 item = tile.first; item < items; item += tile.count) {
-    const int64 g = item / b.num_heads, head = item % b.num_heads;
-    const int64 row = b.groups.row[g], piece = b.groups.piece[g];
-    const int64 start = b.groups.start[g], stop = b.groups.stop[g];
-    const int64 reached = state_row(b, row);
-    const T target = static_cast<const T*>(b.target)[reached * b.num_heads + head];
-    const AttentionState& state = piece < 0 ? a.state : a.pieces;
-    const int64 at = (piece < 0 ? reached : piece) * b.num_heads + head;
-    T* const top = static_cast<T*>(state.top) + at;
-    T* const total = static_cast<T*>(state.total) + at;
-    T* const out = static_cast<T*>(state.out) + at * b.head_width;
-    RunningSoftmax<T> before{-infinity<T>(), 0};
-    if (piece < 0) before = {*top, *total};
-    RunningSoftmax<T> softmax;
-    // Columns beyond the registers of a tile take another walk over the edges; there is one walk
-    // even where no column is.
-    int64 base = 0;
-    do {
-      softmax = before;
-      HeadSums<X, V, K> sums;
-      sums.begin(tile, base, b.head_width, before.top == -infinity<T>() ? nullptr : out);
-      for (int64 first = start; first < stop; first += tile.lanes) {
-        const bool mine = first + tile.lane < stop;
-        const int64 column = mine ? b.indices[first + tile.lane] : 0;
-        const T logit = mine ? logit_of<T>(b, row, column, head, target) : -infinity<T>();
-        T scale;
-        T weight = softmax.join(tile, logit, scale);
-        if (mine) weight *= kept_share<T>(b, row, column, head);
-        sums.scale_by(scale);
-        const int count = stop - first < tile.lanes ? static_cast<int>(stop - first) : tile.lanes;
-#pragma unroll 4
-        for (int k = 0; k < count; ++k) {
-          const X* const z = static_cast<const X*>(b.z) + shuffle(tile, column, k) * pitch;
-          sums.add(tile, base, b.head_width, shuffle(tile, weight, k), z + head * b.head_width);
-        }
-      }
-      sums.end(tile, base, b.head_width, out);
-      base += static_cast<int64>(tile.lanes) * V * K;
-    } while (base < b.head_width);
-    if (tile.lane == 0) *top = softmax.top, *total = softmax.total;
-  }
+  attend<X, V, K>(a.block, a.state, a.pieces, TermLogits<Accumulator<X>>{a.block});
 }
 
 }  // namespace hpcgnn
@@ -135,3 +56,7 @@ HPCGNN_FORWARD(bf16, BFloat16, 8, 1)
 HPCGNN_FORWARD(bf16, BFloat16, 8, 2)
 HPCGNN_FORWARD(bf16, BFloat16, 1, 1)
 HPCGNN_FORWARD(bf16, BFloat16, 1, 2)
+HPCGNN_FORWARD(f16, Float16, 8, 1)
+HPCGNN_FORWARD(f16, Float16, 8, 2)
+HPCGNN_FORWARD(f16, Float16, 1, 1)
+HPCGNN_FORWARD(f16, Float16, 1, 2)

@@ -14,8 +14,10 @@ _PAIRS = {
     ("float32", "float32"): (4, 1),
     ("float64", "float64"): (2, 1),
     ("float32", "bfloat16"): (4, 1),
+    ("float32", "float16"): (4, 1),
     ("bfloat16", "bfloat16"): (8, 4, 1),
     ("bfloat16", "float32"): (8, 4, 1),
+    ("float16", "float32"): (8, 4, 1),
 }
 
 
@@ -34,10 +36,10 @@ def spmm(
 ) -> None:
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
 
-    Arguments and meaning are those of `hpcgnn.kernels.spmm`, with CuPy arrays; 16-bit floats are
-    bfloat16. The product runs on CuPy's current stream. Indices and `rows` are not checked. Rows
-    of more than one group are summed in any order, so that their last bits may differ from run to
-    run, unless `out` has 16 bits; all others are the same every time.
+    Arguments and meaning are those of `hpcgnn.kernels.spmm`, with CuPy arrays; float16 goes to
+    float32 or comes from it. The product runs on CuPy's current stream. Indices and `rows` are not
+    checked. Rows of more than one group are summed in any order, so that their last bits may differ
+    from run to run, unless `out` has 16 bits; all others are the same every time.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ def spmm(
     groups = DeviceGroups.of(indptr) if groups is None else groups
     cupy, width = load_cupy(), int(x.shape[1])
     # Sums of pieces meet in `out` itself where it is as exact as they are.
-    apart = pair[1] == "bfloat16"
+    apart = pair[1] in ("bfloat16", "float16")
     pieces = cupy.empty((groups.host.num_pieces if apart else 0, width), np.float32)
     unstored = groups.empty_rows if apart else groups.unstored
     clear = unstored if not accumulate else unstored[:0]

@@ -15,7 +15,7 @@ from tests.kernels.cuda.attention_runs import (
     zero_grads,
 )
 from tests.kernels.cuda.stand_in import host
-from tests.kernels.cuda.test_products import bfloat16
+from tests.kernels.cuda.test_products import rounded
 
 # Heads and widths, with and without whole vectors, and wider than the registers of a tile.
 SHAPES = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 100), (1, 256), (1, 259)]
@@ -205,18 +205,19 @@ def test_delta_takes_the_bias_off(device):
 
 
 @pytest.mark.parametrize(("heads", "width"), [(2, 8), (1, 17), (1, 272)])
-def test_bfloat16_values(device, heads, width):
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_16_bit_values(device, heads, width, half):
     layer = make_layer(ugly_graph("holes"), heads, width, "float32")
-    bits, z = bfloat16(layer.z)
+    bits, z = rounded(layer.z, half)
     wanted = replace(layer, z=z).cast("float64")
     wanted_lse, wanted_out, wanted_grads = expected(wanted)
     stored = replace(layer, z=bits)
-    lse, out = run_forward(device, stored, half="bfloat16")
+    lse, out = run_forward(device, stored, half=half)
     assert_close(lse, wanted_lse, "float32")
     assert_close(out, wanted_out, "float32")
     grads = zero_grads(device, layer)
     for found, each in zip(
-        run_backward(device, stored, lse, out, grads, half="bfloat16"), wanted_grads, strict=True
+        run_backward(device, stored, lse, out, grads, half=half), wanted_grads, strict=True
     ):
         assert_close(found, each, "float32")
 
@@ -236,7 +237,7 @@ def test_faults_are_refused(device):
         run_forward(device, layer, edge_dropout=(1, 0.5))
     with pytest.raises(ValueError, match="the word of a dropout"):
         run_forward(device, layer, dropout=(1 << 64, 0.5, *names_of(layer.graph)))
-    with pytest.raises(TypeError, match="not float16"):
-        run_forward(device, replace(layer, z=np.zeros((53, 6), np.uint16)), half="float16")
+    with pytest.raises(TypeError, match="16, 32 or 64 bits, not int32"):
+        run_forward(device, replace(layer, z=np.zeros((53, 6), np.int32)))
     with pytest.raises(ValueError, match="heads"):
         run_forward(device, replace(layer, z=np.zeros((53, 7))))

@@ -11,17 +11,17 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 SMALL = ["no rows", "no columns", "all empty", "one", "holes"]
 
 
-def bfloat16(array):
+def rounded(array, half="bfloat16"):
     """Return `array` rounded, as bits and as float32."""
     bits = np.empty(array.shape, np.uint16)
-    kernels.gather_rows(np.ascontiguousarray(array, np.float32), None, bits, half="bfloat16")
-    return bits, widened(bits)
+    kernels.gather_rows(np.ascontiguousarray(array, np.float32), None, bits, half=half)
+    return bits, widened(bits, half)
 
 
-def widened(bits):
+def widened(bits, half="bfloat16"):
     bits = np.ascontiguousarray(host(bits))
     out = np.empty(bits.shape, np.float32)
-    kernels.gather_rows(bits, None, out, half="bfloat16")
+    kernels.gather_rows(bits, None, out, half=half)
     return out
 
 
@@ -93,26 +93,29 @@ def test_mean(device):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("into", ["bfloat16", "float32"])
-def test_bfloat16_is_summed_in_float32(device, width, into):
+@pytest.mark.parametrize(
+    ("half", "into"), [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32")]
+)
+def test_16_bits_are_summed_in_float32(device, width, half, into):
     graph = ugly_graph("holes")
-    bits, x = bfloat16(graph.dense(width))
+    bits, x = rounded(graph.dense(width), half)
     wanted = graph.to_scipy("float32") @ x.astype(np.float64)
     out = device.empty((graph.num_rows, width), "uint16" if into == "bfloat16" else "float32")
-    product(device, graph, bits, out, half="bfloat16")
+    product(device, graph, bits, out, half=half)
     found = widened(out) if into == "bfloat16" else out
     assert_close(found, wanted, 1 / 128 if into == "bfloat16" else 1e-5)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_float32_into_bfloat16_rounds_the_sum_once(device, accumulate):
+@pytest.mark.parametrize(("half", "unit"), [("bfloat16", 1 / 256), ("float16", 1 / 2048)])
+def test_float32_into_16_bits_rounds_the_sum_once(device, accumulate, half, unit):
     graph = random_graph(np.array([0, 40, 1, 7]), 50, 29)
-    before, old = bfloat16(np.random.default_rng(7).standard_normal((4, 17)))
+    before, old = rounded(np.random.default_rng(7).standard_normal((4, 17)), half)
     out = device.asarray(before)
     x = graph.dense(17, "float32")
-    product(device, graph, x, out, half="bfloat16", accumulate=accumulate)
+    product(device, graph, x, out, half=half, accumulate=accumulate)
     wanted = graph.product(17, "float32") + (old if accumulate else 0)
-    assert_close(widened(out), wanted, 1 / 256)
+    assert_close(widened(out, half), wanted, unit)
 
 
 def test_a_view_that_is_not_aligned(device):
@@ -130,7 +133,7 @@ def test_a_view_that_is_not_aligned(device):
     ("changes", "error", "words"),
     [
         ({"x": np.zeros((3, 2))}, TypeError, "x must be a CuPy array"),
-        ({"half": "float16", "x": np.uint16}, TypeError, "takes float16"),
+        ({"half": "float16", "x": np.uint16, "out": np.uint16}, TypeError, "takes float16"),
         ({"x": np.uint16}, TypeError, "half="),
         ({"values": np.zeros(9, np.float32)}, ValueError, "same length"),
         ({"rows": np.zeros(9, np.int32)}, ValueError, "rows must name"),

@@ -4,7 +4,7 @@ import pytest
 from hpcgnn import kernels
 from hpcgnn.kernels import cuda
 from tests.kernels.cuda.stand_in import host
-from tests.kernels.cuda.test_products import bfloat16, widened
+from tests.kernels.cuda.test_products import rounded, widened
 
 WIDTHS = [1, 3, 16, 17, 100, 256]
 KEY = 0xFEDCBA9876543210
@@ -19,7 +19,7 @@ def operands(width, dtype="float64"):
 def test_gather_copies_and_converts_as_on_the_cpu(device, width):
     for dtype in ("float32", "float64", "uint16"):
         x, rows = operands(width)
-        x = bfloat16(x)[0] if dtype == "uint16" else x.astype(dtype)
+        x = rounded(x)[0] if dtype == "uint16" else x.astype(dtype)
         out = device.empty((47, width), dtype)
         cuda.gather_rows(device.asarray(x), device.asarray(rows), out)
         np.testing.assert_array_equal(host(out), x[rows])
@@ -57,7 +57,7 @@ def test_scatter_add_with_repeats(device, width):
         ("float32", "float32", 1e-5),
         ("bfloat16", "float32", 1e-5),
     ):
-        sent = bfloat16(src)[0] if wire == "bfloat16" else src.astype(wire)
+        sent = rounded(src)[0] if wire == "bfloat16" else src.astype(wire)
         wanted = before.copy()
         np.add.at(wanted, rows, widened(sent) if wire == "bfloat16" else sent)
         out = device.asarray(before.astype(dtype))
