@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hpcgnn.autograd import DropoutKey, Heads, ScoresOf, attend, edge_draw
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
 from hpcgnn.nn.model import Aggregations, LayerView
+from hpcgnn.nn.shape import ModelShape
 from hpcgnn.sparse import AdditiveScores, AttentionOperator, DynamicScores, EdgeDraw
 
 __all__ = ["GAT", "GATLayer", "GATv2", "GATv2Layer"]
@@ -127,6 +128,15 @@ class GAT(LayeredModel):
     options = LayeredModel.options | {"heads", "attention_dropout", "edge_dropout"}
     layers_save_results = True
     layer_type: ClassVar[type[GATLayer]] = GATLayer
+
+    @classmethod
+    def num_feature_products(cls, shape: ModelShape) -> int:
+        """Return 0: what is aggregated has weights of its own.
+
+        Not collective.
+        """
+        del shape
+        return 0
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GATLayer:
         """Return the layer at `place`.

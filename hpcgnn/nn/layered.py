@@ -81,6 +81,14 @@ class LayeredModel(Model):
         """Return how many times in a row the model aggregates."""
         return shape.num_layers * cls.steps_per_layer(shape)
 
+    @classmethod
+    def num_feature_products(cls, shape: ModelShape) -> int:
+        """Return how many times in a row the first layer aggregates.
+
+        Not collective.
+        """
+        return cls.steps_per_layer(shape)
+
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         """Return logits (N, C); see `Model.forward`.
 

@@ -201,6 +201,15 @@ class Model(NodeModel):
         return shape.num_layers
 
     @classmethod
+    def num_feature_products(cls, shape: ModelShape) -> int:
+        """Return how many times in a row the model aggregates the features as they are.
+
+        Not collective.
+        """
+        del shape
+        return 0
+
+    @classmethod
     def check(cls, shape: ModelShape) -> None:
         """Raise an `InputError`, naming a remedy, when options do not fit each other.
 

@@ -63,8 +63,8 @@ class Candidate:
         Of one product over all nodes.
     bytes_epoch, bytes_max_send
         Bytes that all ranks, and the busiest one, send in a training epoch.
-    bytes_evaluation
-        Bytes that all ranks send in an evaluation.
+    bytes_once, bytes_evaluation
+        Bytes that all ranks send before the first epoch, and in an evaluation.
     rehearsed_rank
         The rank that was rehearsed.
     idle_bytes, peak_bytes, ghost_bytes
@@ -81,6 +81,7 @@ class Candidate:
     rows_max_recv: int
     bytes_epoch: int
     bytes_max_send: int
+    bytes_once: int
     bytes_evaluation: int
     rehearsed_rank: int
     idle_bytes: int
@@ -197,9 +198,9 @@ def _candidate(
     found: Rehearsal,
     network: Network,
 ) -> Candidate:
-    epoch, evaluation = (
+    once, epoch, evaluation = (
         sent_by_rank(moves, traffic, choice.replication)
-        for moves in (found.epoch, found.evaluation)
+        for moves in (found.once, found.epoch, found.evaluation)
     )
     whole = traffic["all"]
     moved = whole.fetched + whole.pushed
@@ -210,6 +211,7 @@ def _candidate(
         rows_max_recv=int(moved.sum(axis=1).max(initial=0)),
         bytes_epoch=int(epoch.bytes_out.sum()),
         bytes_max_send=int(epoch.bytes_out.max()),
+        bytes_once=int(once.bytes_out.sum()),
         bytes_evaluation=int(evaluation.bytes_out.sum()),
         rehearsed_rank=share.block * choice.replication + share.replica,
         idle_bytes=found.idle_bytes,

@@ -46,8 +46,8 @@ class Rehearsal:
         Rows of other ranks in memory at one time, at most.
     epoch_s, evaluate_s
         Seconds of computing and copying in a training epoch (median) and in an evaluation.
-    epoch, evaluation
-        The exchanges of one epoch, and of one evaluation.
+    once, epoch, evaluation
+        The exchanges before the first epoch, of one epoch, and of one evaluation.
     """
 
     idle_bytes: int
@@ -55,6 +55,7 @@ class Rehearsal:
     ghost_bytes: int
     epoch_s: float
     evaluate_s: float
+    once: tuple[Movement, ...]
     epoch: tuple[Movement, ...]
     evaluation: tuple[Movement, ...]
 
@@ -76,14 +77,20 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         Resident set of this process before it held the share.
     """
     # This rank may have no validation node, which other ranks have.
-    training = replace(share.config.train, epochs=epochs, evaluate_every=epochs, patience=0)
+    whole_run = replace(share.config.train, patience=0)
+    training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
     config = replace(share.config, train=training)
     trace = TraceRecorder.off()
     with RehearsedGrid(alone, share) as grid, reused_memory():
         set_threads(grid, config.run.threads)
         moved: list[Movement] = []
         products = _Products(grid, share, trace, moved)
-        task = NodeTask(_local_graph(grid, share, products), config)
+        moved.clear()
+        # What comes before training depends on the epochs of the run, not of the rehearsal.
+        exchange = replace(config.exchange, prepare="before")
+        prepared = replace(share.config, exchange=exchange, train=whole_run)
+        task = NodeTask(_local_graph(grid, share, products), prepared)
+        once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
         rows, movements = [], []
         for _ in range(epochs):
@@ -99,6 +106,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
             ghost_bytes=grid.buffers.ghosts.peak,
             epoch_s=statistics.median(steady),
             evaluate_s=rows[-1]["evaluate_s"],
+            once=once,
             epoch=training_moves,
             evaluation=last[len(training_moves) :],
         )

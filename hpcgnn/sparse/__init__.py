@@ -8,6 +8,7 @@
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.dynamic_scores import DynamicScores
+from hpcgnn.sparse.kept import KeptProduct
 from hpcgnn.sparse.local import MAIN, LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.memory import LocalMatrix, Memory
@@ -38,6 +39,7 @@ __all__ = [
     "EdgeDraw",
     "Gradients",
     "InputGradients",
+    "KeptProduct",
     "LocalCSR",
     "LocalMatrix",
     "Memory",

@@ -34,12 +34,15 @@ class OperatorSize:
         Non-zeros.
     num_moved
         Rows and partial sums that one product moves between ranks.
+    is_kept
+        Whether the product with the one input is at hand, see `KeptProduct`.
     """
 
     num_rows: int
     num_columns: int
     num_entries: int
     num_moved: int
+    is_kept: bool = False
 
     @property
     def transposed(self) -> "OperatorSize":

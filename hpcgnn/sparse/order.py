@@ -69,8 +69,8 @@ def choose_order(
     orders = [
         ComputationOrder(aggregate, project)
         for aggregate, project in product((False, True), repeat=2)
-        # Only (A X) W leaves the backward pass a choice.
-        if aggregate or not project
+        # Only (A X) W leaves the backward pass a choice, and only A X can be at hand.
+        if aggregate or not (project or size.is_kept)
     ]
     return min(orders, key=lambda o: _cost(o, size, in_width, out_width, needs_input_gradient))
 
@@ -87,7 +87,9 @@ def _cost(
     if not order.aggregate_first:
         # Forward and backward aggregate the projected width; three products at the columns.
         return 2 * by_column * out_width + by_row * size.num_columns * (2 + needs_input_gradient)
-    cost = by_column * in_width + 2 * by_row * size.num_rows
+    cost = 2 * by_row * size.num_rows
+    if not size.is_kept:
+        cost += by_column * in_width
     if needs_input_gradient and order.project_first:
         cost += by_column * in_width + by_row * size.num_rows
     elif needs_input_gradient:

@@ -7,8 +7,7 @@ A TOML file gives a table for each section; ``section.key=value`` arguments over
 import math
 from dataclasses import dataclass, field
 
-from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES
-from hpcgnn.spmm.transports import TRANSPORTS
+from hpcgnn.train.exchange_config import ExchangeConfig
 from hpcgnn.train.model_config import ModelConfig
 from hpcgnn.train.options import choice, option, require
 from hpcgnn.train.programs_config import ProgramsConfig
@@ -76,48 +75,6 @@ class CorrectAndSmoothConfig:
             choice(f"{section}.{stage}_matrix", matrix, ("DAD", "DA", "AD"))
             require(0 <= alpha <= 1, f"{section}.{stage}_alpha", alpha, "must lie in [0, 1]")
             require(steps >= 0, f"{section}.{stage}_steps", steps, "must not be negative")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExchangeConfig:
-    """How rows travel between ranks."""
-
-    method: str = option("aware", ", ".join(EXCHANGES))
-    wire: str = option(
-        "native", "number format on the wire: native (train.dtype), bfloat16, float16"
-    )
-    transport: str = option(
-        "auto",
-        "how rows of GPUs travel: mpi (straight from device memory), staged (through host memory), "
-        "nccl, or auto: mpi where the MPI library takes device memory, else staged",
-    )
-    active_sets: bool = option(
-        True, "train on the rows that the training nodes reach, layer by layer; same results"
-    )
-    prepare: str = option(
-        "before", "when active sets are found: before training, or in the first_epoch"
-    )
-    replication: int = option(1, "copies of every block row (1.5D); divides the number of ranks")
-    schedule: str = option(
-        "resident",
-        "resident (all rows of other ranks at once) or sequential (one rank's after another's: "
-        "least memory); same results",
-    )
-    prefetch: int = option(
-        0, "blocks of rows under way while one is multiplied; with schedule=sequential"
-    )
-
-    def __post_init__(self) -> None:
-        choice("exchange.method", self.method, EXCHANGES)
-        choice("exchange.wire", self.wire, WIRES)
-        choice("exchange.transport", self.transport, TRANSPORTS)
-        choice("exchange.prepare", self.prepare, ("before", "first_epoch"))
-        choice("exchange.schedule", self.schedule, SCHEDULES)
-        require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
-        require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")
-        prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
-        remedy = "needs exchange.schedule=sequential"
-        require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

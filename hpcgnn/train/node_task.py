@@ -17,6 +17,7 @@ from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.storage import Split
 from hpcgnn.train.config import Config
 from hpcgnn.train.graph_report import describe_graph_run, summarise_graph
+from hpcgnn.train.kept_products import KeptProducts
 from hpcgnn.train.label_inputs import HiddenLabels
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
 from hpcgnn.train.metrics import Evaluation, evaluate_multi_label, evaluate_single_label
@@ -62,7 +63,8 @@ class NodeTask:
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
         self._compact, self._activations = config.exchange.active_sets, config.train.activations
-        self._train_view = graph.view
+        self._kept = KeptProducts(config, graph.model_shape(config))
+        self._train_view = self._evaluate_view = graph.view
         self._train_features: NodeFeatures = graph.features
         self._rows_in_features = self.train_rows
         self._hidden_labels: HiddenLabels | None = None
@@ -94,8 +96,11 @@ class NodeTask:
         graph, config, self._prepared = self.graph, self._config, True
         if self._compact:
             self._activate(graph.num_aggregations(config))
+        with graph.products.trace.span("plan.kept_products"):
+            self._train_view = self._kept.for_training(self._train_view, self._train_features)
+            self._evaluate_view = self._kept.for_evaluation(graph.view, graph.features)
         if config.train.label_augmentation > 0:
-            if not self._compact:
+            if self._train_features is graph.features:
                 # Evaluation sees the labels that training hides.
                 self._train_features = graph.features.clone()
             self._hidden_labels = HiddenLabels(
@@ -110,7 +115,7 @@ class NodeTask:
         if not self._prepared:
             self._prepare()
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
-        resident = (*tensors_of(self._train_features), *model.parameters())
+        resident = (*tensors_of(self._train_features), *self._kept.tensors(), *model.parameters())
         with activations_as(self._activations, resident):
             logits_TC: Tensor = model(self._train_view, self._train_features, key)
         if not self._compact:
@@ -129,7 +134,8 @@ class NodeTask:
         with graph.products.trace.span("plan.active_sets"):
             active = graph.products.active_views(targets, depth)
         self._train_view = replace(graph.view, active=active.layers)
-        self._train_features = graph.features[active.inputs]
+        if len(active.inputs) < len(self.split):
+            self._train_features = graph.features[active.inputs]
         self._rows_in_features = torch.searchsorted(active.inputs, self.train_rows)
 
     @torch.no_grad()
@@ -138,7 +144,7 @@ class NodeTask:
 
         Collective.
         """
-        return self._judge(model(self.graph.view, self.graph.features, None))
+        return self._judge(model(self._evaluate_view, self.graph.features, None))
 
     @torch.no_grad()
     def evaluate_kept(self, model: NodeModel) -> dict[str, Any]:
@@ -149,7 +155,7 @@ class NodeTask:
         smoother = self.graph.smoother
         if smoother is None:
             return {}
-        smoothed = self._judge(smoother(model(self.graph.view, self.graph.features, None)))
+        smoothed = self._judge(smoother(model(self._evaluate_view, self.graph.features, None)))
         return {"smoothed": {split: smoothed.chosen(split) for split in ("valid", "test")}}
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -174,6 +180,7 @@ class NodeTask:
         """
         buffers = self.grid.buffers
         sizes = {"ghost_bytes_max": buffers.ghosts.peak, "buffer_bytes": buffers.num_bytes}
+        sizes["kept_bytes"] = self._kept.num_bytes
         return {**sizes, **self.graph.details}
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hpcgnn.plan import (
 )
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.config import Config
+from hpcgnn.train.optimise import evaluation_is_due
 from tests.train.support import make_config, make_graph, train, write_store
 
 EPOCHS = 3
@@ -27,6 +28,7 @@ CASES = {
     "sage": ("exchange.method=aware",),
     "sage, whole": ("exchange.method=joint", "exchange.active_sets=false"),
     "sage, stages": ("exchange.method=joint", "exchange.schedule=sequential", "model.num_layers=3"),
+    "sage, evaluated": ("train.evaluate_every=1", "exchange.prepare=first_epoch"),
     "sage, push, bfloat16": ("exchange.method=push", "exchange.wire=bfloat16"),
     "sage, labels": ("train.label_augmentation=0.5", "model.norm=batch", "model.dropout=0.3"),
     "gcn": ("exchange.method=joint", "train.dtype=float64", "graph.normalize_features=standard"),
@@ -43,8 +45,8 @@ CASES = {
 }
 
 
-def planned(config: Config, ranks: int) -> tuple[Rehearsal, int, Sent, Sent]:
-    """Return a rehearsal, its rank, and what each rank sends in an epoch and an evaluation."""
+def planned(config: Config, ranks: int) -> tuple[Rehearsal, int, tuple[Sent, Sent, Sent]]:
+    """Return a rehearsal, its rank, and what each rank sends once, an epoch and an evaluation."""
     replication = config.exchange.replication
     with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
         whole = WholeGraph(alone, config, store)
@@ -56,10 +58,11 @@ def planned(config: Config, ranks: int) -> tuple[Rehearsal, int, Sent, Sent]:
         block = len(starts) - 2
         share = make_share(whole, config, starts, traffic, block)
         found = rehearse(alone, share, EPOCHS, 0)
-        epoch, evaluation = (
-            sent_by_rank(moves, traffic, replication) for moves in (found.epoch, found.evaluation)
+        once, epoch, evaluation = (
+            sent_by_rank(moves, traffic, replication)
+            for moves in (found.once, found.epoch, found.evaluation)
         )
-        return found, block * replication + share.replica, epoch, evaluation
+        return found, block * replication + share.replica, (once, epoch, evaluation)
 
 
 def check(comm: MPI.Intracomm, directory: Path, name: str, *settings: str) -> None:
@@ -76,17 +79,20 @@ def check(comm: MPI.Intracomm, directory: Path, name: str, *settings: str) -> No
     config = make_config(store, directory / "run", f"model.name={model}", *QUIET, *settings)
     run = train(comm, config)
     made = planned(config, comm.size) if comm.rank == 0 else None
-    found, rank, epoch, evaluation = comm.bcast(made)
-    rows = [int(epoch.rows.sum())] * EPOCHS
-    sizes = [int(epoch.bytes_out.sum())] * EPOCHS
-    rows[-1] += int(evaluation.rows.sum())
-    sizes[-1] += int(evaluation.bytes_out.sum())
-    assert run.column("rows_sent") == rows
-    assert run.column("bytes_sent") == sizes
+    found, rank, (once, epoch, evaluation) = comm.bcast(made)
+    evaluated = [evaluation_is_due(config.train, number + 1) for number in range(EPOCHS)]
+    first = config.exchange.prepare == "first_epoch"
+    for column, get in (
+        ("rows_sent", lambda sent: int(sent.rows.sum())),
+        ("bytes_sent", lambda sent: int(sent.bytes_out.sum())),
+    ):
+        expected = [get(epoch) + due * get(evaluation) for due in evaluated]
+        expected[0] += first * get(once)
+        assert run.column(column) == expected
     details = run.summary["ranks_detail"]
     if "gat" not in model:
         # Attention asks for the ids of ghosts before it trains, which counts there.
-        by_rank = EPOCHS * epoch.bytes_out + evaluation.bytes_out
+        by_rank = once.bytes_out + EPOCHS * epoch.bytes_out + sum(evaluated) * evaluation.bytes_out
         assert [each["bytes_sent"] for each in details] == by_rank.tolist()
     assert epoch.bytes_in.sum() == epoch.bytes_out.sum()
     assert found.ghost_bytes == details[rank]["ghost_bytes_max"]

@@ -71,6 +71,30 @@ def test_rows_of_trace_and_summary_equal_the_metric(
     assert sum(run.column("rows_sent")) == moved
 
 
+@pytest.mark.parametrize("prepare", ["before", "first_epoch"])
+def test_kept_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepare: str) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size)
+    quiet = ("train.epochs=3", "run.save_predictions=false", *WHOLE)
+    settings = (*quiet, "trace.enabled=true", f"exchange.prepare={prepare}")
+    kept = train(comm, make_config(store, comm_tmp_path / "kept", *settings))
+    never = "exchange.keep_products=never"
+    fresh = train(comm, make_config(store, comm_tmp_path / "never", *settings, never))
+    # Both directions of a directed graph; training and evaluation read the same rows.
+    once = 2 * expected_volume(store).total_rows
+    first, *later = kept.column("rows_sent")
+    assert later == [first - (once if prepare == "first_epoch" else 0)] * 2
+    before = [
+        record["rows"]
+        for name in ("exchange.forward", "exchange.reverse")
+        for records in exchanges(kept.path, name)
+        for record in records
+        if record["epoch"] is None
+    ]
+    assert sum(before) == (once if prepare == "before" else 0)
+    # An epoch trains and evaluates.
+    assert fresh.column("rows_sent") == [later[0] + 2 * once] * 3
+
+
 def test_replicas_share_the_rows_of_their_block(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size % 2:
         pytest.skip("two replicas need an even number of ranks")

@@ -1,0 +1,98 @@
+"""Products of features that no epoch changes, computed before training and kept.
+
+``A X`` of the first layer is the same in every epoch, as long as nothing is drawn for X: then its
+exchange and its product are paid once. It costs the memory of the product, once for the rows that
+training reads and once for all rows, which evaluation reads; where both are the same rows, once.
+Products with more rows than X, as of many relations, are not kept.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from hpcgnn.autograd import memory_of
+from hpcgnn.nn import MODELS, GraphView, ModelShape, NodeFeatures
+from hpcgnn.sparse import AggregationOperator, KeptProduct
+from hpcgnn.train.config import Config
+from hpcgnn.train.optimise import evaluation_is_due
+from hpcgnn.typing import Array
+
+__all__ = ["KeptProducts"]
+
+
+class KeptProducts:
+    """Which products a run keeps, and those that it has.
+
+    Not collective.
+
+    Parameters
+    ----------
+    config
+        Of the run.
+    shape
+        Of its model.
+    """
+
+    def __init__(self, config: Config, shape: ModelShape) -> None:
+        model, train = MODELS[config.model.name], config.train
+        self._depth = model.num_aggregations(shape)
+        self._steps = model.num_feature_products(shape)
+        # The rows of input layers change with their weights.
+        possible = config.exchange.keeps_products and self._steps > 0 and not shape.type_features
+        evaluations = sum(evaluation_is_due(train, each + 1) for each in range(train.epochs))
+        self._trains = possible and shape.input_dropout == train.label_augmentation == 0
+        self._evaluates = possible and evaluations * len(train.seeds) > 1
+        self._known: dict[tuple[AggregationOperator, int], KeptProduct] = {}
+        self._tensors: list[Tensor] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the products of this rank."""
+        return sum(each.product.nbytes for each in self._known.values())
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the products, which stay in memory whatever a step keeps.
+
+        Not collective.
+        """
+        return tuple(self._tensors)
+
+    def for_training(self, view: GraphView, features: NodeFeatures) -> GraphView:
+        """Return a view whose first layer has its products with the features of a step.
+
+        Collective.
+        """
+        return self._with_products(view, features) if self._trains else view
+
+    def for_evaluation(self, view: GraphView, features: NodeFeatures) -> GraphView:
+        """Return a view whose first layer has its products with all features.
+
+        Collective.
+        """
+        return self._with_products(view, features) if self._evaluates else view
+
+    def _with_products(self, view: GraphView, features: NodeFeatures) -> GraphView:
+        assert isinstance(features, Tensor)
+        memory = memory_of(features)
+        layers = [view.layer(place) for place in range(self._depth)]
+        with memory.ordered():
+            rows = memory.array(features.contiguous())
+            for place in range(self._steps):
+                step = layers[place]
+                if any(e.size.num_rows > e.size.num_columns for e in step.operators.values()):
+                    return view
+                kept = {
+                    kind: self._product(place, each, rows) for kind, each in step.operators.items()
+                }
+                layers[place] = replace(step, operators=kept)
+                # A layer that aggregates again aggregates what it has; it has one matrix.
+                rows = next(iter(kept.values())).product
+            self._tensors = [memory.tensor(each.product) for each in self._known.values()]
+        return replace(view, active=tuple(layers))
+
+    def _product(self, place: int, operator: AggregationOperator, rows: Array) -> KeptProduct:
+        """Return the product; the same where training and evaluation read the same rows."""
+        key = operator, place
+        if key not in self._known:
+            self._known[key] = KeptProduct(operator, rows)
+        return self._known[key]
