@@ -6,6 +6,7 @@ to be differentiated. All read the same features; parameters are each library's 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -29,7 +30,8 @@ WIDTHS = {"sage": (FEATURES, 256, 256, CLASSES), "gcn": (FEATURES, 16, CLASSES)}
 class Problem:
     """A GAT layer of `heads` heads of width 100, or a whole model where `heads` is 0.
 
-    The matrix is symmetric, with self loops. `labels` belong to whole models.
+    The matrix is symmetric, with self loops. `labels` belong to whole models. With `keep` ours
+    takes the first layer's product with the features, which no epoch changes, from before.
     """
 
     model: str
@@ -38,6 +40,7 @@ class Problem:
     threads: int
     features: Tensor
     labels: Tensor
+    keep: bool
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Method:
         result.backward(torch.ones_like(result))
 
 
-def make_problem(model: str, graph: str, threads: int) -> Problem:
+def make_problem(model: str, graph: str, threads: int, *, keep: bool = True) -> Problem:
     """Return the problem of ``gat:HEADS``, ``sage`` or ``gcn``."""
     name, _, heads = model.partition(":")
     loaded = load_matrix(graph)
@@ -76,7 +79,7 @@ def make_problem(model: str, graph: str, threads: int) -> Problem:
     labels = torch.randint(CLASSES, (shape[0],), generator=random)
     # A layer inside a model differentiates its input; the features of a model have no gradient.
     features.requires_grad_(bool(heads))
-    return Problem(name, int(heads or 0), matrix, threads, features, labels)
+    return Problem(name, int(heads or 0), matrix, threads, features, labels, keep)
 
 
 def installed_methods(names: list[str]) -> list[str]:
@@ -92,9 +95,17 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.comm import ProcessGrid, RowMap  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
     from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
+    from hpcgnn.nn.losses import single_label_loss  # noqa: PLC0415
     from hpcgnn.sparse import DistCSR  # noqa: PLC0415
     from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
-    from hpcgnn.train.config import ExchangeConfig  # noqa: PLC0415
+    from hpcgnn.train.config import (  # noqa: PLC0415
+        Config,
+        ExchangeConfig,
+        GraphConfig,
+        ModelConfig,
+        RunConfig,
+    )
+    from hpcgnn.train.kept_products import KeptProducts  # noqa: PLC0415
     from hpcgnn.train.products import AdjacencyProducts  # noqa: PLC0415
 
     m, ids = problem.matrix, np.arange(problem.matrix.num_nodes)
@@ -120,7 +131,15 @@ def ours(problem: Problem) -> Method:
         num_layers=len(widths) - 1,
     )
     model = make_model(problem.model, shape, directed=False, seed=SEED, dtype=torch.float32)
-    return _whole(problem, lambda: model(products.view, problem.features, None), model)
+    config = Config(
+        graph=GraphConfig(store="none"),
+        run=RunConfig(dir="none"),
+        model=ModelConfig(name=problem.model),
+        exchange=ExchangeConfig(keep_products="always" if problem.keep else "never"),
+    )
+    view = KeptProducts(config, shape).for_training(products.view, problem.features)
+    loss = partial(single_label_loss, num_global=m.num_nodes)
+    return _whole(problem, lambda: model(view, problem.features, None), model, loss)
 
 
 def dgl(problem: Problem) -> Method:
@@ -189,12 +208,15 @@ def _stack(
     return _whole(problem, logits, layers)
 
 
-def _whole(problem: Problem, logits: Callable[[], Tensor], model: nn.Module) -> Method:
-    """Return the loss of a model."""
+def _whole(
+    problem: Problem,
+    logits: Callable[[], Tensor],
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> Method:
+    """Return the loss of a model, the mean cross entropy."""
     parameters = list(model.parameters())
-    return Method(
-        lambda: functional.cross_entropy(logits(), problem.labels), parameters, problem.features
-    )
+    return Method(lambda: loss(logits(), problem.labels), parameters, problem.features)
 
 
 METHODS: dict[str, Callable[[Problem], Method]] = {"ours": ours, "dgl": dgl, "pyg": pyg}

@@ -3,6 +3,7 @@
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.banded import typed_linear
+from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.memory import memory_of
@@ -20,6 +21,7 @@ __all__ = [
     "add_rows",
     "aggregate",
     "attend",
+    "cross_entropy_sum",
     "dropout",
     "edge_draw",
     "graph_linear",

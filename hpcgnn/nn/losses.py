@@ -7,6 +7,8 @@ gradients; replicas are counted once because only one layer is summed.
 from torch import Tensor
 from torch.nn import functional
 
+from hpcgnn.autograd import cross_entropy_sum
+
 __all__ = ["multi_label_loss", "single_label_loss"]
 
 
@@ -34,16 +36,7 @@ def single_label_loss(
     weights_N
         (N,) factors of the nodes' losses; None: ones.
     """
-    if weights_N is None:
-        total = functional.cross_entropy(
-            logits_NC, labels_N, reduction="sum", label_smoothing=smoothing
-        )
-    else:
-        each_N = functional.cross_entropy(
-            logits_NC, labels_N, reduction="none", label_smoothing=smoothing
-        )
-        total = (each_N * weights_N).sum()
-    return total / num_global
+    return cross_entropy_sum(logits_NC, labels_N, smoothing, weights_N) / num_global
 
 
 def multi_label_loss(
