@@ -49,15 +49,15 @@ require | tee "$out/device.txt"
 part kernels 60 kernels.txt "$python" -m pytest -q -p no:cacheprovider tests/kernels/cuda -k card
 part training_one_rank 40 ranks1.txt "$python" -m pytest -q -p no:cacheprovider \
     tests/train/test_device_training.py tests/train/test_device_programs.py
-# Two ranks share the card.
-part training_two_ranks 60 ranks2.txt mpiexec -n 2 "$python" -m pytest -q -p no:cacheprovider \
-    tests/train/test_device_training.py
+# Two ranks share the card: every exchange, schedule and model.
+part two_ranks 80 ranks2.txt mpiexec -n 2 "$python" -m pytest -q -p no:cacheprovider \
+    tests/spmm/test_device.py tests/spmm/test_device_attention.py tests/train/test_device_training.py
 bench aggregation 60 aggregation.jsonl --tables aggregation --graphs rmat:12:2,debian,rmat:18:16
 bench attention 40 attention.jsonl --tables attention --graphs debian,rmat:16:16
 bench paths 40 paths.jsonl --tables paths --graphs debian,rmat:18:16 --widths 16,128
 bench banded 40 banded.jsonl --tables banded --graphs ""
-bench training 80 training.jsonl --tables training --graphs debian,rmat:17:16
-part calibration 60 calibration.txt "$python" -m benchmarks.calibrate_group_size \
+bench training 70 training.jsonl --tables training --graphs debian,rmat:17:16
+part calibration 50 calibration.txt "$python" -m benchmarks.calibrate_group_size \
     --output "$out/rule.json" --widths 16,128 --repeat 5 \
     --graphs rmat:12:2,rmat:12:16,rmat:14:4,rmat:14:32,rmat:16:2,rmat:16:8,rmat:17:16,debian
 

@@ -11,21 +11,21 @@ import torch
 from hpcgnn.autograd import memory
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 from hpcgnn.train import device
-from tests.kernels.cuda.stand_in import StandIn, compiler
+from tests.kernels.cuda.stand_in import Card, StandIn, compiler
 
 __all__ = ["emulated_gpu", "some_gpu"]
 
 
 @contextlib.contextmanager
-def some_gpu() -> Iterator[None]:
+def some_gpu() -> Iterator[StandIn | Card]:
     """Let ``cuda`` be a card where there is one, else the emulator, while the block runs."""
     try:
         require_gpu()
     except GpuUnavailableError:
-        with emulated_gpu():
-            yield
+        with emulated_gpu() as made:
+            yield made
     else:
-        yield
+        yield Card()
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def test_products_are_those_of_the_whole_matrix(
     matrix = ugly_matrix(47, 17)
     monkeypatch.setattr(transports, "takes_device_memory", lambda _: True)
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", FakeNccl(comm))
-    for replication in {1, comm.size if comm.size < 4 else 2}:
+    for replication in {1, 2} if comm.size == 4 else {1}:
         with emulated_gpu() as gpu, ProcessGrid(comm, replication) as grid:
             row_map = RowMap(uneven_starts(47, grid.num_blocks, 3), grid.block)
             part = block_row(matrix, row_map)
@@ -57,14 +57,10 @@ def test_products_are_those_of_the_whole_matrix(
             operator = DistributedSpMM(grid, part, mover, OFF)
             x = np.random.default_rng(3).normal(size=(47, 3))
             mine = slice(row_map.start, row_map.stop)
-            for _ in range(2):
-                own = gpu.asarray(x[mine])
-                for apply, dense in (
-                    (operator.apply, matrix),
-                    (operator.apply_transpose, matrix.T),
-                ):
-                    found = host(apply(own))
-                    np.testing.assert_allclose(found, (dense @ x)[mine], rtol=1e-12, atol=1e-12)
+            own = gpu.asarray(x[mine])
+            for apply, dense in ((operator.apply, matrix), (operator.apply_transpose, matrix.T)):
+                found = host(apply(own))
+                np.testing.assert_allclose(found, (dense @ x)[mine], rtol=1e-12, atol=1e-12)
 
 
 def test_what_does_not_work_is_one_line(

@@ -46,6 +46,8 @@ def assert_alike(run: Run, other: Run) -> None:
         assert mine.keys() == theirs.keys()
         for name in mine.keys() - {"epoch_s", "evaluate_s"}:
             assert mine[name] == pytest.approx(theirs[name], rel=1e-9), name
+    for name in ("exchange_rows", "ghost_bytes_max"):
+        assert run.summary.get(name) == other.summary.get(name), name
     mine, theirs = run.predictions(), other.predictions()
     for name, value in mine.items():
         if value.dtype.kind != "S":
