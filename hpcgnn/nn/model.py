@@ -155,6 +155,14 @@ class TrainableModule(nn.Module, ABC):
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the first layer, which may decay apart from the others."""
 
+    def own_rows(self) -> Mapping[str, str]:
+        """Return the parameters and buffers that have a row for each of some nodes of this rank.
+
+        Ranks hold other rows of these, and hold all other parameters alike. The values are names of
+        buffers with the original ids of the nodes, which are among the keys.
+        """
+        return {}
+
 
 class NodeModel(TrainableModule):
     """What tells the class of nodes, called with a graph, features and a draw of dropout masks."""

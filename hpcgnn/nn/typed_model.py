@@ -2,10 +2,11 @@
 
 The input layer of type t maps its features to the one width that the first graph layer reads:
 ``H_i = W_t x_i + b_t``. Without features only ``b_t`` is left, a learned vector that all nodes of
-the type share. What follows is any model of one kind of node.
+the type share, and each node may have a vector of its own beside it. What follows is any model of
+one kind of node.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, linear_by_type
 from hpcgnn.nn.model import GraphView, Model, NodeModel
+from hpcgnn.nn.node_vectors import draw_vectors
 from hpcgnn.nn.typed_rows import TypedRows
+from hpcgnn.typing import GlobalIndices
 
 __all__ = ["InputLayers", "TypedModel"]
 
@@ -41,10 +44,34 @@ class InputLayers(nn.Module):
             else:
                 # About as long as a row of the others for features of length 1.
                 nn.init.normal_(bias, std=out_width**-0.5)
+        self.vectors = nn.ParameterDict()
+
+    def add_vectors(self, node_ids: Mapping[int, GlobalIndices], seed: int) -> None:
+        """Give each node of some types a vector of its own.
+
+        Not collective. The rows that this module reads must then have their `numbers`.
+
+        Parameters
+        ----------
+        node_ids
+            By the number of the type: (n_t,) int64 original ids of this rank's nodes.
+        seed
+            Of the vectors, which are equal at any number of ranks.
+        """
+        like = self.biases[0]
+        for number, ids in node_ids.items():
+            vectors = torch.from_numpy(draw_vectors(ids, len(like), seed))
+            self.vectors[str(number)] = nn.Parameter(vectors.to(like))
+            self.register_buffer(f"ids_{number}", torch.tensor(ids, device=like.device))
 
     def forward(self, x: TypedRows) -> Tensor:
         """Return (N, out_width)."""
-        return linear_by_type(x.rows, x.parts, list(self.weights), list(self.biases))
+        out = linear_by_type(x.rows, x.parts, list(self.weights), list(self.biases))
+        for number, vectors in self.vectors.items():
+            assert x.numbers is not None
+            rows = x.rows[int(number)]
+            out.index_add_(0, rows, vectors.index_select(0, x.numbers[rows]))
+        return out
 
 
 class TypedModel(NodeModel):
@@ -93,3 +120,9 @@ class TypedModel(NodeModel):
         Nothing between them bends, so that they are one map of the features.
         """
         return [*self.inputs.parameters(), *self.body.input_parameters()]
+
+    def own_rows(self) -> Mapping[str, str]:
+        """Return the vectors of nodes and their ids."""
+        ids = {number: f"inputs.ids_{number}" for number in self.inputs.vectors}
+        vectors = {f"inputs.vectors.{number}": name for number, name in ids.items()}
+        return {**vectors, **{name: name for name in ids.values()}}

@@ -1,7 +1,7 @@
 """Features of nodes whose type says how many they have."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -23,11 +23,15 @@ class TypedRows:
         (N,) integer type of each node.
     places
         (N,) int64 row of each node in the part of its type.
+    numbers
+        (N,) int64 number of each node among its rank's nodes of its type; None where no type has
+        vectors for its nodes.
     """
 
     parts: tuple[Tensor, ...]
     types: Tensor
     places: Tensor
+    numbers: Tensor | None = None
 
     @classmethod
     def in_order(cls, parts: Sequence[Tensor], types: Tensor) -> "TypedRows":
@@ -54,7 +58,8 @@ class TypedRows:
     def __getitem__(self, rows: Tensor) -> "TypedRows":
         """Return chosen rows, (m,) int64 in any order."""
         taken = [part[places] for part, places, _ in self.by_type(rows)]
-        return TypedRows.in_order(taken, self.types[rows])
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(TypedRows.in_order(taken, self.types[rows]), numbers=numbers)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -98,14 +103,15 @@ class TypedRows:
         Not collective.
         """
         parts = tuple(each.to(device) for each in self.parts)
-        return TypedRows(parts, self.types.to(device), self.places.to(device))
+        numbers = None if self.numbers is None else self.numbers.to(device)
+        return TypedRows(parts, self.types.to(device), self.places.to(device), numbers)
 
     def clone(self) -> "TypedRows":
         """Return rows with features of their own.
 
         Not collective.
         """
-        return TypedRows(tuple(each.clone() for each in self.parts), self.types, self.places)
+        return replace(self, parts=tuple(each.clone() for each in self.parts))
 
 
 NodeFeatures: TypeAlias = Tensor | TypedRows

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, GraphView, ModelShape, NodeFeatures, NodeModel, make_model
+from hpcgnn.nn import (
+    MODELS,
+    GraphView,
+    ModelShape,
+    NodeFeatures,
+    NodeModel,
+    TypedModel,
+    TypedRows,
+    make_model,
+)
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.config import Config
 from hpcgnn.train.device import CPU, Device
@@ -13,7 +22,7 @@ from hpcgnn.train.features import FeatureScale
 from hpcgnn.train.products import AdjacencyProducts
 from hpcgnn.train.smoothing import Smoother
 from hpcgnn.train.task import Facts
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, GlobalIndices
 
 __all__ = ["GraphFacts", "LocalGraph", "shape_for"]
 
@@ -81,6 +90,11 @@ class GraphFacts(Facts):
         )
 
     @property
+    def bare_types(self) -> tuple[int, ...]:
+        """Numbers of the node types without features."""
+        return tuple(t for t, width in enumerate(self.type_features) if width == 0)
+
+    @property
     def metric(self) -> str:
         """The metric that models are chosen by."""
         return "micro_f1" if self.multi_label else "accuracy"
@@ -101,6 +115,10 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
         raise InputError(
             f"model.input_width = {model.input_width}: {facts.name} has no node types, and so no "
             "input layers; leave it out"
+        )
+    if model.embeddings and not facts.bare_types:
+        raise InputError(
+            f"model.embeddings: {facts.name} has no node type without features; leave it out"
         )
     label_width = facts.num_classes if config.train.label_augmentation > 0 else 0
     shape = model.shape(
@@ -159,7 +177,7 @@ class LocalGraph:
     device: Device = CPU
 
     def make_model(self, config: Config, seed: int) -> NodeModel:
-        """Return the model of `config` for this graph, equal on all ranks.
+        """Return the model of `config` for this graph, equal on all ranks but for rows of nodes.
 
         Not collective.
         """
@@ -170,7 +188,15 @@ class LocalGraph:
             seed=seed,
             dtype=self.features.dtype,
         )
+        if config.model.embeddings:
+            assert isinstance(model, TypedModel)
+            model.inputs.add_vectors(self._bare_ids(), seed)
         return model.to(self.device.place)
+
+    def _bare_ids(self) -> dict[int, GlobalIndices]:
+        assert isinstance(self.features, TypedRows)
+        types = self.features.types.cpu().numpy()
+        return {t: self.products.node_ids[types == t] for t in self.facts.bare_types}
 
     def model_shape(self, config: Config) -> ModelShape:
         """Return the sizes and options of the model of `config` for this graph.

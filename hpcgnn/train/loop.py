@@ -126,14 +126,16 @@ class TrainingLoop:
         return stop
 
     def _checkpoint(self, run: SeedRun) -> None:
-        with self._trace.span("checkpoint"), agree(self._grid.world):
-            if self._grid.rank == 0:
-                more = {
-                    "finished_seeds": self._results,
-                    "graph": dataclasses.asdict(self._task.facts),
-                }
-                write_checkpoint(self._directory.checkpoints, run.checkpoint(more))
-                self._prune(run.seed)
+        more = {
+            "finished_seeds": self._results,
+            "graph": dataclasses.asdict(self._task.facts),
+        }
+        with self._trace.span("checkpoint"):
+            checkpoint = run.checkpoint(more)
+            with agree(self._grid.world):
+                if self._grid.rank == 0:
+                    write_checkpoint(self._directory.checkpoints, checkpoint)
+                    self._prune(run.seed)
 
     def _prune(self, seed: int) -> None:
         found = checkpoint_paths(self._directory.checkpoints)

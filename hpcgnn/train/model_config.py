@@ -8,7 +8,15 @@ from hpcgnn.train.options import choice, option, require
 
 __all__ = ["ModelConfig"]
 
-_MODEL_SIZES = ("name", "hidden", "num_layers", "dropout", "input_dropout", "input_width")
+_MODEL_SIZES = (
+    "name",
+    "hidden",
+    "num_layers",
+    "dropout",
+    "input_dropout",
+    "input_width",
+    "embeddings",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +32,9 @@ class ModelConfig:
     )
     input_width: int = option(
         0, "columns that the input layers of node types give; 0: model.hidden"
+    )
+    embeddings: bool = option(
+        False, "nodes of types without features have learned vectors of their own"
     )
     norm: str = option("none", "none; batch, layer or graph: normalises every hidden layer")
     activation: str = option("relu", f"between layers: {', '.join(ACTIVATIONS)}")
@@ -74,7 +85,8 @@ class ModelConfig:
         Not collective.
         """
         options = {each.name: getattr(self, each.name) for each in fields(self)}
-        del options["name"]
+        # What nodes have is no size of the model.
+        del options["name"], options["embeddings"]
         return ModelShape(
             num_features=num_features,
             num_classes=num_classes,

@@ -1,7 +1,7 @@
 """What models read of a rank's nodes: one matrix of features, or one for each node type."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -80,7 +80,11 @@ def make_inputs(
     if nodes.types is None:
         return NodeInputs(torch.from_numpy(tables[0]), scales)
     parts = [torch.from_numpy(each) for each in tables]
-    return NodeInputs(TypedRows.in_order(parts, torch.from_numpy(nodes.types)), scales)
+    typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
+    typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
+    if config.model.embeddings:
+        typed = replace(typed, numbers=typed.places)
+    return NodeInputs(typed, scales)
 
 
 def labelled_types(

@@ -1,7 +1,7 @@
 """Optimisers, schedules of rates and evaluations, and the sum of gradients over ranks."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -110,10 +110,38 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
         start += gradient.numel()
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
-    """Scale summed gradients so that their common norm is at most `max_norm`; 0 leaves them.
+def clip_gradients(
+    grid: ProcessGrid,
+    shared: Sequence[nn.Parameter],
+    own: Sequence[nn.Parameter],
+    max_norm: float,
+) -> None:
+    """Scale gradients so that their common norm is at most `max_norm`; 0 leaves them.
 
-    Not collective: all ranks hold equal gradients.
+    Collective where there are `own` parameters.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+    shared
+        With summed gradients, equal on all ranks.
+    own
+        With rows of this rank's nodes.
+    max_norm
+        Not negative.
     """
-    if max_norm > 0:
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    if max_norm == 0:
+        return
+    norm = _norm(shared)
+    if own:
+        squares = _norm(own).double().square().cpu().reshape(1)
+        allreduce_sum(grid.layer, squares.numpy())
+        norm = (norm.double().square() + squares[0].to(norm.device)).sqrt().to(norm.dtype)
+    torch.nn.utils.clip_grads_with_norm_([*shared, *own], max_norm, norm)
+
+
+def _norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    return torch.nn.utils.get_total_norm(
+        [parameter.grad for parameter in parameters if parameter.grad is not None]
+    )

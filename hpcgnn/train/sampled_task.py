@@ -212,6 +212,8 @@ def _check_options(config: Config) -> None:
         )
     if config.train.label_augmentation > 0:
         raise InputError("train.label_augmentation needs train.task=full")
+    if config.model.embeddings:
+        raise InputError("model.embeddings=true needs train.task=full")
     if config.train.activations != "native":
         raise InputError("train.activations=bfloat16 needs train.task=full")
 

@@ -16,6 +16,7 @@ from hpcgnn.train.config_file import load_config
 from hpcgnn.train.load import load_graph
 from hpcgnn.train.local_graph import GraphFacts, LocalGraph
 from hpcgnn.train.node_inputs import scales_from
+from hpcgnn.train.own_rows import take_rows
 
 __all__ = ["SavedModel", "best_seed", "load_saved_graph", "open_saved_model"]
 
@@ -46,12 +47,19 @@ class SavedModel:
         return GraphFacts(**{**facts, **lists})
 
     def model(self, graph: LocalGraph) -> NodeModel:
-        """Return the model, equal on all ranks.
+        """Return the model, equal on all ranks but for rows of nodes.
 
-        Not collective.
+        Collective.
+
+        Raises
+        ------
+        CollectiveInputError
+            When the model has vectors of other nodes.
         """
         model = graph.make_model(self.config, self.checkpoint.state["seed"])
-        model.load_state_dict(self.checkpoint.best)
+        with agree(graph.grid.world):
+            weights = take_rows(model, self.checkpoint.best, self.checkpoint.best)
+        model.load_state_dict(weights)
         return model
 
     def on(self, device: str) -> "SavedModel":

@@ -18,13 +18,14 @@ from hpcgnn.train.optimise import (
     make_optimizer,
     sum_gradients,
 )
+from hpcgnn.train.own_rows import gather_rows, take_rows
 from hpcgnn.train.task import Step, Task
 
 __all__ = ["SeedRun"]
 
 
 class SeedRun:
-    """The state of training with one seed; equal on all ranks.
+    """The state of training with one seed; equal on all ranks, but for rows of nodes.
 
     Not collective.
 
@@ -46,6 +47,9 @@ class SeedRun:
         self.epoch = self._steps = 0
         self.model = task.make_model(seed)
         self._optimizer = make_optimizer(self.model, config.train)
+        named, own = list(self.model.named_parameters()), self.model.own_rows()
+        self._shared = [parameter for name, parameter in named if name not in own]
+        self._own = [parameter for name, parameter in named if name in own]
         self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
         self._kept_model = self._weights()
         self._evaluations_without_gain = 0
@@ -107,10 +111,19 @@ class SeedRun:
         return row, sums[1] > 0
 
     def checkpoint(self, more: dict[str, Any]) -> Checkpoint:
-        """Return all that is needed to go on, with `more` in its state.
+        """Return all that is needed to go on, with `more` in its state; whole on rank 0.
 
-        Not collective.
+        Collective.
         """
+        layer = self._task.grid.layer
+        model, optimizer, best = (
+            gather_rows(layer, self.model, tensors)
+            for tensors in (
+                self._weights(),
+                optimizer_tensors(self.model, self._optimizer),
+                self._kept_model,
+            )
+        )
         state = {
             "seed": self.seed,
             "epoch": self.epoch,
@@ -122,9 +135,9 @@ class SeedRun:
         }
         return Checkpoint(
             state,
-            model=self._weights(),
-            optimizer=optimizer_tensors(self.model, self._optimizer),
-            best=self._kept_model,
+            model=model,
+            optimizer=optimizer,
+            best=best,
             features=dict(self._task.tensors()),
         )
 
@@ -138,11 +151,15 @@ class SeedRun:
         # Runs without it are older than train.decay_steps, so that none counts steps.
         self._steps = state.get("steps", 0)
         self._kept = state["kept"]
-        self._kept_model = checkpoint.best
+        model, optimizer, best = (
+            take_rows(self.model, tensors, checkpoint.model)
+            for tensors in (checkpoint.model, checkpoint.optimizer, checkpoint.best)
+        )
+        self._kept_model = best
         self._evaluations_without_gain = state["evaluations_without_gain"]
         self._last_loss = state["train_loss"]
-        self.model.load_state_dict(checkpoint.model)
-        restore_optimizer(self.model, self._optimizer, checkpoint.optimizer)
+        self.model.load_state_dict(model)
+        restore_optimizer(self.model, self._optimizer, optimizer)
 
     def result(self) -> dict[str, Any]:
         """Return the line of this seed in the summary.
@@ -174,9 +191,9 @@ class SeedRun:
         with trace.span("dense.backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):
-            sum_gradients(self._task.grid, self.model.parameters())
+            sum_gradients(self._task.grid, self._shared)
         with trace.span("optimiser"):
-            clip_gradients(self.model.parameters(), config.clip_norm)
+            clip_gradients(self._task.grid, self._shared, self._own, config.clip_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()

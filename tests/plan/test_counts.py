@@ -40,6 +40,7 @@ CASES = {
     "gin": ("exchange.method=push", "exchange.schedule=sequential", "exchange.prefetch=1"),
     "rgcn": ("exchange.method=joint", "model.num_bases=2"),
     "rgcn, types": ("exchange.method=joint", "graph.normalize_features=standard"),
+    "gcn, types with vectors": ("model.embeddings=true", "train.clip_norm=0.1"),
     "sage, types": ("model.input_width=3", "train.label_augmentation=0.5"),
     "gat, types and stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
 }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
 from hpcgnn.storage import Split
@@ -184,15 +185,21 @@ def test_evaluations_move_apart() -> None:
         evaluations("train.evaluate_growth=0.5")
 
 
-def test_clipping_scales_the_common_norm() -> None:
+def test_clipping_scales_the_common_norm(comm: MPI.Intracomm) -> None:
     first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
     first.grad, second.grad = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
-    clip_gradients([first, second], 0)
-    assert first.grad.tolist() == [3.0, 0.0]
-    clip_gradients([first, second], 10)
-    assert second.grad.tolist() == [0.0, 4.0]
-    clip_gradients([first, second], 1)
-    np.testing.assert_allclose([*first.grad, *second.grad], [0.6, 0, 0, 0.8], rtol=1e-5)
+    with ProcessGrid(comm) as grid:
+        clip_gradients(grid, [first, second], [], 0)
+        assert first.grad.tolist() == [3.0, 0.0]
+        clip_gradients(grid, [first, second], [], 10)
+        assert second.grad.tolist() == [0.0, 4.0]
+        clip_gradients(grid, [first, second], [], 1)
+        np.testing.assert_allclose([*first.grad, *second.grad], [0.6, 0, 0, 0.8], rtol=1e-5)
+        # Ranks hold rows of their own: their squares add up.
+        second.grad = torch.tensor([0.0, 0.8 / comm.size**0.5])
+        clip_gradients(grid, [first], [second], 0.5)
+        expected = [0.3, 0, 0, 0.4 / comm.size**0.5]
+        np.testing.assert_allclose([*first.grad, *second.grad], expected, rtol=1e-5)
 
 
 def test_optimisers_decay_the_layers_that_are_asked_for() -> None:
