@@ -1,6 +1,5 @@
-"""Node types from the command's side: training equals the dense reference, and bad input."""
+"""Node types from the command's side: training equals the dense reference."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tests.train.support import (
     assert_same,
     make_config,
     make_graph,
-    predict_with,
     train,
     write_store,
 )
@@ -119,73 +117,6 @@ def test_first_layers_decay_alone(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
     assert not any(name.startswith("body.layers.1.") for name in fallen)
 
 
-def narrow(graph: Graph) -> Graph:
-    part = graph.type_features["plain"]
-    return replace(graph, type_features={**graph.type_features, "plain": part[:, :4]})
-
-
-def renamed(graph: Graph) -> Graph:
-    return replace(graph, type_features={f"my {k}": v for k, v in graph.type_features.items()})
-
-
-def untyped(graph: Graph) -> Graph:
-    return replace(graph, types=None, type_features={})
-
-
-def labelled(graph: Graph) -> Graph:
-    return replace(graph, labels=np.where(graph.types == 1, 0, graph.labels).astype(np.int32))
-
-
-FITS = r"does not fit the model: "
-OTHERS: dict[str, tuple[Callable[[Graph], Graph], str]] = {
-    "narrow": (narrow, FITS + r"node types with features \(\('plain', 4\).*\('plain', 5\)"),
-    "renamed": (renamed, FITS + r"node types .*'my plain'"),
-    "untyped": (untyped, FITS + "features a node 7, .* trained with 0"),
-    "labelled": (labelled, FITS + "labelled node types .*'bare'"),
-}
-
-
-def test_models_are_for_their_node_types(
-    comm: MPI.Intracomm,
-    comm_tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    graph = typed_graph("sage")
-    store = write_store(comm, comm_tmp_path, graph)
-    words = ("train.epochs=2", "train.label_augmentation=0.5", "graph.normalize_features=standard")
-    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
-    predict = predict_with(comm, run, monkeypatch, capsys)
-    predict(comm_tmp_path / "same.h5")
-    for name, (change, message) in OTHERS.items():
-        (comm_tmp_path / name).mkdir(exist_ok=True)
-        wrong = write_store(comm, comm_tmp_path / name, change(graph))
-        with pytest.raises(CollectiveInputError, match=message):
-            predict(comm_tmp_path / "other.h5", "--store", wrong)
-
-
-def test_a_model_sees_another_graph_by_its_own_scale(
-    comm: MPI.Intracomm,
-    comm_tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    graph = typed_graph("sage")
-    store = write_store(comm, comm_tmp_path, graph)
-    config = make_config(store, comm_tmp_path / "run", "graph.normalize_features=standard")
-    run = train(comm, config)
-    (comm_tmp_path / "shifted").mkdir(exist_ok=True)
-    shifted = {k: v if v is None else v + 5 for k, v in graph.type_features.items()}
-    other = write_store(comm, comm_tmp_path / "shifted", replace(graph, type_features=shifted))
-    predict = predict_with(comm, run, monkeypatch, capsys)
-    found = [comm_tmp_path / f"{name}.npy" for name in ("same", "other")]
-    predict(found[0])
-    predict(found[1], "--store", other, "--format", "npy")
-    same, moved = (np.load(each) for each in found)
-    np.testing.assert_allclose(same, run.predictions()["probabilities"], rtol=1e-6)
-    assert abs(same - moved).max() > 0.01
-
-
 def test_widths_of_input_layers_need_node_types(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_store(comm, comm_tmp_path, make_graph())
     config = make_config(store, comm_tmp_path / "run", "model.input_width=8")
@@ -234,14 +165,22 @@ def test_a_sample_of_everything_is_the_full_graph(
     np.testing.assert_allclose(losses, dense_losses(whole, config, 3), rtol=1e-9)
 
 
-def test_a_gpu_trains_alike(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(4, num_nodes=29).with_types())
-    words = (
-        *DOUBLE,
-        "train.epochs=3",
-        "train.label_augmentation=0.5",
-        "run.save_predictions=false",
-    )
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("train.label_augmentation=0.5", "exchange.method=joint"),
+        ("model.name=rgcn", "model.embeddings=true", "train.clip_norm=0.5"),
+    ],
+    ids=["sage", "rgcn"],
+)
+def test_a_gpu_trains_alike(
+    comm: MPI.Intracomm, comm_tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    graph = make_graph(4, num_nodes=29).with_types()
+    graph = graph.with_relations() if "rgcn" in options[0] else graph
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (*DOUBLE, "train.epochs=3", "run.save_predictions=false", *options)
     host = train(comm, make_config(store, comm_tmp_path / "host", *words))
     with some_gpu():
         config = make_config(store, comm_tmp_path / "device", *words, "train.device=cuda")
