@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.epoch_methods import METHODS, Method, make_problem
-from hpcgnn.kernels import reused_memory
+from benchmarks.epoch_methods import METHODS, make_problem
 
 __all__ = ["peak_bytes"]
 
@@ -30,11 +29,6 @@ def peak_bytes(method: str, model: str, graph: str, threads: int) -> int:
 def measure(method: str, model: str, graph: str, threads: int) -> int:
     torch.set_num_threads(threads)
     made = METHODS[method](make_problem(model, graph, threads))
-    with reused_memory():
-        return grown_bytes(made)
-
-
-def grown_bytes(made: Method) -> int:
     made.differentiate(made.forward())
     for tensor in (made.features, *made.parameters):
         tensor.grad = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from hpcgnn.autograd.attention_passes import (
     PassBuffer,
     PassGradients,
+    TargetMap,
     columns_of,
     numbers,
     passes,
@@ -87,13 +88,15 @@ class _Attend(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         projection: Tensor,
-        targets: Tensor,
+        own: Tensor,
+        target_map: Tensor,
         weights: Tensor,
         bias: Tensor,
         heads: Heads,
     ) -> Tensor:
         keep = any(ctx.needs_input_grad)
         by_pass, softmaxes = [], []
+        targets = TargetMap(own, target_map).targets
         result = numbers(targets, (len(targets), len(bias)))
         if heads.average:
             result[:] = bias
@@ -101,26 +104,30 @@ class _Attend(torch.autograd.Function):
         for part, columns in passes(weights):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
-            own = rows_of(columns_of(targets, part, weights))
+            shares = rows_of(columns_of(targets, part, weights))
             if heads.average:
                 out, shift = numbers(targets, (len(targets), values.shape[1])), None
                 by_pass.append(out)
             else:
                 out, shift = result[:, columns], rows_of(bias[columns])
-            arguments = scores, values, own, draw, memory.array(out)
+            arguments = scores, values, shares, draw, memory.array(out)
             with memory.ordered():
                 softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
             if heads.average:
                 for head in out.chunk(part.stop - part.start, dim=1):
                     result.add_(head, alpha=1 / len(weights))
-        ctx.save_for_backward(x, projection, targets, weights, bias, *(by_pass or [result]))
-        ctx.heads, ctx.softmaxes = heads, softmaxes
+        # Saved twice, it might be computed twice.
+        others = [] if own is x else [own]
+        outs = by_pass or [result]
+        ctx.save_for_backward(x, projection, target_map, weights, bias, *outs, *others)
+        ctx.heads, ctx.softmaxes, ctx.own_is_input = heads, softmaxes, own is x
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, projection, targets, weights, bias, *outs = ctx.saved_tensors
-        heads, softmaxes = ctx.heads, ctx.softmaxes
+        x, projection, matrix, weights, bias, *outs = ctx.saved_tensors
+        target_map = TargetMap(x if ctx.own_is_input else outs.pop(), matrix)
+        targets, heads, softmaxes = target_map.targets, ctx.heads, ctx.softmaxes
         # The graph may live longer than this pass; the values of other ranks need not.
         ctx.softmaxes = [Softmax(each.lse, None) for each in softmaxes]
         (gradient,) = gradients
@@ -132,11 +139,11 @@ class _Attend(torch.autograd.Function):
         for index, (part, columns) in enumerate(passes(weights)):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(projection[columns])
-            own = rows_of(columns_of(targets, part, weights))
+            shares = rows_of(columns_of(targets, part, weights))
             softmax, softmaxes[index] = softmaxes[index], None
             with memory.ordered():
                 found = heads.operator.attend_transpose(
-                    scores, values, own, softmax, *by_pass.of(index, part, columns), draw
+                    scores, values, shares, softmax, *by_pass.of(index, part, columns), draw
                 )
             del softmax
             for_values = memory.tensor(found.values)
@@ -145,11 +152,19 @@ class _Attend(torch.autograd.Function):
             torch.mm(for_values.t(), x, out=for_projection[columns])
             for_weights[part] = memory.tensor(found.weights)
             columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
-        return for_x, for_projection, for_targets, for_weights, gradient.sum(0), None
+        into = for_x if ctx.own_is_input else None
+        for_own, for_map = target_map.gradients(for_targets, into, needed=ctx.needs_input_grad[2])
+        return for_x, for_projection, for_own, for_map, for_weights, gradient.sum(0), None
 
 
 def attend(
-    x: Tensor, projection: Tensor, targets: Tensor, weights: Tensor, bias: Tensor, heads: Heads
+    x: Tensor,
+    projection: Tensor,
+    own: Tensor,
+    target_map: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    heads: Heads,
 ) -> Tensor:
     """Return, for each row and head, the mean of its columns' values weighted by a softmax.
 
@@ -164,8 +179,10 @@ def attend(
         (input rows, F) float32 or float64, where the pattern is.
     projection
         (H * D, F), a head after the other.
-    targets
-        (result rows, H) or (result rows, H * D), same dtype, as the scores take them.
+    own
+        (result rows, F), same dtype: the input of the result's nodes, which may be `x`.
+    target_map
+        (H, F) or (H * D, F), as the scores take the rows' share, ``own target_mapᵀ``.
     weights
         (H, D), equal on all ranks; its gradient is this rank's share.
     bias
@@ -180,9 +197,9 @@ def attend(
     """
     shared = heads.shared(x.shape[1], weights)
     if shared is not None:
-        return attend_shared(x, projection, targets, weights, bias, shared)
+        return attend_shared(x, projection, own, target_map, weights, bias, shared)
     result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
-        x, projection, targets, weights, bias, heads
+        x, projection, own, target_map, weights, bias, heads
     )
     return result
 

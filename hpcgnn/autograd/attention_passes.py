@@ -12,6 +12,7 @@ from hpcgnn.typing import FloatArray
 __all__ = [
     "PassBuffer",
     "PassGradients",
+    "TargetMap",
     "columns_of",
     "heads_in_pass",
     "numbers",
@@ -94,6 +95,43 @@ class PassGradients:
             bias = rows_of(self._bias[columns])
             attention_delta(theirs, result, delta, bias=bias, copy=gradient)
         return gradient, delta
+
+
+class TargetMap:
+    """The rows' share of the scores, ``X₀ Uᵀ``, computed again in the backward pass.
+
+    Not collective.
+
+    Parameters
+    ----------
+    own
+        X₀, (result rows, F).
+    matrix
+        U, (H or H * D, F).
+    """
+
+    def __init__(self, own: Tensor, matrix: Tensor) -> None:
+        self._own, self._matrix = own, matrix
+        self.targets = torch.mm(own, matrix.t(), out=numbers(own, (len(own), len(matrix))))
+
+    def gradients(
+        self, for_targets: Tensor, for_input: Tensor | None, *, needed: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return the gradients of X₀ and U.
+
+        Parameters
+        ----------
+        for_targets
+            Of the result.
+        for_input
+            Where X₀ is the layer's input: that one's gradient, to which X₀'s is added.
+        needed
+            Whether to return X₀'s.
+        """
+        if for_input is not None:
+            for_input.addmm_(for_targets, self._matrix)
+        for_own = for_targets @ self._matrix if needed and for_input is None else None
+        return for_own, for_targets.t() @ self._own
 
 
 def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:

@@ -2,7 +2,7 @@
 
 Rows go by in chunks that stay in cache: their means for all heads, the projection of the means into
 the layer's columns, and backward the same again. Beside the input nothing waits for the backward
-pass, and no array of all heads exists but the result.
+pass, and no array of all heads exists but the result; where means of few heads are dear, they wait.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.attention_passes import heads_in_pass, numbers, rows_of
-from hpcgnn.sparse import EdgeDraw, InputGradients, SharedHeads, WholePattern
+from hpcgnn.autograd.attention_passes import TargetMap, heads_in_pass, numbers, rows_of
+from hpcgnn.sparse import (
+    EdgeDraw,
+    InputGradients,
+    OperatorSize,
+    SharedHeads,
+    WholePattern,
+    means_wait,
+)
 from hpcgnn.trace import TraceRecorder
 
 __all__ = ["SharedLayer", "attend_shared"]
@@ -89,10 +96,22 @@ class _Chunks:
         room[:, :, self._x.shape[1]] = 1
         return room
 
-    def means(self, rows: slice, buffer: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means (rows, H, more than F), in `buffer`, and log-sum-exps (rows, H)."""
-        mean = buffer[: rows.stop - rows.start]
-        lse = mean.new_empty(mean.shape[:2])
+    def room(self) -> tuple[Tensor, Tensor]:
+        """Return room for the means and log-sum-exps of all rows, for those that wait."""
+        shape = (self._num_rows, *self._shape[1:])
+        room = numbers(self._x, shape), self._x.new_empty(shape[:2])
+        room[0][:, :, self._x.shape[1]] = 1
+        return room
+
+    def means(
+        self, rows: slice, buffer: Tensor, room: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return means (rows, H, more than F) and log-sum-exps (rows, H), in `room` if given."""
+        if room is None:
+            mean = buffer[: rows.stop - rows.start]
+            lse = mean.new_empty(mean.shape[:2])
+        else:
+            mean, lse = (each[rows] for each in room)
         self._heads.means(rows, mean.numpy(), lse.numpy())
         return mean, lse
 
@@ -147,26 +166,35 @@ class _AttendShared(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         projection: Tensor,
-        targets: Tensor,
+        own: Tensor,
+        target_map: Tensor,
         weights: Tensor,
         bias: Tensor,
         layer: SharedLayer,
     ) -> Tensor:
+        targets = TargetMap(own, target_map).targets
         chunks = _Chunks(layer, x, projection.view(*weights.shape, -1), targets, weights)
         result = numbers(targets, (len(targets), len(bias)))
         maps, buffer = chunks.with_bias(bias), chunks.buffer()
+        size = OperatorSize(len(own), len(x), layer.pattern.block.nnz, 0)
+        waits = any(ctx.needs_input_grad) and means_wait(size, len(weights))
+        room = chunks.room() if waits else None
         with layer.trace.span("interior.forward", order="(AX)W"):
             for rows in chunks:
-                mean, _ = chunks.means(rows, buffer)
+                mean, _ = chunks.means(rows, buffer, room)
                 chunks.project(mean, maps, result[rows])
-        ctx.save_for_backward(x, projection, targets, weights)
-        ctx.layer = layer
+        # Saved twice, it might be computed twice.
+        others = [] if own is x else [own]
+        ctx.save_for_backward(x, projection, target_map, weights, *(room or ()), *others)
+        ctx.layer, ctx.own_is_input = layer, own is x
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, projection, targets, weights = ctx.saved_tensors
-        layer, gradient = ctx.layer, gradients[0].contiguous()
+        x, projection, matrix, weights, *others = ctx.saved_tensors
+        target_map = TargetMap(x if ctx.own_is_input else others.pop(), matrix)
+        room = others
+        targets, layer, gradient = target_map.targets, ctx.layer, gradients[0].contiguous()
         maps = projection.view(*weights.shape, -1)
         chunks = _Chunks(layer, x, maps, targets, weights)
         for_x = numbers(x, x.shape).zero_() if ctx.needs_input_grad[0] else None
@@ -179,7 +207,7 @@ class _AttendShared(torch.autograd.Function):
         buffer, inner = chunks.buffer(), chunks.buffer()
         with layer.trace.span("interior.reverse", order="(AX)W"):
             for rows in chunks:
-                means = chunks.means(rows, buffer)
+                means = (room[0][rows], room[1][rows]) if room else chunks.means(rows, buffer)
                 for_means = inner[: len(means[0])]
                 chunks.unproject(gradient[rows], means[0], for_means, for_maps)
                 chunks.differentiate(rows, means, for_means, into)
@@ -192,13 +220,17 @@ class _AttendShared(torch.autograd.Function):
         for_bias = by_head.sum(0) if layer.average else by_head.reshape(-1)
         for_projection = for_maps[:, :, :-1] + weights[:, :, None] * for_folded[:, None, :]
         for_projection = for_projection.reshape_as(projection)
-        return for_x, for_projection, for_targets, for_weights, for_bias, None
+        for_input = for_x if ctx.own_is_input else None
+        needed = ctx.needs_input_grad[2]
+        for_own, for_map = target_map.gradients(for_targets, for_input, needed=needed)
+        return for_x, for_projection, for_own, for_map, for_weights, for_bias, None
 
 
 def attend_shared(
     x: Tensor,
     projection: Tensor,
-    targets: Tensor,
+    own: Tensor,
+    target_map: Tensor,
     weights: Tensor,
     bias: Tensor,
     layer: SharedLayer,
@@ -209,12 +241,12 @@ def attend_shared(
 
     Parameters
     ----------
-    x, projection, targets, weights, bias
+    x, projection, own, target_map, weights, bias
         As for `attend`.
     layer
         The pattern, and how it is used.
     """
     result: Tensor = _AttendShared.apply(  # type: ignore[no-untyped-call]
-        x, projection, targets, weights, bias, layer
+        x, projection, own, target_map, weights, bias, layer
     )
     return result

@@ -62,15 +62,14 @@ class GATLayer(nn.Module):
         """
         return partial(AdditiveScores, slope=self.slope)
 
-    def targets(self, own: Tensor) -> Tensor:
-        """Return the rows' share of the scores, (output rows, H).
+    def target_map(self) -> Tensor:
+        """Return the map from rows to their share of the scores, (H, in_width).
 
         Not collective.
         """
         # <t, W x> as <Wᵀ t, x>: reads the narrow input, not the values of all heads.
         by_head = self.linear.weight.view(*self.target.shape, -1)
-        folded = torch.einsum("hdf,hd->hf", by_head, self.target)
-        return nn.functional.linear(own, folded)
+        return torch.einsum("hdf,hd->hf", by_head, self.target)
 
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width).
@@ -88,8 +87,15 @@ class GATLayer(nn.Module):
         """
         operator = cast("AttentionOperator", view.operators[Aggregations.ATTENTION])
         heads = Heads(operator, self.scores(), average=self.average, draw=draw)
-        targets = self.targets(view.own(x))
-        return attend(x, self.linear.weight, targets, self.source, self.bias, heads)
+        return attend(
+            x,
+            self.linear.weight,
+            view.own(x),
+            self.target_map(),
+            self.source,
+            self.bias,
+            heads,
+        )
 
 
 class GATv2Layer(GATLayer):
@@ -109,13 +115,12 @@ class GATv2Layer(GATLayer):
         """
         return partial(DynamicScores, slope=self.slope)
 
-    def targets(self, own: Tensor) -> Tensor:
-        """Return the rows' share of the scores, (output rows, H * D).
+    def target_map(self) -> Tensor:
+        """Return the map from rows to their share of the scores, (H * D, in_width).
 
         Not collective.
         """
-        mapped: Tensor = self.own(own)
-        return mapped
+        return self.own.weight
 
 
 class GAT(LayeredModel):

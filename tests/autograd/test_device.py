@@ -95,7 +95,8 @@ def attention(
         edge_draw(DropoutKey(3, 1, 0), 0.3, 0.2),
     )
     rng, local = np.random.default_rng(width), len(ids)
-    shapes = (local, 4), (2 * width, 4), (local, 2), (2, width), (width if average else 2 * width,)
+    bias = (width if average else 2 * width,)
+    shapes = (local, 4), (2 * width, 4), (local, 4), (2, 4), (2, width), bias
     inputs = [torch.tensor(rng.normal(size=each), dtype=dtype) for each in shapes]
     for each in inputs:
         each.requires_grad_()

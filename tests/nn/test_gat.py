@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import Heads, attend, edge_draw
+from hpcgnn.autograd import Heads, attend, attention_shared, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import GraphView
 from hpcgnn.sparse import AdditiveScores
@@ -70,7 +70,11 @@ def train(comm: MPI.Intracomm, setting: Setting) -> tuple[slice, list[torch.Tens
 
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_gradients_by_differences(average: bool, dropped: bool) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_gradients_by_differences(
+    average: bool, dropped: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_shared, "means_wait", lambda *_: waits)
     rng = np.random.default_rng(7)
     setting = Setting("gat", directed=False)
     with ProcessGrid(MPI.COMM_SELF) as grid:
@@ -80,8 +84,13 @@ def test_gradients_by_differences(average: bool, dropped: bool) -> None:
         draw = edge_draw(KEY, 0.3, 0.2) if dropped else None
         heads = Heads(operator, lambda weights: AdditiveScores(weights, 0.2), average, draw)
         width = 33
-        shapes = [(6, 2), (3 * width, 2), (6, 3), (3, width), (width if average else 3 * width,)]
+        bias = (width if average else 3 * width,)
+        shapes = [(6, 2), (3 * width, 2), (6, 2), (3, 2), (3, width), bias]
         inputs = [torch.from_numpy(rng.normal(size=shape)) for shape in shapes]
         for each in inputs:
             each.requires_grad_()
         assert torch.autograd.gradcheck(lambda *args: attend(*args, heads), inputs, atol=1e-7)
+        x, projection, _, *rest = inputs
+        assert torch.autograd.gradcheck(
+            lambda x, *args: attend(x, projection, x, *args, heads), [x, *rest], atol=1e-7
+        )

@@ -219,15 +219,18 @@ struct SharedAttention {
       for (std::int64_t first = b.indptr[i]; first < b.indptr[i + 1]; first += kBatch) {
         const std::int64_t left = b.indptr[i + 1] - first;
         Edges edges{i, b.indices + first, left < kBatch ? left : kBatch};
-        const std::int64_t known = b.num_nonzeros - first - Columns::kAhead;
+        std::int64_t known = b.num_nonzeros - first - Columns::kAhead;
         if (!whole) {
           edges.count = Columns::choose(edges.columns, edges.count, range, chosen);
           edges.columns = chosen;
+          // Of the edges after the batch it is not known which are of this range.
+          known = edges.count - Columns::kAhead;
+          for (std::int64_t k = 0; k < edges.count && k < Columns::kAhead; ++k)
+            Columns::foresee(dx + chosen[k] * b.head_width, b.head_width);
         }
         weigh(p, task, edges, lse, weights);
         for_pairs(edges.count, [&]<int kWays>(std::int64_t e) {
-          // With several ranges the edges ahead are mostly not of this one.
-          for (std::int64_t k = e; whole && k < e + kWays && k < known; ++k)
+          for (std::int64_t k = e; k < e + kWays && k < known; ++k)
             Columns::foresee(dx + edges.columns[k + Columns::kAhead] * b.head_width, b.head_width);
           Columns::template add_heads<kWays>(weights, e, heads, grad, pitch, b.head_width,
                                              edges.columns + e, dx);
