@@ -47,7 +47,8 @@ class FetchedValues:
     ) -> None:
         self._half, self._trace = half, trace
         self._row_ids, self._ghost_ids = row_ids, ghost_ids
-        self._reorder = _push_order(half)
+        put = half.memory.put
+        self._reorder = [each if each is None else put(each) for each in _push_order(half)]
 
     def start(self, values: FloatArray, *, keep: bool) -> Fetch:
         """Start to fetch values, to keep them where the schedule is resident.

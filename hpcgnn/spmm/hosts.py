@@ -82,6 +82,12 @@ class HostExchange:
         self.own_parts = [_matches(nodes, mine.own) for nodes in self.needs]
         self.fetched_parts = [_matches(nodes, mine.fetched) for nodes in self.needs]
 
+    @property
+    def read_rows(self) -> LocalIndices:
+        """Rows of the arrays that are fetched from which any rank needs, int32 increasing."""
+        rows: LocalIndices = np.union1d(self.plan.send_rows, self.own_rows)
+        return rows
+
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return the block with the rows of the shared array as columns.
 

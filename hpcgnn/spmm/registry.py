@@ -8,8 +8,9 @@ from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmm.broadcast import BroadcastExchange
 from hpcgnn.spmm.carrier import Carrier, HostCarrier
 from hpcgnn.spmm.cover import COVERS
+from hpcgnn.spmm.device_hosts import DeviceHostExchange, SharedExchange
 from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll, GhostFactory
-from hpcgnn.spmm.ghosts import Wire
+from hpcgnn.spmm.ghosts import GhostExchange, Ghosts, Wire
 from hpcgnn.spmm.hosts import HostExchange
 from hpcgnn.spmm.planned import PlannedExchange
 from hpcgnn.spmm.schedule import RESIDENT, Schedule
@@ -59,14 +60,11 @@ def make_exchange(
     Raises
     ------
     InputError
-        When there is no such exchange or wire format, or the ranks of a host should share memory
-        that is not the host's.
+        When there is no such exchange or wire format.
     """
     if name not in EXCHANGES:
         raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
     travels, carrier = make_wire(wire), carrier or HostCarrier(grid)
-    if name == "hierarchical" and carrier.memory is not MAIN:
-        raise InputError("exchange 'hierarchical' shares main memory, not that of GPUs")
     if name == "oblivious":
         broadcast = partial(BroadcastExchange, schedule=schedule)
         return FetchAll(grid, pattern, broadcast, travels, trace, carrier)
@@ -93,8 +91,27 @@ def make_wire(name: str) -> Wire:
 
 def _mover(name: str, schedule: Schedule) -> GhostFactory:
     """Return what moves rows between owners and the ranks that need them."""
-    if not schedule.sequential:
-        return HostExchange if name == "hierarchical" else PlannedExchange
     if name == "hierarchical":
-        return partial(StagedHostExchange, schedule=schedule)
+        return partial(_make_shared, schedule=schedule)
+    if not schedule.sequential:
+        return PlannedExchange
     return partial(StagedExchange, schedule=schedule)
+
+
+def _make_shared(
+    grid: ProcessGrid,
+    ghosts: Ghosts,
+    wire: Wire,
+    trace: TraceRecorder,
+    *,
+    schedule: Schedule,
+    carrier: Carrier,
+) -> GhostExchange:
+    """Return the exchange of ranks that share the memory of their host; collective."""
+    there = HostCarrier(grid)
+    made: SharedExchange
+    if schedule.sequential:
+        made = StagedHostExchange(grid, ghosts, wire, trace, schedule, there)
+    else:
+        made = HostExchange(grid, ghosts, wire, trace, there)
+    return made if carrier.memory is MAIN else DeviceHostExchange(made, carrier)

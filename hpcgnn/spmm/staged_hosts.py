@@ -60,6 +60,12 @@ class StagedHostExchange:
         self.wire, self.carrier = wire, carrier
         self._walk = HostWalk(grid, ghosts, wire, trace, schedule)
 
+    @property
+    def read_rows(self) -> LocalIndices:
+        """Rows of the arrays that are fetched from which any rank needs, int32 increasing."""
+        rows: LocalIndices = np.union1d(self._walk.plan.send_rows, self._walk.own_rows)
+        return rows
+
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
         """Return a block for each visit; columns are the rows of its owner that the host needs.
 

@@ -24,7 +24,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
-from hpcgnn.kernels.cuda.staging import Download, Upload, empty_pinned
+from hpcgnn.kernels.cuda.staging import Download, Upload, Uploads, empty_pinned
 from hpcgnn.spmm.carrier import Crossing
 from hpcgnn.spmm.nccl_transport import NcclTransport
 
@@ -203,22 +203,15 @@ class StagedTransport(_MpiTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self._uploads: list[Upload] = []
-
-    def deliver(self, upload: Upload) -> None:
-        """Keep a copy to the device until it is done: it reads memory of the host.
-
-        Not collective.
-        """
-        self._uploads = [each for each in self._uploads if not each.done] + [upload]
+        self._uploads = Uploads()
 
     def _make(self, begin: _Begin, sent: Any, received: Any) -> _Move:
-        return _StagedMove(self, begin, sent, received)
+        return _StagedMove(self._uploads, begin, sent, received)
 
 
 class _StagedMove:
-    def __init__(self, transport: StagedTransport, begin: _Begin, sent: Any, received: Any) -> None:
-        self._transport, self._begin, self._received = transport, begin, received
+    def __init__(self, uploads: Uploads, begin: _Begin, sent: Any, received: Any) -> None:
+        self._uploads, self._begin, self._received = uploads, begin, received
         self._download = self._host = None
         if sent is not None:
             self._download = Download(sent, empty_pinned(sent.shape, sent.dtype))
@@ -239,7 +232,7 @@ class _StagedMove:
     def end_received(self) -> None:
         self._transfers[1].wait()
         if self._host is not None:
-            self._transport.deliver(Upload(self._host, self._received))
+            self._uploads.hold(Upload(self._host, self._received))
             self._host = None
 
 

@@ -20,8 +20,6 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 __all__ = ["CPU", "Device", "open_device", "require_device"]
 
-_EXCHANGES = ("oblivious", "aware", "push", "joint")
-
 
 @dataclass(frozen=True)
 class Device:
@@ -82,8 +80,7 @@ def require_device(config: Config) -> None:
     Raises
     ------
     InputError
-        For cuda: CuPy or a GPU is missing, or the configuration asks for what runs on the CPU only.
-        Nothing falls back to the CPU by itself.
+        For cuda: CuPy or a GPU is missing. Nothing falls back to the CPU by itself.
     """
     if config.train.device == "cpu":
         return
@@ -93,11 +90,6 @@ def require_device(config: Config) -> None:
             raise GpuUnavailableError("this build of torch finds no GPU; install one for CUDA")
     except GpuUnavailableError as error:
         raise InputError(f"train.device = 'cuda': {error}") from error
-    if config.exchange.method not in _EXCHANGES:
-        raise InputError(
-            f"train.device = 'cuda': exchange.method = {config.exchange.method!r} runs on the CPU "
-            f"only; GPUs take {', '.join(_EXCHANGES)}; use one of these or train.device=cpu"
-        )
 
 
 def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Device:

@@ -34,7 +34,11 @@ def on_gpu(grid: ProcessGrid) -> DeviceCarrier:
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
     ("exchange", "schedule"),
-    [("aware", SCHEDULES[0]), *product(("joint",), SCHEDULES[::2]), ("oblivious", SCHEDULES[2])],
+    [
+        ("aware", SCHEDULES[0]),
+        ("oblivious", SCHEDULES[2]),
+        *product(("joint", "hierarchical"), SCHEDULES[::2]),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("kind", KINDS)

@@ -41,15 +41,6 @@ def test_cuda_is_never_silently_the_cpu(
         require("train.device=cuda")
 
 
-def test_what_gpus_do_not_carry_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", stand_in(1))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    require("train.device=cuda")
-    words = "train.device = 'cuda': exchange.method = 'hierarchical' runs on the CPU only; GPUs"
-    with pytest.raises(InputError, match=words):
-        require("train.device=cuda", "exchange.method=hierarchical")
-
-
 def test_other_devices_are_refused() -> None:
     with pytest.raises(InputError, match="choose one of cpu, cuda"):
         TrainConfig(device="rocm")

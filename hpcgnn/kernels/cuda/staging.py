@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.typing import Array
 
-__all__ = ["Download", "Upload", "empty_pinned"]
+__all__ = ["Download", "Upload", "Uploads", "empty_pinned"]
 
 
 def empty_pinned(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -62,3 +62,20 @@ class Upload:
     def done(self) -> bool:
         """Whether `host` is no longer read."""
         return bool(self._event.done)
+
+
+class Uploads:
+    """Copies to the device under way, each held until it is done."""
+
+    def __init__(self) -> None:
+        self._under_way: list[Upload] = []
+
+    def hold(self, upload: Upload) -> None:
+        """Keep a copy until it is done."""
+        self._under_way = [each for each in self._under_way if not each.done] + [upload]
+
+    def start(self, rows: Array, array: DeviceArray) -> None:
+        """Start to copy host rows of any kind, which may change as soon as this returns."""
+        host = empty_pinned(rows.shape, rows.dtype)
+        host[...] = rows
+        self.hold(Upload(host, array))
