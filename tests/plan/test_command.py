@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.errors import InputError
-from hpcgnn.plan import candidates
+from hpcgnn.plan import fresh_process
 from hpcgnn.plan.__main__ import main
 from hpcgnn.storage import Split
 from tests.train.support import make_graph, write_store
@@ -57,8 +57,18 @@ def die(_path: Path, _epochs: int) -> None:
 
 
 def test_a_killed_rehearsal_is_one_line(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_rehearse_file", die)
+    monkeypatch.setattr(fresh_process, "_rehearse_file", die)
     with pytest.raises(InputError, match="was killed"):
+        plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
+
+
+def test_refuses_a_graph_without_training_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = make_graph()
+    graph.split[:] = Split.TEST
+    store = write_store(MPI.COMM_WORLD, tmp_path, graph, parts=2)
+    with pytest.raises(InputError, match="no labelled node is in the training split"):
         plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
 
 
