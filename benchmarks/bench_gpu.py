@@ -42,7 +42,7 @@ from hpcgnn.console import print_json, report, run_command
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, TIGR_SIZE, GroupSizeRule, dimension_rule
-from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.spmm.mpi_transports import StagedTransport
 from hpcgnn.train.device import Device
 
 # The first has the size of Cora.

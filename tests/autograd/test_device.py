@@ -13,7 +13,7 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import AdditiveScores, AttentionOperator
 from hpcgnn.spmm import HostCarrier
 from hpcgnn.spmm.device_carrier import DeviceCarrier
-from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.spmm.mpi_transports import StagedTransport
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.config import ExchangeConfig
 from hpcgnn.train.operators import Operators

@@ -15,7 +15,7 @@ from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE
-from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.spmm.mpi_transports import StagedTransport
 from hpcgnn.train.device import Device
 from tests.emulated_gpu import emulated_gpu
 from tests.kernels.conftest import random_graph

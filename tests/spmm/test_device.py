@@ -12,7 +12,7 @@ from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
 from hpcgnn.sparse import DistCSR, restrict
 from hpcgnn.spmm import RESIDENT, DistributedSpMM, Schedule, make_exchange
 from hpcgnn.spmm.device_carrier import DeviceCarrier
-from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.spmm.mpi_transports import StagedTransport
 from hpcgnn.trace import TraceRecorder
 from tests.emulated_gpu import some_gpu
 from tests.kernels.cuda.stand_in import Card, StandIn, host

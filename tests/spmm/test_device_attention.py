@@ -11,7 +11,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import AdditiveScores, DynamicScores
 from hpcgnn.spmm import Schedule
 from hpcgnn.spmm.device_carrier import DeviceCarrier
-from hpcgnn.spmm.transports import StagedTransport
+from hpcgnn.spmm.mpi_transports import StagedTransport
 from tests.emulated_gpu import some_gpu
 from tests.kernels.cuda.stand_in import Card, StandIn
 from tests.spmm.attention_problem import DRAW, SCHEDULES, Problem

@@ -18,6 +18,7 @@ from hpcgnn.spmm import (
     transports,
 )
 from hpcgnn.spmm.device_carrier import DeviceCarrier
+from hpcgnn.spmm.mpi_transports import StagedTransport
 from hpcgnn.spmm.transports import make_transport
 from hpcgnn.trace import TraceRecorder
 from tests.emulated_gpu import emulated_gpu
@@ -70,7 +71,7 @@ def test_what_does_not_work_is_one_line(
     monkeypatch.setattr(nccl_transport, "card_id", lambda: "the same")
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
     with emulated_gpu(), ProcessGrid(comm, 1) as grid:
-        assert isinstance(make_transport("auto", grid), transports.StagedTransport)
+        assert isinstance(make_transport("auto", grid), StagedTransport)
         with pytest.raises(CollectiveInputError, match="does not take device memory"):
             make_transport("mpi", grid)
         words = "two ranks share a GPU" if comm.size > 1 else "has no NCCL"
