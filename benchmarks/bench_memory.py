@@ -11,7 +11,8 @@ reset, and read again after two epochs. Both are of the rank where they differ m
 returns every freed array at once, so that the mark is of arrays in use, and not of holes in a heap.
 `epoch_s` is the median over further epochs, with glibc's own ways, of the slowest rank's time, and
 `epoch_cpu_s` that of the processor time of all ranks, which other work on the machine changes less.
-With --compare the given and a resident schedule take turns, epoch by epoch.
+With --compare the given and a resident schedule take turns, epoch by epoch. Results lie in memory
+that earlier ones have left, as in training.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from benchmarks.report import circumstances
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid, RankArgumentParser, run_mpi_command
 from hpcgnn.console import print_json
+from hpcgnn.kernels import reused_memory
 from hpcgnn.nn import MODELS, REVERSED, GraphView, ModelShape, make_model
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES, SCHEDULES
@@ -66,6 +68,9 @@ COLUMNS: Columns = {
 def main(comm: Communicator) -> int:
     options = parse()
     torch.set_num_threads(1)
+    # Before the first array: one that is freed in the heap leaves a hole, which later arrays fill
+    # and do not give back.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
     # Parts of one size, and none of them dense: the worst case for ghosts.
     graph = open_graph(comm, options.graph, method="random")
     with ProcessGrid(comm, options.replication) as grid:
@@ -123,7 +128,8 @@ def measure(
         **SHAPES[options.model],
     )
     training = Training(grid, pattern, config, options.model)
-    memory = peak_memory(grid, training, shape)
+    with reused_memory():
+        memory = peak_memory(grid, training, shape)
     widest = 4 * max(shape.hidden, NUM_FEATURES, NUM_CLASSES * shape.heads)
     block_bytes = pattern.row_map.num_rows * widest // grid.num_blocks
     result: dict[str, Any] = {**memory, "ghost_bytes_bound": block_bytes * (1 + options.prefetch)}
@@ -132,7 +138,8 @@ def measure(
         resident = replace(config, schedule="resident", prefetch=0)
         rivals.append(Training(grid, pattern, resident, options.model))
         rivals[1].begin(shape)
-    rounds = [[each.epoch() for each in rivals] for _ in range(1 + options.epochs)]
+    with reused_memory():
+        rounds = [[each.epoch() for each in rivals] for _ in range(1 + options.epochs)]
     # The first round also builds transposes and buffers.
     for place, key in enumerate(("epoch_s", "epoch_cpu_s")):
         ours, *theirs = (
@@ -148,7 +155,6 @@ def measure(
 def peak_memory(grid: ProcessGrid, training: "Training", shape: ModelShape) -> dict[str, int]:
     """Return the memory of a few epochs above that of an idle rank; collective."""
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, LARGE)
     training.begin(replace(shape, hidden=IDLE_WIDTH * shape.heads, num_classes=IDLE_WIDTH))
     training.epoch()
     training.begin(shape)

@@ -2,7 +2,7 @@
 
 Rows go by in chunks that stay in cache: their means for all heads, the projection of the means into
 the layer's columns, and backward the same again. Beside the input nothing waits for the backward
-pass, and no array of all heads exists but the result; where means of few heads are dear, they wait.
+pass, and no array of all heads exists but the result.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.attention_passes import TargetMap, heads_in_pass, numbers, rows_of
-from hpcgnn.sparse import (
-    EdgeDraw,
-    InputGradients,
-    OperatorSize,
-    SharedHeads,
-    WholePattern,
-    means_wait,
-)
+from hpcgnn.sparse import EdgeDraw, InputGradients, SharedHeads, WholePattern
 from hpcgnn.trace import TraceRecorder
 
 __all__ = ["SharedLayer", "attend_shared"]
@@ -96,22 +89,10 @@ class _Chunks:
         room[:, :, self._x.shape[1]] = 1
         return room
 
-    def room(self) -> tuple[Tensor, Tensor]:
-        """Return room for the means and log-sum-exps of all rows, for those that wait."""
-        shape = (self._num_rows, *self._shape[1:])
-        room = numbers(self._x, shape), self._x.new_empty(shape[:2])
-        room[0][:, :, self._x.shape[1]] = 1
-        return room
-
-    def means(
-        self, rows: slice, buffer: Tensor, room: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return means (rows, H, more than F) and log-sum-exps (rows, H), in `room` if given."""
-        if room is None:
-            mean = buffer[: rows.stop - rows.start]
-            lse = mean.new_empty(mean.shape[:2])
-        else:
-            mean, lse = (each[rows] for each in room)
+    def means(self, rows: slice, buffer: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means (rows, H, more than F), in `buffer`, and log-sum-exps (rows, H)."""
+        mean = buffer[: rows.stop - rows.start]
+        lse = mean.new_empty(mean.shape[:2])
         self._heads.means(rows, mean.numpy(), lse.numpy())
         return mean, lse
 
@@ -176,16 +157,13 @@ class _AttendShared(torch.autograd.Function):
         chunks = _Chunks(layer, x, projection.view(*weights.shape, -1), targets, weights)
         result = numbers(targets, (len(targets), len(bias)))
         maps, buffer = chunks.with_bias(bias), chunks.buffer()
-        size = OperatorSize(len(own), len(x), layer.pattern.block.nnz, 0)
-        waits = any(ctx.needs_input_grad) and means_wait(size, len(weights))
-        room = chunks.room() if waits else None
         with layer.trace.span("interior.forward", order="(AX)W"):
             for rows in chunks:
-                mean, _ = chunks.means(rows, buffer, room)
+                mean, _ = chunks.means(rows, buffer)
                 chunks.project(mean, maps, result[rows])
         # Saved twice, it might be computed twice.
         others = [] if own is x else [own]
-        ctx.save_for_backward(x, projection, target_map, weights, *(room or ()), *others)
+        ctx.save_for_backward(x, projection, target_map, weights, *others)
         ctx.layer, ctx.own_is_input = layer, own is x
         return result
 
@@ -193,7 +171,6 @@ class _AttendShared(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, projection, matrix, weights, *others = ctx.saved_tensors
         target_map = TargetMap(x if ctx.own_is_input else others.pop(), matrix)
-        room = others
         targets, layer, gradient = target_map.targets, ctx.layer, gradients[0].contiguous()
         maps = projection.view(*weights.shape, -1)
         chunks = _Chunks(layer, x, maps, targets, weights)
@@ -207,7 +184,7 @@ class _AttendShared(torch.autograd.Function):
         buffer, inner = chunks.buffer(), chunks.buffer()
         with layer.trace.span("interior.reverse", order="(AX)W"):
             for rows in chunks:
-                means = (room[0][rows], room[1][rows]) if room else chunks.means(rows, buffer)
+                means = chunks.means(rows, buffer)
                 for_means = inner[: len(means[0])]
                 chunks.unproject(gradient[rows], means[0], for_means, for_maps)
                 chunks.differentiate(rows, means, for_means, into)

@@ -21,7 +21,7 @@ from hpcgnn.sparse.operator import (
     Softmax,
     Transposed,
 )
-from hpcgnn.sparse.order import ComputationOrder, choose_order, heads_share_input, means_wait
+from hpcgnn.sparse.order import ComputationOrder, choose_order, heads_share_input
 from hpcgnn.sparse.relations import read_relations, reverse_rows, stack_relations
 from hpcgnn.sparse.scores import AdditiveScores, BlockDraw, EdgeDraw, Gradients, Scores
 from hpcgnn.sparse.shared_heads import InputGradients, SharedHeads, WholePattern
@@ -56,7 +56,6 @@ __all__ = [
     "choose_order",
     "column_mean",
     "heads_share_input",
-    "means_wait",
     "read_adjacency",
     "read_relations",
     "restrict",

@@ -10,7 +10,7 @@ from itertools import product
 
 from hpcgnn.sparse.operator import OperatorSize
 
-__all__ = ["ComputationOrder", "choose_order", "heads_share_input", "means_wait"]
+__all__ = ["ComputationOrder", "choose_order", "heads_share_input"]
 
 _GATHERED_VALUE = 1.0
 """Cost of one value read through a non-zero: the unit, about 0.4 ns a core."""
@@ -21,8 +21,6 @@ _MULTIPLY_ADD = 1 / 12
 _SHARED_VALUE, _WEIGHTED_VALUE = 1.0, 0.45
 """Cost of one value that attention reads for all heads, and of weighing it for one of them, against
 one that is read for each head."""
-_WAITING_VALUE = 24.0
-"""Cost of computing a mean's value again, against the unit, above which it takes memory instead."""
 
 
 @dataclass(frozen=True)
@@ -115,22 +113,3 @@ def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:
         Number of heads and columns of each.
     """
     return in_width * (_SHARED_VALUE + _WEIGHTED_VALUE * heads) < heads * head_width
-
-
-def means_wait(size: OperatorSize, heads: int) -> bool:
-    """Return whether means of an attention over its input wait for the backward pass.
-
-    Not collective.
-
-    Reading the input once for all heads, a mean's value costs the less the more heads there are,
-    and so the memory that it takes while it waits.
-
-    Parameters
-    ----------
-    size
-        Of the pattern of edges.
-    heads
-        Number of heads.
-    """
-    by_head = (_SHARED_VALUE + _WEIGHTED_VALUE * heads) / heads
-    return size.num_entries * by_head > _WAITING_VALUE * size.num_rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import Heads, attend, attention_shared, edge_draw
+from hpcgnn.autograd import Heads, attend, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import GraphView
 from hpcgnn.sparse import AdditiveScores
@@ -70,11 +70,7 @@ def train(comm: MPI.Intracomm, setting: Setting) -> tuple[slice, list[torch.Tens
 
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
-@pytest.mark.parametrize("waits", [False, True])
-def test_gradients_by_differences(
-    average: bool, dropped: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention_shared, "means_wait", lambda *_: waits)
+def test_gradients_by_differences(average: bool, dropped: bool) -> None:
     rng = np.random.default_rng(7)
     setting = Setting("gat", directed=False)
     with ProcessGrid(MPI.COMM_SELF) as grid:

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcgnn.sparse import ComputationOrder, OperatorSize, choose_order, means_wait
+from hpcgnn.sparse import ComputationOrder, OperatorSize, choose_order
 
 SQUARE = OperatorSize(1000, 1000, 20_000, 500)
 
@@ -32,10 +32,3 @@ def test_density_decides_between_products() -> None:
     # With hardly an edge the dense products weigh most: project the fewer rows.
     sparse = OperatorSize(10, 100_000, 20, 0)
     assert choose_order(sparse, 64, 32, needs_input_gradient=True).aggregate_first
-
-
-def test_means_of_few_heads_over_many_edges_wait() -> None:
-    many, few = OperatorSize(1000, 1000, 29_000, 0), OperatorSize(1000, 1000, 12_000, 0)
-    assert [means_wait(many, heads) for heads in (1, 2, 4, 8)] == [True, True, False, False]
-    assert not means_wait(few, 2)
-    assert not means_wait(OperatorSize(0, 0, 0, 0), 1)
