@@ -12,33 +12,20 @@ the host.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.comm import CommPlan, HostMemory, ProcessGrid, RowMap, Volume
+from hpcgnn.comm import CommPlan, HostMemory, ProcessGrid, Volume
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.ghosts import Combine, Ghosts, Wire
+from hpcgnn.spmm.host_shares import find_shares, matches, shared_rows
 from hpcgnn.spmm.spans import Moved, exchange_span, world_ranks
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 __all__ = ["HostExchange"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Share:
-    """What one mate puts into the shared array: its own rows, then the rows that it fetches."""
-
-    own: GlobalIndices
-    fetched: GlobalIndices
-    start: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.own) + len(self.fetched)
 
 
 class HostExchange:
@@ -68,7 +55,7 @@ class HostExchange:
         mates = grid.host_ranks
         self.mate = int(np.searchsorted(mates, grid.layer.rank))
         self.needs: list[GlobalIndices] = self.memory.comm.allgather(ghosts.nodes)
-        self.shares = _shares(ghosts.row_map, self.needs, mates)
+        self.shares = find_shares(ghosts.row_map, self.needs, mates)
         mine = self.shares[self.mate]
         self.plan = CommPlan.from_ghosts(grid, ghosts.row_map, mine.fetched, ghosts.positions)
         volume, ranks = self.plan.volume(), world_ranks(grid)
@@ -77,10 +64,10 @@ class HostExchange:
         self.pool = grid.buffers
         self.own_rows = _positions(ghosts, mine.own)
         self.num_shared = self.shares[-1].stop
-        self._columns = _shared_rows(ghosts.row_map, ghosts.nodes, self.shares, mates)
+        self._columns = shared_rows(ghosts.row_map, ghosts.nodes, self.shares, mates)
         self.push_starts: Offsets = np.cumsum([0, *map(len, self.needs)])
-        self.own_parts = [_matches(nodes, mine.own) for nodes in self.needs]
-        self.fetched_parts = [_matches(nodes, mine.fetched) for nodes in self.needs]
+        self.own_parts = [matches(nodes, mine.own) for nodes in self.needs]
+        self.fetched_parts = [matches(nodes, mine.fetched) for nodes in self.needs]
 
     @property
     def read_rows(self) -> LocalIndices:
@@ -144,46 +131,9 @@ class HostExchange:
         return self.plan.volume()
 
 
-def _shares(row_map: RowMap, needs: list[GlobalIndices], mates: LocalIndices) -> list[_Share]:
-    everything = np.unique(np.concatenate(needs))
-    owners = row_map.owner(everything)
-    on_host = np.isin(owners, mates)
-    readers = owners % len(mates)
-    shares, start = [], 0
-    for index, rank in enumerate(mates):
-        own = everything[on_host & (owners == rank)]
-        fetched = everything[~on_host & (readers == index)]
-        shares.append(_Share(own, fetched, start))
-        start = shares[-1].stop
-    return shares
-
-
-def _shared_rows(
-    row_map: RowMap, nodes: GlobalIndices, shares: list[_Share], mates: LocalIndices
-) -> LocalIndices:
-    """Return (ghosts,) int32: the row of each ghost in the shared array."""
-    owners = row_map.owner(nodes)
-    rows = np.empty(len(nodes), np.int32)
-    for share, rank in zip(shares, mates, strict=True):
-        chosen = owners == rank
-        rows[chosen] = share.start + np.searchsorted(share.own, nodes[chosen])
-    off_host = np.flatnonzero(~np.isin(owners, mates))
-    for index, share in enumerate(shares):
-        chosen = off_host[owners[off_host] % len(mates) == index]
-        first = share.start + len(share.own)
-        rows[chosen] = first + np.searchsorted(share.fetched, nodes[chosen])
-    return rows
-
-
 def _positions(ghosts: Ghosts, nodes: GlobalIndices) -> LocalIndices:
     rows = ghosts.row_map.to_local(nodes)
     return rows if ghosts.positions is None else ghosts.positions[rows]
-
-
-def _matches(nodes: GlobalIndices, chosen: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
-    """Return where the common entries of two increasing lists stand, in each of them."""
-    _, left, right = np.intersect1d(nodes, chosen, assume_unique=True, return_indices=True)
-    return left.astype(np.int32), right.astype(np.int32)
 
 
 class _Fetch:
