@@ -14,6 +14,7 @@ import pytest
 
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage import EdgeBuilder, GraphStore, StoreHeader, StoreWriter, schema
+from tests.storage.changes import assign, remove, replace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,31 +123,6 @@ def test_no_permission(plain_store: Path, lose_rights: Callable[[], None]) -> No
     lose_rights()
     with pytest.raises(InputError, match="Permission denied"):
         GraphStore.open(plain_store)
-
-
-def replace(name: str, array: Any, **options: Any) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        data = np.asarray(array)
-        options.setdefault("chunks", data.shape)
-        options.setdefault("fletcher32", options["chunks"] is not None)
-        file.create_dataset(name, data=data, **options)
-
-    return change
-
-
-def assign(name: str, index: Any, value: Any) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        file[name][index] = value
-
-    return change
-
-
-def remove(name: str) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-
-    return change
 
 
 def set_root(name: str, value: Any) -> Callable[[h5py.File], None]:

@@ -20,6 +20,7 @@ from hpcgnn.storage import (
     schema,
     store_from_arrays,
 )
+from tests.storage.changes import assign, remove, replace
 
 TYPES = np.array([2, 0, 0, 2, 0, 3, 2])
 NAMES = ("paper", "author", "field", "ü.x")
@@ -237,29 +238,6 @@ def test_refused(names: tuple[str, ...], steps: list[Step], message: str, tmp_pa
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def assign(name: str, index: Any, value: Any) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        file[name][index] = value
-
-    return change
-
-
-def remove(name: str) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-
-    return change
-
-
-def replace(name: str, array: Any) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        del file[name]
-        data = np.asarray(array)
-        file.create_dataset(name, data=data, chunks=data.shape, fletcher32=True)
-
-    return change
 
 
 def untyped(file: h5py.File) -> None:
