@@ -75,12 +75,13 @@ class KeptProducts:
         assert isinstance(features, Tensor)
         memory = memory_of(features)
         layers = [view.layer(place) for place in range(self._depth)]
+        sizes = [e.size for step in layers[: self._steps] for e in step.operators.values()]
+        if any(size.num_rows > size.num_columns for size in sizes):
+            return view
         with memory.ordered():
             rows = memory.array(features.contiguous())
             for place in range(self._steps):
                 step = layers[place]
-                if any(e.size.num_rows > e.size.num_columns for e in step.operators.values()):
-                    return view
                 kept = {
                     kind: self._product(place, each, rows) for kind, each in step.operators.items()
                 }
