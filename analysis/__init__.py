@@ -1,8 +1,11 @@
 """Read-only scripts over run directories: each prints a table and writes one figure.
 
-``python -m analysis.epoch_breakdown RUN`` shows where the time of an epoch goes,
-``python -m analysis.comm_matrix RUN`` who sends how much to whom,
-``python -m analysis.learning_curves RUN [RUN...]`` loss and accuracy, and
-``python -m analysis.search RUN [RUN...]`` which settings of a search are best. A run directory may
-have been copied from another machine. `analysis.load` is the only module that knows the formats.
+``hpcgnn analyse epoch_breakdown RUN`` shows where the time of an epoch goes,
+``hpcgnn analyse comm_matrix RUN`` who sends how much to whom,
+``hpcgnn analyse learning_curves RUN [RUN...]`` loss and accuracy, and
+``hpcgnn analyse search RUN [RUN...]`` which settings of a search are best. A run directory may
+have been copied from another machine. `load` is the only module that knows the formats.
+
+The folder is also `hpcgnn.analysis`, by a link, so that it is installed with the package; in a
+checkout ``python -m analysis.epoch_breakdown RUN`` does the same.
 """

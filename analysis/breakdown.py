@@ -15,9 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
-from analysis.load import PHASES, SpanRecord
-
-__all__ = ["COMMUNICATION", "OTHER", "PHASE_ORDER", "RankTimes", "SpanTotal", "measure_rank"]
+from hpcgnn.analysis.load import PHASES, SpanRecord
 
 OTHER = "other"
 COMMUNICATION = ("exchange", "wait", "reduce")

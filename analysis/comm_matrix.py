@@ -1,6 +1,6 @@
 """Who sends how much to whom: rows and bytes from rank to rank over all exchanges of a run.
 
-``python -m analysis.comm_matrix RUN``. The figures come from the ``peers`` of exchange spans, in
+``hpcgnn analyse comm_matrix RUN``. The figures come from the ``peers`` of exchange spans, in
 which every rank records what it sends; nothing is estimated.
 """
 
@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analysis.load import SpanRecord, open_run
-from analysis.report import (
+from hpcgnn.analysis.load import SpanRecord, open_run
+from hpcgnn.analysis.report import (
     argument_parser,
     new_figure,
     rank_ticks,
@@ -23,7 +23,7 @@ from analysis.report import (
     show_paths,
     spread,
 )
-from analysis.sessions import Trace
+from hpcgnn.analysis.sessions import Trace
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.jsonl import Json
-from analysis.load import Run
+from hpcgnn.analysis.jsonl import Json
+from hpcgnn.analysis.load import Run
 from hpcgnn.errors import InputError
-
-__all__ = ["METRICS", "PARTS", "Curve", "RunCurves"]
 
 METRICS = ("accuracy", "micro_f1", "macro_f1")
 """Figures of merit between 0 and 1."""

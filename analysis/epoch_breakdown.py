@@ -1,6 +1,6 @@
 """Where the time of an epoch goes: seconds by phase over ranks, exposed and hidden communication.
 
-``python -m analysis.epoch_breakdown RUN``; `analysis.breakdown` defines the quantities.
+``hpcgnn analyse epoch_breakdown RUN``; `analysis.breakdown` defines the quantities.
 """
 
 from collections import defaultdict
@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.breakdown import OTHER, PHASE_ORDER, RankTimes, SpanTotal, measure_rank
-from analysis.load import open_run
-from analysis.report import (
+from hpcgnn.analysis.breakdown import OTHER, PHASE_ORDER, RankTimes, SpanTotal, measure_rank
+from hpcgnn.analysis.load import open_run
+from hpcgnn.analysis.report import (
     argument_parser,
     new_figure,
     rank_ticks,
@@ -22,7 +22,7 @@ from analysis.report import (
     show_paths,
     spread,
 )
-from analysis.sessions import Trace
+from hpcgnn.analysis.sessions import Trace
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from hpcgnn.errors import InputError
 
-__all__ = ["Json", "integer", "json_lines"]
-
 Json = dict[str, Any]
 
 

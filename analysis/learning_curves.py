@@ -1,6 +1,6 @@
 """Loss and figures of merit by epoch, of one run or several, as mean over seeds with a band.
 
-``python -m analysis.learning_curves RUN [RUN...]``. The band is one sample standard deviation; a
+``hpcgnn analyse learning_curves RUN [RUN...]``. The band is one sample standard deviation; a
 line is dotted where not all seeds are left, because some ended earlier.
 """
 
@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from analysis.curves import METRICS, PARTS, Curve, RunCurves
-from analysis.load import open_run
-from analysis.report import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.analysis.curves import METRICS, PARTS, Curve, RunCurves
+from hpcgnn.analysis.load import open_run
+from hpcgnn.analysis.report import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.console import print_json, print_table, run_command
 
 NAME = "learning_curves"

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.jsonl import Json, integer, json_lines
+from hpcgnn.analysis.jsonl import Json, integer, json_lines
 from hpcgnn.errors import InputError
-
-__all__ = ["PHASES", "RankTrace", "Run", "SpanRecord", "open_run"]
 
 TRACE_SCHEMA = 1
 

@@ -11,16 +11,6 @@ from matplotlib.figure import Figure
 
 from hpcgnn.errors import InputError
 
-__all__ = [
-    "argument_parser",
-    "new_figure",
-    "rank_ticks",
-    "save_figure",
-    "scaled",
-    "show_paths",
-    "spread",
-]
-
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -46,7 +36,7 @@ def argument_parser(
     name: str, description: str, *, runs: str | None = None
 ) -> argparse.ArgumentParser:
     """Return a parser with ``RUN``, ``--json`` and ``--out``; `runs` is the nargs of ``RUN``."""
-    parser = argparse.ArgumentParser(prog=f"python -m analysis.{name}", description=description)
+    parser = argparse.ArgumentParser(prog=f"hpcgnn analyse {name}", description=description)
     parser.add_argument("run", metavar="RUN", nargs=runs, help="run directory of a training run")
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument(

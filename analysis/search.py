@@ -1,6 +1,6 @@
 """Runs of a search, the best by validation first, with the settings in which they differ.
 
-``python -m analysis.search DIR/draw-*``. Runs that have not ended are ranked by their best epoch so
+``hpcgnn analyse search DIR/draw-*``. Runs that have not ended are ranked by their best epoch so
 far; those without a judged epoch, for instance because they diverge, come last.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.curves import RunCurves
-from analysis.load import Run, open_run
-from analysis.report import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.load import Run, open_run
+from hpcgnn.analysis.report import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
 

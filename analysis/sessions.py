@@ -6,9 +6,7 @@ earlier sessions recorded of that seed from e on, on every rank.
 
 from collections.abc import Sequence
 
-from analysis.load import RankTrace, Run, SpanRecord
-
-__all__ = ["Trace"]
+from hpcgnn.analysis.load import RankTrace, Run, SpanRecord
 
 
 class Trace:

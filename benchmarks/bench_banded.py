@@ -26,17 +26,12 @@ import torch
 from benchmarks.banded_case import Case, Kind, make_case
 from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.report import circumstances
-from hpcgnn.comm import (
-    Communicator,
-    ProcessGrid,
-    RankArgumentParser,
-    run_mpi_command,
-    sum_over_ranks,
-)
+from hpcgnn.comm import Communicator, ProcessGrid, sum_over_ranks
 from hpcgnn.console import print_json
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import GGNN, GGNNShape, candidate_loss, make_ggnn
 from hpcgnn.storage import InstanceStore
-from hpcgnn.train.optimise import sum_gradients
+from hpcgnn.train.gradients import sum_gradients
 
 COLUMNS: Columns = {
     "propagator": ("propagator", text),

@@ -21,9 +21,10 @@ from benchmarks.exchange_case import Case
 from benchmarks.exchange_graphs import METHODS, BenchmarkGraph, open_graph
 from benchmarks.exchange_plans import plan_costs
 from benchmarks.report import circumstances
-from hpcgnn.comm import Communicator, ProcessGrid, RankArgumentParser, run_mpi_command
+from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.console import print_json
-from hpcgnn.sparse import row_mean
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.sparse import scale
 from hpcgnn.spmm import EXCHANGES, WIRES
 
 CASE: Columns = {"exchange": ("exchange", text), "c": ("replication", text), "wire": ("wire", text)}
@@ -147,7 +148,7 @@ def run_products(
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of every exchange and wire format on a grid."""
     pattern = graph.block_row(grid)
-    matrix = row_mean(pattern, np.float32)
+    matrix = scale(pattern, (1.0, 0.0), np.float32)
     rng = np.random.default_rng(grid.block)
     x, y = (rng.random((rows, options.width), np.float32) for rows in matrix.shape[::-1])
     cases = [

@@ -39,11 +39,11 @@ from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn import kernels
 from hpcgnn.console import print_json, report, run_command
+from hpcgnn.graph.device import Device
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, TIGR_SIZE, GroupSizeRule, dimension_rule
-from hpcgnn.spmm.mpi_transports import StagedTransport
-from hpcgnn.train.device import Device
+from hpcgnn.spmm.gpu.mpi import StagedTransport
 
 # The first has the size of Cora.
 DEFAULT_GRAPHS = "rmat:12:2,debian,rmat:18:16,rmat:20:16,rmat:22:8"

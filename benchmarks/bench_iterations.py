@@ -21,15 +21,16 @@ from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import load_matrix
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json, run_command
+from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS, make_model
+from hpcgnn.operator import on_graph
 from hpcgnn.sampling import Topology
-from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config_file import load_config
-from hpcgnn.train.sampled_graph import SampledGraph
-from hpcgnn.train.sampled_input import SubgraphInput
-from hpcgnn.train.sampled_views import SampledViews
-from hpcgnn.train.threads import set_threads
+from hpcgnn.train.process import set_threads
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.train.sampled.input import SubgraphInput
+from hpcgnn.train.sampled.views import SampledViews
 
 SEED = 20261121
 COLUMNS: Columns = {
@@ -114,10 +115,9 @@ class Case:
         kind = config.model.name
         self.model = make_model(kind, shape, directed=False, seed=1, dtype=torch.float32)
         self.optimizer = torch.optim.Adam(self.model.parameters())
-        # A graph without directions has no reverse.
-        wanted = MODELS[kind].aggregations[:1] if kind == "sage" else MODELS[kind].aggregations
-        self.views = SampledViews(grid, graph, wanted, config, TraceRecorder.off())
-        self.subgraphs = SubgraphInput.of_whole(grid, graph, config.sampling).steps(1, 0)
+        wanted = on_graph(MODELS[kind].aggregations, directed=False)
+        self.views = SampledViews(Context(grid, config), graph, wanted)
+        self.subgraphs = SubgraphInput.of_whole(self.views).draw(1, 0)
         self.name, self.layers, self.graph = name, layers, graph
         self.cpu_s: list[float] = []
         self.wall_s: list[float] = []

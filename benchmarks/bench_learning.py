@@ -20,14 +20,14 @@ from mpi4py import MPI
 from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.harness import surroundings
 from hpcgnn.comm import ProcessGrid, sum_over_ranks
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json, run_command
+from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import Config
-from hpcgnn.train.config_file import load_config
-from hpcgnn.train.metrics import Evaluation
-from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.tasks import TASKS
-from hpcgnn.train.threads import set_threads
+from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.loop import TASKS, SeedRun
+from hpcgnn.train.process import set_threads
 
 COLUMNS: Columns = {
     "run": ("run", text),
@@ -68,7 +68,7 @@ class Measured:
         began = time.process_time()
         trace = TraceRecorder.off()
         self.grid, self.name, self.config = grid, name, config
-        self.task = TASKS[config.train.task].load(grid, config, trace)
+        self.task = TASKS[config.train.task].load(Context.open(grid, config, trace))
         self.prepare_s = time.process_time() - began
         self.run = SeedRun(self, config, seed, trace)
         self.cpu_s = self.wall_s = self.judging_s = 0.0
@@ -86,7 +86,10 @@ class Measured:
     def train(self) -> dict[str, Any] | None:
         """Train an epoch; return a line when its model was evaluated."""
         began, self.judging_s = time.process_time(), 0.0
-        row, _ = self.run.run_epoch(stop=False)
+        self.run.begin_epoch()
+        for step in self.task.steps(self.run.seed, self.run.epoch):
+            self.run.step(step)
+        row, _ = self.run.end_epoch(stop=False)
         spent = time.process_time() - began - self.judging_s
         self.cpu_s += sum_over_ranks(self.grid.world, [spent])[0]
         self.wall_s += row["epoch_s"]

@@ -31,16 +31,18 @@ from benchmarks.columns import Columns, megabytes, print_columns, ratio, seconds
 from benchmarks.exchange_graphs import open_graph
 from benchmarks.report import circumstances
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.comm import Communicator, ProcessGrid, RankArgumentParser, run_mpi_command
+from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.console import print_json
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
 from hpcgnn.kernels import reused_memory
-from hpcgnn.nn import MODELS, REVERSED, GraphView, ModelShape, make_model
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.nn import MODELS, GraphView, ModelShape, make_model
+from hpcgnn.operator import on_graph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES, SCHEDULES
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.optimise import sum_gradients
-from hpcgnn.train.products import AdjacencyProducts
+from hpcgnn.train.gradients import sum_gradients
 
 NUM_FEATURES, NUM_CLASSES = 100, 47
 IDLE_WIDTH, MEMORY_EPOCHS = 4, 2
@@ -185,12 +187,10 @@ class Training:
         num_nodes = pattern.row_map.num_local
         ids = np.arange(num_nodes, dtype=np.int64) + pattern.row_map.start
         products = AdjacencyProducts(
-            grid,
+            make_operators(grid, config, TraceRecorder.off()),
             pattern,
-            tuple(kind for kind in MODELS[name].aggregations if kind not in REVERSED),
-            config,
+            on_graph(MODELS[name].aggregations, directed=False),
             np.float32,
-            TraceRecorder.off(),
             ids,
         )
         self._grid, self._name = grid, name

@@ -31,8 +31,8 @@ from hpcgnn.sampling import (
     EdgeSampler,
     FrontierSampler,
     NodeSampler,
+    Prefetch,
     RandomWalkSampler,
-    SampleAhead,
     Sampler,
     SubgraphSource,
     Topology,
@@ -147,7 +147,7 @@ def run_round(make: Make, numbers: range, threads: int) -> tuple[float, float, f
     wall, cpu, nodes = time.perf_counter(), time.process_time(), 0
     # With one thread the caller samples: no other waits for it.
     background = threads if threads > 1 else 0
-    with SampleAhead(make, numbers, threads=background, capacity=2 * threads) as pool:
+    with Prefetch(make, numbers, threads=background, depth=2 * threads) as pool:
         for each in pool:
             nodes += each.num_nodes
         return time.perf_counter() - wall, time.process_time() - cpu, nodes, pool.most_bytes

@@ -93,29 +93,29 @@ def ours(problem: Problem) -> Method:
     from mpi4py import MPI  # noqa: PLC0415  (starts MPI)
 
     from hpcgnn.comm import ProcessGrid, RowMap  # noqa: PLC0415
-    from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
-    from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
-    from hpcgnn.nn.losses import single_label_loss  # noqa: PLC0415
-    from hpcgnn.sparse import DistCSR  # noqa: PLC0415
-    from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
-    from hpcgnn.train.config import (  # noqa: PLC0415
+    from hpcgnn.config.config import (  # noqa: PLC0415
         Config,
-        ExchangeConfig,
         GraphConfig,
         ModelConfig,
         RunConfig,
     )
+    from hpcgnn.config.exchange import ExchangeConfig  # noqa: PLC0415
+    from hpcgnn.graph.products import AdjacencyProducts, make_operators  # noqa: PLC0415
+    from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
+    from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
+    from hpcgnn.nn.losses import single_label_loss  # noqa: PLC0415
+    from hpcgnn.operator import on_graph  # noqa: PLC0415
+    from hpcgnn.sparse import DistCSR  # noqa: PLC0415
+    from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
     from hpcgnn.train.kept_products import KeptProducts  # noqa: PLC0415
-    from hpcgnn.train.products import AdjacencyProducts  # noqa: PLC0415
 
     m, ids = problem.matrix, np.arange(problem.matrix.num_nodes)
     row_map = RowMap(np.array([0, m.num_nodes]), 0)
     block = DistCSR.from_rows(row_map, m.indptr, m.indices.astype(np.int64))
-    wanted = MODELS[problem.model].aggregations
-    # Undirected graphs have one direction.
-    wanted = tuple(kind for kind in wanted if not kind.value.endswith("_out"))
+    wanted = on_graph(MODELS[problem.model].aggregations, directed=False)
     grid, trace = ProcessGrid(MPI.COMM_SELF), TraceRecorder.off()
-    products = AdjacencyProducts(grid, block, wanted, ExchangeConfig(), "float32", trace, ids)
+    make = make_operators(grid, ExchangeConfig(), trace)
+    products = AdjacencyProducts(make, block, wanted, "float32", ids)
     if problem.heads:
         width = problem.heads * HEAD_WIDTH
         layer = GATLayer(FEATURES, width, heads=problem.heads, average=False)

@@ -16,12 +16,18 @@ from torch.nn.functional import cross_entropy
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid
-from hpcgnn.nn import Aggregations, GraphView, ModelShape, NodeModel, make_model
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.nn import (
+    GraphView,
+    ModelShape,
+    NodeModel,
+    make_model,
+)
+from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.optimise import sum_gradients
-from hpcgnn.train.products import AdjacencyProducts
+from hpcgnn.train.gradients import sum_gradients
 
 __all__ = ["plan_costs"]
 
@@ -42,8 +48,9 @@ def plan_costs(
     config = ExchangeConfig(method=exchange, wire=wire, replication=grid.replication)
     _load_torch()
     clock.start()
-    wanted = (Aggregations.SYMMETRIC,)
-    products = AdjacencyProducts(grid, pattern, wanted, config, np.float32, trace, node_ids)
+    wanted = (Aggregation.SYMMETRIC,)
+    make = make_operators(grid, config, trace)
+    products = AdjacencyProducts(make, pattern, wanted, np.float32, node_ids)
     clock.stop("products_s")
     active = products.active_views(training, NUM_LAYERS)
     clock.stop("active_sets_s")

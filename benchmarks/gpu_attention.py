@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hpcgnn import kernels
 from hpcgnn.autograd.crossing import as_device_array, shared_stream
 from hpcgnn.kernels import cuda
 
@@ -39,10 +40,11 @@ class FusedAttention:
     """
 
     def __init__(self, pattern: tuple[Any, Any], transpose: tuple[Any, Any], heads: int) -> None:
-        self._pattern, self._transpose, self._heads = pattern, transpose, heads
-        size = cuda.ATTENTION_GROUP_SIZE
-        self._groups = cuda.DeviceGroups.of(pattern[0], size)
-        self._transposed_groups = cuda.DeviceGroups.of(transpose[0], size)
+        size, self._heads = cuda.ATTENTION_GROUP_SIZE, heads
+        self._block, self._transposed = (
+            kernels.Block(*each, groups=cuda.DeviceGroups.of(each[0], size))
+            for each in (pattern, transpose)
+        )
 
     def run(
         self,
@@ -57,14 +59,19 @@ class FusedAttention:
         parts = [self._share(z, vector) for vector in (source, target)]
         top = torch.full_like(parts[0], -torch.inf)
         total, out = torch.zeros_like(top), torch.empty_like(z)
-        state = [as_device_array(tensor) for tensor in (top, total, out)]
-        operands = [as_device_array(tensor) for tensor in (z, *parts)]
+        state = kernels.SoftmaxState(*(as_device_array(tensor) for tensor in (top, total, out)))
+        values, from_source, from_target = (as_device_array(tensor) for tensor in (z, *parts))
+        score = kernels.AdditiveScore(
+            values=values,
+            source=from_source,
+            target=from_target,
+            slope=SLOPE,
+            weights=as_device_array(source),
+        )
         with shared_stream():
-            cuda.attention_forward(
-                *self._pattern, *operands, *state, slope=SLOPE, groups=self._groups
-            )
-            cuda.attention_finish(*state)
-        dz, dtarget, dsource_vector = self._backward(operands, state, source, grad)
+            cuda.attention_forward(self._block, score, state)
+            cuda.attention_finish(state)
+        dz, dtarget, dsource_vector = self._backward(score, state, source, grad)
         # What target adds: it is <target vector, z> of the rows.
         heads = z.unflatten(1, (self._heads, -1))
         dtarget_vector = torch.einsum("nh,nhd->hd", dtarget, heads)
@@ -79,24 +86,18 @@ class FusedAttention:
         return share
 
     def _backward(
-        self, operands: list[Any], state: list[Any], source: torch.Tensor, grad: torch.Tensor
+        self,
+        score: kernels.AdditiveScore,
+        state: kernels.SoftmaxState,
+        source: torch.Tensor,
+        grad: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         dz, dsource = torch.zeros_like(grad), grad.new_zeros((len(grad), self._heads))
         dtarget, dvector, delta = torch.zeros_like(dsource), torch.zeros_like(source), dsource + 0
-        lse, _, out = state
         gradient, inner = as_device_array(grad), as_device_array(delta)
+        written = (as_device_array(tensor) for tensor in (dz, dtarget, dvector, dsource))
+        saved = kernels.SoftmaxGradient(state.top, gradient, inner)
         with shared_stream():
-            cuda.attention_delta(gradient, out, inner)
-            cuda.attention_backward(
-                *self._transpose,
-                *operands,
-                lse,
-                gradient,
-                inner,
-                *(as_device_array(tensor) for tensor in (dz, dsource, dtarget)),
-                slope=SLOPE,
-                weights=as_device_array(source),
-                dweights=as_device_array(dvector),
-                groups=self._transposed_groups,
-            )
+            cuda.attention_delta(gradient, state.out, inner)
+            cuda.attention_backward(self._transposed, score, saved, kernels.Gradients(*written))
         return dz, dtarget, dvector

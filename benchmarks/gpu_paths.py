@@ -10,13 +10,13 @@ import numpy as np
 from benchmarks.gpu_timing import interleave_on_device
 from benchmarks.spmm_graphs import SEED, Matrix
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.device import Device
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
 from hpcgnn.kernels.cuda.device import load_cupy
-from hpcgnn.nn import Aggregations
-from hpcgnn.sparse import AggregationOperator, DistCSR
+from hpcgnn.operator import Aggregation, AggregationOperator
+from hpcgnn.sparse import DistCSR
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.device import Device
-from hpcgnn.train.products import AdjacencyProducts
 
 __all__ = ["path_cases"]
 
@@ -49,13 +49,14 @@ def path_cases(
         row_map = RowMap(np.array([0, count], np.int64), 0)
         columns = matrix.indices.astype(np.int64)
         part = DistCSR.from_rows(row_map, matrix.indptr, columns, None)
-        wanted, ids = (Aggregations.SYMMETRIC,), np.arange(count)
-        made = AdjacencyProducts(grid, part, wanted, ExchangeConfig(), "float32", OFF, ids, device)
+        wanted, ids = (Aggregation.SYMMETRIC,), np.arange(count)
+        make = make_operators(grid, ExchangeConfig(), OFF, device)
+        made = AdjacencyProducts(make, part, wanted, "float32", ids)
         began = time.perf_counter()
         active = made.active_views(targets, DEPTH)
         prepare_s = time.perf_counter() - began
-        whole = [made.operators[Aggregations.SYMMETRIC]] * DEPTH
-        paths = [each.operators[Aggregations.SYMMETRIC] for each in active.layers]
+        whole = [made.operators[Aggregation.SYMMETRIC]] * DEPTH
+        paths = [each.operators[Aggregation.SYMMETRIC] for each in active.layers]
         inputs = active.inputs.cpu().numpy()
         for width in widths:
             given = rng.normal(size=(int(targets.sum()), width)).astype(np.float32)

@@ -48,10 +48,10 @@ require | tee "$out/device.txt"
 
 part kernels 60 kernels.txt "$python" -m pytest -q -p no:cacheprovider tests/kernels/cuda -k card
 part training_one_rank 40 ranks1.txt "$python" -m pytest -q -p no:cacheprovider \
-    tests/train/test_device_training.py tests/train/test_device_programs.py
+    tests/train/full/test_device.py tests/train/programs/test_device.py
 # Two ranks share the card: every exchange, schedule and model.
 part two_ranks 80 ranks2.txt mpiexec -n 2 "$python" -m pytest -q -p no:cacheprovider \
-    tests/spmm/test_device.py tests/spmm/test_device_attention.py tests/train/test_device_training.py
+    tests/spmm/gpu/test_device.py tests/attention/test_device.py tests/train/full/test_device.py
 bench aggregation 60 aggregation.jsonl --tables aggregation --graphs rmat:12:2,debian,rmat:18:16
 bench attention 40 attention.jsonl --tables attention --graphs debian,rmat:16:16
 bench paths 40 paths.jsonl --tables paths --graphs debian,rmat:18:16 --widths 16,128

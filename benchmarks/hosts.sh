@@ -4,6 +4,7 @@
 #   hosts.sh check                        say in one line what is missing here, if anything
 #   hosts.sh up DIRECTORY HOST...         start the hosts and a host `head`, joined by a bridge
 #   hosts.sh rate DIRECTORY RATE          shape every link both ways: 200mbit, 1gbit, none
+#   hosts.sh link DIRECTORY HOST STATE    down: cut the link of a host; up: heal it
 #   hosts.sh run DIRECTORY HOST COMMAND...
 #   hosts.sh mpiexec DIRECTORY SLOTS LAUNCHER ARGUMENTS...
 #                                         Open MPI's mpiexec on the head, SLOTS ranks a host
@@ -154,6 +155,11 @@ rate() {
     done <"$state/names"
 }
 
+link() {
+    [[ $2 == up || $2 == down ]] || fail "$usage"
+    network_of head ip link set "$1" "$2"
+}
+
 # ---- MPI -------------------------------------------------------------------------------------
 
 # In place of ssh: the agent gets options, a host, and a command for its shell.
@@ -188,7 +194,7 @@ mpiexec() {
         --mca mpi_yield_when_idle 1 "$@"
 }
 
-usage="usage: hosts.sh check | up | rate | run | mpiexec | down, see the head of the file"
+usage="usage: hosts.sh check | up | rate | link | run | mpiexec | down, see the head of the file"
 command=${1:-}
 if (($# >= 2)); then
     mkdir -p -- "$2"
@@ -199,6 +205,7 @@ case $command,$# in
 check,1) check ;;
 up,[1-9]*) up "$@" ;;
 rate,1) rate "$1" ;;
+link,2) link "$@" ;;
 run,0 | run,1 | mpiexec,[0-2]) fail "$usage" ;;
 run,* | mpiexec,*) "$command" "$@" ;;
 down,0) down ;;

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.load import RankTrace, Run, SpanRecord
+from hpcgnn.analysis.load import RankTrace, Run, SpanRecord
 
 __all__ = ["PASSES", "PassTotals", "pass_totals"]
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from benchmarks.columns import Columns, print_columns, ratio, text
 from hpcgnn.banded import Supergraph, held_edges, inside_band, lay_out
-from hpcgnn.comm import Communicator, RankArgumentParser, run_mpi_command
+from hpcgnn.comm import Communicator
 from hpcgnn.console import print_json
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.storage import InstanceStore
 
 COLUMNS: Columns = {

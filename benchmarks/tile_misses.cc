@@ -4,9 +4,9 @@
 #include <random>
 #include <vector>
 
-#include "cache.h"
-#include "isa.h"
-#include "spmm.h"
+#include "simd/isa.h"
+#include "spmm/cache.h"
+#include "spmm/spmm.h"
 
 namespace {
 std::int64_t cache_bytes;

@@ -3,7 +3,54 @@
 The folders follow the flow of data: ``convert`` and ``gallery`` write a store, ``partition``
 permutes it, and ``train`` reads block rows of it (``storage``, ``comm``, ``sparse``), multiplies
 them with dense activations (``spmm``, ``kernels``), differentiates the products (``autograd``), and
-trains the models of ``nn``. Importing this package does no work.
+trains the models of ``nn``. Importing this package does no work: the names of the library
+(docs/library.md) are loaded when they are first used, and MPI starts with `open_graph`.
 """
 
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcgnn import nn
+    from hpcgnn.autograd import DropoutKey
+    from hpcgnn.errors import InputError
+    from hpcgnn.library import Graph, evaluate, open_graph, predict, sum_gradients
+    from hpcgnn.operator import Aggregation
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Aggregation",
+    "DropoutKey",
+    "Graph",
+    "InputError",
+    "evaluate",
+    "nn",
+    "open_graph",
+    "predict",
+    "sum_gradients",
+]
+
+_HOMES: Mapping[str, str] = MappingProxyType(
+    {
+        "Aggregation": "hpcgnn.operator",
+        "DropoutKey": "hpcgnn.autograd",
+        "Graph": "hpcgnn.library",
+        "InputError": "hpcgnn.errors",
+        "evaluate": "hpcgnn.library",
+        "open_graph": "hpcgnn.library",
+        "predict": "hpcgnn.library",
+        "sum_gradients": "hpcgnn.library",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name of the library."""
+    if name == "nn":
+        return importlib.import_module("hpcgnn.nn")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")

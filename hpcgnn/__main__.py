@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpcgnn import __version__
-from hpcgnn.console import USAGE_ERROR, report
+from hpcgnn.errors import USAGE_ERROR
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "convert": "turn a graph in files of many formats into a store (.h5)",
         "generate": "make a synthetic or bundled graph as a store",
+        "split": "add splits to a store: drawn at random, or from files",
         "partition": "cut a store into parts, for as many ranks or fewer",
         "plan": "predict rows, memory and seconds of a run, and choose its exchange",
         "train": "train a node model on a partitioned store (MPI)",
         "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
         "inspect": "print what a store, a checkpoint or a run directory holds",
+        "clean": "remove temporary files that killed commands have left",
+        "analyse": "show where the time and the rows of a run went, and how it learned",
     }
 )
 
@@ -38,7 +41,7 @@ def main() -> None:
             runpy.run_module(f"hpcgnn.{name}", run_name="__main__", alter_sys=True)
         case [name, *_]:
             near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
-            report(f"hpcgnn: error: no command {name!r}; did you mean {near[0]!r}?")
+            sys.stderr.write(f"hpcgnn: error: no command {name!r}; did you mean {near[0]!r}?\n")
             raise SystemExit(USAGE_ERROR)
 
 

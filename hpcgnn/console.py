@@ -3,9 +3,11 @@
 Standard output carries results only; progress and messages go to standard error.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich import progress
@@ -13,21 +15,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hpcgnn.errors import InputError
-
-__all__ = ["USAGE_ERROR", "Progress", "print_json", "print_table", "report", "run_command"]
-
-USAGE_ERROR = 2
-"""Exit status for a fault of the user's input."""
+from hpcgnn.errors import USAGE_ERROR, InputError, exit_on_sigterm, one_line, printable
 
 
 def run_command(name: str, main: Callable[[], None]) -> None:
     """Run a serial command; turn a fault of the user's input into one line and exit status 2.
 
-    A failed command exits with `SystemExit`; any other exception passes through with its traceback.
+    A failed command exits with `SystemExit`, and so does one that SIGTERM ends; any other exception
+    passes through with its traceback.
     """
     try:
-        main()
+        with exit_on_sigterm():
+            main()
     except InputError as error:
         sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
         raise SystemExit(USAGE_ERROR) from None
@@ -37,15 +36,28 @@ def run_command(name: str, main: Callable[[], None]) -> None:
         raise SystemExit(0) from None
 
 
-def one_line(error: BaseException) -> str:
-    """Return the message of `error` without line breaks."""
-    return " ".join(str(error).split())
+def command_parser(name: str, description: str, **more: Any) -> argparse.ArgumentParser:
+    """Return the parser of ``python -m hpcgnn.NAME``; `more` as in `argparse.ArgumentParser`."""
+    return argparse.ArgumentParser(prog=f"python -m hpcgnn.{name}", description=description, **more)
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """Return the words of an argument such as ``A,B``, for argparse."""
+    return tuple(text.split(","))
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a small file that a command was asked for beside its main output."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def report(text: str, stream: TextIO | None = None) -> None:
     """Write one plain line to standard error, or to `stream`."""
     target = stream or sys.stderr
-    target.write(text + "\n")
+    target.write(printable(text) + "\n")
     target.flush()
 
 
@@ -58,11 +70,13 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table to standard output; the first column is aligned left, the others right."""
     # No styles: under an MPI launcher standard output looks like a terminal and ends in a log.
-    table = Table(title=escape(title), title_justify="left", title_style="", header_style="")
+    table = Table(
+        title=escape(printable(title)), title_justify="left", title_style="", header_style=""
+    )
     for position, column in enumerate(columns):
         table.add_column(escape(column), justify="left" if position == 0 else "right")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(escape(printable(str(cell))) for cell in row))
     # A pipe or a log has no width of its own: never wrap a table there.
     console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(table, highlight=False)

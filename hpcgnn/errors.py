@@ -1,9 +1,21 @@
-"""The exceptions that a user can cause, and that every command turns into one line.
+"""The exceptions that a user can cause, and how every command ends.
 
-Anything else that escapes is a defect of the project and keeps its traceback.
+A fault of the user's is one line. Anything else that escapes is a defect of the project and keeps
+its traceback.
 """
 
-__all__ = ["InputError", "StorageFormatError"]
+import contextlib
+import signal
+from collections.abc import Iterator
+
+USAGE_ERROR = 2
+"""Exit status for a fault of the user's input."""
+
+MACHINE_FAULT = 76
+"""Exit status of a run that a machine failed, not its input: start the same command again."""
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+"""Exit status of a command that SIGTERM ended: its files are cleaned up first."""
 
 
 class InputError(ValueError):
@@ -15,3 +27,49 @@ class InputError(ValueError):
 
 class StorageFormatError(InputError):
     """A file is not what its name promises: wrong format, version, shape or checksum."""
+
+
+class CollectiveInputError(InputError):
+    """A fault of the user's input that all ranks raise together; rank 0 alone reports it."""
+
+    status = USAGE_ERROR
+
+
+class MachineError(CollectiveInputError):
+    """A fault of a machine, not of the input, which all ranks notice together."""
+
+    status = MACHINE_FAULT
+
+
+class CollectiveExit(SystemExit):
+    """An exit of all ranks together, as after printing help."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of `error` without line breaks."""
+    return printable(" ".join(str(error).split()))
+
+
+def printable(text: str) -> str:
+    """Return text with control characters escaped: names in a file may hold a terminal's orders."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text
+    )
+
+
+@contextlib.contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Leave the block by `SystemExit` at SIGTERM, so that half-written files are removed."""
+
+    def leave(number: int, _frame: object) -> None:
+        # Launchers repeat it; a second one must not interrupt the cleaning.
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "FloatArray", "GlobalIndices", "LocalIndices", "Mask", "Offsets"]
-
 LocalIndices: TypeAlias = NDArray[np.int32]
 GlobalIndices: TypeAlias = NDArray[np.int64]
 Offsets: TypeAlias = NDArray[np.int64]

@@ -106,6 +106,10 @@ mpi_exec() {
         threads=$((cores > ranks ? cores / ranks : 1))
     fi
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
+    # Since Slurm 22.05 srun does not take it from the job: its ranks would share fewer cores.
+    if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
+        export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}
+    fi
     exec "${MPI_LAUNCHER[@]}" -n "$ranks" "$@"
 }
 

@@ -40,6 +40,6 @@ mpi_run "$PARTS" python -m hpcgnn.train jobs/configs/quickstart.toml \
 
 step "tables and figures"
 for script in epoch_breakdown comm_matrix learning_curves; do
-    python -m "analysis.$script" "$run"
+    python -m hpcgnn.analyse "$script" "$run"
 done
 step "done; the run directory is $run"

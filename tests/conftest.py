@@ -9,6 +9,9 @@ own, so that a failure anywhere fails the test everywhere. Nothing waits for eve
 * a test that passes its time-out (pytest-timeout's, by setting or marker) ends the job with the
   stacks of every rank.
 
+A test also fails when its ranks made collective calls in different orders, even if none of them had
+to wait (tests/support/call_order.py).
+
 A serial run covers the tests with ``comm`` at one rank and all tests without it; a run under
 mpiexec covers ``comm`` at 2, 3 and 4 ranks (and 8 in a world of 8, unless the test is marked
 ``max_ranks(4)``) and the tests marked ``mpi``.
@@ -30,6 +33,8 @@ from mpi4py import MPI
 import hypothesis
 import numpy as np
 import pytest
+
+from tests.support.call_order import CallOrder, difference, in_one_order
 
 WORLD = MPI.COMM_WORLD
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,6 +58,8 @@ class Ranks:
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
+        self._order = CallOrder()
+        self._order.install()
         self._control = WORLD.Dup()
         # Captured output goes elsewhere while a test runs; this copy still reaches the terminal.
         self._stderr: TextIO = os.fdopen(os.dup(2), "w")
@@ -71,6 +78,10 @@ class Ranks:
         if any(other != everywhere[0] for other in everywhere):
             differing = {name for other in everywhere for name in set(other) ^ set(names)}
             self._end_job(f"the ranks collected different tests: {sorted(differing)[:5]}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._order.start(size_of(item))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -106,22 +117,30 @@ class Ranks:
         )
         if report.failed:
             timer.start()
-        any_failed = self._any(report.failed)
+        failed, digests = self._gather(report.failed)
         timer.cancel()
-        if any_failed:
+        size = size_of(item)
+        if failed.any():
             texts: list[str] = self._control.allgather(text)
             report.outcome = "failed"
             report.longrepr = "\n".join(
                 f"[rank {rank}]\n{failure}" for rank, failure in enumerate(texts) if failure
             )
+        elif not in_one_order(digests[:size]):
+            report.outcome = "failed"
+            report.longrepr = difference(self._control.allgather(self._order.calls)[:size])
+        self._order.start(size)
 
-    def _any(self, flag: bool) -> bool:
-        """Return whether `flag` is true on any rank; waits without using the processor."""
-        mine, result = np.array([flag]), np.array([False])
-        request = self._control.Iallreduce(mine, result, op=MPI.LOR)
+    def _gather(self, failed: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return every rank's `failed` and digests of calls; waits without using the processor."""
+        mine = self._order.digests(WORLD.size)
+        # No grid has no replicas.
+        mine[0] = failed
+        everywhere = np.empty((WORLD.size, len(mine)), mine.dtype)
+        request = self._control.Iallgather(mine, everywhere)
         while not request.Test():
             time.sleep(POLL_S)
-        return bool(result[0])
+        return everywhere[:, 0], everywhere
 
     def _end_job(self, reason: str) -> NoReturn:
         self._stderr.write(f"\n[rank {WORLD.rank}] {reason}\n")
@@ -177,6 +196,13 @@ def needs_ranks(item: pytest.Item) -> bool:
     """Return whether a run under mpiexec adds anything to the serial run of `item`."""
     uses_comm = "comm" in getattr(item, "fixturenames", ())
     return uses_comm or item.get_closest_marker("mpi") is not None
+
+
+def size_of(item: pytest.Item) -> int:
+    """Return the number of ranks of `item` in this world."""
+    size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
+    # Where `max_ranks` leaves no size, pytest's own mark stands in for one, and skips.
+    return size if isinstance(size, int) else WORLD.size
 
 
 @pytest.fixture

@@ -13,49 +13,41 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 
 from hpcgnn.comm import CollectiveInputError
+from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.predict import main, read_ids
+from hpcgnn.predict_command import main, read_ids
 from hpcgnn.storage import store_from_arrays
-from hpcgnn.train.config_file import load_config
-from tests.nn.reference import Dense, sage_layer
-from tests.train.oracle import initial_model
-from tests.train.support import (
-    NUM_CLASSES,
-    Graph,
-    Predict,
-    Run,
-    StopAfter,
-    make_config,
-    make_graph,
-    predict_with,
-    train,
-    write_store,
-)
+from tests.support import training
+from tests.support.dense_models import Dense, sage_layer
+from tests.support.training_oracle import initial_model
 
 # Ids of nodes as a compacted edge list has them, in no order.
 IDS = np.random.default_rng(2).permutation(np.arange(61) * 10**15 - 3 * 10**16)
-GRAPH = replace(make_graph(weighted=True), ids=IDS)
+GRAPH = replace(training.make_graph(weighted=True), ids=IDS)
 CHOSEN = IDS[[40, 3, 60, 3, 0]]
 
 
 @pytest.fixture(scope="module")
-def finished() -> dict[int, Run]:
+def finished() -> dict[int, training.Run]:
     """Hold the runs by number of ranks, so that each is trained once."""
     return {}
 
 
 @pytest.fixture
 def run(
-    comm: MPI.Intracomm, tmp_path_factory: pytest.TempPathFactory, finished: dict[int, Run]
-) -> Run:
+    comm: MPI.Intracomm, tmp_path_factory: pytest.TempPathFactory, finished: dict[int, training.Run]
+) -> training.Run:
     """Return a finished run of two seeds on `GRAPH`, whose features were standardised."""
     if comm.size not in finished:
         directory = Path(comm.bcast(str(tmp_path_factory.mktemp("finished")), root=0))
-        store = write_store(comm, directory, GRAPH)
+        store = training.write_store(comm, directory, GRAPH)
         settings = ("train.epochs=6", "train.seeds=[3, 8]", "graph.normalize_features=standard")
-        finished[comm.size] = train(comm, make_config(store, directory / "run", *settings))
+        finished[comm.size] = training.train(
+            comm, training.make_config(store, directory / "run", *settings)
+        )
         comm.Barrier()
     return finished[comm.size]
 
@@ -63,14 +55,14 @@ def run(
 @pytest.fixture
 def predict(
     comm: MPI.Intracomm,
-    run: Run,
+    run: training.Run,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Predict:
-    return predict_with(comm, run, monkeypatch, capsys)
+) -> training.Predict:
+    return training.predict_with(comm, run, monkeypatch, capsys)
 
 
-def embeddings(run: Run, seed: int) -> np.ndarray:
+def embeddings(run: training.Run, seed: int) -> np.ndarray:
     """Return the hidden layer of the kept model by dense products."""
     name = f"seed{seed}-epoch000006/best/"
     model = initial_model(GRAPH, load_config(run.path / "config.toml"))
@@ -88,7 +80,7 @@ def embeddings(run: Run, seed: int) -> np.ndarray:
 
 
 def test_all_nodes_in_original_order(
-    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
 ) -> None:
     path = comm_tmp_path / "out.h5"
     said = predict(path)
@@ -105,9 +97,13 @@ def test_all_nodes_in_original_order(
     assert attributes["run"].decode() == str(run.path)
     if comm.rank == 0:
         assert said["rows"] == 61
-        assert said["columns"] == NUM_CLASSES
+        assert said["columns"] == training.NUM_CLASSES
         assert said["ranks"] == comm.size
         assert said["ids"] is None
+        scores = said["scores"]
+        assert scores["test"]["metric"] == "accuracy"
+        assert scores["test"]["value"] == best["test"]
+        assert scores["valid"]["value"] == best["valid"]
     order = np.argsort(IDS)
     scored = (GRAPH.split[order] == 3) & (GRAPH.labels[order] >= 0)
     hits = expected["prediction"][scored] == GRAPH.labels[order][scored]
@@ -115,7 +111,7 @@ def test_all_nodes_in_original_order(
 
 
 def test_chosen_nodes_of_a_chosen_seed(
-    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
 ) -> None:
     options = ("--seed", 3, "--what", "embeddings")
     predict(comm_tmp_path / "out.npy", *options, "--nodes=" + ",".join(map(str, CHOSEN)))
@@ -136,17 +132,22 @@ def test_chosen_nodes_of_a_chosen_seed(
     np.testing.assert_array_equal(np.array([row[1:] for row in rows], np.float32), found)
 
 
-def test_classes_name_the_columns(comm_tmp_path: Path, run: Run, predict: Predict) -> None:
+def test_classes_name_the_columns(
+    comm_tmp_path: Path, run: training.Run, predict: training.Predict
+) -> None:
     predict(comm_tmp_path / "table", "--format", "csv")
     with (comm_tmp_path / "table").open() as lines:
         header, *rows = csv.reader(lines)
-    assert header == ["node_id", "p_kind0", "p_kind1", "p_kind2", "p_kind3"]
-    found = np.array([row[1:] for row in rows], np.float32)
+    probabilities = ["p_kind0", "p_kind1", "p_kind2", "p_kind3"]
+    assert header == ["node_id", *probabilities, "prediction", "class"]
+    found = np.array([row[1:5] for row in rows], np.float32)
     np.testing.assert_array_equal(found, run.predictions()["probabilities"])
+    predicted = run.predictions()["prediction"].tolist()
+    assert [row[5:] for row in rows] == [[str(each), f"kind{each}"] for each in predicted]
 
 
 def test_replication_changes_nothing(
-    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
 ) -> None:
     if comm.size % 2:
         pytest.skip("two replicas need an even number of ranks")
@@ -156,7 +157,7 @@ def test_replication_changes_nothing(
     np.testing.assert_allclose(found, run.predictions()["probabilities"], rtol=1e-5, atol=1e-7)
 
 
-def write_other(comm: MPI.Intracomm, path: Path, graph: Graph, **data: Any) -> Path:
+def write_other(comm: MPI.Intracomm, path: Path, graph: training.Graph, **data: Any) -> Path:
     """Write a store in one part without labels, unless given, and without a split."""
     if comm.rank == 0:
         rows, columns = graph.adjacency.nonzero()
@@ -169,7 +170,7 @@ def write_other(comm: MPI.Intracomm, path: Path, graph: Graph, **data: Any) -> P
 
 
 def test_another_graph_keeps_the_scale_of_training(
-    comm: MPI.Intracomm, comm_tmp_path: Path, run: Run, predict: Predict
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
 ) -> None:
     if comm.size > 1:
         pytest.skip("the other graph has one part")
@@ -187,7 +188,36 @@ def test_another_graph_keeps_the_scale_of_training(
     assert np.abs(found[other][np.argsort(IDS)] - expected).max() > 1e-3
 
 
-def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: Predict) -> None:
+def test_names_of_nodes_and_classes(
+    comm: MPI.Intracomm, comm_tmp_path: Path, predict: training.Predict
+) -> None:
+    if comm.size > 1:
+        pytest.skip("the other graph has one part")
+    count = len(GRAPH.labels)
+    names = tuple(f"node {number:03}, ü" for number in range(count))
+    ids = np.random.default_rng(9).permutation(count)
+    other = write_other(
+        comm, comm_tmp_path / "named.h5", GRAPH, original_id=ids, names=names, labels=None
+    )
+    path = comm_tmp_path / "named.parquet"
+    predict(path, "--store", other)
+    whole = parquet.read_table(path).to_pylist()
+    assert [row["node_id"] for row in whole] == list(range(count))
+    assert [row["name"] for row in whole] == list(names)
+    asked = comm_tmp_path / "names.txt"
+    if comm.rank == 0:
+        asked.write_text("\n".join([names[40], names[0], names[40]]) + "\n", encoding="utf-8")
+    comm.Barrier()
+    predict(comm_tmp_path / "some.csv", "--store", other, "--nodes", asked)
+    with (comm_tmp_path / "some.csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["name"] for row in rows] == [names[40], names[0], names[40]]
+    assert [row["class"] for row in rows] == [whole[each]["class"] for each in (40, 0, 40)]
+    with pytest.raises(CollectiveInputError, match=r"has no node 'x', 'y'; give names of its"):
+        predict(path, "--store", other, "--nodes", "x,y")
+
+
+def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: training.Predict) -> None:
     path = comm_tmp_path / "out.h5"
     narrow = replace(GRAPH, features=GRAPH.features[:, :3])
     unlike = {
@@ -200,6 +230,10 @@ def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: Predict) -> N
         r"--nodes none.txt: No such file or directory; give": ("--nodes", "none.txt"),
         r"has no checkpoint of seed 5; it has seeds \[3, 8\]": ("--seed", 5),
         r"nowhere/out.h5: cannot be written": ("-o", comm_tmp_path / "nowhere" / "out.h5"),
+        r"out.txt: its ending names no format; give .h5, .csv, .parquet, .npy, or --format": (
+            "-o",
+            comm_tmp_path / "out.txt",
+        ),
         r"missing.h5: cannot be opened": ("--store", "missing.h5"),
         r"replication 9 does not divide": ("--replication", 9),
     }
@@ -223,7 +257,9 @@ def predict_elsewhere(comm: MPI.Intracomm, directory: Path, output: Path) -> Non
     main(comm)
 
 
-def test_a_run_without_checkpoints(comm: MPI.Intracomm, comm_tmp_path: Path, run: Run) -> None:
+def test_a_run_without_checkpoints(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run
+) -> None:
     if comm.rank == 0:
         (comm_tmp_path / "missing").mkdir()
         shutil.copy(run.path / "config.toml", comm_tmp_path / "missing")
@@ -233,9 +269,13 @@ def test_a_run_without_checkpoints(comm: MPI.Intracomm, comm_tmp_path: Path, run
 
 
 def test_a_run_that_was_not_evaluated_yet(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    store = write_store(comm, comm_tmp_path, GRAPH)
+    store = training.write_store(comm, comm_tmp_path, GRAPH)
     settings = ("train.evaluate_every=10", "train.epochs=10")
-    train(comm, make_config(store, comm_tmp_path / "missing", *settings), StopAfter(2))
+    training.train(
+        comm,
+        training.make_config(store, comm_tmp_path / "missing", *settings),
+        training.StopAfter(2),
+    )
     comm.Barrier()
     with pytest.raises(CollectiveInputError, match=r"epoch000002 has no evaluated model yet: let"):
         predict_elsewhere(comm, comm_tmp_path, comm_tmp_path / "out.h5")

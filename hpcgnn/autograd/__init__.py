@@ -2,15 +2,14 @@
 
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
-from hpcgnn.autograd.banded import typed_linear
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
+from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.moments import moments
-from hpcgnn.autograd.node_types import linear_by_type
+from hpcgnn.autograd.node_types import add_rows, linear_by_type, typed_linear
 from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, relu_, rematerialised
-from hpcgnn.autograd.scatter import add_rows
 
 __all__ = [
     "ACTIVATION_FORMATS",
@@ -24,6 +23,7 @@ __all__ = [
     "cross_entropy_sum",
     "dropout",
     "edge_draw",
+    "fetch_rows",
     "graph_linear",
     "linear_by_type",
     "memory_of",

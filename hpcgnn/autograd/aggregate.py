@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.sparse import AggregationOperator
-
-__all__ = ["aggregate", "applied"]
+from hpcgnn.operator import AggregationOperator
 
 
 class _Aggregate(torch.autograd.Function):

@@ -9,25 +9,12 @@ from torch import Tensor
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import FloatArray
 
-__all__ = [
-    "PassBuffer",
-    "PassGradients",
-    "TargetMap",
-    "columns_of",
-    "heads_in_pass",
-    "numbers",
-    "passes",
-    "rows_of",
-]
-
 _PASS_COLUMNS = 64
 """Of a pass, at least: narrower rows waste lines of memory and messages, wider ones memory."""
 
 
 class PassBuffer:
     """The values of one pass after the other, in the same memory.
-
-    Not collective.
 
     Parameters
     ----------
@@ -51,8 +38,6 @@ class PassBuffer:
 
 class PassGradients:
     """The gradient of the result of each pass, and its inner products with that result.
-
-    Not collective.
 
     Parameters
     ----------
@@ -100,8 +85,6 @@ class PassGradients:
 class TargetMap:
     """The rows' share of the scores, ``X₀ Uᵀ``, computed again in the backward pass.
 
-    Not collective.
-
     Parameters
     ----------
     own
@@ -137,8 +120,6 @@ class TargetMap:
 def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
     """Yield the heads of each pass, and their columns.
 
-    Not collective.
-
     Parameters
     ----------
     weights
@@ -154,8 +135,6 @@ def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
 def heads_in_pass(weights: Tensor) -> int:
     """Return how many heads a pass has, at most.
 
-    Not collective.
-
     Parameters
     ----------
     weights
@@ -169,26 +148,17 @@ def _widths(weights: Tensor) -> list[int]:
 
 
 def columns_of(targets: Tensor, part: slice, weights: Tensor) -> Tensor:
-    """Return the targets of some heads, of one or of D columns each.
-
-    Not collective.
-    """
+    """Return the targets of some heads, of one or of D columns each."""
     width = targets.shape[1] // len(weights)
     return targets[:, part.start * width : part.stop * width]
 
 
 def numbers(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return an uninitialised tensor of the dtype and the place of another.
-
-    Not collective.
-    """
+    """Return an uninitialised tensor of the dtype and the place of another."""
     return memory_of(like).empty(like, shape)
 
 
 def rows_of(x: Tensor) -> FloatArray:
-    """Return a tensor as a C-contiguous array, copied only where it is not one.
-
-    Not collective.
-    """
+    """Return a tensor as a C-contiguous array, copied only where it is not one."""
     rows: FloatArray = memory_of(x).array(x.contiguous())
     return rows

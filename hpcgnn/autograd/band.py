@@ -16,16 +16,12 @@ from torch.nn import functional
 from hpcgnn.banded import BandedOperator, Slice
 from hpcgnn.typing import FloatArray
 
-__all__ = ["BAND_PRECISIONS", "TorchBand"]
-
 BAND_PRECISIONS = ("native", "tf32", "bfloat16")
 """How blocks are multiplied: in the dtype of training, by tensor cores in tf32, or in bfloat16."""
 
 
 class TorchBand:
     """The blocks of a `BandedOperator` and its slices of supernodes, as tensors.
-
-    Not collective.
 
     Parameters
     ----------
@@ -49,18 +45,12 @@ class TorchBand:
         self._slices = [(each, put(each.columns), put(each.rows)) for each in parts]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the sums (n P, H) of the rows of `x` (n, H); differentiable.
-
-        Not collective.
-        """
+        """Return the sums (n P, H) of the rows of `x` (n, H); differentiable."""
         result: Tensor = _Band.apply(x, self)  # type: ignore[no-untyped-call]
         return result
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return the sums (n P, H) that edges of each type bring, see `BandedOperator.apply`.
-
-        Not collective.
-        """
+        """Return the sums (n P, H) that edges of each type bring, see `BandedOperator.apply`."""
         blocks = self._centre, self._upper, self._lower
         sums = self._multiply(x, blocks, self._num_pairs)
         with _tensor_cores(self._precision):
@@ -71,10 +61,7 @@ class TorchBand:
         return sums
 
     def apply_transpose(self, gradient: Tensor) -> Tensor:
-        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H).
-
-        Not collective.
-        """
+        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H)."""
         turned = tuple(each.transpose(1, 2) for each in (self._centre, self._lower, self._upper))
         sums = self._multiply(gradient, turned, self._num_nodes)
         with _tensor_cores(self._precision):

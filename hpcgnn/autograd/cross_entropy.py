@@ -7,8 +7,6 @@ from torch import Tensor
 
 from hpcgnn.autograd.memory import memory_of
 
-__all__ = ["cross_entropy_sum"]
-
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
@@ -43,8 +41,6 @@ def cross_entropy_sum(
     logits: Tensor, labels: Tensor, smoothing: float = 0.0, factors: Tensor | None = None
 ) -> Tensor:
     """Return ``-Σ_i f_i Σ_c t_ic log softmax(x_i)_c``, a scalar, differentiable in the logits.
-
-    Not collective.
 
     Parameters
     ----------

@@ -8,14 +8,10 @@ from torch.utils.dlpack import from_dlpack
 
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 
-__all__ = ["as_device_array", "as_tensor", "own_stream", "shared_stream"]
-
 
 @contextlib.contextmanager
 def shared_stream() -> Iterator[None]:
     """Let CuPy, and with it our kernels, run on torch's current stream.
-
-    Not collective.
 
     Work of both libraries is then ordered as it was issued, and nobody waits for anybody.
     """
@@ -26,10 +22,7 @@ def shared_stream() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
-    """Let torch and CuPy work on a new stream of a GPU, in this thread, while the block runs.
-
-    Not collective.
-    """
+    """Let torch and CuPy work on a new stream of a GPU, in this thread, while the block runs."""
     torch.cuda.set_device(place)
     stream = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream), shared_stream():
@@ -38,8 +31,6 @@ def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
 
 def as_device_array(tensor: torch.Tensor) -> DeviceArray:
     """Return a CuPy array over the memory of a tensor, by DLPack; bfloat16 becomes uint16.
-
-    Not collective.
 
     Parameters
     ----------
@@ -54,8 +45,6 @@ def as_device_array(tensor: torch.Tensor) -> DeviceArray:
 
 def as_tensor(array: DeviceArray, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return a tensor over the memory of a CuPy array, by DLPack.
-
-    Not collective.
 
     Parameters
     ----------

@@ -14,8 +14,6 @@ from torch import Tensor
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["DropoutKey", "dropout"]
-
 _MASK = (1 << 64) - 1
 
 
@@ -68,8 +66,6 @@ def _masked(x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
 
 def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float) -> Tensor:
     """Zero each value with probability `p` and scale the others by 1/(1-p).
-
-    Not collective.
 
     Parameters
     ----------

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.sparse import AggregationOperator, ComputationOrder, choose_order
-
-__all__ = ["graph_linear"]
+from hpcgnn.operator import AggregationOperator, ComputationOrder, choose_order
 
 
 class _Sum:

@@ -17,11 +17,9 @@ from hpcgnn.autograd.crossing import as_device_array, as_tensor, shared_stream
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.reuse import empty
 
-__all__ = ["DeviceMemory", "HostMemory", "Memory", "memory_of"]
 
-
-class Memory(Protocol):
-    """Arrays and tensors over the same bytes, and kernels for them."""
+class TensorMemory(Protocol):
+    """What torch needs of a memory beside `hpcgnn.sparse.Memory`: tensors over its arrays."""
 
     @property
     def kernels(self) -> ModuleType:
@@ -45,83 +43,59 @@ class Memory(Protocol):
         ...
 
 
-class HostMemory:
+class HostTensors:
     """NumPy's and torch's CPU tensors."""
 
     kernels = kernels
 
     def array(self, tensor: Tensor) -> Any:
-        """Return an array over the bytes of a tensor.
-
-        Not collective.
-        """
+        """Return an array over the bytes of a tensor."""
         return tensor.detach().numpy()
 
     def tensor(self, array: Any) -> Tensor:
-        """Return a tensor over the bytes of an array.
-
-        Not collective.
-        """
+        """Return a tensor over the bytes of an array."""
         return torch.from_numpy(array)
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return an uninitialised tensor; numpy asks for huge pages, which fill faster.
-
-        Not collective.
-        """
+        """Return an uninitialised tensor; numpy asks for huge pages, which fill faster."""
         dtype = str(like.dtype).removeprefix("torch.")
         return torch.from_numpy(empty(tuple(shape), dtype))
 
     def ordered(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: the host works in order.
-
-        Not collective.
-        """
+        """Return a context that does nothing: the host works in order."""
         return nullcontext()
 
 
-class DeviceMemory:
+class DeviceTensors:
     """CuPy's arrays and torch's CUDA tensors of one GPU."""
 
     kernels = cuda
 
     def array(self, tensor: Tensor) -> Any:
-        """Return an array over the bytes of a tensor.
-
-        Not collective.
-        """
+        """Return an array over the bytes of a tensor."""
         return as_device_array(tensor)
 
     def tensor(self, array: Any) -> Tensor:
-        """Return a tensor over the bytes of an array.
-
-        Not collective.
-        """
+        """Return a tensor over the bytes of an array."""
         return as_tensor(array)
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return an uninitialised tensor.
-
-        Not collective.
-        """
+        """Return an uninitialised tensor."""
         return like.new_empty(tuple(shape))
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return the context that puts CuPy on torch's stream.
-
-        Not collective.
 
         torch differentiates in a thread of its own: the stream is that of the thread that runs.
         """
         return shared_stream()
 
 
-_MEMORIES: Mapping[str, Memory] = MappingProxyType({"cpu": HostMemory(), "cuda": DeviceMemory()})
+_MEMORIES: Mapping[str, TensorMemory] = MappingProxyType(
+    {"cpu": HostTensors(), "cuda": DeviceTensors()}
+)
 
 
-def memory_of(tensor: Tensor) -> Memory:
-    """Return the memory that a tensor lies in.
-
-    Not collective.
-    """
+def memory_of(tensor: Tensor) -> TensorMemory:
+    """Return the memory that a tensor lies in."""
     return _MEMORIES[tensor.device.type]

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.sparse import RankSums
-
-__all__ = ["moments"]
+from hpcgnn.operator import RankSums
+from hpcgnn.spmd import collective
 
 
 class _Moments(torch.autograd.Function):
@@ -42,6 +41,7 @@ class _Moments(torch.autograd.Function):
         return torch.addcmul(for_mean, x - centre, for_variance, value=2), None
 
 
+@collective
 def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean, the (biased) variance and the number of the rows of all ranks.
 

@@ -1,5 +1,6 @@
-"""Linear maps of node rows whose width depends on the node's type, as a torch function."""
+"""Rows grouped by type, as torch functions: linear maps of each group, and sums of groups."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.memory import memory_of
-
-__all__ = ["linear_by_type"]
+from hpcgnn.typing import LocalIndices, Offsets
 
 
 class _LinearByType(torch.autograd.Function):
@@ -59,7 +59,7 @@ def linear_by_type(
 ) -> Tensor:
     """Return ``x Wᵀ + b`` with the W and b of each node's type, differentiable in all three.
 
-    Not collective. A rank without nodes of a type has a gradient of zeros for its map.
+    A rank without nodes of a type has a gradient of zeros for its map.
 
     Parameters
     ----------
@@ -80,4 +80,91 @@ def linear_by_type(
     result: Tensor = _LinearByType.apply(  # type: ignore[no-untyped-call]
         tuple(rows), num_rows, *parts, *weights, *biases
     )
+    return result
+
+
+class _TypedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, starts: Offsets) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.starts = starts
+        out = x.new_empty(x.shape[0], weight.shape[2])
+        for kind, low, high in _ranges(starts):
+            torch.mm(x[low:high], weight[kind], out=out[low:high])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        for_input, for_weight = torch.empty_like(x), torch.zeros_like(weight)
+        for kind, low, high in _ranges(ctx.starts):
+            torch.mm(gradient[low:high], weight[kind].t(), out=for_input[low:high])
+            torch.mm(x[low:high].t(), gradient[low:high], out=for_weight[kind])
+        return for_input, for_weight, None
+
+
+def _ranges(starts: Offsets) -> list[tuple[int, int, int]]:
+    bounds = starts.tolist()
+    pairs = enumerate(itertools.pairwise(bounds))
+    return [(kind, low, high) for kind, (low, high) in pairs if low < high]
+
+
+def typed_linear(x: Tensor, weight: Tensor, starts: Offsets) -> Tensor:
+    """Return ``x[i] @ weight[p]`` for each row i of type p.
+
+    Parameters
+    ----------
+    x
+        (rows, F) contiguous, ordered by type.
+    weight
+        (P, F, H), same dtype.
+    starts
+        (P + 1,) first row of each type, from 0 to the number of rows.
+
+    Returns
+    -------
+    Tensor
+        (rows, H).
+    """
+    result: Tensor = _TypedLinear.apply(x, weight, starts)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _AddRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Sequence[LocalIndices], out: Tensor, *parts: Tensor) -> Tensor:
+        ctx.rows, memory = rows, memory_of(out)
+        total = out.clone(memory_format=torch.contiguous_format)
+        with memory.ordered():
+            sums = memory.array(total)
+            for where, part in zip(rows, parts, strict=True):
+                memory.kernels.scatter_add_rows(memory.array(part.contiguous()), where, sums)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, memory = gradients[0].contiguous(), memory_of(gradients[0])
+        found = [memory.empty(gradient, (len(each), gradient.shape[1])) for each in ctx.rows]
+        with memory.ordered():
+            source = memory.array(gradient)
+            for where, part in zip(ctx.rows, found, strict=True):
+                memory.kernels.gather_rows(source, where, memory.array(part))
+        return None, gradients[0], *found
+
+
+def add_rows(out: Tensor, parts: Sequence[Tensor], rows: Sequence[LocalIndices]) -> Tensor:
+    """Return `out` with each row i of part p added to its row ``rows[p][i]``.
+
+    Parameters
+    ----------
+    out
+        (k, width) float32 or float64.
+    parts
+        Each (m_p, width) of the same dtype, where `out` is; they add up in this order.
+    rows
+        For each part (m_p,) int32 in [0, k), CuPy arrays for rows on a GPU; they may repeat, and
+        then add up in order on the CPU, in any order on a GPU.
+    """
+    result: Tensor = _AddRows.apply(tuple(rows), out, *parts)  # type: ignore[no-untyped-call]
     return result

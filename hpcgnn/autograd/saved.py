@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from hpcgnn.autograd.memory import memory_of
 
-__all__ = ["ACTIVATION_FORMATS", "activations_as", "relu", "relu_", "rematerialised"]
-
 ACTIVATION_FORMATS = ("native", "bfloat16")
 """Names of the formats in which activations are kept; native is the dtype of training."""
 
@@ -24,8 +22,6 @@ _narrowing: ContextVar[bool] = ContextVar("narrowing", default=False)
 @contextmanager
 def activations_as(name: str, resident: Iterable[Tensor]) -> Iterator[None]:
     """Keep what the enclosed forward pass saves for its backward pass in another format.
-
-    Not collective.
 
     Products and sums stay in float32, and so do weights: only float32 results of operations are
     rounded, when they are saved, and widened when the backward pass asks for them. float64 is
@@ -59,8 +55,6 @@ def activations_as(name: str, resident: Iterable[Tensor]) -> Iterator[None]:
 @contextmanager
 def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[None]:
     """Keep, wherever the enclosed forward pass saves `x`, only the means to compute it again.
-
-    Not collective.
 
     Where activations wait in 16 bits, `x` does too: what it follows from would have to wait whole.
 
@@ -106,10 +100,7 @@ class _Relu(torch.autograd.Function):
 
 
 def relu(x: Tensor) -> Tensor:
-    """Return the positive parts; `x` waits for the backward pass, and not the result.
-
-    Not collective.
-    """
+    """Return the positive parts; `x` waits for the backward pass, and not the result."""
     result: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
     return result
 
@@ -131,8 +122,6 @@ class _Rectified(torch.autograd.Function):
 
 def relu_(x: Tensor) -> Tensor:
     """Return the positive parts in the memory of `x`, which nobody may have saved.
-
-    Not collective.
 
     The one array serves the backward pass of this function and that of the next.
     """

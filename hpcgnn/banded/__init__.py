@@ -7,12 +7,9 @@ rank. Graphs of one supergraph stay apart: their blocks lie on one diagonal.
 """
 
 from hpcgnn.banded.bands import BandedOperator, held_edges, inside_band
-from hpcgnn.banded.edges import TypedEdges, both_ways
-from hpcgnn.banded.layout import Layout, lay_out
-from hpcgnn.banded.packing import Window, first_fit_decreasing, pack_lanes
-from hpcgnn.banded.pairs import LocalOperator, TypedPairs
-from hpcgnn.banded.supergraph import Supergraph
-from hpcgnn.banded.supernodes import Slice, Supernodes
+from hpcgnn.banded.edges import LocalOperator, TypedEdges, TypedPairs, both_ways
+from hpcgnn.banded.supergraph import Supergraph, Window, first_fit_decreasing, pack_lanes
+from hpcgnn.banded.supernodes import Layout, Slice, Supernodes, lay_out
 
 __all__ = [
     "BandedOperator",

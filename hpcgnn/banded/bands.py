@@ -6,17 +6,13 @@ import numpy as np
 
 from hpcgnn.banded.edges import TypedEdges
 from hpcgnn.banded.supernodes import Supernodes, SupernodeSlices
-from hpcgnn.sparse import OperatorSize
+from hpcgnn.operator import OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, Mask
-
-__all__ = ["BandedOperator", "Blocks", "held_edges", "inside_band"]
 
 
 def inside_band(edges: TypedEdges, block: int) -> Mask:
     """Tell which edges the blocks of size `block` hold.
-
-    Not collective.
 
     Edges shorter than `block` always are, those of ``block`` to ``2 block - 1`` where they join
     neighbouring blocks (U and L are full squares here), longer ones never.
@@ -26,10 +22,7 @@ def inside_band(edges: TypedEdges, block: int) -> Mask:
 
 
 def held_edges(edges: TypedEdges, block: int, supernodes: Supernodes | None) -> Mask:
-    """Tell which edges the blocks of size `block` and the slices of `supernodes` hold.
-
-    Not collective.
-    """
+    """Tell which edges the blocks of size `block` and the slices of `supernodes` hold."""
     held = inside_band(edges, block)
     return held if supernodes is None else held | supernodes.touch(edges)
 
@@ -46,8 +39,6 @@ class Blocks:
 class BandedOperator:
     """The adjacency matrices of all types, stacked: rows are (node, type) pairs, columns nodes.
 
-    Not collective.
-
     Algorithm 1 of the dense-hardware paper, lines 1 to 3. ``C_k`` holds the edges inside block k,
     ``U_k`` those from block k + 1 to block k, ``L_k`` those from block k to block k + 1, each for
     all P types: row ``s P + p`` of a block is type p of its node s, so that a result of shape
@@ -61,8 +52,6 @@ class BandedOperator:
         S, the size of blocks.
     dtype
         float32 or float64.
-    trace
-        Where the time goes.
     supernodes
         Nodes whose edges are held in slices beside the blocks, however long they are.
 
@@ -112,10 +101,7 @@ class BandedOperator:
         return more + sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
 
     def apply(self, x: Array) -> Array:
-        """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring.
-
-        Not collective.
-        """
+        """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring."""
         with self.trace.span("interior.forward"):
             tall = self._padded(x, self._block)
             sums: Array = np.matmul(self.blocks.centre, tall)
@@ -128,10 +114,7 @@ class BandedOperator:
             return result
 
     def apply_transpose(self, gradient: Array) -> Array:
-        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H).
-
-        Not collective.
-        """
+        """Return (n, H): the adjoint of `apply` on `gradient` (n P, H)."""
         with self.trace.span("interior.reverse"):
             tall = self._padded(gradient, self._block * self._num_types)
             centre, upper, lower = (

@@ -1,20 +1,19 @@
-"""Dense rows and columns beside the band, for the few nodes that have many neighbours."""
+"""Supernodes: an order of nodes that leaves a narrow band, and dense slices beside it."""
 
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from hpcgnn.banded.edges import TypedEdges
+from hpcgnn.storage import InstanceBatch
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
-
-__all__ = ["Slice", "SupernodeSlices", "Supernodes"]
 
 
 @dataclass(frozen=True, eq=False)
 class Supernodes:
     """The supernodes of a supergraph: the first nodes of some of its graphs.
-
-    Not collective.
 
     Parameters
     ----------
@@ -34,10 +33,7 @@ class Supernodes:
         return int(self.counts.sum())
 
     def touch(self, edges: TypedEdges) -> Mask:
-        """Tell which of `edges` begin or end at a supernode.
-
-        Not collective.
-        """
+        """Tell which of `edges` begin or end at a supernode."""
         chosen = np.zeros(edges.num_nodes, np.bool_)
         for first, count in zip(self.firsts.tolist(), self.counts.tolist(), strict=True):
             chosen[first : first + count] = True
@@ -60,8 +56,6 @@ class Slice:
 
 class SupernodeSlices:
     """Slices of the stacked adjacency matrix: columns from supernodes, rows to them.
-
-    Not collective.
 
     What the paper's discussion calls supernode propagation, with slices that end where the graph
     does: a supergraph holds many graphs, and none hears of another's supernodes.
@@ -95,10 +89,7 @@ class SupernodeSlices:
         return sum(each.columns.nbytes + each.rows.nbytes for each in self.parts)
 
     def add(self, x: Array, sums: Array) -> None:
-        """Add to `sums` (n P, H) the rows of `x` (n, H) that come from and to supernodes.
-
-        Not collective.
-        """
+        """Add to `sums` (n P, H) the rows of `x` (n, H) that come from and to supernodes."""
         for each in self.parts:
             mine, count = x[each.nodes], each.columns.shape[1]
             into = sums[each.pairs]
@@ -106,10 +97,7 @@ class SupernodeSlices:
             into[: len(each.rows)] += each.rows @ mine
 
     def add_transpose(self, gradient: Array, sums: Array) -> None:
-        """Add to `sums` (n, H) the adjoint of `add` on `gradient` (n P, H).
-
-        Not collective.
-        """
+        """Add to `sums` (n, H) the adjoint of `add` on `gradient` (n P, H)."""
         for each in self.parts:
             mine, count = gradient[each.pairs], each.columns.shape[1]
             into = sums[each.nodes]
@@ -135,3 +123,86 @@ def _fill(
         np.add.at(array, (places[chosen], sources[chosen]), 1)
     pairs = slice(first * num_types, stop * num_types)
     return Slice(slice(first, stop), pairs, columns, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A new order of the nodes of a supergraph.
+
+    Parameters
+    ----------
+    order
+        (n,) int64: the old number of the node at each place; graphs keep their places.
+    supernodes
+        In new numbers.
+    """
+
+    order: GlobalIndices
+    supernodes: Supernodes
+
+
+def lay_out(batch: InstanceBatch, block: int, most: int) -> Layout:
+    """Choose supernodes for the graphs of `batch` whose bandwidth is `block` or more.
+
+    A node of many neighbours keeps Cuthill-McKee's levels wide. So the nodes with most neighbours
+    are taken out, and the others ordered anew; of 1, 2, 4, ... `most` supernodes a graph gets the
+    fewest that bring its other edges below `block`, else the number that leaves fewest beyond.
+    Graphs that fit keep the order of the store.
+
+    Parameters
+    ----------
+    block
+        S: edges shorter than this are always in the band.
+    most
+        Supernodes of a graph; 0: none.
+    """
+    starts, edge_starts = batch.node_starts, batch.edge_starts
+    order = np.arange(starts[-1])
+    found = []
+    wide = (batch.graphs["bandwidth"] >= block) & (most > 0)
+    for number in np.flatnonzero(wide).tolist():
+        low, high = int(starts[number]), int(starts[number + 1])
+        edges = batch.edges[edge_starts[number] : edge_starts[number + 1]]
+        places, count = _narrow(high - low, edges, block, min(most, high - low - 1))
+        order[low:high] = low + places
+        found.append((low, count, high))
+    firsts, counts, stops = np.array(found, np.int64).reshape(-1, 3).T
+    return Layout(order, Supernodes(firsts, counts, stops))
+
+
+def _narrow(num_nodes: int, edges: Array, block: int, most: int) -> tuple[Array, int]:
+    """Return the order (num_nodes,) of a graph, and how many of its first nodes are supernodes."""
+    ones = np.ones(len(edges), np.int8)
+    pattern = sp.coo_array((ones, (edges[:, 0], edges[:, 1])), (num_nodes, num_nodes))
+    both = sp.csr_matrix(pattern + pattern.T)
+    ranked = _by_neighbours(both, most)
+    best, fewest, count = np.arange(num_nodes), len(edges) + 1, 0
+    tried = 1
+    while fewest and tried <= most:
+        order = _after(both, ranked[:tried])
+        position = np.empty(num_nodes, np.int64)
+        position[order] = np.arange(num_nodes)
+        ends = position[edges]
+        others = (ends >= tried).all(axis=1)
+        beyond = int((np.abs(ends[others, 0] - ends[others, 1]) >= block).sum())
+        if beyond < fewest:
+            best, fewest, count = order, beyond, tried
+        tried = min(2 * tried, most) if tried < most else most + 1
+    return best, count
+
+
+def _by_neighbours(both: sp.csr_matrix, most: int) -> Array:
+    """Return the `most` nodes that have most neighbours but those before them."""
+    left = np.diff(both.indptr).astype(np.int64)
+    ranked = np.empty(most, np.int64)
+    for place in range(most):
+        ranked[place] = node = left.argmax()
+        left[both.indices[both.indptr[node] : both.indptr[node + 1]]] -= 1
+        left[node] = -1 - len(left)
+    return ranked
+
+
+def _after(both: sp.csr_matrix, supernodes: Array) -> Array:
+    rest = np.setdiff1d(np.arange(both.shape[0]), supernodes)
+    order = reverse_cuthill_mckee(both[rest][:, rest], symmetric_mode=True)
+    return np.concatenate([supernodes, rest[order]])

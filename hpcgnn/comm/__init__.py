@@ -4,48 +4,46 @@
 which rows to whom, and `collective` keeps errors from leaving ranks behind.
 """
 
-from hpcgnn.comm.arguments import RankArgumentParser
 from hpcgnn.comm.buffers import BufferPool, LiveBytes
 from hpcgnn.comm.collective import (
-    CollectiveInputError,
-    Communicator,
     agree,
     all_ranks,
     bcast,
     raise_on_all,
 )
 from hpcgnn.comm.device_support import takes_device_memory
-from hpcgnn.comm.grid import ProcessGrid
-from hpcgnn.comm.host_memory import HostMemory
-from hpcgnn.comm.launch import run_mpi_command
+from hpcgnn.comm.grid import Place, ProcessGrid
+from hpcgnn.comm.mpi import Communicator
 from hpcgnn.comm.plan import CommPlan
-from hpcgnn.comm.redistribute import redistribute
-from hpcgnn.comm.request import RowRequest
+from hpcgnn.comm.redistribute import RowRequest, redistribute
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
+from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.stages import Message, Stage, shift_times
-from hpcgnn.comm.sums import (
+from hpcgnn.comm.transfer import (
+    Transfer,
     allreduce_max,
     allreduce_sum,
+    allreduce_xor,
     start_broadcast,
     start_reduce,
     sum_over_ranks,
 )
-from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
+from hpcgnn.errors import CollectiveInputError
 
 __all__ = [
     "BufferPool",
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
-    "HostMemory",
     "LiveBytes",
     "Message",
+    "Place",
     "ProcessGrid",
-    "RankArgumentParser",
     "RowMap",
     "RowRequest",
+    "SharedWindow",
     "Stage",
     "Transfer",
     "Volume",
@@ -53,10 +51,10 @@ __all__ = [
     "all_ranks",
     "allreduce_max",
     "allreduce_sum",
+    "allreduce_xor",
     "bcast",
     "raise_on_all",
     "redistribute",
-    "run_mpi_command",
     "share_on_hosts",
     "shift_times",
     "start_broadcast",

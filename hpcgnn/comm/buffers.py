@@ -11,8 +11,6 @@ from numpy.typing import DTypeLike
 
 from hpcgnn.typing import Array
 
-__all__ = ["BufferPool", "LiveBytes"]
-
 _ALIGNMENT = 64
 
 
@@ -24,10 +22,7 @@ class LiveBytes:
         self.peak = 0
 
     def hold(self, owner: object, num_bytes: int) -> None:
-        """Count bytes as held until `owner` is gone.
-
-        Not collective.
-        """
+        """Count bytes as held until `owner` is gone."""
         self.now += num_bytes
         self.peak = max(self.peak, self.now)
         weakref.finalize(owner, self._drop, num_bytes).atexit = False
@@ -50,8 +45,6 @@ class BufferPool:
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
         """Return an uninitialised C-contiguous array of `shape` and `dtype`, on 64-byte boundaries.
-
-        Not collective.
 
         Parameters
         ----------

@@ -7,35 +7,18 @@ leave the block together, either normally or with the same error.
 
 import contextlib
 from collections.abc import Iterator
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from mpi4py import MPI
-
-from hpcgnn.errors import InputError
-
-__all__ = [
-    "CollectiveInputError",
-    "Communicator",
-    "agree",
-    "all_ranks",
-    "bcast",
-    "raise_on_all",
-]
+from hpcgnn.comm.mpi import MPI
+from hpcgnn.errors import CollectiveInputError, InputError
+from hpcgnn.spmd import collective
 
 T = TypeVar("T")
 
-Communicator: TypeAlias = MPI.Intracomm
-"""For annotations above this package, which do not import mpi4py."""
 
-
-class CollectiveInputError(InputError):
-    """A fault of the user's input that all ranks raise together; rank 0 alone reports it."""
-
-
-def raise_on_all(comm: MPI.Comm, error: Exception | None) -> None:
+@collective
+def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
     """Raise on every rank what the lowest failing rank brought, or return on every rank.
-
-    Collective.
 
     Parameters
     ----------
@@ -65,7 +48,8 @@ def raise_on_all(comm: MPI.Comm, error: Exception | None) -> None:
 
 
 @contextlib.contextmanager
-def agree(comm: MPI.Comm) -> Iterator[None]:
+@collective
+def agree(comm: "MPI.Comm") -> Iterator[None]:
     """Leave the block on all ranks alike, see `raise_on_all`.
 
     Collective; the block itself must not communicate.
@@ -81,18 +65,14 @@ def agree(comm: MPI.Comm) -> Iterator[None]:
     raise_on_all(comm, error)
 
 
-def all_ranks(comm: MPI.Comm, holds: bool) -> bool:
-    """Return whether `holds` is true on every rank.
-
-    Collective.
-    """
+@collective
+def all_ranks(comm: "MPI.Comm", holds: bool) -> bool:
+    """Return whether `holds` is true on every rank."""
     return bool(comm.allreduce(holds, op=MPI.LAND))
 
 
-def bcast(comm: MPI.Comm, value: T | None, root: int = 0) -> T:
-    """Return `root`'s value on every rank.
-
-    Collective.
-    """
+@collective
+def bcast(comm: "MPI.Comm", value: T | None, root: int = 0) -> T:
+    """Return `root`'s value on every rank."""
     received: T = comm.bcast(value, root=root)
     return received

@@ -2,16 +2,14 @@
 
 import ctypes
 
-from mpi4py import MPI
-
-__all__ = ["takes_device_memory"]
+from hpcgnn.comm.mpi import MPI
 
 # MPI 4.1, section 12.4.3: kinds of memory that a communicator may be given.
 _KINDS = "mpi_memory_alloc_kinds"
 _MPICH_CUDA = 0
 
 
-def takes_device_memory(comm: MPI.Comm) -> bool:
+def takes_device_memory(comm: "MPI.Comm") -> bool:
     """Return whether messages may go straight from and to the memory of CUDA devices.
 
     Not collective, but the same on all ranks of one library.

@@ -18,26 +18,44 @@ one host and the replicas' sum is the densest traffic.
 """
 
 import platform
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-
-from mpi4py import MPI
 
 import numpy as np
 
 from hpcgnn.comm.buffers import BufferPool
-from hpcgnn.comm.collective import CollectiveInputError
-from hpcgnn.comm.host_memory import HostMemory
-from hpcgnn.comm.sums import allreduce_max, allreduce_sum
+from hpcgnn.comm.mpi import MPI, Communicator
+from hpcgnn.comm.shared_window import SharedWindow
+from hpcgnn.comm.transfer import allreduce_max, allreduce_sum
+from hpcgnn.errors import CollectiveInputError
+from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, LocalIndices
 
-__all__ = ["ProcessGrid"]
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a rank stands in a grid.
+
+    Parameters
+    ----------
+    num_blocks, replication
+        The grid.
+    block, replica
+        The rank.
+    hosts
+        (num_blocks,) int32: the host of each rank of its layer.
+    """
+
+    num_blocks: int
+    replication: int
+    block: int
+    replica: int
+    hosts: LocalIndices
 
 
 class ProcessGrid:
     """Ranks arranged as `num_blocks` block rows times `replication` replicas.
-
-    Collective.
 
     It owns its communicators. Use as a context manager, or call `close` on all ranks:
     communicators are freed there and nowhere else, since a garbage collector runs at different
@@ -51,6 +69,9 @@ class ProcessGrid:
         Copies of every block row.
     host
         Name of this rank's host; None asks the system.
+    place
+        The place of a rank that this process stands for, in a grid whose other ranks do not exist;
+        None: its own in `comm`.
 
     Raises
     ------
@@ -58,19 +79,29 @@ class ProcessGrid:
         When `replication` does not divide the number of ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm, replication: int = 1, host: str | None = None) -> None:
+    @collective
+    def __init__(
+        self,
+        comm: Communicator,
+        replication: int = 1,
+        host: str | None = None,
+        place: Place | None = None,
+    ) -> None:
         if replication < 1 or comm.size % replication:
             raise CollectiveInputError(
                 f"replication {replication} does not divide the {comm.size} ranks; choose one of "
                 f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
             )
         self.world = comm.Dup()
-        self.replication = replication
+        self.replication, self._place = replication, place
         self.num_blocks = comm.size // replication
         self.block, self.replica = divmod(comm.rank, replication)
+        if place is not None:
+            self.replication, self.num_blocks = place.replication, place.num_blocks
+            self.block, self.replica = place.block, place.replica
         self._host = host if host is not None else platform.node()
         self.buffers = BufferPool()
-        self._host_memory: HostMemory | None = None
+        self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
         self._neighbourhoods: list[MPI.Distgraphcomm] = []
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
@@ -78,10 +109,7 @@ class ProcessGrid:
 
     @classmethod
     def of_this_process(cls) -> "ProcessGrid":
-        """Return a grid of one rank.
-
-        Not collective.
-        """
+        """Return a grid of one rank."""
         return cls(MPI.COMM_SELF)
 
     @property
@@ -97,35 +125,28 @@ class ProcessGrid:
     def handles(self, peer: int) -> bool:
         """Whether this replica multiplies the blocks in block column `peer`.
 
-        Not collective.
-
         Shares are cyclic over block columns, so any replication that divides p works, and all ranks
         of a layer agree on which dense rows travel in it.
         """
         return peer % self.replication == self.replica
 
+    @collective
     def sum_over_replicas(self, partial: Array) -> None:
-        """Replace `partial` (any shape) by the sum over the replicas of this block row.
-
-        Collective.
-        """
+        """Replace `partial` (any shape) by the sum over the replicas of this block row."""
         allreduce_sum(self.replicas, partial)
 
+    @collective
     def max_over_replicas(self, values: Array) -> None:
-        """Replace `values` (any shape) by the largest over the replicas of this block row.
-
-        Collective.
-        """
+        """Replace `values` (any shape) by the largest over the replicas of this block row."""
         allreduce_max(self.replicas, values)
 
+    @collective
     def sum_over_blocks(self, share: Array) -> None:
-        """Replace `share` (any shape) by the sum over the block rows; replicas count once.
-
-        Collective.
-        """
+        """Replace `share` (any shape) by the sum over the block rows; replicas count once."""
         allreduce_sum(self.layer, share)
 
     @cached_property
+    @collective
     def hosts(self) -> LocalIndices:
         """The host of each rank of this layer, int32; hosts are numbered by their first ranks.
 
@@ -134,37 +155,39 @@ class ProcessGrid:
         Hosts are told by name, since the shared-memory split of some MPI builds reports every rank
         as alone.
         """
+        if self._place is not None:
+            return self._place.hosts
         names = self.layer.allgather(self._host)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return np.array([numbers[name] for name in names], np.int32)
 
     @property
+    @collective
     def host_ranks(self) -> LocalIndices:
         """Ranks of this layer that are on this host, int32 increasing.
 
         Collective at the first use.
         """
-        mine = self.hosts == self.hosts[self.layer.rank]
+        mine = self.hosts == self.hosts[self.block]
         return np.flatnonzero(mine).astype(np.int32)
 
     @property
+    @collective
     def local_rank(self) -> int:
-        """How many ranks of the whole grid before this one are on its host.
-
-        Collective.
-        """
+        """How many ranks of the whole grid before this one are on its host."""
         return self.world.allgather(self._host)[: self.rank].count(self._host)
 
-    def host_memory(self) -> HostMemory:
+    @collective
+    def shared_window(self) -> SharedWindow:
         """Return the memory that the ranks of this layer on this host share.
 
         Collective at the first use; freed by `close`.
         """
-        if self._host_memory is None:
-            host = int(self.hosts[self.layer.rank])
+        if self._shared_window is None:
+            host = int(self.hosts[self.block])
             comm = MPI.Intracomm(self.layer.Split(color=host, key=self.layer.rank))
-            self._host_memory = HostMemory(comm)
-        return self._host_memory
+            self._shared_window = SharedWindow(comm, zeroed=self._place is not None)
+        return self._shared_window
 
     def alone(self) -> "ProcessGrid":
         """Return a grid of this rank only, for matrices that no other rank knows.
@@ -175,7 +198,8 @@ class ProcessGrid:
             self._alone = ProcessGrid(MPI.COMM_SELF, host=self._host)
         return self._alone
 
-    def neighbourhood(self, peers: LocalIndices) -> MPI.Distgraphcomm:
+    @collective
+    def neighbourhood(self, peers: LocalIndices) -> "MPI.Distgraphcomm":
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
 
         Collective; freed by `close`.
@@ -190,16 +214,14 @@ class ProcessGrid:
         self._neighbourhoods.append(comm)
         return comm
 
+    @collective
     def close(self) -> None:
-        """Free the communicators; plans made on this grid end with it.
-
-        Collective.
-        """
+        """Free the communicators; plans made on this grid end with it."""
         if self._alone is not None:
             self._alone.close()
-        if self._host_memory is not None:
-            self._host_memory.close()
-            self._host_memory.comm.Free()
+        if self._shared_window is not None:
+            self._shared_window.close()
+            self._shared_window.comm.Free()
         for comm in (*self._neighbourhoods, self.replicas, self.layer, self.world):
             if comm != MPI.COMM_NULL:
                 comm.Free()

@@ -10,19 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mpi4py import MPI
-
 import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.comm.grid import ProcessGrid
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.stages import Stage, group_by_time, start_stage
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
+from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
-
-__all__ = ["CommPlan"]
 
 _FORWARD, _REVERSE = 1, 2
 
@@ -45,7 +43,7 @@ class CommPlan:
         (neighbours,) int32 rows to and from each.
     """
 
-    comm: MPI.Distgraphcomm
+    comm: "MPI.Distgraphcomm"
     layer_size: int
     peers: LocalIndices
     send_rows: LocalIndices
@@ -53,6 +51,7 @@ class CommPlan:
     recv_counts: LocalIndices
 
     @classmethod
+    @collective
     def from_ghosts(
         cls,
         grid: ProcessGrid,
@@ -61,8 +60,6 @@ class CommPlan:
         positions: LocalIndices | None = None,
     ) -> "CommPlan":
         """Make the plan that delivers the rows `ghosts`, in that order.
-
-        Collective.
 
         Parameters
         ----------
@@ -86,11 +83,18 @@ class CommPlan:
         layer = grid.layer
         recv_counts = np.bincount(row_map.owner(ghosts), minlength=layer.size).astype(np.int32)
         send_counts = np.empty_like(recv_counts)
+        # Readers alone know what is wanted. The one step whose work grows with the number of ranks
+        # is this exchange of counts; all that follows is among neighbours.
         layer.Alltoall(recv_counts, send_counts)
+        # A neighbour in one direction is one in both: a graph of neighbours that is symmetric
+        # serves the exchange and its adjoint, and the adjoint has to exist wherever the exchange
+        # does.
         peers = np.flatnonzero((recv_counts > 0) | (send_counts > 0)).astype(np.int32)
         comm = grid.neighbourhood(peers)
         send_counts, recv_counts = send_counts[peers], recv_counts[peers]
         wanted = np.empty(int(send_counts.sum(dtype=np.int64)), np.int64)
+        # From here on the order of rows is fixed by the reader: the owner packs in the order in
+        # which ghosts stand, so that what arrives needs no permutation.
         comm.Neighbor_alltoallv(
             (ghosts, recv_counts, MPI.INT64_T), (wanted, send_counts, MPI.INT64_T)
         )
@@ -113,23 +117,20 @@ class CommPlan:
     @property
     def send_ranges(self) -> Iterator[tuple[int, int]]:
         """Where the rows of each neighbour begin and end in `send_rows`, in neighbour order."""
+        # int64: the sum over the neighbours may pass 2^31 rows where no single count does.
         ends = np.cumsum(self.send_counts, dtype=np.int64)
         starts = ends - self.send_counts
         return zip(starts.tolist(), ends.tolist(), strict=True)
 
     def volume(self) -> Volume:
-        """Return the rows of one forward exchange; a reverse exchange swaps the two sides.
-
-        Not collective.
-        """
+        """Return the rows of one forward exchange; a reverse exchange swaps the two sides."""
         sent, received = np.zeros((2, self.layer_size), np.int64)
         sent[self.peers], received[self.peers] = self.send_counts, self.recv_counts
         return Volume(sent, received)
 
+    @neighborwise_collective
     def start_forward(self, packed: Array, ghosts: Array) -> Transfer:
         """Start owner -> ghost.
-
-        Neighborwise collective.
 
         Parameters
         ----------
@@ -140,10 +141,9 @@ class CommPlan:
         """
         return self._start(packed, self.send_counts, ghosts, self.recv_counts)
 
+    @neighborwise_collective
     def start_reverse(self, ghosts: Array, arrived: Array) -> Transfer:
         """Start ghost -> owner; the owner then adds ``arrived[i]`` to its row ``send_rows[i]``.
-
-        Neighborwise collective.
 
         Parameters
         ----------
@@ -162,8 +162,6 @@ class CommPlan:
     ) -> tuple[Stage, ...]:
         """Return the exchange cut into stages, see `hpcgnn.comm.stages`.
 
-        Not collective.
-
         Parameters
         ----------
         as_owners, as_readers
@@ -172,6 +170,8 @@ class CommPlan:
             The times that make a stage; None for those when this rank moves anything.
         """
         if times is None:
+            # Times at which nothing moves make no stage, so ranks may have different numbers of
+            # stages: messages are matched by peer and tag, not by their number.
             busy = [as_owners[self.recv_counts > 0], as_readers[self.send_counts > 0]]
             times = np.unique(np.concatenate(busy)).tolist()
         ghosts, owned = (self.recv_counts, as_owners), (self.send_counts, as_readers)
@@ -185,20 +185,18 @@ class CommPlan:
         return stage
 
     def rows_of(self, stage: Stage) -> LocalIndices:
-        """Return the rows of the owner's array that a stage sends, int32 by its messages.
-
-        Not collective.
-        """
+        """Return the rows of the owner's array that a stage sends, int32 by its messages."""
+        # The common case copies nothing: one stage sends the rows as they are listed.
+        if stage is self.everything:
+            return self.send_rows
         return np.concatenate([self.send_rows[:0], *(self.send_rows[m.rows] for m in stage.owned)])
 
     def ghosts_of(self, stage: Stage) -> LocalIndices:
-        """Return the positions of the ghosts of a stage, int32 by its messages.
-
-        Not collective.
-        """
+        """Return the positions of the ghosts of a stage, int32 by its messages."""
         ranges = [np.arange(m.rows.start, m.rows.stop, dtype=np.int32) for m in stage.ghosts]
         return np.concatenate([np.empty(0, np.int32), *ranges])
 
+    @neighborwise_collective
     def start_stage_forward(
         self, stage: Stage, packed: Array, ghosts: Array
     ) -> tuple[Transfer, Transfer]:
@@ -217,6 +215,7 @@ class CommPlan:
         """
         return start_stage(self.comm, stage.owned, packed, stage.ghosts, ghosts, _FORWARD)
 
+    @neighborwise_collective
     def start_stage_reverse(
         self, stage: Stage, ghosts: Array, arrived: Array
     ) -> tuple[Transfer, Transfer]:
@@ -233,22 +232,18 @@ class CommPlan:
         """
         return start_stage(self.comm, stage.ghosts, ghosts, stage.owned, arrived, _REVERSE)
 
+    @neighborwise_collective
     def forward(self, x: Array) -> Array:
-        """Return the ghost rows (num_ghosts, width) of `x` (owner's rows, width), at once.
-
-        Neighborwise collective.
-        """
+        """Return the ghost rows (num_ghosts, width) of `x` (owner's rows, width), at once."""
         packed = np.empty((self.num_sent, x.shape[1]), x.dtype)
         ghosts = np.empty((self.num_ghosts, x.shape[1]), x.dtype)
         kernels.gather_rows(x, self.send_rows, packed)
         self.start_forward(packed, ghosts).wait()
         return ghosts
 
+    @neighborwise_collective
     def reverse_add(self, ghosts: Array, out: Array) -> None:
-        """Add `ghosts` (num_ghosts, width) to the owners' rows of ``out`` (rows, width), at once.
-
-        Neighborwise collective.
-        """
+        """Add `ghosts` (num_ghosts, width) to the owners' rows of ``out`` (rows, width)."""
         arrived = np.empty((self.num_sent, ghosts.shape[1]), ghosts.dtype)
         self.start_reverse(ghosts, arrived).wait()
         kernels.scatter_add_rows(arrived, self.send_rows, out)
@@ -256,6 +251,7 @@ class CommPlan:
     def _start(
         self, send: Array, send_counts: LocalIndices, recv: Array, recv_counts: LocalIndices
     ) -> Transfer:
+        # Both ends see the same width, so both leave the message out.
         if len(self.peers) == 0 or send.shape[1] == 0:
             return Transfer()
         row = MPI.BYTE.Create_contiguous(send.shape[1] * send.itemsize).Commit()

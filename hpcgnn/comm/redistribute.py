@@ -1,18 +1,19 @@
-"""Send elements of arrays to the ranks that own them (one personalised all-to-all)."""
+"""Elements and rows that change ranks once: sent to the ranks that own them, or asked for."""
 
-from mpi4py import MPI
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from hpcgnn.typing import Array, LocalIndices
+from hpcgnn.comm.mpi import MPI, Communicator
+from hpcgnn.comm.row_map import RowMap
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["redistribute"]
 
-
-def redistribute(comm: MPI.Intracomm, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
+@collective
+def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
     """Send ``array[i]`` to rank ``owners[i]`` for every array; return what arrived.
-
-    Collective.
 
     Parameters
     ----------
@@ -45,3 +46,111 @@ def redistribute(comm: MPI.Intracomm, owners: LocalIndices, *arrays: Array) -> t
         element.Free()
         received.append(incoming)
     return tuple(received)
+
+
+@dataclass(frozen=True, eq=False)
+class RowRequest:
+    """Who asks for which rows. A plan repeats one exchange; a request answers for a few arrays.
+
+    Parameters
+    ----------
+    comm
+        The ranks that take part.
+    askers, asked
+        (m,) int32 ranks, and the rows of this rank that they ask for.
+    owners, num_rows
+        (n,) int32 ranks of the rows that this rank asks for, and the rows that it owns.
+    """
+
+    comm: Communicator
+    askers: LocalIndices
+    asked: LocalIndices
+    owners: LocalIndices
+    num_rows: int
+
+    @classmethod
+    @collective
+    def make(cls, comm: Communicator, row_map: RowMap, wanted: GlobalIndices) -> "RowRequest":
+        """Tell the owners which rows this rank wants.
+
+        Parameters
+        ----------
+        comm
+            A rank for each block of `row_map`.
+        row_map
+            Owners of the rows.
+        wanted
+            (n,) int64 increasing global rows, own ones too.
+        """
+        assert np.all(np.diff(wanted) > 0), "rows are asked for in increasing order"
+        mine = np.full(len(wanted), comm.rank, np.int32)
+        owners = row_map.owner(wanted)
+        rows, askers = redistribute(comm, owners, wanted, mine)
+        return cls(comm, askers, row_map.to_local(rows), owners, row_map.num_local)
+
+    @property
+    def num_received(self) -> int:
+        """Rows that this rank asks for."""
+        return len(self.owners)
+
+    @property
+    def num_sent(self) -> int:
+        """Rows that this rank gives to others."""
+        return int(np.count_nonzero(self.askers != self.comm.rank))
+
+    @collective
+    def rows(self, array: Array) -> Array:
+        """Return (n, ...) the wanted rows, in order, of what the owners hold as `array`.
+
+        Parameters
+        ----------
+        array
+            (num_local, ...) of equal dtype and trailing shape on all ranks.
+        """
+        (found,) = redistribute(self.comm, self.askers, array[self.asked])
+        return found
+
+    @collective
+    def add_back(self, array: Array) -> Array:
+        """Return (num_rows, ...) the sums of what all ranks have for this rank's rows.
+
+        The transpose of `rows`.
+
+        Parameters
+        ----------
+        array
+            (n, ...) a row for each that this rank asks for.
+        """
+        (arrived,) = redistribute(self.comm, self.owners, array)
+        total = np.zeros((self.num_rows, *array.shape[1:]), array.dtype)
+        # They come rank by rank, and a rank asks for a row once.
+        bounds = np.searchsorted(self.askers, np.arange(self.comm.size + 1))
+        for start, stop in pairwise(bounds):
+            total[self.asked[start:stop]] += arrived[start:stop]
+        return total
+
+    @collective
+    def entries(self, indptr: Offsets, *arrays: Array) -> tuple[Offsets, tuple[Array, ...]]:
+        """Return the entries of the wanted rows, of rows of unequal lengths.
+
+        Parameters
+        ----------
+        indptr
+            (num_local + 1,) int64: where the entries of a row begin.
+        arrays
+            (entries, ...) of equal dtypes and trailing shapes on all ranks.
+
+        Returns
+        -------
+        indptr, arrays
+            (n + 1,) int64 and what arrived of each array, row after row.
+        """
+        lengths = np.diff(indptr)
+        (received,) = redistribute(self.comm, self.askers, lengths[self.asked])
+        counts = lengths[self.asked]
+        before = np.cumsum(counts) - counts
+        places = np.repeat(indptr[:-1][self.asked] - before, counts)
+        places += np.arange(len(places), dtype=np.int64)
+        owners = np.repeat(self.askers, counts)
+        found = redistribute(self.comm, owners, *(each[places] for each in arrays))
+        return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), found

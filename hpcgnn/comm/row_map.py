@@ -6,8 +6,6 @@ import numpy as np
 
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["RowMap"]
-
 
 @dataclass(frozen=True, eq=False)
 class RowMap:

@@ -1,20 +1,17 @@
 """Whole arrays, once on every host."""
 
-from mpi4py import MPI
-
 import numpy as np
 
 from hpcgnn.comm.grid import ProcessGrid
-from hpcgnn.comm.sums import start_broadcast
+from hpcgnn.comm.mpi import MPI
+from hpcgnn.comm.transfer import start_broadcast
+from hpcgnn.spmd import collective
 from hpcgnn.typing import Array
 
-__all__ = ["share_on_hosts"]
 
-
+@collective
 def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
     """Return the arrays of all block rows, one after the other, in memory that a host shares.
-
-    Collective.
 
     Parameters
     ----------
@@ -30,7 +27,7 @@ def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     if grid.layer.size == 1:
         return share
-    memory = grid.host_memory()
+    memory = grid.shared_window()
     whole = memory.get(name, (int(starts[-1]), rows.shape[1]), rows.dtype)
     whole[starts[grid.block] : starts[grid.block + 1]] = rows
     if grid.hosts.max() > 0:

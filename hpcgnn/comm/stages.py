@@ -9,14 +9,12 @@ waits for are always under way, and nothing waits for ever, however far apart th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpi4py import MPI
-
 import numpy as np
 
+from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.transfer import Transfer
+from hpcgnn.spmd import neighborwise_collective
 from hpcgnn.typing import Array, LocalIndices
-
-__all__ = ["Message", "Stage", "group_by_time", "shift_times", "start_stage"]
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,13 @@ class Stage:
 def shift_times(peers: LocalIndices, rank: int, size: int) -> tuple[LocalIndices, LocalIndices]:
     """Return the times when owner and reader are ``time`` ranks apart: at most one of each a stage.
 
-    Not collective.
-
     Returns
     -------
     as_owners, as_readers
         (peers,) int32: the time of each peer's rows, and of rows for each peer.
     """
+    # The pair (reader r, owner r + s) has time s at both ends, which is all that the argument above
+    # needs. Within a time every rank has one owner and one reader: no rank is flooded.
     return (peers - rank) % size, (rank - peers) % size
 
 
@@ -86,8 +84,6 @@ def group_by_time(
     owned: tuple[LocalIndices, LocalIndices],
 ) -> tuple[Stage, ...]:
     """Return a stage for each of `times`.
-
-    Not collective.
 
     Parameters
     ----------
@@ -115,8 +111,9 @@ def _messages(
     return grouped
 
 
+@neighborwise_collective
 def start_stage(
-    comm: MPI.Intracomm,
+    comm: Communicator,
     outgoing: tuple[Message, ...],
     send: Array,
     incoming: tuple[Message, ...],
@@ -124,8 +121,6 @@ def start_stage(
     tag: int,
 ) -> tuple[Transfer, Transfer]:
     """Start the messages of a stage in one direction.
-
-    Neighborwise collective.
 
     Parameters
     ----------
@@ -147,6 +142,7 @@ def start_stage(
     if width == 0:
         return Transfer(), Transfer()
     row = MPI.BYTE.Create_contiguous(width * send.itemsize).Commit()
+    # Receives are posted first: rows that find their receive posted need no buffer of MPI's.
     received = [
         comm.Irecv((part, len(part), row), source=message.peer, tag=tag)
         for message, part in _parts(incoming, receive)

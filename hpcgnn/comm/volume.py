@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-from mpi4py import MPI
-
 import numpy as np
 
+from hpcgnn.comm.mpi import MPI
+from hpcgnn.spmd import collective
 from hpcgnn.typing import Array
-
-__all__ = ["Volume"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +34,9 @@ class Volume:
         """Return the volume of the adjoint exchange."""
         return Volume(self.received, self.sent)
 
-    def summary(self, comm: MPI.Comm) -> dict[str, int]:
-        """Return `total_rows`, `max_send_rows`, `max_recv_rows` and `max_pair_rows` over all ranks.
-
-        Collective.
-        """
+    @collective
+    def summary(self, comm: "MPI.Comm") -> dict[str, int]:
+        """Return `total_rows`, `max_send_rows`, `max_recv_rows`, `max_pair_rows` over all ranks."""
         maxima = np.array(
             [self.sent.sum(), self.received.sum(), self.sent.max(initial=0)], np.int64
         )

@@ -8,13 +8,10 @@ An edge src -> dst of the input becomes the non-zero in row dst, column src. Thi
 `storage`; it knows nothing of MPI or torch.
 """
 
-from hpcgnn.convert.conversion import convert
-from hpcgnn.convert.dgl_graph import from_dgl
-from hpcgnn.convert.formats import FORMATS, detect
+from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric
+from hpcgnn.convert.formats.registry import FORMATS, convert, detect
 from hpcgnn.convert.pipeline import Report
-from hpcgnn.convert.scipy_matrix import from_scipy
 from hpcgnn.convert.source import ConvertOptions
-from hpcgnn.convert.torch_geometric_data import from_torch_geometric
 
 __all__ = [
     "FORMATS",

@@ -1,20 +1,20 @@
 """``python -m hpcgnn.convert``: turn a graph in any known format into a store."""
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from hpcgnn.console import print_json, print_table, report, run_command
-from hpcgnn.convert.conversion import convert
-from hpcgnn.convert.formats import FORMATS, detect
+from hpcgnn.convert.formats.registry import FORMATS, convert, detect
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.programs import command as programs
 from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.convert.splits import check_shares
 from hpcgnn.errors import InputError
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,9 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise InputError(f"--memory {given.memory}: give at least 1 (MiB)")
     if given.num_nodes is not None and given.num_nodes < 1:
         raise InputError(f"--num-nodes {given.num_nodes}: give at least 1")
-    path = Path(given.input)
+    path = Path(given.input[0])
     name, reason = (given.format, "given") if given.format else detect(path)
     if not given.format:
+        if name == "edge-list" and "relation" in re.split("[,=]", given.columns or ""):
+            name, reason = "typed-edge-list", "--columns names a relation"
         report(f"format: {name} ({reason})")
     started = time.perf_counter()
     result = convert(path, given.output, format_name=name, options=_options(given))
@@ -48,7 +50,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="python -m hpcgnn.convert programs --help: program graphs from Python sources. "
         "formats: " + "; ".join(f"{name}: {each.about}" for name, each in FORMATS.items()),
     )
-    parser.add_argument("input", metavar="INPUT", help="file or folder to read")
+    parser.add_argument(
+        "input",
+        metavar="INPUT",
+        nargs="+",
+        help="file or folder to read; several edge lists are read one after the other",
+    )
     parser.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
     parser.add_argument(
         "--format", metavar="F", choices=list(FORMATS), help="default: told from the input"
@@ -76,10 +83,54 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--columns",
         metavar="A,B,...",
-        help="edge lists: what each field of a line is: src, dst, weight, relation or skip",
+        help="edge lists: what each field of a line is: src, dst, weight, relation or skip; or "
+        "by the names of a header: src=NAME,dst=NAME,...",
+    )
+    parser.add_argument(
+        "--names", action="store_true", help="edge lists: take all ids as names, numbers too"
+    )
+    parser.add_argument(
+        "--nodes",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="table of nodes (csv, tsv, parquet) or matrix of their features (npy); repeatable",
+    )
+    parser.add_argument(
+        "--node-columns",
+        metavar="ROLE=NAME,...",
+        help="columns of --nodes by name or place: id, label, split, ignore; several as A+B",
+    )
+    parser.add_argument(
+        "--features",
+        metavar="A,B,...",
+        help="columns of --nodes that are features, also of vectors (default: all other numbers)",
+    )
+    parser.add_argument(
+        "--nodes-from-edges",
+        action="store_true",
+        help="admit nodes that occur in edges only, beside those of --nodes",
+    )
+    parser.add_argument(
+        "--split-file",
+        action="append",
+        default=[],
+        metavar="[NAME=]A,B,C",
+        help="files of the ids that train, validate and test; repeatable",
     )
     parser.add_argument(
         "--split", metavar="S", help="which of several splits: OGB folder name, npz mask column"
+    )
+    parser.add_argument(
+        "--random-split",
+        metavar="A,B,C",
+        help="draw a split: percentages of the nodes with labels that train, validate and test",
+    )
+    parser.add_argument(
+        "--split-seed", type=int, metavar="S", help="seed of --random-split (default: 0)"
+    )
+    parser.add_argument(
+        "--per-class", type=int, metavar="N", help="--random-split: N nodes of each class train"
     )
     parser.add_argument(
         "--dtype",
@@ -93,19 +144,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(text.split(","))
+
+
+def _shares(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        shares = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--random-split {text}: give three percentages such as 60,20,20"
+        ) from None
+    check_shares(shares)
+    return shares
+
+
 def _options(given: argparse.Namespace) -> ConvertOptions:
+    plain = {each.name for each in fields(ConvertOptions)} & set(vars(given))
+    plain -= {"columns", "random_split", "nodes", "node_columns", "features"}
+    chosen = {name: getattr(given, name) for name in plain}
     return ConvertOptions(
-        name=given.name,
-        undirected=given.undirected,
-        reverse=given.reverse,
-        self_loops=given.self_loops,
-        duplicates=given.duplicates,
-        relabel=given.relabel,
-        num_nodes=given.num_nodes,
-        columns=tuple(given.columns.split(",")) if given.columns is not None else None,
-        split=given.split,
-        dtype=given.dtype,
+        columns=_words(given.columns),
+        more_inputs=tuple(given.input[1:]),
+        nodes=tuple(given.nodes),
+        node_columns=_words(given.node_columns),
+        features=_words(given.features),
+        split_files=tuple(given.split_file),
+        random_split=_shares(given.random_split),
         memory_bytes=given.memory << 20,
+        **chosen,
     )
 
 
@@ -132,15 +201,17 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
         "split": dict(result.split),
         "input_edges": result.input_edges,
         "zero_edges": result.zero_edges,
+        "self_loops": result.self_loops,
         "ignored": list(result.ignored),
         "seconds": round(seconds, 3),
+        "missing": dict(result.missing),
     }
 
 
 def _show(result: Report, format_name: str, seconds: float) -> None:
     rows: list[tuple[str, object]] = []
     for key, value in _summary(result, format_name, seconds).items():
-        if key == "relations" and list(result.edges) == [""]:
+        if key == "missing" or (key == "relations" and list(result.edges) == [""]):
             continue
         if isinstance(value, dict):
             rows += [(f"{key}: {name}", _text(each)) for name, each in value.items()]
@@ -149,6 +220,12 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         else:
             rows.append((key, value))
     print_table(f"store {result.path}", ("field", "value"), rows)
+    if result.missing:
+        report(f"for training the store lacks {', '.join(result.missing)}; supply", sys.stdout)
+    else:
+        report(f"ready for training: graph.store={result.path}", sys.stdout)
+    for what, remedy in result.missing.items():
+        report(f"  {what}: {remedy}", sys.stdout)
 
 
 def _text(value: object) -> object:

@@ -1,27 +1,18 @@
-"""Labels and splits of any format, checked and brought to the one form of the store."""
+"""Labels, splits and types of nodes, checked and brought to the one form of the store."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.convert.source import Nodes
+from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange, first_fault
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array
 
-__all__ = [
-    "SPLIT_NAMES",
-    "SPLIT_PREFIXES",
-    "check_nodes",
-    "labelled",
-    "mask_column",
-    "multi_labels",
-    "single_labels",
-    "split_from_indices",
-    "split_from_masks",
-]
+EdgeType = tuple[str, str, str]
+"""The type of the sources, the relation, the type of the targets."""
 
 SPLIT_NAMES = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 
@@ -31,26 +22,25 @@ SPLIT_PREFIXES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
 
-def labelled(values: Array, where: str, class_names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the label fields of `Nodes`: a vector or column holds classes, a matrix 0 and 1.
+def labelled(values: Array, where: str, class_names: Sequence[str] = ()) -> Labels:
+    """Return the labels of nodes: a vector or column holds classes, a matrix 0 and 1.
 
     `where` names the file and field in errors.
     """
-    labels: Array
     if values.ndim == 2 and values.shape[1] != 1:
-        labels, classes = multi_labels(values, where), int(values.shape[1])
+        labels, classes = _multi_labels(values, where), int(values.shape[1])
         if class_names and len(class_names) != classes:
             raise InputError(
                 f"{where} has {classes} columns for {len(class_names)} class names; "
                 "give one name for each column"
             )
-    else:
-        labels = single_labels(values, where, len(class_names) or None)
-        classes = len(class_names) or max(1, int(labels.max(initial=-1)) + 1)
-    return {"labels": labels, "num_classes": classes, "class_names": tuple(class_names)}
+        return Labels(labels, classes, tuple(class_names))
+    single = _single_labels(values, where, len(class_names) or None)
+    classes = len(class_names) or max(1, int(single.max(initial=-1)) + 1)
+    return Labels(single, classes, tuple(class_names))
 
 
-def single_labels(values: Array, where: str, num_classes: int | None = None) -> NDArray[np.int32]:
+def _single_labels(values: Array, where: str, num_classes: int | None = None) -> NDArray[np.int32]:
     """Return classes int32[n], -1 for none; NaN in floating-point input means none."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -65,8 +55,7 @@ def single_labels(values: Array, where: str, num_classes: int | None = None) -> 
     wrong = (values < -1) | (values > top)
     if values.dtype.kind == "f":
         wrong |= values != np.floor(values)
-    if wrong.any():
-        node = int(np.argmax(wrong))
+    if (node := first_fault(wrong)) is not None:
         raise InputError(
             f"{where}: node {node} has label {values[node]}; classes are whole numbers from 0 to "
             f"{top}, and -1 or nan means no label"
@@ -74,7 +63,7 @@ def single_labels(values: Array, where: str, num_classes: int | None = None) -> 
     return values.astype(np.int32)
 
 
-def multi_labels(values: Array, where: str) -> NDArray[np.uint8]:
+def _multi_labels(values: Array, where: str) -> NDArray[np.uint8]:
     """Return uint8[n, classes] of 0 and 1."""
     if values.ndim != 2 or values.shape[1] == 0 or values.dtype.kind not in "biuf":
         raise InputError(
@@ -91,16 +80,50 @@ def multi_labels(values: Array, where: str) -> NDArray[np.uint8]:
     return values.astype(np.uint8)
 
 
-def mask_column(mask: Array, split: str | None, where: str) -> Array:
-    """Return the mask [n], from several side by side [n, s] that with the number `split`."""
-    if mask.ndim != 2:
-        return mask
-    if split is None or not split.isdecimal() or int(split) >= mask.shape[1]:
-        raise InputError(
-            f"{where} holds {mask.shape[1]} splits; choose one with --split 0 to "
-            f"--split {mask.shape[1] - 1}"
+def check_masks(masks: Mapping[str, Array], where: Mapping[str, str]) -> None:
+    """Raise `InputError` for a mask that is a single value."""
+    for name, mask in masks.items():
+        if mask.ndim == 0:
+            raise InputError(
+                f"{where[name]} is a single value; give a vector of 0 and 1, one for each node"
+            )
+
+
+def splits_from_masks(
+    masks: Mapping[str, Array], options: ConvertOptions, where: Mapping[str, str]
+) -> dict[str, NDArray[np.uint8]]:
+    """Return the splits of masks [n], or [n, splits] side by side, under keys of `SPLIT_NAMES`.
+
+    Several splits are called by their numbers, and `options.split` chooses one of them. `where`
+    names the file and field of each key in errors.
+    """
+    check_masks(masks, where)
+    widths = {name: mask.shape[1] for name, mask in masks.items() if mask.ndim == 2}
+    origin = next(iter(where.values()), "").rpartition(": ")[0]
+    if not widths:
+        return {"": split_from_masks(masks, origin)} if masks else {}
+    first, count = next(iter(widths.items()))
+    for name, width in widths.items():
+        if width != count:
+            raise InputError(
+                f"{where[name]} holds {width} splits and {where[first]} {count}; give the same"
+            )
+    chosen: Iterable[int] = range(count)
+    if (asked := options.take("split")) is not None and asked != "all":
+        if not asked.isdecimal() or int(asked) >= count:
+            raise InputError(
+                f"{where[first]} holds {count} splits; choose one with --split 0 to "
+                f"--split {count - 1}, or take all"
+            )
+        chosen = [int(asked)]
+    found = {
+        str(number): split_from_masks(
+            {name: mask[:, number] if mask.ndim == 2 else mask for name, mask in masks.items()},
+            origin,
         )
-    return mask[:, int(split)]
+        for number in chosen
+    }
+    return found if len(found) > 1 else dict(zip([""], found.values(), strict=True))
 
 
 def split_from_masks(masks: Mapping[str, Array], where: str) -> NDArray[np.uint8]:
@@ -134,10 +157,9 @@ def split_from_indices(
                 f"{where[name]} has shape {ids.shape} and dtype {ids.dtype}; "
                 "node ids are a vector of whole numbers"
             )
-        wrong = (ids < 0) | (ids >= num_nodes)
-        if wrong.any():
+        if (position := first_fault((ids < 0) | (ids >= num_nodes))) is not None:
             raise InputError(
-                f"{where[name]}: node id {ids[np.argmax(wrong)]} is outside 0..{num_nodes - 1}; "
+                f"{where[name]}: node id {ids[position]} is outside 0..{num_nodes - 1}; "
                 "correct or remove it"
             )
         _assign(split, ids.astype(np.int64), name, where[name])
@@ -154,19 +176,94 @@ def _assign(split: NDArray[np.uint8], ids: NDArray[np.int64], name: str, where: 
 
 def check_nodes(nodes: Nodes, num_nodes: int, where: str) -> None:
     """Raise `InputError` unless all arrays have one row a node and split nodes have labels."""
-    for name in ("types", "labels", "split", "original_id"):
-        array = getattr(nodes, name)
-        if array is not None and len(array) != num_nodes:
+    for name, array in nodes.arrays().items():
+        if len(array) != num_nodes:
             raise InputError(
                 f"{where}: {name} has {len(array)} rows for {num_nodes} nodes; give one row a node"
             )
-    if nodes.split is None or nodes.labels is None or nodes.multi_label:
+    if nodes.labels is None or nodes.labels.multi_label:
         return
-    bare = (nodes.split != Split.NONE) & (nodes.labels < 0)
-    if bare.any():
-        node = int(np.argmax(bare))
-        part = Split(int(nodes.split[node])).name.lower()
+    for split in nodes.splits.values():
+        node = first_fault((split != Split.NONE) & (nodes.labels.values < 0))
+        if node is not None:
+            part = Split(int(split[node])).name.lower()
+            raise InputError(
+                f"{where}: node {node} is in the {part} split but has no label; "
+                "give it one or take it out of the split"
+            )
+
+
+def edge_ends(
+    names: Mapping[EdgeType, str], counts: Mapping[str, int]
+) -> dict[str, tuple[TypeRange, TypeRange]]:
+    """Return the types of the sources and targets of each relation, where types have `counts`."""
+    ranges = _type_ranges(counts)
+    return {name: (ranges[source], ranges[target]) for (source, _, target), name in names.items()}
+
+
+def _type_ranges(counts: Mapping[str, int]) -> dict[str, TypeRange]:
+    """Return the ranges of types with `counts` nodes, in their order, by name."""
+    ranges, start = {}, 0
+    for name, count in counts.items():
+        ranges[name] = TypeRange(name, start, count)
+        start += count
+    return ranges
+
+
+def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
+    """Return a name for each edge type: its relation, or `source-relation-target`.
+
+    The longer name is for relations that several edge types share. Raises `InputError` where two
+    edge types get the same name all the same.
+    """
+    known = list(edge_types)
+    relations = [relation for _, relation, _ in known]
+    names = {each: each[1] if relations.count(each[1]) == 1 else "-".join(each) for each in known}
+    owners: dict[str, EdgeType] = {}
+    for each, name in names.items():
+        if (other := owners.setdefault(name, each)) != each:
+            raise InputError(
+                f"the edge types {other} and {each} would both be the relation {name!r}; "
+                "rename one of them"
+            )
+    return names
+
+
+def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str) -> Nodes:
+    """Return the data of all nodes from those of each type, which has `counts` nodes.
+
+    All nodes of the first type come first, then those of the second, and so on. Nodes of types
+    without labels have none, and nodes of types without a split are in none of its sets. Raises
+    `InputError` where several types have labels.
+    """
+    for name, nodes in parts.items():
+        check_nodes(nodes, counts[name], f"{where}, nodes of the type {name!r}")
+    labels = {name: each.labels for name, each in parts.items() if each.labels is not None}
+    if len(labels) > 1:
         raise InputError(
-            f"{where}: node {node} is in the {part} split but has no label; "
-            "give it one or take it out of the split"
+            f"{where}: the node types {', '.join(labels)} have labels; those of one type can be "
+            "stored: leave out the others"
         )
+    splits: dict[str, dict[str, Array]] = {}
+    for name, each in parts.items():
+        for split, roles in each.splits.items():
+            splits.setdefault(split, {})[name] = roles
+    joined = None
+    for name, given in labels.items():
+        none = 0 if given.multi_label else -1
+        joined = replace(given, values=_spread({name: given.values}, counts, none))
+    return Nodes(
+        kinds=tuple(NodeKind(name, counts[name], each.features) for name, each in parts.items()),
+        labels=joined,
+        splits={name: _spread(rows, counts, Split.NONE) for name, rows in splits.items()},
+    )
+
+
+def _spread(arrays: Mapping[str, Array], counts: Mapping[str, int], rest: int) -> Array:
+    """Return rows of all nodes, `rest` for those of types that have no array."""
+    like = next(iter(arrays.values()))
+    rows = np.full((sum(counts.values()), *like.shape[1:]), rest, like.dtype)
+    for name, each in _type_ranges(counts).items():
+        if name in arrays:
+            rows[each.start : each.start + each.num_nodes] = arrays[name]
+    return rows

@@ -4,32 +4,42 @@ Edges and features are streams, since they may be larger than memory; labels and
 five bytes a node for single labels) are arrays.
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from hpcgnn.errors import InputError
 from hpcgnn.typing import Array, GlobalIndices
-
-__all__ = [
-    "CHUNK_EDGES",
-    "ConvertOptions",
-    "Duplicates",
-    "EdgeChunk",
-    "EdgeStream",
-    "FeatureStream",
-    "Features",
-    "GraphSource",
-    "NodeKind",
-    "Nodes",
-    "SelfLoops",
-]
 
 CHUNK_EDGES = 1 << 20
 """Edges that are handed over at once: large enough for NumPy, small beside any memory limit."""
+
+_BLOCK_VALUES = 1 << 20
+
+_SPECIAL = frozenset(
+    {
+        "relabel",
+        "num_nodes",
+        "columns",
+        "more_inputs",
+        "nodes",
+        "node_columns",
+        "features",
+        "names",
+        "nodes_from_edges",
+        "split",
+        "random_split",
+        "split_seed",
+        "per_class",
+        "dtype",
+    }
+)
+"""Options that have an effect on some inputs only."""
 
 SelfLoops = Literal["keep", "add", "drop"]
 Duplicates = Literal["first", "sum", "error"]
@@ -41,7 +51,15 @@ class ConvertOptions:
 
     `dtype` is the type of stored features (None keeps that of the input, float32 for text); `split`
     names one of several splits, a folder for OGB and a column number for masks; `num_nodes` raises
-    the number of nodes above the largest id of an edge list.
+    the number of nodes above the largest id of an edge list. `nodes` are tables of nodes, with
+    `node_columns` "role=name" and `features` of chosen names; `names` takes all ids as names,
+    `nodes_from_edges` admits nodes that no table names. `split_files` are
+    "[NAME=]train,valid,test". `random_split` are percentages of
+    the nodes that train, validate and test, drawn with `split_seed`; with `per_class` so many nodes
+    of each class train.
+
+    What only some inputs know is asked for with `take`, so that `check_used` can refuse an option
+    that nobody asked for.
     """
 
     name: str | None = None
@@ -52,9 +70,49 @@ class ConvertOptions:
     relabel: bool = False
     num_nodes: int | None = None
     columns: tuple[str, ...] | None = None
+    more_inputs: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    node_columns: tuple[str, ...] | None = None
+    features: tuple[str, ...] | None = None
+    names: bool = False
+    nodes_from_edges: bool = False
+    split_files: tuple[str, ...] = ()
     split: str | None = None
+    random_split: tuple[float, ...] | None = None
+    split_seed: int | None = None
+    per_class: int | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     memory_bytes: int = 1 << 30
+    taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    def take(self, name: str) -> Any:
+        """Return the option `name`, and note that it had its effect."""
+        self.taken.add(name)
+        return getattr(self, name)
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, by name."""
+        known = {each.name: each.default for each in fields(self) if each.init}
+        values = {name: getattr(self, name) for name in known}
+        return {name: value for name, value in values.items() if value != known[name]}
+
+    def check_used(self, origin: str) -> None:
+        """Raise `InputError` for an option that a reader of `origin` should take and none took."""
+        for name in self.given():
+            if name in _SPECIAL and name not in self.taken:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: has no effect on {origin}; leave it out"
+                )
+
+
+def first_fault(wrong: ArrayLike) -> int | None:
+    """Return the position of the first True in `wrong` [n], None without any."""
+    return int(np.argmax(wrong)) if np.any(wrong) else None
+
+
+def locate_in(where: str, first: int, position: int) -> str:
+    """Return the place of entry `first + position` of an array."""
+    return f"{where}, entry {first + position}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +125,74 @@ class EdgeChunk:
     weights: Array | None = None
     relation: str = ""
 
+    def by_relation(self, ids: Array, relations: tuple[str, ...]) -> "Iterator[EdgeChunk]":
+        """Divide the edges by their relation numbers `ids`; raises `InputError`."""
+        position = first_fault((ids < 0) | (ids >= len(relations)))
+        if position is not None:
+            raise InputError(
+                f"{self.locate(position)}: relation {ids[position]} is outside "
+                f"0..{len(relations) - 1}; correct it or name more relations"
+            )
+        for number in np.flatnonzero(np.bincount(ids.astype(np.int64))):
+            places = np.flatnonzero(ids == number)
+            weights = None if self.weights is None else self.weights[places]
+            locate = partial(_locate_place, self.locate, places)
+            yield EdgeChunk(self.src[places], self.dst[places], locate, weights, relations[number])
+
+    def check_ends(
+        self, limits: tuple[int, int], remedy: str, kinds: tuple[str, str] = ("", "")
+    ) -> None:
+        """Raise `InputError` for the first edge with an id outside 0 to `limits` (source, target).
+
+        `kinds` are the node types that the ids count, empty where they count all nodes.
+        """
+        faults = []
+        ends = (("source", self.src), ("target", self.dst))
+        for (role, ids), limit, kind in zip(ends, limits, kinds, strict=True):
+            if ids.dtype.kind not in "iu":
+                raise InputError(
+                    f"{self.locate(0)}: {role} ids have dtype {ids.dtype}; "
+                    "node ids are whole numbers"
+                )
+            if ids.size and (ids.min() < 0 or ids.max() > limit):
+                position = int(np.argmax((ids < 0) | (ids > limit)))
+                whose = f" of the node type {kind!r}" if kind else ""
+                fault = f"{role} id {ids[position]} is outside 0..{limit}{whose}"
+                faults.append((position, fault))
+        if faults:
+            position, fault = min(faults)
+            raise InputError(f"{self.locate(position)}: {fault}; {remedy}")
+
+    def between(self, source: "TypeRange", target: "TypeRange") -> "EdgeChunk":
+        """Return edges whose ends are numbered by type as edges between nodes of the whole graph.
+
+        Raises `InputError` for an id that its type does not have.
+        """
+        self.check_ends(
+            (source.num_nodes - 1, target.num_nodes - 1),
+            "number the nodes of each type from 0",
+            (source.name, target.name),
+        )
+        src, dst = self.src.astype(np.int64), self.dst.astype(np.int64)
+        return replace(self, src=src + source.start, dst=dst + target.start)
+
+
+def _locate_place(locate: Callable[[int], str], places: Array, position: int) -> str:
+    return locate(int(places[position]))
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRange:
+    """The nodes `start` to `start + num_nodes` - 1 of the graph are those of the type `name`."""
+
+    name: str
+    start: int
+    num_nodes: int
+
 
 EdgeStream: TypeAlias = Generator[EdgeChunk, None, None]
 FeatureStream: TypeAlias = Generator[Array, None, None]
+NameBlocks: TypeAlias = Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +204,19 @@ class Features:
     blocks: Callable[[], FeatureStream]
     locate: Callable[[int], str]
 
+    @classmethod
+    def of_matrix(
+        cls,
+        shape: tuple[int, ...],
+        dtype: np.dtype[np.generic],
+        blocks: Callable[[int], FeatureStream],
+        where: str,
+    ) -> "Features":
+        """Return the features of a matrix called `where`; `blocks(rows)` yields so many at once."""
+        columns = shape[1]
+        rows = max(1, _BLOCK_VALUES // max(1, columns))
+        return cls(columns, dtype, partial(blocks, rows), lambda row: f"{where}, row {row}")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
@@ -91,28 +227,51 @@ class NodeKind:
     features: Features | None
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What nodes are labelled with.
+
+    `values` is int32[n] with -1 for none, or uint8[n, num_classes] when a node may have several.
+    """
+
+    values: Array
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a node may have several labels."""
+        return self.values.ndim == 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
     """What is known of the nodes: every array has one row for each of them.
 
-    `labels` is int32[n] with -1 for none, or uint8[n, num_classes] when a node may have several. A
-    graph with node types has `kinds` instead of `features`; `types` [n] are positions in them, None
-    where the nodes of the first kind come first, then those of the second, and so on.
+    A graph with node types has `kinds` instead of `features`; `types` [n] are positions in them,
+    None where the nodes of the first kind come first, then those of the second, and so on. `splits`
+    are by name, "" for that of an input which has a single one; `names()` yields the names of nodes
+    in their order, some at a time, as offsets int64[m + 1] and bytes.
     """
 
     features: Features | None = None
     kinds: tuple[NodeKind, ...] = ()
     types: Array | None = None
-    labels: Array | None = None
-    num_classes: int = 0
-    class_names: tuple[str, ...] = ()
-    split: NDArray[np.uint8] | None = None
+    labels: Labels | None = None
+    splits: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
     original_id: GlobalIndices | None = None
+    names: Callable[[], NameBlocks] | None = None
 
-    @property
-    def multi_label(self) -> bool:
-        """Whether a node may have several labels."""
-        return self.labels is not None and self.labels.ndim == 2
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays with a row for each node that are there, by name."""
+        labels = None if self.labels is None else self.labels.values
+        arrays = {
+            "types": self.types,
+            "labels": labels,
+            "original_id": self.original_id,
+        }
+        arrays |= {f"split {name}".rstrip(): split for name, split in self.splits.items()}
+        return {name: array for name, array in arrays.items() if array is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

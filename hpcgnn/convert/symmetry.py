@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from hpcgnn.typing import Array
 
-__all__ = ["SymmetryCheck"]
-
 
 class SymmetryCheck:
     """Add edges with `update`; `symmetric` then tells whether every relation equals its reverse."""

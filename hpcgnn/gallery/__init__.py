@@ -5,7 +5,7 @@ Every function returns a `GalleryGraph`, whose `write` makes a store of it; seed
 chunk by chunk. The commands are in `hpcgnn.generate`. This package imports no MPI.
 """
 
-from hpcgnn.gallery.blocks import dcsbm, lfr, planted
+from hpcgnn.gallery.communities import dcsbm, lfr, planted, planted_types
 from hpcgnn.gallery.debian_bundle import (
     DEBIAN_FEATURES,
     DEBIAN_SPLIT_SEED,
@@ -13,7 +13,6 @@ from hpcgnn.gallery.debian_bundle import (
     debian_packages,
 )
 from hpcgnn.gallery.graph import GalleryGraph, random_split
-from hpcgnn.gallery.planted_types import planted_types
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import delaunay, empty, grid2d, grid3d, grid_edges, isolated, path, star
 from hpcgnn.gallery.streamed import RandomNodes, write_streamed

@@ -18,28 +18,27 @@ same-source
     the same source.
 
 Versions, architectures and profiles are ignored, edges are unique, and none is a loop. The features
-come from the one-line descriptions (`hpcgnn.gallery.debian_features`).
+come from the one-line descriptions (`hpcgnn.gallery.debian_bundle`).
+
+Virtual packages may stand after them, as nodes of a type of their own: names that packages provide
+and none has, such as ``mail-transport-agent``. Nodes are those virtual names that a package refers
+to in a field other than Breaks, Conflicts and Replaces; they have no description, so no features,
+and no section. Two relations join packages to them: ``needs``, for every reference to the name, as
+first or further alternative, and ``provides``. They say what the relation provided-by of the
+untyped graph says of pairs of packages, which is left out beside them; a first alternative that one
+package alone provides still stands for that package in its field's relation too.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.gallery.packages_index import Stanza, names_in
-from hpcgnn.typing import GlobalIndices
-
-__all__ = [
-    "FIELDS",
-    "NEGATIVE_FIELDS",
-    "RELATIONS",
-    "Archive",
-    "edge_arrays",
-    "first_of_names",
-    "read_archive",
-]
+from hpcgnn.gallery.debian_index import Stanza, names_in
+from hpcgnn.gallery.graph import Edges, GalleryGraph
+from hpcgnn.storage import Split
 
 FIELDS = (
     "Depends",
@@ -77,7 +76,7 @@ class Archive:
     descriptions: tuple[str, ...]
     classes: tuple[str, ...]
     labels: NDArray[np.int32]
-    edges: Mapping[str, tuple[GlobalIndices, GlobalIndices]]
+    edges: Mapping[str, Edges]
 
 
 def read_archive(stanzas: Iterable[Stanza]) -> Archive:
@@ -162,7 +161,58 @@ def _same_source(names: list[str], stanzas: list[Stanza]) -> Pairs:
     return pairs
 
 
-def edge_arrays(pairs: Iterable[tuple[int, int]]) -> tuple[GlobalIndices, GlobalIndices]:
+def edge_arrays(pairs: Iterable[tuple[int, int]]) -> Edges:
     """Return the pairs, sorted, as two arrays."""
     both = np.array(sorted(pairs), np.int64).reshape(-1, 2)
     return both[:, 0].copy(), both[:, 1].copy()
+
+
+@dataclass(frozen=True)
+class VirtualPackages:
+    """The virtual names, sorted, and the edges (package, virtual name) of both relations."""
+
+    names: tuple[str, ...]
+    needs: Edges
+    provides: Edges
+
+
+def read_virtual(stanzas: Iterable[Stanza]) -> VirtualPackages:
+    """Return the virtual packages among `stanzas`, whose packages are numbered by their names."""
+    packages = first_of_names(stanzas)
+    providers: dict[str, set[int]] = {}
+    users: dict[str, set[int]] = {}
+    for node, stanza in enumerate(packages.values()):
+        for provided in names_in(stanza.get("Provides", "")):
+            providers.setdefault(provided[0], set()).add(node)
+        for field in FIELDS:
+            if field not in NEGATIVE_FIELDS:
+                for name in (n for group in names_in(stanza.get(field, "")) for n in group):
+                    users.setdefault(name, set()).add(node)
+    names = sorted((providers.keys() & users.keys()) - packages.keys())
+
+    def edges(of: dict[str, set[int]]) -> Edges:
+        return edge_arrays((node, number) for number, name in enumerate(names) for node in of[name])
+
+    return VirtualPackages(tuple(names), edges(users), edges(providers))
+
+
+def with_virtual(graph: GalleryGraph, virtual: VirtualPackages) -> GalleryGraph:
+    """Return the graph of packages with virtual packages after them, in two node types."""
+    num_packages, num_virtual = graph.num_nodes, len(virtual.names)
+    edges = {name: ends for name, ends in graph.edges.items() if name != "provided-by"}
+    for name, (package, number) in (("needs", virtual.needs), ("provides", virtual.provides)):
+        edges[name] = (package, number + num_packages)
+    assert graph.labels is not None
+    assert graph.split is not None
+    return replace(
+        graph,
+        name="debian-virtual",
+        num_nodes=num_packages + num_virtual,
+        edges=edges,
+        features=None,
+        types=np.repeat(np.array([0, 1], np.uint8), [num_packages, num_virtual]),
+        type_features={"package": graph.features, "virtual": None},
+        labels=np.pad(graph.labels, (0, num_virtual), constant_values=-1),
+        split=np.pad(graph.split, (0, num_virtual), constant_values=Split.NONE),
+        node_names=graph.node_names + virtual.names,
+    )

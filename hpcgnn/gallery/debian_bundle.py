@@ -1,4 +1,10 @@
-"""The bundled debian-packages graph: made once from an index, kept in one small file.
+"""The bundled debian-packages graph: features of its packages, kept with it in one small file.
+
+Features are what the one-line descriptions say. The words of a description, without the words of
+the package's own name (``libfoo-perl`` would give its section away), without plural endings, are
+weighted by TF-IDF, and a truncated singular value decomposition keeps the directions of most
+variance. Nothing else of the index is used: tags, tasks and priorities are the archive's own
+classification, as the section is.
 
 The file in the package was made from the ``Packages`` index of Debian 12 (bookworm), main, amd64
 by::
@@ -14,6 +20,9 @@ gain no accuracy. Steps are scaled so that the features' root mean square is one
 
 import io
 import lzma
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,29 +30,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import svds
 
 from hpcgnn.console import report
-from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive
-from hpcgnn.gallery.debian_features import description_features
-from hpcgnn.gallery.debian_virtual import bundled_virtual, read_virtual, with_virtual
-from hpcgnn.gallery.graph import GalleryGraph
-from hpcgnn.gallery.packages_index import Stanza, read_index
-from hpcgnn.gallery.packing import pack_edges, pack_text, unpack_edges, unpack_text
+from hpcgnn.errors import InputError
+from hpcgnn.gallery.debian import (
+    RELATIONS,
+    Archive,
+    VirtualPackages,
+    read_archive,
+    read_virtual,
+    with_virtual,
+)
+from hpcgnn.gallery.debian_index import Stanza, read_index
+from hpcgnn.gallery.graph import Edges, GalleryGraph
 from hpcgnn.typing import FloatArray
-
-__all__ = [
-    "DEBIAN_FEATURES",
-    "DEBIAN_SPLIT_SEED",
-    "Bundle",
-    "build_bundle",
-    "debian_from_index",
-    "debian_packages",
-]
 
 DEBIAN_FEATURES = 256
 SVD_SEED = 20230610
 DEBIAN_SPLIT_SEED = 1993
 STEP_SHARE = 0.25
+WORD = re.compile(r"[a-z0-9]{2,}")
 
 
 @dataclass(frozen=True)
@@ -78,43 +86,55 @@ class Bundle:
 
     def encode(self) -> bytes:
         """Return the content of a bundle file."""
-        archive = self.archive
-        arrays: dict[str, Any] = {"levels": self.levels, "steps": self.steps}
-        num_nodes = len(archive.names)
-        for relation, edges in archive.edges.items():
-            arrays |= pack_edges(relation, edges, num_nodes)
-        plain = io.BytesIO()
-        np.savez(
-            plain,
-            names=pack_text(archive.names),
-            classes=pack_text(archive.classes),
-            labels=archive.labels.astype(np.int16),
-            **arrays,
+        archive, num_nodes = self.archive, len(self.archive.names)
+        return compress(
+            {
+                "names": pack_text(archive.names),
+                "classes": pack_text(archive.classes),
+                "labels": archive.labels.astype(np.int16),
+                "levels": self.levels,
+                "steps": self.steps,
+            },
+            archive.edges,
+            num_nodes,
         )
-        return lzma.compress(plain.getvalue(), check=lzma.CHECK_CRC64, preset=9)
 
     @classmethod
     def decode(cls, content: bytes) -> "Bundle":
         """Return the bundle in a file's content."""
-        with np.load(io.BytesIO(lzma.decompress(content))) as arrays:
-            archive = Archive(
-                names=unpack_text(arrays["names"]),
-                descriptions=(),
-                classes=unpack_text(arrays["classes"]),
-                labels=arrays["labels"].astype(np.int32),
-                edges={relation: unpack_edges(relation, arrays) for relation in RELATIONS},
-            )
-            return cls(archive, arrays["levels"], arrays["steps"])
+        arrays, edges = decompress(content, RELATIONS)
+        archive = Archive(
+            names=unpack_text(arrays["names"]),
+            descriptions=(),
+            classes=unpack_text(arrays["classes"]),
+            labels=arrays["labels"].astype(np.int32),
+            edges=edges,
+        )
+        return cls(archive, arrays["levels"], arrays["steps"])
+
+
+def encode_virtual(virtual: VirtualPackages, num_packages: int) -> bytes:
+    """Return the content of a file of virtual packages."""
+    edges = {"needs": virtual.needs, "provides": virtual.provides}
+    return compress({"names": pack_text(virtual.names)}, edges, num_packages)
+
+
+def decode_virtual(content: bytes) -> VirtualPackages:
+    """Return the virtual packages in a file's content."""
+    arrays, edges = decompress(content, ("needs", "provides"))
+    return VirtualPackages(unpack_text(arrays["names"]), **edges)
 
 
 def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED, *, virtual: bool = False) -> GalleryGraph:
     """Return the bundled graph: 63,436 packages of Debian 12, 58 sections, 386,102 typed edges.
 
-    `virtual` adds virtual packages as nodes of another type, see `debian_virtual`.
+    `virtual` adds virtual packages, 4,823 names, as nodes of another type.
     """
-    file = resources.files("hpcgnn.gallery") / "data" / "debian-packages.npz.xz"
-    graph = Bundle.decode(file.read_bytes()).to_graph(split_seed)
-    return with_virtual(graph, bundled_virtual()) if virtual else graph
+    data = resources.files("hpcgnn.gallery") / "data"
+    graph = Bundle.decode((data / "debian-packages.npz.xz").read_bytes()).to_graph(split_seed)
+    if not virtual:
+        return graph
+    return with_virtual(graph, decode_virtual((data / "debian-virtual.npz.xz").read_bytes()))
 
 
 def debian_from_index(
@@ -152,3 +172,107 @@ def quantise(features: FloatArray) -> tuple[NDArray[np.int8], NDArray[np.float32
     steps[steps == 0] = 1
     levels = np.rint(features / steps).astype(np.int8)
     return levels, (steps / scale).astype(np.float32)
+
+
+def description_features(
+    names: Sequence[str],
+    descriptions: Sequence[str],
+    num_features: int,
+    *,
+    seed: int,
+    min_count: int = 5,
+) -> FloatArray:
+    """Return the features of packages, (n, num_features) float64, columns of falling variance.
+
+    Words of fewer than `min_count` descriptions are ignored. The result is deterministic: `seed`
+    starts the iteration, and the entry of largest magnitude of each right singular vector is made
+    positive. Raises InputError where there are too few packages or words for so many features.
+    """
+    texts = [words(name, text) for name, text in zip(names, descriptions, strict=True)]
+    matrix = tfidf(texts, min_count)
+    if num_features >= min(matrix.shape):
+        raise InputError(
+            f"{num_features} features need more than {matrix.shape[0]} packages with "
+            f"{matrix.shape[1]} common words; ask for fewer features"
+        )
+    start = np.random.default_rng(seed).standard_normal(min(matrix.shape))
+    left, values, right = svds(matrix, k=num_features, v0=start)
+    order = np.argsort(-values)
+    right = right[order]
+    peaks = right[np.arange(num_features), np.argmax(np.abs(right), axis=1)]
+    features: FloatArray = left[:, order] * (values[order] * np.sign(peaks))
+    return features
+
+
+def words(name: str, description: str) -> list[str]:
+    """Return the words of a description that are not words of the package's name, in singular."""
+    own = {_singular(word) for word in WORD.findall(name.lower())}
+    found = (_singular(word) for word in WORD.findall(description.lower()))
+    return [word for word in found if word not in own]
+
+
+def tfidf(texts: Iterable[Sequence[str]], min_count: int) -> Any:
+    """Return the TF-IDF of word lists, CSR (texts, vocabulary), rows of length one or zero.
+
+    A word that a text has k times and m of n texts have weighs (1 + ln k) (1 + ln((1+n)/(1+m))).
+    """
+    counts = [Counter(text) for text in texts]
+    spread = Counter(word for count in counts for word in count)
+    known = sorted(word for word, texts_with in spread.items() if texts_with >= min_count)
+    column = {word: number for number, word in enumerate(known)}
+    kept = [[(column[w], k) for w, k in count.items() if w in column] for count in counts]
+    entries = np.array([pair for pairs in kept for pair in sorted(pairs)], float).reshape(-1, 2)
+    indptr = np.concatenate([[0], np.cumsum([len(pairs) for pairs in kept], dtype=np.int64)])
+    columns = entries[:, 0].astype(np.int64)
+    texts_with = np.array([spread[word] for word in known], float)
+    rarity = 1 + np.log((1 + len(counts)) / (1 + texts_with))
+    values = (1 + np.log(entries[:, 1])) * rarity[columns]
+    matrix = sparse.csr_matrix((values, columns, indptr), shape=(len(counts), len(known)))
+    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    return sparse.diags_array(1 / np.where(lengths > 0, lengths, 1)).tocsr() @ matrix
+
+
+def _singular(word: str) -> str:
+    """Return an English word without its plural ending, roughly."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        return word[:-1]
+    return word
+
+
+def compress(
+    arrays: Mapping[str, NDArray[Any]], edges: Mapping[str, Edges], num_sources: int
+) -> bytes:
+    """Return an ``.npz`` of arrays and of edges, sorted by source, inside ``.xz``."""
+    packed = dict(arrays)
+    for relation, (src, dst) in edges.items():
+        packed[f"count:{relation}"] = np.bincount(src, minlength=num_sources).astype(np.uint32)
+        packed[f"dst:{relation}"] = dst.astype(np.int32)
+    plain = io.BytesIO()
+    np.savez(plain, **packed)  # type: ignore[arg-type]
+    return lzma.compress(plain.getvalue(), check=lzma.CHECK_CRC64, preset=9)
+
+
+def decompress(
+    content: bytes, relations: Iterable[str]
+) -> tuple[dict[str, NDArray[Any]], dict[str, Edges]]:
+    """Return the arrays and edges that `compress` packed."""
+    with np.load(io.BytesIO(lzma.decompress(content))) as file:
+        arrays = dict(file)
+    edges: dict[str, Edges] = {}
+    for relation in relations:
+        counts = arrays[f"count:{relation}"]
+        src = np.repeat(np.arange(len(counts)), counts)
+        edges[relation] = (src, arrays[f"dst:{relation}"].astype(np.int64))
+    return arrays, edges
+
+
+def pack_text(lines: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Return lines as bytes of UTF-8."""
+    return np.frombuffer("\n".join(lines).encode(), np.uint8)
+
+
+def unpack_text(text: NDArray[Any]) -> tuple[str, ...]:
+    """Return the lines that `pack_text` packed."""
+    return tuple(text.tobytes().decode().split("\n"))

@@ -12,8 +12,6 @@ from scipy import sparse
 from hpcgnn.storage import Split, store_from_arrays
 from hpcgnn.typing import FloatArray, GlobalIndices
 
-__all__ = ["Edges", "GalleryGraph", "both_ways", "random_split", "simple_edges"]
-
 Edges = tuple[GlobalIndices, GlobalIndices]
 
 
@@ -76,20 +74,9 @@ class GalleryGraph:
         self, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None
     ) -> None:
         """Write the graph as a store."""
-        store_from_arrays(
-            path,
-            name=self.name,
-            num_nodes=self.num_nodes,
-            edges=self.edges,
-            features=self.features,
-            types=self.types,
-            type_features=self.type_features,
-            labels=self.labels,
-            split=self.split,
-            class_names=self.class_names,
-            undirected=self.undirected,
-            provenance=provenance,
-        )
+        # A store has no place for the nodes' names; all else is what it is made from.
+        arguments = {name: value for name, value in vars(self).items() if name != "node_names"}
+        store_from_arrays(path, **arguments, provenance=provenance)
 
 
 def simple_edges(src: GlobalIndices, dst: GlobalIndices, num_nodes: int) -> Edges:

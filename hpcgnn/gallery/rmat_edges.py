@@ -14,8 +14,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["CHUNK_EDGES", "RmatEdges", "rmat"]
-
 CHUNK_EDGES = 1 << 18
 """Edges of one chunk; part of the definition of a graph, as each chunk has its own stream."""
 

@@ -8,8 +8,6 @@ from scipy import spatial
 from hpcgnn.gallery.graph import GalleryGraph, both_ways
 from hpcgnn.typing import GlobalIndices
 
-__all__ = ["delaunay", "empty", "grid2d", "grid3d", "grid_edges", "isolated", "path", "star"]
-
 
 def grid2d(shape: tuple[int, int]) -> GalleryGraph:
     """Return the 5-point grid graph of `shape`, nodes in C order."""

@@ -11,8 +11,6 @@ from hpcgnn.console import Progress
 from hpcgnn.storage import EdgeBuilder, Split, StoreHeader, StoreWriter
 from hpcgnn.typing import FloatArray, GlobalIndices
 
-__all__ = ["NODE_CHUNK", "RandomNodes", "write_streamed"]
-
 NODE_CHUNK = 1 << 14
 """Nodes of one block; part of the definition of a graph, as each block has its own stream."""
 
@@ -34,9 +32,7 @@ class RandomNodes:
     num_classes: int
     seed: int
 
-    def blocks(
-        self,
-    ) -> Iterator[tuple[FloatArray, NDArray[np.int32], NDArray[np.uint8]]]:
+    def blocks(self) -> Iterator[tuple[FloatArray, NDArray[np.int32], NDArray[np.uint8]]]:
         """Yield (features, labels, split) of consecutive nodes."""
         for start in range(0, self.num_nodes, NODE_CHUNK):
             rows = min(NODE_CHUNK, self.num_nodes - start)

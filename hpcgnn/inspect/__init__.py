@@ -4,7 +4,34 @@
 Nothing here runs MPI, and nothing is changed.
 """
 
-from hpcgnn.inspect.kinds import inspect_path
-from hpcgnn.inspect.volume import exchange_volume
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import InputError
+from hpcgnn.inspect.runs import STATE_FILE, describe_checkpoint, describe_run
+from hpcgnn.inspect.stores import describe_programs, describe_store, exchange_volume
+from hpcgnn.storage import is_instance_store
 
 __all__ = ["exchange_volume", "inspect_path"]
+
+RUN_MEMBERS = ("config.toml", "metrics.jsonl", "summary.json", "checkpoints")
+
+
+def inspect_path(path: Path, *, verify: bool = False, quiet: bool = False) -> dict[str, Any]:
+    """Return what `path` holds as JSON values; key ``kind`` is store, programs, checkpoint or run.
+
+    `verify` reads everything that has a checksum and compares; `quiet` shows no progress. Raises
+    `InputError` for a path that is none of these and `StorageFormatError` for damage.
+    """
+    if not path.is_dir():
+        if is_instance_store(path):
+            return describe_programs(path, verify=verify, quiet=quiet)
+        return describe_store(path, verify=verify, quiet=quiet)
+    if (path / STATE_FILE).exists():
+        return describe_checkpoint(path, verify=verify)
+    if any((path / name).exists() for name in RUN_MEMBERS):
+        return describe_run(path, verify=verify)
+    raise InputError(
+        f"{path}: is a directory without {STATE_FILE} and without any of "
+        f"{', '.join(RUN_MEMBERS)}; name a store, a checkpoint or a run directory"
+    )

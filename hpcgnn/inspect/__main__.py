@@ -3,20 +3,16 @@
 import argparse
 from pathlib import Path
 
-from hpcgnn.console import print_json, run_command
+from hpcgnn.console import comma_separated, command_parser, print_json, run_command
 from hpcgnn.errors import InputError
-from hpcgnn.inspect.kinds import inspect_path
+from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.show import show
-from hpcgnn.inspect.volume import exchange_volume
 from hpcgnn.partition import EXCHANGES
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's argument parser."""
-    cli = argparse.ArgumentParser(
-        prog="python -m hpcgnn.inspect",
-        description="Print what a store, a checkpoint or a run directory holds.",
-    )
+    cli = command_parser("inspect", "Print what a store, a checkpoint or a run directory holds.")
     cli.add_argument("path", type=Path, metavar="PATH", help="store, checkpoint or run directory")
     cli.add_argument("--json", action="store_true", help="print one JSON object, in full")
     cli.add_argument(
@@ -35,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument(
         "--relations",
-        type=lambda text: tuple(text.split(",")),
+        type=comma_separated,
         default=(),
         metavar="A,B",
         help="with --exchange: the relations that training uses (default: all)",
@@ -56,19 +52,14 @@ def main() -> None:
     else:
         if options.verify:
             raise InputError("--verify and --exchange are two questions; ask them one by one")
-        volume = exchange_volume(
+        found = {"kind": "exchange", "path": str(options.path), "exchange": options.exchange}
+        found |= exchange_volume(
             options.path,
             options.ranks,
             options.relations,
             undirected=options.undirected,
             exchange=options.exchange,
         )
-        found = {
-            "kind": "exchange",
-            "path": str(options.path),
-            "exchange": options.exchange,
-            **volume,
-        }
     if options.json:
         print_json(found)
     else:

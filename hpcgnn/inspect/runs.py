@@ -12,8 +12,6 @@ from safetensors import SafetensorError, safe_open
 
 from hpcgnn.errors import StorageFormatError
 
-__all__ = ["STATE_FILE", "describe_checkpoint", "describe_run"]
-
 STATE_FILE = "state.json"
 READ_BYTES = 1 << 24
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpcgnn.console import print_table
-
-__all__ = ["show"]
+from hpcgnn.storage import DEFAULT_SPLIT
 
 LONGEST_TEXT = 120
 MANY_CLASSES = 20
@@ -75,7 +74,12 @@ def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     split, parts = found["split"], found["parts"]
     yield "features", "by node type" if found["node_types"] else features_text(found["features"])
     yield "classes", classes_text(found)
-    yield "split", ", ".join(f"{k} {v}" for k, v in split.items()) if split else "none"
+    first = next(iter(found["splits"]), "")
+    title = "split" if first in ("", DEFAULT_SPLIT) else f"split {first}"
+    yield title, ", ".join(f"{k} {v}" for k, v in split.items()) if split else "none"
+    for name, sizes in list(found["splits"].items())[1:]:
+        yield f"split {name}", ", ".join(f"{k} {v}" for k, v in sizes.items())
+    yield "names of nodes", "yes" if found["named_nodes"] else "no"
     yield "parts", parts["count"]
     for name in ("rows", "edges"):
         yield f"{name} of a part", f"{parts[name]['min']} to {parts[name]['max']}"

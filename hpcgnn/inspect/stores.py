@@ -1,5 +1,9 @@
-"""What a store holds: one pass over offsets, columns, labels and split, in bounded pieces."""
+"""What a store holds, of one graph or of program graphs, and what ranks would exchange over it.
 
+One pass over offsets, columns, labels and split, in bounded pieces.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,21 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.console import Progress
-from hpcgnn.storage import GraphStore, Split
-from hpcgnn.typing import Offsets
-
-__all__ = ["describe_store"]
+from hpcgnn.errors import InputError
+from hpcgnn.partition import Exchange, measure, read_pattern
+from hpcgnn.partition import exchange_volume as rows_moved
+from hpcgnn.storage import GraphStore, InstanceSplit, InstanceStore, Split, assign_parts
+from hpcgnn.typing import Array, Offsets
 
 PIECE_EDGES = 1 << 22
 PIECE_NODES = 1 << 20
+
+BANDS = (128, 256, 512, 1024)
+"""The bandwidths of the dense-hardware paper's Figure 1."""
+
+_QUANTILES = (10, 25, 50, 75, 90, 99)
 
 
 def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
     """Return the contents of a store; memory is a few numbers a node."""
     with GraphStore.open(path) as store:
         if verify:
-            with Progress("verifying", store.num_bytes, "bytes", quiet=quiet) as progress:
-                store.verify(progress.advance)
+            verify_store(store, quiet)
         degrees = np.zeros(store.num_nodes, np.int64)
         touched = np.zeros(store.num_nodes, np.bool_)
         relations = [describe_relation(store, name, degrees, touched) for name in store.relations]
@@ -49,10 +58,18 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
             ],
             "multi_label": store.multi_label,
             **describe_nodes(store),
+            "named_nodes": store.has_names,
+            "splits": {name: describe_split(store, name) for name in store.splits},
             "parts": describe_parts(store, degrees),
             "partition": store.partition_info,
             "provenance": store.provenance,
         }
+
+
+def verify_store(store: GraphStore | InstanceStore, quiet: bool) -> None:
+    """Compare everything with its checksums; raises `StorageFormatError`."""
+    with Progress("verifying", store.num_bytes, "bytes", quiet=quiet) as progress:
+        store.verify(progress.advance)
 
 
 def describe_relation(
@@ -93,29 +110,34 @@ def describe_features(store: GraphStore) -> dict[str, Any] | None:
 def describe_nodes(store: GraphStore) -> dict[str, Any]:
     """Return how many nodes each class and each split has; None for what the store lacks."""
     classes = np.zeros(store.num_classes, np.int64)
-    splits = np.zeros(len(Split), np.int64)
     unlabelled = 0
     for start in range(0, store.num_nodes, PIECE_NODES):
         stop = min(start + PIECE_NODES, store.num_nodes)
-        labels, split = store.read_labels(start, stop), store.read_split(start, stop)
+        labels = store.read_labels(start, stop)
         if labels is not None and labels.ndim == 2:
             classes += labels.sum(axis=0, dtype=np.int64)
             unlabelled += int(np.count_nonzero(~labels.any(axis=1)))
         elif labels is not None:
             classes += np.bincount(labels[labels >= 0], minlength=store.num_classes)
             unlabelled += int(np.count_nonzero(labels < 0))
-        if split is not None:
-            splits += np.bincount(split, minlength=len(Split))
     names = store.class_names or tuple(str(number) for number in range(store.num_classes))
     return {
         "classes": [
             {"name": name, "nodes": int(count)} for name, count in zip(names, classes, strict=True)
         ],
         "unlabelled_nodes": unlabelled if store.has_labels else None,
-        "split": {each.name.lower(): int(splits[each]) for each in Split}
-        if store.has_split
-        else None,
+        "split": describe_split(store) if store.has_split else None,
     }
+
+
+def describe_split(store: GraphStore, name: str = "") -> dict[str, int]:
+    """Return how many nodes each set of a split has."""
+    counts = np.zeros(len(Split), np.int64)
+    for start in range(0, store.num_nodes, PIECE_NODES):
+        split = store.read_split(start, min(start + PIECE_NODES, store.num_nodes), name)
+        assert split is not None
+        counts += np.bincount(split, minlength=len(Split))
+    return {each.name.lower(): int(counts[each]) for each in Split}
 
 
 def describe_parts(store: GraphStore, degrees: Offsets) -> dict[str, Any]:
@@ -138,4 +160,106 @@ def describe_parts(store: GraphStore, degrees: Offsets) -> dict[str, Any]:
             "max": int(edges.max()),
             "imbalance": float(max(shares.max() - 1, 0)),
         },
+    }
+
+
+def describe_programs(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
+    """Return the contents of a store of program graphs; reads the index and candidates, or all."""
+    with InstanceStore.open(path) as store:
+        if verify:
+            verify_store(store, quiet)
+        graphs, header = store.graphs, store.header
+        return {
+            "kind": "programs",
+            "path": str(path),
+            "name": header.name,
+            "fingerprint": store.fingerprint,
+            "verified": verify,
+            "bytes_on_disk": path.stat().st_size,
+            "num_graphs": len(store),
+            "num_nodes": int(graphs["num_nodes"].sum(dtype=np.int64)),
+            "num_edges": int(graphs["num_edges"].sum(dtype=np.int64)),
+            "num_files": len(np.unique(graphs["file"])),
+            "edge_types": list(header.edge_names),
+            "num_buckets": header.num_buckets,
+            "steps": header.steps,
+            "splits": [_split(store, split) for split in InstanceSplit],
+            "distributions": {
+                "nodes before reduction": _distribution(graphs["original_nodes"]),
+                "nodes": _distribution(graphs["num_nodes"]),
+                "bandwidth": _distribution(graphs["bandwidth"]),
+                "nodes / bandwidth": _distribution(
+                    graphs["num_nodes"] / np.maximum(graphs["bandwidth"], 1)
+                ),
+                "candidates": _distribution(graphs["num_candidates"]),
+            },
+            "below": {str(band): _share(graphs["bandwidth"] < band) for band in BANDS},
+            "provenance": header.provenance,
+        }
+
+
+def _split(store: InstanceStore, split: InstanceSplit) -> dict[str, Any]:
+    low, high = store.split_range(split)
+    graphs, candidates = store.graphs[low:high], store.candidates(low, high)
+    guesses = {
+        "chance": np.zeros(len(candidates)),
+        "most_used": candidates["num_uses"],
+        "least_used": -candidates["num_uses"],
+        "nearest": -candidates["distance"],
+    }
+    found = {name: _right(values, graphs) for name, values in guesses.items()}
+    return {"name": split.name.lower(), "graphs": high - low, **found}
+
+
+def _right(values: Array, graphs: Array) -> float | None:
+    """Return how often a candidate of the largest value is right, drawn among equals."""
+    if not len(graphs):
+        return None
+    counts = graphs["num_candidates"]
+    firsts = np.cumsum(counts) - counts
+    largest = values == np.repeat(np.maximum.reduceat(values, firsts), counts)
+    drawn = largest[firsts + graphs["label"]] / np.add.reduceat(largest.astype(np.int64), firsts)
+    return float(drawn.mean())
+
+
+def _share(mask: Array) -> float | None:
+    return float(mask.mean()) if mask.size else None
+
+
+def _distribution(values: Array) -> dict[str, float]:
+    if not values.size:
+        return {}
+    found = {f"p{q}": float(np.percentile(values, q)) for q in _QUANTILES}
+    return {"mean": float(values.mean()), **found, "max": float(values.max())}
+
+
+def exchange_volume(
+    path: Path,
+    ranks: int | None = None,
+    relations: Sequence[str] = (),
+    *,
+    undirected: bool = False,
+    exchange: Exchange = "aware",
+) -> dict[str, int | float]:
+    """Return the rows that `exchange` moves in one aggregation, in the store's own partition.
+
+    Ranks (None: one a part) own consecutive parts, as in training; `relations` (none named: all)
+    and `undirected` mean what graph.relations and graph.undirected mean there. ``lower_bound`` is a
+    total that no exchange goes below. Raises `InputError` for more ranks than parts or an unknown
+    relation.
+    """
+    with GraphStore.open(path) as store:
+        count = store.num_parts if ranks is None else ranks
+        if count < 1:
+            raise InputError(f"--ranks {count}: at least 1 rank is needed")
+        graph = read_pattern(store, relations, undirected)
+        edges = store.part_edges(tuple(relations) or None)
+        rows = np.diff(assign_parts(store.row_starts, edges, count))
+    owner = np.repeat(np.arange(count, dtype=np.int32), rows)
+    metrics = measure(graph, owner, count)
+    return {
+        "ranks": count,
+        **rows_moved(graph, owner, count, exchange),
+        "edge_cut": metrics.edge_cut,
+        "imbalance": metrics.imbalance,
     }

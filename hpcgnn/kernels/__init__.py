@@ -7,25 +7,37 @@ the others). Results do not depend on the number of threads. Names to know: `spm
 copied. 16-bit floats travel as uint16 views, and ``half`` says which kind they are. The products
 are fastest where rows of the dense operands begin on 64-byte boundaries.
 
+All functions raise TypeError for a wrong dtype or an array that is not C-contiguous, and ValueError
+for shapes that do not match, offsets that decrease and row numbers out of range.
+
 This package imports nothing but NumPy and its own extension.
 """
 
 from hpcgnn.kernels._kernels import available_isas
 from hpcgnn.kernels.attention import (
     attention_backward,
+    attention_backward_rows,
+    attention_delta,
+    attention_finish,
     attention_forward,
+    attention_merge,
     attention_scores,
-)
-from hpcgnn.kernels.attention_arguments import EdgeDropout, WeightDropout
-from hpcgnn.kernels.attention_shared import attention_shared_backward, attention_shared_forward
-from hpcgnn.kernels.attention_state import attention_delta, attention_finish, attention_merge
-from hpcgnn.kernels.attention_v2 import (
-    attention_v2_backward_columns,
-    attention_v2_backward_rows,
-    attention_v2_forward,
+    attention_shared_backward,
+    attention_shared_forward,
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
-from hpcgnn.kernels.dropout import dropout_rows
+from hpcgnn.kernels.operands import (
+    AdditiveScore,
+    Block,
+    Draw,
+    DynamicScore,
+    EdgeDraw,
+    Gradients,
+    Score,
+    SharedMeans,
+    SoftmaxGradient,
+    SoftmaxState,
+)
 from hpcgnn.kernels.pattern import (
     select_csr,
     transpose_csr,
@@ -34,13 +46,22 @@ from hpcgnn.kernels.pattern import (
 )
 from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.reuse import reused_memory
-from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
+from hpcgnn.kernels.rows import dropout_rows, gather_rows, scatter_add_rows
 
 __all__ = [
-    "EdgeDropout",
+    "AdditiveScore",
+    "Block",
+    "Draw",
+    "DynamicScore",
+    "EdgeDraw",
+    "Gradients",
+    "Score",
+    "SharedMeans",
+    "SoftmaxGradient",
+    "SoftmaxState",
     "VertexCover",
-    "WeightDropout",
     "attention_backward",
+    "attention_backward_rows",
     "attention_delta",
     "attention_finish",
     "attention_forward",
@@ -48,9 +69,6 @@ __all__ = [
     "attention_scores",
     "attention_shared_backward",
     "attention_shared_forward",
-    "attention_v2_backward_columns",
-    "attention_v2_backward_rows",
-    "attention_v2_forward",
     "available_isas",
     "dropout_rows",
     "gather_rows",

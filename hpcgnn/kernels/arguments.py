@@ -4,9 +4,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-__all__ = ["DENSE", "Half", "half_name", "require_array"]
+WireFormat: TypeAlias = Literal["bfloat16", "float16"]
+"""What 16-bit floats are; arrays hold their bits as uint16."""
 
-Half: TypeAlias = Literal["bfloat16", "float16"]
 DENSE = ("float32", "float64", "uint16")
 
 
@@ -34,7 +34,7 @@ def require_array(
         raise TypeError(f"{name} is written to but is read-only")
 
 
-def half_name(half: Half | None, *arrays: np.ndarray[Any, Any]) -> str:
+def half_name(half: WireFormat | None, *arrays: np.ndarray[Any, Any]) -> str:
     """Return the name of the 16-bit type, "" when there is none among `arrays`.
 
     Raises

@@ -1,231 +1,310 @@
-"""Attention with logits of two terms (GAT), over the edges of sparse blocks.
+"""Softmax attention over the edges of sparse blocks, on the CPU, and the state of its softmax.
 
-Coefficients are computed on the fly: no tensor of edges exists at any time.
+Coefficients are computed on the fly: no tensor of edges exists at any time. Operands are described
+in `hpcgnn.kernels.operands`. All functions raise TypeError for a wrong dtype or an array that is
+not C-contiguous, and ValueError for shapes that do not match, offsets that decrease, rows or words
+out of range. `threads` are OpenMP threads, 0 = default, and change no bit; `isa` is one of
+`available_isas`, or "auto".
 """
 
-from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, Half, half_name, require_array
-from hpcgnn.kernels.attention_arguments import (
-    EdgeDropout,
-    WeightDropout,
-    check_block,
-    check_floats,
-    native_dropout,
-)
-from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
+import numpy as np
 
-__all__ = ["attention_backward", "attention_forward", "attention_scores"]
+from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
+from hpcgnn.kernels.operands import (
+    AdditiveScore,
+    Block,
+    Draw,
+    DynamicScore,
+    Gradients,
+    Score,
+    SharedMeans,
+    SoftmaxGradient,
+    SoftmaxState,
+    check_words,
+)
+from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 
 def attention_scores(
-    z: Array,
+    values: Array,
     weights: FloatArray,
     source: FloatArray,
     *,
     threads: int = 0,
-    half: Half | None = None,
+    half: WireFormat | None = None,
 ) -> None:
-    """Write ``source[j, h] = <z[j, h, :], weights[h, :]>``, the columns' share of the logits.
+    """Write ``source[j, h] = <values[j, h, :], weights[h, :]>``, the columns' share of logits.
 
     Parameters
     ----------
-    z
-        ``(k, H * D)`` float32, float64, or 16-bit floats as uint16.
-    weights
-        ``(H, D)`` float64 when `z` is, else float32.
+    values, weights
+        (k, H * D) and (H, D), as of `AdditiveScore`.
     source
-        ``(k, H)`` of the dtype of `weights`, overwritten.
-    threads
-        OpenMP threads, 0 = default.
+        (k, H), overwritten.
     half
-        What uint16 `z` holds.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
+        What uint16 values hold.
     """
-    require_array("z", z, 2, DENSE)
-    check_floats(z, weights=weights)
-    check_floats(z, writable=True, source=source)
-    _kernels.attention_scores(z, weights, source, threads, half_name(half, z))
+    require_array("z", values, 2, DENSE)
+    _check_floats(values, weights=weights)
+    _check_floats(values, True, source=source)
+    _kernels.attention_scores(values, weights, source, threads, half_name(half, values))
 
 
 def attention_forward(
-    indptr: Offsets,
-    indices: LocalIndices,
-    z: Array,
-    source: FloatArray,
-    target: FloatArray,
-    top: FloatArray,
-    total: FloatArray,
-    out: FloatArray,
+    block: Block,
+    score: Score,
+    state: SoftmaxState,
+    draw: Draw | None = None,
     *,
-    slope: float,
-    rows: LocalIndices | None = None,
-    dropout: WeightDropout | None = None,
-    edge_dropout: EdgeDropout | None = None,
     threads: int = 0,
-    half: Half | None = None,
     isa: str = "auto",
 ) -> None:
-    """Add the edges of a block to the softmax state of its rows (GAT; SAR paper, section 3.3).
+    """Add the edges of a block to the softmax state of its rows (SAR paper, section 3.3).
 
-    Row i of the block reaches state row ``r = rows[i]``. An edge to column j has, for each head h,
-    the logit ``e = leaky_relu(target[r, h] + source[j, h])`` and adds ``exp(e - top)`` to `total`
-    and ``exp(e - top) * z[j, h, :]`` to `out`, after both are scaled to the new maximum `top`.
-
-    Parameters
-    ----------
-    indptr, indices
-        ``(m + 1,)`` int64, ``(nnz,)`` int32 rows of `z`; not checked here, see `validate_csr`.
-    z
-        ``(k, H * D)`` values, a head after the other: float32, float64, or 16-bit floats as uint16.
-        The other arrays are float64 when `z` is, else float32.
-    source
-        ``(k, H)`` share of the logits of each column.
-    target
-        ``(R, H)`` share of the logits of each row of the state.
-    top, total, out
-        ``(R, H)``, ``(R, H)``, ``(R, H * D)``: the state, updated. It begins with top = -inf and
-        total = 0; `out` is not read where top is -inf.
-    slope
-        Of the leaky rectifier for negative arguments.
-    rows
-        ``(m,)`` int32 in ``[0, R)`` without repeats; None = row i, and then R = m.
-    dropout
-        ``(word, p, row_ids, column_ids)``: drop each weight of each head with probability p and
-        divide the others by ``1 - p``. Dropped weights still count in `total`. Which ones is a
-        function of word, ``row_ids[i]``, ``column_ids[j]`` and h alone; row_ids ``(m,)`` and
-        column_ids ``(k,)`` are int64.
-    edge_dropout
-        ``(word, p)``: leave out each edge, with all its heads, before the softmax. Takes the names
-        of `dropout`, whose p may be 0.
-    threads
-        OpenMP threads, 0 = default. The result is the same for any number.
-    half
-        What uint16 `z` holds.
-    isa
-        Instruction set, one of `available_isas`, or "auto".
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, offsets that decrease, `rows` out of range.
+    For the logit e of an edge and head, adds ``exp(e - top)`` to `total` and ``exp(e - top) *
+    values[j, h, :]`` to `out`, after both are scaled to the new maximum `top`. `out` is not read
+    where `top` is -inf.
     """
-    check_block(indptr, indices, z, rows)
-    check_floats(z, source=source, target=target)
-    check_floats(z, writable=True, top=top, total=total, out=out)
-    _kernels.attention_forward(
-        indptr,
-        indices,
-        z,
-        source,
-        target,
-        top,
-        total,
-        out,
-        slope,
-        rows,
-        native_dropout(dropout, edge_dropout),
-        threads,
-        half_name(half, z),
-        isa,
-    )
+    _check_edges(block, score, draw)
+    _check_floats(score.values, False, **score.terms)
+    _check_floats(score.values, True, top=state.top, total=state.total, out=state.out)
+    forward = getattr(_kernels, f"{score.kind}_forward")
+    forward(block, score, state, draw, half_name(score.half, score.values), threads, isa)
 
 
 def attention_backward(
-    indptr: Offsets,
-    indices: LocalIndices,
-    z: Array,
-    source: FloatArray,
-    target: FloatArray,
-    lse: FloatArray,
-    grad: FloatArray,
-    delta: FloatArray,
-    dz: FloatArray,
-    dsource: FloatArray,
-    dtarget: FloatArray,
+    transposed: Block,
+    score: Score,
+    saved: SoftmaxGradient,
+    gradients: Gradients,
+    draw: Draw | None = None,
     *,
-    slope: float,
-    rows: LocalIndices | None = None,
-    weights: FloatArray | None = None,
-    dweights: FloatArray | None = None,
-    dropout: WeightDropout | None = None,
-    edge_dropout: EdgeDropout | None = None,
     threads: int = 0,
-    half: Half | None = None,
     isa: str = "auto",
 ) -> None:
-    """Add the gradients of z, source and target that flow through the edges of a block.
+    """Add the gradients that a walk over the columns of a block gives.
 
     With ``alpha = exp(e - lse)`` computed again for each edge and head, and ``mask`` 0 or
-    ``1 / (1 - p)`` by `dropout`: dz gains ``alpha * mask * grad``, and the logit before the
-    rectifier has the gradient ``alpha * (mask * <grad, z> - delta) * leaky_relu'``, which dsource
-    and dtarget gain.
+    ``1 / (1 - p)`` by `draw`: values gain ``alpha * mask * grad``, and the logit has the gradient
+    ``alpha * (mask * <grad, z> - delta)``, which goes on through the score: of additive scores to
+    all their operands, of dynamic ones to the values alone (see `attention_backward_rows`).
 
     Parameters
     ----------
-    indptr, indices
-        The *transpose* of the pattern of `attention_forward`, as `transpose_csr` gives it:
-        ``(k + 1,)`` int64, ``(nnz,)`` int32 rows of the block (checked).
-    z, source, target, slope, rows, dropout, edge_dropout
-        As in `attention_forward`; row_ids still name rows of the block, column_ids rows of `z`.
-    lse
-        ``(R, H)`` what `attention_finish` left in `top`.
-    grad
-        ``(R, H * D)`` gradient of the finished `out`.
-    delta
-        ``(R, H)`` from `attention_delta`.
-    dz, dsource, dtarget
-        ``(k, H * D)``, ``(k, H)``, ``(R, H)``: added to.
-    weights, dweights
-        ``(H, D)`` where source is ``attention_scores(z, weights)``: the gradient of source then
-        goes on into dz and into dweights, while z and dz are in cache. None: source is an operand
-        of its own.
-    threads
-        OpenMP threads, 0 = default. The result is the same for any number; at most 32 are used.
-    half
-        What uint16 `z` holds.
-    isa
-        Instruction set, one of `available_isas`, or "auto".
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, offsets that decrease, `indices` or `rows` out of range.
+    transposed
+        The *transpose* of the pattern, k rows as `transpose_csr` gives them (checked for additive
+        scores); its `rows` and the ids of `draw` are still those of the block.
     """
-    check_block(indptr, indices, z, rows)
-    check_floats(z, source=source, target=target, lse=lse, grad=grad, delta=delta)
-    check_floats(z, writable=True, dz=dz, dsource=dsource, dtarget=dtarget)
-    if weights is not None:
-        check_floats(z, weights=weights)
-    if dweights is not None:
-        check_floats(z, writable=True, dweights=dweights)
-    _kernels.attention_backward(
-        indptr,
-        indices,
-        z,
-        source,
-        target,
-        lse,
-        grad,
-        delta,
-        dz,
-        dsource,
-        dtarget,
-        slope,
-        rows,
-        weights,
-        dweights,
-        native_dropout(dropout, edge_dropout),
-        threads,
-        half_name(half, z),
-        isa,
-    )
+    written = {"dz": gradients.values}
+    if score.kind == "additive":
+        written |= {"dsource": gradients.source, "dtarget": gradients.targets}
+    _check_backward(transposed, score, saved, draw, written)
+    backward = getattr(_kernels, f"{score.kind}_backward")
+    kind = half_name(score.half, score.values)
+    backward(transposed, score, saved, gradients, draw, kind, threads, isa)
+
+
+def attention_backward_rows(
+    block: Block,
+    score: DynamicScore,
+    saved: SoftmaxGradient,
+    gradients: Gradients,
+    draw: Draw | None = None,
+    *,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Add the gradients of target and vector, which a walk over the rows of a block gives."""
+    written = {"dtarget": gradients.targets, "dvector": gradients.weights}
+    _check_backward(block, score, saved, draw, written)
+    kind = half_name(score.half, score.values)
+    _kernels.dynamic_backward_rows(block, score, saved, gradients, draw, kind, threads, isa)
+
+
+def attention_shared_forward(
+    block: Block,
+    score: AdditiveScore,
+    means: SharedMeans,
+    draw: Draw | None = None,
+    *,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write the means of the rows of x, `score.values`, that each row attends to, for each head.
+
+    A row of x is read from memory once for all heads, up to eight.
+
+    Parameters
+    ----------
+    block
+        All edges of some rows: the offsets may begin and end anywhere inside of `indices`, which
+        are checked.
+    means
+        `mean` and `lse` are overwritten.
+    """
+    _check_shared(block, score, means, draw, writable=True)
+    _kernels.shared_forward(block, score, means, draw, threads, isa)
+
+
+def attention_shared_backward(
+    block: Block,
+    score: AdditiveScore,
+    means: SharedMeans,
+    gradients: Gradients,
+    draw: Draw | None = None,
+    *,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Add the gradients of x, source and target that flow through the edges of some rows.
+
+    That of x goes through the means alone, not through the source.
+    """
+    _check_shared(block, score, means, draw)
+    dtype = (score.values.dtype.name,)
+    require_array("grad", means.grad, 3, dtype)
+    require_array("dsource", gradients.source, 3, dtype, writable=True)
+    require_array("dtarget", gradients.targets, 2, dtype, writable=True)
+    if gradients.values is not None:
+        require_array("dx", gradients.values, 2, dtype, writable=True)
+    _kernels.shared_backward(block, score, means, gradients, draw, threads, isa)
+
+
+def attention_merge(
+    rows: LocalIndices | None, other: SoftmaxState, state: SoftmaxState, *, threads: int = 0
+) -> None:
+    """Merge the state of other edges of the same rows: exact, in any order.
+
+    Parameters
+    ----------
+    rows
+        (m,) int32, the row of `state` that each row of `other` joins, without repeats; None: row i.
+    """
+    if rows is not None:
+        require_array("rows", rows, 1, ("int32",))
+    out = state.out
+    _check_floats(out, other_top=other.top, other_total=other.total, other_out=other.out)
+    _check_floats(out, True, top=state.top, total=state.total, out=out)
+    theirs = other.top, other.total, other.out
+    _kernels.attention_merge(rows, *theirs, state.top, state.total, out, threads)
+
+
+def attention_finish(
+    state: SoftmaxState,
+    *,
+    into: FloatArray | None = None,
+    bias: FloatArray | None = None,
+    threads: int = 0,
+) -> None:
+    """Turn a state into the result, ``out / total + bias``; `top` becomes ``log(sum(exp(e)))``.
+
+    Rows without edges get the bias alone, and -inf in `top`.
+
+    Parameters
+    ----------
+    into
+        (R, H * D), overwritten, perhaps columns of a wider matrix; None: `out` itself.
+    bias
+        (H * D,); None: nothing.
+    """
+    top, total, out = state.top, state.total, state.out
+    _check_floats(out, total=total)
+    _check_floats(out, True, top=top, out=out)
+    if into is not None:
+        _check_pitched(out, writable=True, into=into)
+    if bias is not None:
+        require_array("bias", bias, 1, (out.dtype.name,))
+    _kernels.attention_finish(top, total, out, into, bias, threads)
+
+
+def attention_delta(
+    grad: FloatArray,
+    out: FloatArray,
+    delta: FloatArray,
+    *,
+    bias: FloatArray | None = None,
+    copy: FloatArray | None = None,
+    threads: int = 0,
+) -> None:
+    """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>`` for a `SoftmaxGradient`.
+
+    Parameters
+    ----------
+    grad, out
+        (R, H * D): the finished `out` and its gradient, perhaps columns of wider matrices.
+    delta
+        (R, H), overwritten.
+    bias
+        (H * D,) that `out` has in it, and is subtracted here; None: nothing.
+    copy
+        (R, H * D) that takes a copy of `grad`; None: no copy.
+    """
+    _check_pitched(out, grad=grad, out=out)
+    _check_floats(out, True, delta=delta)
+    if copy is not None:
+        _check_floats(out, True, copy=copy)
+    if bias is not None:
+        require_array("bias", bias, 1, (out.dtype.name,))
+    _kernels.attention_delta(grad, out, bias, delta, copy, threads)
+
+
+def _check_edges(block: Block, score: Score, draw: Draw | None) -> None:
+    require_array("indptr", block.indptr, 1, ("int64",))
+    require_array("indices", block.indices, 1, ("int32",))
+    require_array("z", score.values, 2, DENSE)
+    if block.rows is not None:
+        require_array("rows", block.rows, 1, ("int32",))
+    if draw is not None:
+        require_array("row_ids", draw.row_ids, 1, ("int64",))
+        require_array("column_ids", draw.column_ids, 1, ("int64",))
+        check_words(draw)
+
+
+def _check_backward(
+    block: Block,
+    score: Score,
+    saved: SoftmaxGradient,
+    draw: Draw | None,
+    written: dict[str, FloatArray | None],
+) -> None:
+    _check_edges(block, score, draw)
+    _check_floats(score.values, False, **score.terms)
+    _check_floats(score.values, lse=saved.lse, grad=saved.grad, delta=saved.delta)
+    _check_floats(score.values, True, **written)
+
+
+def _check_shared(
+    block: Block,
+    score: AdditiveScore,
+    means: SharedMeans,
+    draw: Draw | None,
+    *,
+    writable: bool = False,
+) -> None:
+    _check_edges(block, score, draw)
+    require_array("x", score.values, 2, ("float32", "float64"))
+    _check_floats(score.values, False, **score.terms)
+    _check_floats(score.values, writable, lse=means.lse)
+    require_array("mean", means.mean, 3, (score.values.dtype.name,), writable=writable)
+
+
+def _check_floats(like: Array, writable: bool = False, /, **arrays: FloatArray | None) -> None:
+    """Raise unless `arrays` are matrices, float64 when `like` is, else float32."""
+    dtypes = ("float64",) if like.dtype == np.float64 else ("float32",)
+    for name, array in arrays.items():
+        require_array(name, array, 2, dtypes, writable=writable)
+
+
+def _check_pitched(like: Array, *, writable: bool = False, **arrays: FloatArray) -> None:
+    """Raise like `_check_floats`, but allow columns of a wider C-contiguous matrix."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.ndim != 2 or array.size == 0:
+            _check_floats(like, writable, **{name: array})
+            continue
+        if array.dtype != (np.float64 if like.dtype == np.float64 else np.float32):
+            raise TypeError(f"{name} must be of the dtype of sums, not {array.dtype}")
+        if array.strides[1] != array.itemsize and array.shape[1] > 1:
+            raise TypeError(f"the columns of {name} must lie side by side")
+        if writable and not array.flags.writeable:
+            raise TypeError(f"{name} is written to but is read-only")

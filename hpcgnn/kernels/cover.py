@@ -6,8 +6,6 @@ from hpcgnn.kernels import _kernels
 from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import LocalIndices, Mask, Offsets
 
-__all__ = ["VertexCover", "vertex_cover"]
-
 # Random blocks of this many entries took 2 to 10 s of one core; R-MAT blocks take far less.
 EXACT_LIMIT = 1 << 24
 

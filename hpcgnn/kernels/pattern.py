@@ -6,8 +6,6 @@ from hpcgnn.kernels import _kernels
 from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
-__all__ = ["select_csr", "transpose_csr", "transpose_values_symmetric", "validate_csr"]
-
 
 def validate_csr(
     indptr: Offsets, indices: LocalIndices, num_columns: int, *, sorted_columns: bool = True

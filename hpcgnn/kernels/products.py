@@ -3,10 +3,8 @@
 import numpy as np
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, Half, half_name, require_array
+from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
-
-__all__ = ["spmm", "spmm_transpose"]
 
 
 def spmm(
@@ -20,7 +18,7 @@ def spmm(
     accumulate: bool = False,
     mean: bool = False,
     threads: int = 0,
-    half: Half | None = None,
+    half: WireFormat | None = None,
     isa: str = "auto",
 ) -> None:
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
@@ -52,34 +50,10 @@ def spmm(
         Add to `out` instead of overwriting it.
     mean
         Divide each sum by the row's number of non-zeros; a row without any gives zero.
-    threads
-        OpenMP threads, 0 = default. The result is the same for any number.
-    half
-        What uint16 operands hold.
-    isa
-        Instruction set, one of `available_isas`, or "auto".
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, offsets that decrease, or `rows` out of range.
     """
     _check(indptr, indices, values, x, out, rows)
-    _kernels.spmm(
-        indptr,
-        indices,
-        values,
-        x,
-        out,
-        rows,
-        accumulate,
-        mean,
-        threads,
-        half_name(half, x, out),
-        isa,
-    )
+    matrix, kind = (indptr, indices, values), half_name(half, x, out)
+    _kernels.spmm(*matrix, x, out, rows, accumulate, mean, threads, kind, isa)
 
 
 def spmm_transpose(
@@ -93,7 +67,7 @@ def spmm_transpose(
     accumulate: bool = False,
     mean: bool = False,
     threads: int = 0,
-    half: Half | None = None,
+    half: WireFormat | None = None,
     isa: str = "auto",
 ) -> None:
     """Multiply with the transpose: ``out[indices[e]] (+)= values[e] * x[rows[i]]``.
@@ -113,39 +87,14 @@ def spmm_transpose(
         ``(k, w)`` float64 when `x` is, else float32.
     rows
         ``(m,)`` int32, the row of `x` of each row of the matrix; None = row i.
-    accumulate
-        Add to `out` instead of overwriting it.
     mean
         Count each non-zero of row i with 1 / its number of non-zeros.
     threads
-        OpenMP threads, 0 = default; at most one per 64 bytes of a row of `out` is used. The result
-        is the same for any number.
-    half
-        What uint16 operands hold.
-    isa
-        Instruction set, one of `available_isas`, or "auto".
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, offsets that decrease, `indices` or `rows` out of range.
+        At most one per 64 bytes of a row of `out` is used.
     """
     _check(indptr, indices, values, x, out, rows)
-    _kernels.spmm_transpose(
-        indptr,
-        indices,
-        values,
-        x,
-        out,
-        rows,
-        accumulate,
-        mean,
-        threads,
-        half_name(half, x, out),
-        isa,
-    )
+    matrix, kind = (indptr, indices, values), half_name(half, x, out)
+    _kernels.spmm_transpose(*matrix, x, out, rows, accumulate, mean, threads, kind, isa)
 
 
 def _check(

@@ -15,8 +15,6 @@ from numpy.typing import DTypeLike
 
 from hpcgnn.typing import Array
 
-__all__ = ["empty", "reused_memory"]
-
 _LEAST_BYTES = 1 << 18
 """Smaller arrays are left to the allocator, which reuses memory of such sizes itself."""
 _MOST_WASTE = 1.25
@@ -84,8 +82,6 @@ _reuse: ContextVar[_Reuse | None] = ContextVar("reuse", default=None)
 def reused_memory() -> Iterator[None]:
     """Let results lie in the memory of results that are gone, until the context ends.
 
-    Not collective.
-
     What is still in use at the end stays valid. Threads that start inside do not take part.
     """
     mine = _Reuse()
@@ -98,9 +94,6 @@ def reused_memory() -> Iterator[None]:
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return an uninitialised C-contiguous array, on huge pages where it is large.
-
-    Not collective.
-    """
+    """Return an uninitialised C-contiguous array, on huge pages where it is large."""
     reuse = _reuse.get()
     return np.empty(shape, dtype) if reuse is None else reuse.empty(shape, np.dtype(dtype))

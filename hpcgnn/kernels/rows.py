@@ -1,10 +1,8 @@
-"""Packing and unpacking of rows for exchanges."""
+"""Packing and unpacking of rows for exchanges, and dropout whose mask depends on names."""
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, Half, half_name, require_array
-from hpcgnn.typing import Array, LocalIndices
-
-__all__ = ["gather_rows", "scatter_add_rows"]
+from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 
 def gather_rows(
@@ -13,7 +11,7 @@ def gather_rows(
     out: Array,
     *,
     threads: int = 0,
-    half: Half | None = None,
+    half: WireFormat | None = None,
     isa: str = "auto",
 ) -> None:
     """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
@@ -27,19 +25,8 @@ def gather_rows(
     out
         ``(m, w)``; the dtype of `x`, or uint16 beside float32 (rounds to nearest even) or the
         reverse (widens). Must not overlap `x`.
-    threads
-        OpenMP threads, 0 = default.
     half
         What uint16 operands hold; not needed when both are uint16.
-    isa
-        Instruction set of the conversion, one of `available_isas`, or "auto".
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, or `rows` out of range.
     """
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, DENSE, writable=True)
@@ -55,7 +42,7 @@ def scatter_add_rows(
     out: Array,
     *,
     threads: int = 0,
-    half: Half | None = None,
+    half: WireFormat | None = None,
     isa: str = "auto",
 ) -> None:
     """Add rows: ``out[rows[i]] += src[i]``, in ascending i for each row of `out`.
@@ -71,21 +58,43 @@ def scatter_add_rows(
     out
         ``(k, w)``; the dtype of `src`, or float32 beside a 16-bit type. A 16-bit `out` is rounded
         after each addition, so prefer float32 where rows repeat. Must not overlap `src`.
-    threads
-        OpenMP threads, 0 = default.
-    half
-        What uint16 operands hold.
-    isa
-        Instruction set, one of `available_isas`, or "auto".
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, or `rows` out of range.
     """
     require_array("src", src, 2, DENSE)
     require_array("rows", rows, 1, ("int32",))
     require_array("out", out, 2, DENSE, writable=True)
     _kernels.scatter_add_rows(src, rows, out, threads, half_name(half, src, out), isa)
+
+
+def dropout_rows(
+    x: FloatArray,
+    row_ids: GlobalIndices,
+    key: int,
+    p: float,
+    out: FloatArray,
+    *,
+    threads: int = 0,
+) -> None:
+    """Zero each element with probability p and divide the others by ``1 - p``.
+
+    Whether element (i, c) survives depends only on `key`, ``row_ids[i]`` and c: the same at any
+    number of ranks and threads, in float32 and float64, and again for the gradient.
+
+    Parameters
+    ----------
+    x
+        ``(m, w)`` float32 or float64.
+    row_ids
+        ``(m,)`` int64 global names of the rows.
+    key
+        In ``[0, 2**64)``; another one for each layer and step.
+    p
+        In [0, 1]; 0 copies, 1 zeroes everything. Exact to ``2**-32``.
+    out
+        The shape and dtype of `x`; may be `x` itself.
+    """
+    require_array("x", x, 2, ("float32", "float64"))
+    require_array("row_ids", row_ids, 1, ("int64",))
+    require_array("out", out, 2, (x.dtype.name,), writable=True)
+    if not 0 <= key < 1 << 64:
+        raise ValueError(f"key must be in [0, 2**64), not {key}")
+    _kernels.dropout_rows(x, row_ids, key, p, out, threads)

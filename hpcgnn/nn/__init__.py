@@ -8,33 +8,36 @@ from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
 from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
-from hpcgnn.nn.ggnn import GGNN, GGNNShape, candidate_loss, make_ggnn
-from hpcgnn.nn.ggnn_propagators import (
+from hpcgnn.nn.ggnn import (
+    GGNN,
     PROPAGATORS,
+    GGNNShape,
     Propagator,
     PropagatorName,
+    candidate_loss,
+    make_ggnn,
     make_propagator,
 )
 from hpcgnn.nn.gin import GIN
+from hpcgnn.nn.layered import LayeredModel, xavier_linear
+from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, make_link_model
 from hpcgnn.nn.losses import multi_label_loss, single_label_loss
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import (
-    REVERSED,
-    WITH_SELF_LOOPS,
-    Aggregations,
+    ACTIVATIONS,
+    JUMPING,
     GraphView,
     LayerView,
     Model,
+    ModelShape,
     NodeModel,
     TrainableModule,
 )
+from hpcgnn.nn.node_types import InputLayers, NodeFeatures, TypedModel, TypedRows, tensors_of
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
-from hpcgnn.nn.registry import MODELS, make_model
+from hpcgnn.nn.registry import MODELS, find_model, make_model
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
-from hpcgnn.nn.shape import ACTIVATIONS, JUMPING, ModelShape
-from hpcgnn.nn.typed_model import InputLayers, TypedModel
-from hpcgnn.nn.typed_rows import NodeFeatures, TypedRows, tensors_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -44,13 +47,12 @@ __all__ = [
     "GGNN",
     "GIN",
     "JUMPING",
+    "LINK_LOSSES",
     "MODELS",
     "NORMS",
     "PROPAGATORS",
-    "REVERSED",
     "RGCN",
-    "WITH_SELF_LOOPS",
-    "Aggregations",
+    "SCORERS",
     "BatchNorm",
     "CorrectAndSmooth",
     "GATv2",
@@ -61,6 +63,8 @@ __all__ = [
     "InputLayers",
     "LayerNorm",
     "LayerView",
+    "LayeredModel",
+    "LinkModel",
     "MixHop",
     "Model",
     "ModelShape",
@@ -74,11 +78,14 @@ __all__ = [
     "TypedModel",
     "TypedRows",
     "candidate_loss",
+    "find_model",
     "make_ggnn",
+    "make_link_model",
     "make_model",
     "make_norm",
     "make_propagator",
     "multi_label_loss",
     "single_label_loss",
     "tensors_of",
+    "xavier_linear",
 ]

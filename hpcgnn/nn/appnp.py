@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, aggregate, dropout
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
-from hpcgnn.nn.model import Aggregations, GraphView, Model
-from hpcgnn.nn.shape import ModelShape
-
-__all__ = ["APPNP"]
+from hpcgnn.nn.model import GraphView, Model, ModelShape
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
 _HOPS = 10
 
@@ -17,13 +16,11 @@ _HOPS = 10
 class APPNP(Model):
     """A perceptron of ``num_layers`` maps, then personalised PageRank in ``hops`` steps.
 
-    Not collective.
-
     A step is ``Z ← (1 - t) Â Z + t H``, from the perceptron's rows ``Z = H``, which have the width
     of the logits; t is ``teleport``.
     """
 
-    aggregations = (Aggregations.SYMMETRIC,)
+    aggregations = (Aggregation.SYMMETRIC,)
     options = frozenset({"activation", "hops", "teleport"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
@@ -35,25 +32,20 @@ class APPNP(Model):
         """Return the number of propagation steps."""
         return shape.hops or _HOPS
 
+    @collective
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C); see `Model.forward`.
-
-        Collective.
-        """
+        """Return logits (N, C); see `Model.forward`."""
         view = graph.layer(0, self.num_aggregations(self.shape))
         h_NC = self._perceptron(len(self.layers), graph, x_NF, key)
         share, z_NC = self.shape.teleport, h_NC
         for step in view.steps:
-            z_NC = aggregate(step.operators[Aggregations.SYMMETRIC], z_NC)
+            z_NC = aggregate(step.operators[Aggregation.SYMMETRIC], z_NC)
             h_NC = step.own(h_NC)
             z_NC = (1 - share) * z_NC + share * h_NC
         return z_NC
 
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the perceptron's last map (N, H).
-
-        Not collective.
-        """
+        """Return the input of the perceptron's last map (N, H)."""
         return self._perceptron(len(self.layers) - 1, graph, x_NF, None)
 
     def input_parameters(self) -> list[nn.Parameter]:

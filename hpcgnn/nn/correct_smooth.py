@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import aggregate
-from hpcgnn.sparse import AggregationOperator, RankSums
-
-__all__ = ["CorrectAndSmooth", "Propagation"]
+from hpcgnn.operator import AggregationOperator, RankSums
+from hpcgnn.spmd import collective
 
 _LARGEST_SCALE = 1000.0
 
@@ -38,11 +37,9 @@ class Propagation:
     alpha: float
     steps: int
 
+    @collective
     def run(self, start_NC: Tensor, after_step: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the rows after all steps, each passed through `after_step`.
-
-        Collective.
-        """
+        """Return the rows after all steps, each passed through `after_step`."""
         rest_NC, z_NC = (1 - self.alpha) * start_NC, start_NC
         for _ in range(self.steps):
             z_NC = after_step(self.alpha * aggregate(self.operator, z_NC) + rest_NC)
@@ -71,10 +68,9 @@ class CorrectAndSmooth:
     sums: RankSums
 
     @torch.no_grad()
+    @collective
     def __call__(self, scores_NC: Tensor, truth_NC: Tensor, known: Tensor) -> Tensor:
         """Return corrected and smoothed scores (N, C).
-
-        Collective.
 
         Parameters
         ----------

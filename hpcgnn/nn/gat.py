@@ -6,13 +6,13 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
 from hpcgnn.autograd import DropoutKey, Heads, ScoresOf, attend, edge_draw
+from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
-from hpcgnn.nn.model import Aggregations, LayerView
-from hpcgnn.nn.shape import ModelShape
-from hpcgnn.sparse import AdditiveScores, AttentionOperator, DynamicScores, EdgeDraw
-
-__all__ = ["GAT", "GATLayer", "GATv2", "GATv2Layer"]
+from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
 
 class GATLayer(nn.Module):
@@ -47,34 +47,24 @@ class GATLayer(nn.Module):
         self.make_target(in_width, heads, width)
 
     def make_target(self, in_width: int, heads: int, width: int) -> None:
-        """Make the parameters of the rows' share of the scores.
-
-        Not collective.
-        """
+        """Make the parameters of the rows' share of the scores."""
         del in_width
         self.target = nn.Parameter(self.linear.weight.new_empty(heads, width))
         nn.init.xavier_uniform_(self.target)
 
     def scores(self) -> ScoresOf:
-        """Return what makes the scores of the edges.
-
-        Not collective.
-        """
+        """Return what makes the scores of the edges."""
         return partial(AdditiveScores, slope=self.slope)
 
     def target_map(self) -> Tensor:
-        """Return the map from rows to their share of the scores, (H, in_width).
-
-        Not collective.
-        """
+        """Return the map from rows to their share of the scores, (H, in_width)."""
         # <t, W x> as <Wᵀ t, x>: reads the narrow input, not the values of all heads.
         by_head = self.linear.weight.view(*self.target.shape, -1)
         return torch.einsum("hdf,hd->hf", by_head, self.target)
 
+    @collective
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Collective.
 
         Parameters
         ----------
@@ -85,7 +75,7 @@ class GATLayer(nn.Module):
         draw
             Edges and weights that this step leaves out.
         """
-        operator = cast("AttentionOperator", view.operators[Aggregations.ATTENTION])
+        operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
         heads = Heads(operator, self.scores(), average=self.average, draw=draw)
         return attend(
             x,
@@ -102,60 +92,37 @@ class GATv2Layer(GATLayer):
     """The same with scores that see the sum of both nodes' maps; parameters as of `GATLayer`."""
 
     def make_target(self, in_width: int, heads: int, width: int) -> None:
-        """Make the rows' own linear map.
-
-        Not collective.
-        """
+        """Make the rows' own linear map."""
         self.own = xavier_linear(in_width, heads * width)
 
     def scores(self) -> ScoresOf:
-        """Return what makes the scores of the edges.
-
-        Not collective.
-        """
+        """Return what makes the scores of the edges."""
         return partial(DynamicScores, slope=self.slope)
 
     def target_map(self) -> Tensor:
-        """Return the map from rows to their share of the scores, (H * D, in_width).
-
-        Not collective.
-        """
+        """Return the map from rows to their share of the scores, (H * D, in_width)."""
         return self.own.weight
 
 
 class GAT(LayeredModel):
     """GAT of any depth; hidden layers concatenate their heads, the last one averages them.
 
-    Not collective. `hidden` is the width of all heads together.
+    `hidden` is the width of all heads together.
     """
 
-    aggregations = (Aggregations.ATTENTION,)
+    aggregations = (Aggregation.ATTENTION,)
     options = LayeredModel.options | {"heads", "attention_dropout", "edge_dropout"}
     layers_save_results = True
     layer_type: ClassVar[type[GATLayer]] = GATLayer
 
-    @classmethod
-    def num_feature_products(cls, shape: ModelShape) -> int:
-        """Return 0: what is aggregated has weights of its own.
-
-        Not collective.
-        """
-        del shape
-        return 0
-
     def make_layer(self, place: int, in_width: int, out_width: int) -> GATLayer:
-        """Return the layer at `place`.
-
-        Not collective.
-        """
+        """Return the layer at `place`."""
         average = place >= self.shape.num_hidden_layers
         return self.layer_type(in_width, out_width, heads=self.shape.heads, average=average)
 
+    @collective
     def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
-        """Return the output rows of a layer, with this draw's edges left out.
-
-        Collective.
-        """
+        """Return the output rows of a layer, with this draw's edges left out."""
         shape = self.shape
         left_out = edge_draw(draw, shape.attention_dropout, shape.edge_dropout)
         out: Tensor = self.layers[place](view, x, left_out)
@@ -163,9 +130,6 @@ class GAT(LayeredModel):
 
 
 class GATv2(GAT):
-    """GATv2 of any depth; sizes as of `GAT`.
-
-    Not collective.
-    """
+    """GATv2 of any depth; sizes as of `GAT`."""
 
     layer_type = GATv2Layer

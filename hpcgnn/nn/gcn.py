@@ -4,9 +4,9 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import graph_linear
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
-from hpcgnn.nn.model import Aggregations, LayerView
-
-__all__ = ["GCN", "GCNLayer"]
+from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
 
 class GCNLayer(nn.Module):
@@ -17,27 +17,23 @@ class GCNLayer(nn.Module):
         self.linear = xavier_linear(in_width, out_width)
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
 
+    @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
-        """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Collective.
-        """
-        operator = view.operators[Aggregations.SYMMETRIC]
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        operator = view.operators[Aggregation.SYMMETRIC]
         return graph_linear([operator], x, [self.linear.weight], bias=self.bias)
 
 
 class GCN(LayeredModel):
     """GCN of any depth: symmetric normalisation with self loops.
 
-    Not collective. The one matrix serves directed graphs too.
+    The one matrix serves directed graphs too.
     """
 
-    aggregations = (Aggregations.SYMMETRIC,)
+    aggregations = (Aggregation.SYMMETRIC,)
+    aggregates_features = True
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GCNLayer:
-        """Return a convolution.
-
-        Not collective.
-        """
+        """Return a convolution."""
         del place
         return GCNLayer(in_width, out_width)

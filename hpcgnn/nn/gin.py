@@ -9,11 +9,11 @@ from torch.nn import functional
 
 from hpcgnn.autograd import graph_linear
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.model import Aggregations, LayerView
+from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
-__all__ = ["GIN", "GINLayer"]
-
-_DIRECTIONS = (Aggregations.SUM_IN, Aggregations.SUM_OUT)
+_DIRECTIONS = (Aggregation.SUM_IN, Aggregation.SUM_OUT)
 
 
 class GINLayer(nn.Module):
@@ -26,14 +26,12 @@ class GINLayer(nn.Module):
         self.reversed = nn.Linear(in_width, out_width, bias=False) if directed else None
         self.second = nn.Linear(out_width, out_width)
 
+    @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
-        """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Collective.
-        """
-        operators, weights = [view.operators[Aggregations.SUM_IN]], [self.first.weight]
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        operators, weights = [view.operators[Aggregation.SUM_IN]], [self.first.weight]
         if self.reversed is not None:
-            operators.append(view.operators[Aggregations.SUM_OUT])
+            operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
         own = (1 + self.epsilon) * view.own(x), self.first.weight
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
@@ -42,18 +40,13 @@ class GINLayer(nn.Module):
 
 
 class GIN(LayeredModel):
-    """GIN of any depth; hubs ask for ``norm``, since sums grow with degrees.
-
-    Not collective.
-    """
+    """GIN of any depth; hubs ask for ``norm``, since sums grow with degrees."""
 
     aggregations = _DIRECTIONS
+    aggregates_features = True
     maps_own_rows = True
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GINLayer:
-        """Return a layer for the directions of the graph.
-
-        Not collective.
-        """
+        """Return a layer for the directions of the graph."""
         del place
         return GINLayer(in_width, out_width, directed=self.directed)

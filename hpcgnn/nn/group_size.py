@@ -23,8 +23,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule, GroupSizeRule
 from hpcgnn.typing import LocalIndices, Offsets
 
-__all__ = ["GroupSizeNet", "LearnedSize", "Pattern", "load_group_rule"]
-
 _POOLED_SHARE = 0.5
 _CONVOLUTIONS = 3
 
@@ -46,10 +44,7 @@ class Pattern:
 
     @classmethod
     def of(cls, indptr: Offsets, indices: LocalIndices, num_columns: int) -> "Pattern":
-        """Return it for CSR offsets and columns.
-
-        Not collective.
-        """
+        """Return it for CSR offsets and columns."""
         num_rows = len(indptr) - 1
         lengths = np.diff(indptr)
         rows = np.repeat(np.arange(num_rows), lengths)
@@ -90,10 +85,7 @@ class GroupSizeNet(nn.Module):
         )
 
     def forward(self, pattern: Pattern, width: int) -> Tensor:
-        """Return the logits (K,).
-
-        Not collective.
-        """
+        """Return the logits (K,)."""
         x, layers = pattern.features, []
         for linear in self.convolutions:
             mapped = linear(x)
@@ -149,8 +141,6 @@ class LearnedSize:
 
 def load_group_rule(name: str) -> GroupRule:
     """Return the rule that ``train.group_size`` names.
-
-    Not collective.
 
     Raises
     ------

@@ -17,11 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpcgnn.autograd import DropoutKey, dropout, relu, relu_, rematerialised
-from hpcgnn.nn.model import GraphView, LayerView, Model
+from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import make_norm
-from hpcgnn.nn.shape import ModelShape
-
-__all__ = ["ACTIVATION_FUNCTIONS", "LayeredModel", "xavier_linear"]
+from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"relu": relu, "elu": functional.elu, "gelu": functional.gelu}
@@ -44,6 +42,9 @@ class LayeredModel(Model):
     """Whether every layer has a learned map of its own rows, so that a residual needs none."""
     layers_save_results: ClassVar[bool] = False
     """Whether the result of a layer waits for the layer's backward pass, so that it must stay."""
+    aggregates_features: ClassVar[bool] = False
+    """Whether the first layer multiplies its operators with the features as they are, as
+    `graph_linear` can: then products that no epoch changes are kept."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -83,17 +84,12 @@ class LayeredModel(Model):
 
     @classmethod
     def num_feature_products(cls, shape: ModelShape) -> int:
-        """Return how many times in a row the first layer aggregates.
+        """Return how many times in a row the first layer aggregates the features as they are."""
+        return cls.steps_per_layer(shape) if cls.aggregates_features else 0
 
-        Not collective.
-        """
-        return cls.steps_per_layer(shape)
-
+    @collective
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C); see `Model.forward`.
-
-        Collective.
-        """
+        """Return logits (N, C); see `Model.forward`."""
         hidden = self._last_input(graph, x_NF, key)
         last = self.shape.num_layers
         if self.output is None:
@@ -103,22 +99,18 @@ class LayeredModel(Model):
         logits: Tensor = self.output(dropout(hidden.rows, ids, draw, self.shape.dropout))
         return logits
 
+    @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the last map (N, H): for one layer without jumping, the features.
-
-        Collective.
-        """
+        """Return the input of the last map (N, H): for one layer without jumping, the features."""
         return self._last_input(graph, x_NF, None).rows
 
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the first layer."""
         return list(self.layers[0].parameters())
 
+    @collective
     def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
-        """Return the output rows of a layer; models whose layers draw masks override it.
-
-        Collective.
-        """
+        """Return the output rows of a layer; models whose layers draw masks override it."""
         del draw
         out: Tensor = self.layers[place](view, x)
         return out
@@ -171,10 +163,7 @@ class LayeredModel(Model):
 
 
 def xavier_linear(in_width: int, out_width: int) -> nn.Linear:
-    """Return a linear map without bias, by Glorot and Bengio's initialisation.
-
-    Not collective.
-    """
+    """Return a linear map without bias, by Glorot and Bengio's initialisation."""
     linear = nn.Linear(in_width, out_width, bias=False)
     nn.init.xavier_uniform_(linear.weight)
     return linear

@@ -9,8 +9,6 @@ from torch.nn import functional
 
 from hpcgnn.autograd import cross_entropy_sum
 
-__all__ = ["multi_label_loss", "single_label_loss"]
-
 
 def single_label_loss(
     logits_NC: Tensor,
@@ -20,8 +18,6 @@ def single_label_loss(
     weights_N: Tensor | None = None,
 ) -> Tensor:
     """Return this rank's share of the mean cross entropy, a scalar.
-
-    Not collective.
 
     Parameters
     ----------
@@ -48,20 +44,14 @@ def multi_label_loss(
 ) -> Tensor:
     """Return this rank's share of the mean sigmoid cross entropy over nodes and classes, a scalar.
 
-    Not collective.
-
     Parameters
     ----------
-    logits_NC
-        Logits of the local nodes that count.
+    logits_NC, num_global, weights_N
+        As of `single_label_loss`.
     labels_NC
         (N, C) zeros and ones, in the dtype of the logits.
-    num_global
-        Number of nodes that count on all ranks, or the sum of their factors, at least 1.
     smoothing
         Targets become ``y (1 - s) + s / 2``.
-    weights_N
-        (N,) factors of the nodes' losses; None: ones.
     """
     target = labels_NC * (1.0 - smoothing) + 0.5 * smoothing
     factors = None if weights_N is None else weights_N[:, None]

@@ -6,10 +6,9 @@ from torch import Tensor, nn
 from hpcgnn.autograd import aggregate
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
-from hpcgnn.nn.model import Aggregations, LayerView
-from hpcgnn.nn.shape import ModelShape
-
-__all__ = ["MixHop", "MixHopLayer"]
+from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
 _HOPS = 2
 
@@ -39,15 +38,13 @@ class MixHopLayer(nn.Module):
         )
         self.bias = nn.Parameter(torch.zeros(out_width))
 
+    @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
-        """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Collective.
-        """
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
         own = view.own(x)
         outputs = [self.powers[0](own)]
         for step, linear in enumerate(list(self.powers)[1:]):
-            x = aggregate(view.steps[step].operators[Aggregations.SYMMETRIC], x)
+            x = aggregate(view.steps[step].operators[Aggregation.SYMMETRIC], x)
             # The rows of the next power contain those of the layer's outputs.
             outputs.append(linear(view.after(step + 1, x)))
         if self.summed:
@@ -58,10 +55,11 @@ class MixHopLayer(nn.Module):
 class MixHop(LayeredModel):
     """MixHop with the powers 0 to ``hops`` (2 unless given), side by side in hidden layers.
 
-    Not collective. A last layer, whose width is the classes', adds its powers up.
+    A last layer, whose width is the classes', adds its powers up.
     """
 
-    aggregations = (Aggregations.SYMMETRIC,)
+    aggregations = (Aggregation.SYMMETRIC,)
+    aggregates_features = True
     options = LayeredModel.options | {"hops"}
     maps_own_rows = True
 
@@ -72,10 +70,7 @@ class MixHop(LayeredModel):
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when a hidden layer is too narrow for its powers.
-
-        Not collective.
-        """
+        """Raise an `InputError` when a hidden layer is too narrow for its powers."""
         powers = cls.steps_per_layer(shape) + 1
         if shape.hidden < powers:
             raise InputError(
@@ -84,9 +79,6 @@ class MixHop(LayeredModel):
             )
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> MixHopLayer:
-        """Return a layer.
-
-        Not collective.
-        """
+        """Return a layer."""
         summed = place >= self.shape.num_hidden_layers
         return MixHopLayer(in_width, out_width, self.steps_per_layer(self.shape), summed=summed)

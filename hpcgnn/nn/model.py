@@ -5,54 +5,110 @@ Shape suffixes in this package: N local nodes, F input features, H hidden width,
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, memory_of
-from hpcgnn.nn.shape import ModelShape
-from hpcgnn.sparse import AggregationOperator, RankSums
+from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
+from hpcgnn.spmd import collective
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
-__all__ = [
-    "REVERSED",
-    "WITH_SELF_LOOPS",
-    "Aggregations",
-    "GraphView",
-    "LayerView",
-    "Model",
-    "NodeModel",
-    "TrainableModule",
-]
+ACTIVATIONS = ("relu", "elu", "gelu")
+"""Names of the functions between layers."""
+
+JUMPING = ("none", "concat", "max")
+"""Names of the ways to join the outputs of all layers."""
 
 
-class Aggregations(Enum):
-    """The scaled adjacency matrices that a model can ask for."""
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes and options of a model; all ranks build it from the same seed.
 
-    SYMMETRIC = "symmetric"
-    """D^-1/2 (A + I) D^-1/2."""
-    MEAN_IN = "mean_in"
-    """The mean over the nodes that a node aggregates from."""
-    MEAN_OUT = "mean_out"
-    """The mean over the nodes that aggregate from a node; absent on undirected graphs."""
-    SUM_IN = "sum_in"
-    """The sum over the nodes that a node aggregates from: A itself."""
-    SUM_OUT = "sum_out"
-    """The sum over the nodes that aggregate from a node; absent on undirected graphs."""
-    MEAN_BY_RELATION = "mean_by_relation"
-    """For every relation the mean over a node's neighbours; only nodes that have some get a row."""
+    Parameters
+    ----------
+    num_features, num_classes, hidden
+        Widths F, C and H; F is 0 where node types have features of their own.
+    num_layers
+        Number of layers, at least 1.
+    num_relations
+        Relations that a typed model tells apart, reverses included.
+    dropout
+        Probability for the input of every layer after the first.
+    input_dropout
+        Probability for the features.
+    norm
+        Of every hidden layer's output, before the activation; a name in `NORMS`.
+    activation
+        One of `ACTIVATIONS`.
+    residual
+        Add a layer's own input to its output, before normalisation: as it is where the widths are
+        equal, through a learned linear map elsewhere.
+    jumping
+        One of `JUMPING`: all layers are then hidden, and a linear map of their joined outputs gives
+        the logits.
+    heads
+        Attention heads of a layer.
+    attention_dropout
+        Probability for the coefficient of an edge and head, after the softmax.
+    edge_dropout
+        Probability for an edge, before the softmax.
+    hops
+        Aggregation of a layer that has several; 0: the model's own number.
+    teleport
+        The share of the first rows that every propagation step brings back.
+    num_bases
+        Matrices that the weights of the relations are combined from; 0: every relation has its own.
+    type_features
+        The features of each node type; empty for one kind of node.
+    input_width
+        Columns that the input layers of node types give; 0: `hidden`.
+    own
+        The options that the model's class declares for itself, see `Model.own_options`.
+    """
 
-    ATTENTION = "attention"
-    """A + I without weights, an `AttentionOperator`."""
+    num_features: int
+    num_classes: int
+    hidden: int
+    num_layers: int
+    num_relations: int = 1
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    norm: str = "none"
+    activation: str = "relu"
+    residual: bool = False
+    jumping: str = "none"
+    heads: int = 1
+    attention_dropout: float = 0.0
+    edge_dropout: float = 0.0
+    hops: int = 0
+    teleport: float = 0.1
+    num_bases: int = 0
+    type_features: tuple[int, ...] = ()
+    input_width: int = 0
+    own: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def first_width(self) -> int:
+        """Columns that the first graph layer reads."""
+        return (self.input_width or self.hidden) if self.type_features else self.num_features
 
-REVERSED = frozenset({Aggregations.MEAN_OUT, Aggregations.SUM_OUT})
-"""Aggregations along out-edges, which undirected graphs do not have."""
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers whose output is normalised and activated."""
+        return self.num_layers - (self.jumping == "none")
 
-WITH_SELF_LOOPS = frozenset({Aggregations.SYMMETRIC, Aggregations.ATTENTION})
-"""Aggregations over a node's neighbours and the node itself."""
+    def widths(self) -> list[int]:
+        """Return the num_layers + 1 widths, from the first layer's input to the last's output."""
+        hidden = [self.hidden] * self.num_hidden_layers
+        last = [self.num_classes] if self.jumping == "none" else []
+        return [self.first_width, *hidden, *last]
+
+    def dropout_before(self, layer: int) -> float:
+        """Return the dropout probability of the input of `layer`."""
+        return self.input_dropout if layer == 0 else self.dropout
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +134,7 @@ class LayerView:
         row of each of its nodes, in the order of the result, as for `node_ids`.
     """
 
-    operators: Mapping[Aggregations, AggregationOperator]
+    operators: Mapping[Aggregation, AggregationOperator]
     node_ids: GlobalIndices
     sums: RankSums
     kept: Tensor | None = None
@@ -130,7 +186,7 @@ class GraphView:
         As in `LayerView`, over all local nodes.
     """
 
-    operators: Mapping[Aggregations, AggregationOperator]
+    operators: Mapping[Aggregation, AggregationOperator]
     node_ids: GlobalIndices
     sums: RankSums
     active: tuple[LayerView, ...] = ()
@@ -168,10 +224,9 @@ class NodeModel(TrainableModule):
     """What tells the class of nodes, called with a graph, features and a draw of dropout masks."""
 
     @abstractmethod
+    @collective
     def embed(self, graph: GraphView, x: Any) -> Tensor:
         """Return the input of the last layer (N, H), without dropout.
-
-        Collective.
 
         Parameters
         ----------
@@ -185,8 +240,6 @@ class NodeModel(TrainableModule):
 class Model(NodeModel):
     """A model of one kind of node; subclasses name their `aggregations` and implement `forward`.
 
-    Not collective.
-
     Parameters
     ----------
     shape
@@ -195,9 +248,12 @@ class Model(NodeModel):
         Whether the graph has a second direction to aggregate along.
     """
 
-    aggregations: ClassVar[tuple[Aggregations, ...]] = ()
+    aggregations: ClassVar[tuple[Aggregation, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     """Fields of `ModelShape` beside the sizes and dropout that the model heeds."""
+    own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Options that no other model has, with their defaults, which say their types; they are the
+    keys of ``[model.options]``, and the model finds them in ``shape.own``."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__()
@@ -210,26 +266,19 @@ class Model(NodeModel):
 
     @classmethod
     def num_feature_products(cls, shape: ModelShape) -> int:
-        """Return how many times in a row the model aggregates the features as they are.
-
-        Not collective.
-        """
+        """Return how many times in a row the model aggregates the features as they are."""
         del shape
         return 0
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError`, naming a remedy, when options do not fit each other.
-
-        Not collective.
-        """
+        """Raise an `InputError`, naming a remedy, when options do not fit each other."""
         del shape
 
     @abstractmethod
+    @collective
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         """Return logits: (N, C), or those of the last active layer's output rows.
-
-        Collective.
 
         Parameters
         ----------
@@ -242,8 +291,6 @@ class Model(NodeModel):
         """
 
     @abstractmethod
+    @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the last layer (N, H), without dropout.
-
-        Collective.
-        """
+        """Return the input of the last layer (N, H), without dropout."""

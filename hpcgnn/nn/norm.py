@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcgnn.autograd import moments
-from hpcgnn.sparse import RankSums
-
-__all__ = ["NORMS", "BatchNorm", "GraphNorm", "LayerNorm", "Norm", "make_norm"]
+from hpcgnn.operator import RankSums
+from hpcgnn.spmd import collective
 
 EPSILON = 1e-5
 
@@ -28,10 +27,9 @@ class Norm(nn.Module, ABC):
         self.bias = nn.Parameter(torch.zeros(width))
 
     @abstractmethod
+    @collective
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
         """Return the normalised rows.
-
-        Collective.
 
         Parameters
         ----------
@@ -64,11 +62,9 @@ class BatchNorm(Norm):
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_variance", torch.ones(width))
 
+    @collective
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows; see `Norm.forward`.
-
-        Collective.
-        """
+        """Return the normalised rows; see `Norm.forward`."""
         if not training:
             return self.scaled(x_NH - self.running_mean, self.running_variance)
         mean, variance, count = moments(x_NH, sums)
@@ -89,11 +85,9 @@ class GraphNorm(Norm):
         super().__init__(width)
         self.mean_share = nn.Parameter(torch.ones(width))
 
+    @collective
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows; see `Norm.forward`.
-
-        Collective.
-        """
+        """Return the normalised rows; see `Norm.forward`."""
         del training
         mean, variance, _ = moments(x_NH, sums)
         left = mean * (1 - self.mean_share)
@@ -104,10 +98,7 @@ class LayerNorm(Norm):
     """Layer normalisation (Ba et al. 2016): every row by itself."""
 
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows; see `Norm.forward`.
-
-        Not collective.
-        """
+        """Return the normalised rows; see `Norm.forward`."""
         del sums, training
         return nn.functional.layer_norm(
             x_NH, self.weight.shape, self.weight, self.bias, eps=EPSILON
@@ -121,9 +112,6 @@ NORMS: Mapping[str, type[Norm] | None] = MappingProxyType(
 
 
 def make_norm(name: str, width: int) -> Norm | None:
-    """Return the normalisation called `name`, None for "none".
-
-    Not collective.
-    """
+    """Return the normalisation called `name`, None for "none"."""
     kind = NORMS[name]
     return None if kind is None else kind(width)

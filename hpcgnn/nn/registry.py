@@ -1,5 +1,6 @@
-"""The models by the name that configurations use."""
+"""The models by the name that configurations use, and models of a user's own modules."""
 
+import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -11,14 +12,11 @@ from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.mixhop import MixHop
-from hpcgnn.nn.model import Model, NodeModel
+from hpcgnn.nn.model import Model, ModelShape, NodeModel
+from hpcgnn.nn.node_types import TypedModel
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
-from hpcgnn.nn.shape import ModelShape
-from hpcgnn.nn.typed_model import TypedModel
-
-__all__ = ["MODELS", "make_model"]
-
+from hpcgnn.own_code import load_own
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
     {
@@ -34,17 +32,47 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 )
 
 
+def find_model(name: str) -> type[Model]:
+    """Return the class of the model called `name`.
+
+    Parameters
+    ----------
+    name
+        A key of `MODELS`, or ``package.module:Class`` for a subclass of `Model`, see `load_own`.
+
+    Raises
+    ------
+    InputError
+        When there is no such model, or its module does not load.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    if ":" not in name:
+        raise InputError(
+            f"model.name = {name!r}: choose one of {', '.join(MODELS)}, or package.module:Class"
+        )
+    found: type[Model] = load_own("model.name", name, _is_model, "subclass of hpcgnn.nn.Model")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise InputError(f"model.name = {name!r}: it does not implement {missing}")
+    return found
+
+
+def _is_model(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Model)
+
+
 def make_model(
     name: str, shape: ModelShape, *, directed: bool, seed: int, dtype: torch.dtype
 ) -> NodeModel:
     """Return the model called `name`, equal on all ranks for equal arguments.
 
-    Not collective. Where the shape has node types it is a `TypedModel`.
+    Where the shape has node types it is a `TypedModel`.
 
     Parameters
     ----------
     name
-        A key of `MODELS`.
+        As in `find_model`.
     shape
         Its sizes.
     directed
@@ -57,19 +85,25 @@ def make_model(
     Raises
     ------
     InputError
-        When there is no such model, or the options of its shape do not fit each other.
+        When there is no such model, the options of its shape do not fit each other, or the
+        constructor of a model of the user's own fails.
     """
-    if name not in MODELS:
-        raise InputError(f"model.name {name!r} is unknown; choose one of {', '.join(MODELS)}")
-    MODELS[name].check(shape)
+    kind = find_model(name)
+    kind.check(shape)
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
         try:
-            body = MODELS[name](shape, directed=directed)
+            body = kind(shape, directed=directed)
             types = shape.type_features
             model: NodeModel = TypedModel(types, body) if types else body
+        except Exception as error:
+            if name in MODELS or isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"model.name = {name!r}: its constructor raises {type(error).__name__}: {error}"
+            ) from error
         finally:
             torch.set_default_dtype(before)
     return model.to(dtype)

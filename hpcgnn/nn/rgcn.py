@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from hpcgnn.autograd import add_rows, aggregate
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.model import Aggregations, LayerView
-from hpcgnn.nn.shape import ModelShape
-
-__all__ = ["RGCN", "RGCNLayer"]
+from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
 
 class RGCNLayer(nn.Module):
@@ -44,20 +43,15 @@ class RGCNLayer(nn.Module):
             nn.init.normal_(self.coefficients, std=num_bases**-0.5)
 
     def weights(self) -> Tensor:
-        """Return W, (num_relations, in_width, out_width).
-
-        Not collective.
-        """
+        """Return W, (num_relations, in_width, out_width)."""
         if self.coefficients is None:
             return self.matrices
         return torch.einsum("rb,bio->rio", self.coefficients, self.matrices)
 
+    @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
-        """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Collective.
-        """
-        means = aggregate(view.operators[Aggregations.MEAN_BY_RELATION], x)
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        means = aggregate(view.operators[Aggregation.MEAN_BY_RELATION], x)
         parts = torch.split(means, [len(rows) for rows in view.relation_rows])
         mapped = [part @ weight for part, weight in zip(parts, self.weights(), strict=True)]
         own: Tensor = self.own(view.own(x))
@@ -65,21 +59,16 @@ class RGCNLayer(nn.Module):
 
 
 class RGCN(LayeredModel):
-    """R-GCN of any depth; reverses of directed relations count as relations.
+    """R-GCN of any depth; reverses of directed relations count as relations."""
 
-    Not collective.
-    """
-
-    aggregations = (Aggregations.MEAN_BY_RELATION,)
+    aggregations = (Aggregation.MEAN_BY_RELATION,)
+    aggregates_features = True
     options = LayeredModel.options | {"num_bases"}
     maps_own_rows = True
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when there are more bases than relations.
-
-        Not collective.
-        """
+        """Raise an `InputError` when there are more bases than relations."""
         if shape.num_bases > shape.num_relations:
             raise InputError(
                 f"model.num_bases = {shape.num_bases}: there are only {shape.num_relations} "
@@ -87,9 +76,6 @@ class RGCN(LayeredModel):
             )
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> RGCNLayer:
-        """Return a layer for the relations of the graph.
-
-        Not collective.
-        """
+        """Return a layer for the relations of the graph."""
         del place
         return RGCNLayer(in_width, out_width, self.shape.num_relations, self.shape.num_bases)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import graph_linear
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.model import Aggregations, LayerView
+from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
 
-__all__ = ["GraphSAGE", "SAGELayer"]
-
-_DIRECTIONS = (Aggregations.MEAN_IN, Aggregations.MEAN_OUT)
+_DIRECTIONS = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
 
 
 class SAGELayer(nn.Module):
@@ -29,29 +29,22 @@ class SAGELayer(nn.Module):
         for weight in (self.own.weight, *self.neighbours):
             nn.init.xavier_uniform_(weight)
 
+    @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
-        """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Collective.
-        """
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operators = [view.operators[each] for each in _DIRECTIONS[: len(self.neighbours)]]
         own = view.own(x), self.own.weight
         return graph_linear(operators, x, list(self.neighbours), own=own, bias=self.own.bias)
 
 
 class GraphSAGE(LayeredModel):
-    """GraphSAGE (mean) of any depth.
-
-    Not collective.
-    """
+    """GraphSAGE (mean) of any depth."""
 
     aggregations = _DIRECTIONS
+    aggregates_features = True
     maps_own_rows = True
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> SAGELayer:
-        """Return a layer for the directions of the graph.
-
-        Not collective.
-        """
+        """Return a layer for the directions of the graph."""
         del place
         return SAGELayer(in_width, out_width, directed=self.directed)

@@ -8,12 +8,10 @@ store. This package imports no MPI: parts are independent of ranks.
 """
 
 from hpcgnn.partition.blocks import row_positions
-from hpcgnn.partition.exchange_volume import EXCHANGES, Exchange, exchange_volume
-from hpcgnn.partition.methods import Partitioner, block, random
 from hpcgnn.partition.metis import metis
-from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.metrics import EXCHANGES, Exchange, VolumeMetrics, exchange_volume, measure
+from hpcgnn.partition.parts import Partition, Partitioner, block, random
 from hpcgnn.partition.pattern import CSRGraph, read_pattern
-from hpcgnn.partition.volume import VolumeMetrics, measure
 from hpcgnn.partition.volume_balanced import VolumePartition, part_graph, volume_balanced
 
 __all__ = [

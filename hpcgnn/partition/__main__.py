@@ -7,30 +7,45 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.console import print_json, print_table, report, run_command
+import numpy as np
+
+from hpcgnn.console import (
+    comma_separated,
+    command_parser,
+    print_json,
+    print_table,
+    report,
+    run_command,
+)
 from hpcgnn.errors import InputError
-from hpcgnn.partition.methods import Partitioner, block, random
 from hpcgnn.partition.metis import metis
+from hpcgnn.partition.metrics import measure
+from hpcgnn.partition.parts import Partitioner, block, random
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.partition.volume import measure
-from hpcgnn.partition.volume_options import (
-    DEFAULT_IMBALANCE,
-    add_volume_options,
-    refuse_volume_options,
-    volume_partitioner,
+from hpcgnn.partition.volume_balanced import (
+    CANDIDATES,
+    MAX_PARTS,
+    OBJECTIVES,
+    PRESETS,
+    volume_balanced,
 )
 from hpcgnn.storage import GraphStore, check_output
+from hpcgnn.typing import LocalIndices
 
 METHODS = ("metis", "volume", "random", "block")
 BALANCED = ("metis", "volume")
+DEFAULT_IMBALANCE = 0.05
+
+VOLUME_OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit")
+"""The options of ``--method volume`` that are those of `VolumeOptions`."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's argument parser."""
-    cli = argparse.ArgumentParser(
-        prog="python -m hpcgnn.partition",
-        description="Write a copy of a store whose nodes are ordered part after part. Parts are "
+    cli = command_parser(
+        "partition",
+        "Write a copy of a store whose nodes are ordered part after part. Parts are "
         "independent of ranks: a store in K parts trains on any number of ranks up to K.",
     )
     cli.add_argument("store", type=Path, metavar="STORE", help="store to partition")
@@ -52,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument(
         "--relations",
-        type=lambda text: tuple(text.split(",")),
+        type=comma_separated,
         default=(),
         metavar="A,B",
         help="relations whose union is partitioned and measured (default: all); the output "
@@ -66,6 +81,44 @@ def parser() -> argparse.ArgumentParser:
     return cli
 
 
+def add_volume_options(cli: argparse.ArgumentParser) -> None:
+    """Add the options that only ``--method volume`` knows; each is None where it is not given."""
+    group = cli.add_argument_group("options of --method volume")
+    group.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        help="what is minimised: total rows; rows of the busiest sender, of the busiest receiver, "
+        "of the busier of both; or that under the joint exchange (default: max_both)",
+    )
+    group.add_argument("--preset", choices=PRESETS, help="fast: less refinement (default: default)")
+    group.add_argument(
+        "--candidates",
+        type=comma_separated,
+        metavar="A,B",
+        help="partitions that are refined, of which the best is kept, from "
+        f"{', '.join(CANDIDATES)} (default: metis)",
+    )
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="T",
+        help="refinements side by side, of which the best is kept (default: 1)",
+    )
+    group.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="seconds after which the best partition so far is taken (default: none)",
+    )
+    group.add_argument(
+        "--refine",
+        type=Path,
+        metavar="FILE",
+        help="start from this partition, not from METIS's: the part of every node in the store's "
+        "order, as .npy or as text with one number a line",
+    )
+
+
 def main() -> None:
     """Partition, measure, write, print."""
     options = parser().parse_args()
@@ -73,6 +126,8 @@ def main() -> None:
     check_output(options.output)
     with GraphStore.open(options.store) as store:
         report("reading the pattern")
+        # A copy would have checksums of its own, which tell nothing of the original's.
+        store.verify()
         graph = read_pattern(store, options.relations, options.undirected)
         report(f"partitioning {graph.num_nodes} nodes, {graph.indices.size} non-zeros")
         began = time.perf_counter()
@@ -103,13 +158,50 @@ def choose(options: argparse.Namespace) -> Partitioner:
         raise InputError(f"--imbalance belongs to {BALANCED}, not to {options.method}")
     if not 0 <= options.seed < 2**63:
         raise InputError(f"--seed {options.seed}: a seed is at least 0 and below 2**63")
+    imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
     if options.method == "volume":
-        return volume_partitioner(options)
+        if options.parts > MAX_PARTS:
+            raise InputError(
+                f"--parts {options.parts}: --method volume makes at most {MAX_PARTS}; use metis"
+            )
+        given = {name: getattr(options, name) for name in VOLUME_OPTIONS}
+        return volume_balanced(
+            imbalance=imbalance,
+            seed=options.seed,
+            initial=None if options.refine is None else read_parts(options.refine),
+            report=lambda text, seconds: report(f"{seconds:8.1f} s  {text}"),
+            **{name: value for name, value in given.items() if value is not None},
+        )
     refuse_volume_options(options)
     if options.method == "metis":
-        imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
         return metis(options.seed, imbalance)
     return random(options.seed) if options.method == "random" else block()
+
+
+def refuse_volume_options(options: argparse.Namespace) -> None:
+    """Raise InputError if an option of ``--method volume`` was given to another method."""
+    for name in (*VOLUME_OPTIONS, "refine"):
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{flag} belongs to --method volume, not to {options.method}")
+
+
+def read_parts(path: Path) -> LocalIndices:
+    """Read part numbers from a .npy file, or from text with one number a line, int32[n].
+
+    Raises InputError for a file that cannot be read or holds anything else.
+    """
+    try:
+        text = path.suffix != ".npy"
+        found = np.array(path.read_text().split(), np.int64) if text else np.load(path)
+    except (OSError, EOFError, OverflowError, ValueError) as error:
+        raise InputError(f"{path}: no part numbers could be read: {error}") from error
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
+        raise InputError(f"{path}: a vector of integers is needed")
+    limits = np.iinfo(np.int32)
+    if found.size and not limits.min <= int(found.min()) <= int(found.max()) <= limits.max:
+        raise InputError(f"{path}: a part number does not fit into 32 bits")
+    return found.astype(np.int32)
 
 
 def provenance(store: GraphStore) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import numpy as np
 
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
-__all__ = ["BLOCK_BYTES", "even_blocks", "part_runs", "row_blocks", "row_positions"]
-
 BLOCK_BYTES = 1 << 26
 """Bytes that one streamed block may hold."""
 

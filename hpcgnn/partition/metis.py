@@ -7,11 +7,8 @@ import pymetis
 from scipy import sparse
 
 from hpcgnn.errors import InputError
-from hpcgnn.partition.methods import Partitioner
-from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.parts import Partition, Partitioner
 from hpcgnn.partition.pattern import CSRGraph
-
-__all__ = ["metis", "weighted_metis"]
 
 MetisObjective: TypeAlias = Literal["cut", "volume"]
 

@@ -3,10 +3,14 @@
 The nodes of one part that lie in one old block are neighbours in the new order too. So one pass
 over the old blocks writes a few long runs each into a scratch file, at their new place, and a
 second pass reads the scratch file in order. Memory holds a few arrays of length n and one block,
-whatever the size of the graph.
+whatever the size of the graph. The features of a node type have a scratch file of their own: among
+the nodes of that type alone, those of a part and an old block are neighbours in the new order too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,22 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn.console import Progress
-from hpcgnn.partition.blocks import BLOCK_BYTES, part_runs, row_blocks, row_positions
+from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, part_runs, row_blocks, row_positions
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.permute_nodes import NodeMover
 from hpcgnn.partition.scratch import Scratch
-from hpcgnn.storage import CSRBlock, GraphStore, StoreHeader, StoreWriter
+from hpcgnn.storage import CSRBlock, GraphStore, NodeBlock, NodeType, StoreWriter
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
-__all__ = ["write_partitioned"]
+NODE_ARRAYS = {
+    "features": "append_features",
+    "labels": "append_labels",
+    "original_id": "append_original_id",
+    "types": "append_types",
+}
+"""The arrays of a `NodeBlock` with a row for each node, and what appends them to a writer."""
+
+_SPLIT = "split "
+_NAME_BYTES = 64
 
 
 def write_partitioned(
@@ -41,30 +53,38 @@ def write_partitioned(
     directory of `path` cannot be written or is full.
     """
     partition.validate()
-    header = StoreHeader(
-        name=store.name,
-        num_nodes=store.num_nodes,
-        num_classes=store.num_classes,
-        multi_label=store.multi_label,
-        undirected=store.undirected,
-        class_names=store.class_names,
-        node_types=tuple(each.name for each in store.node_types),
-        provenance=provenance,
-    )
-    with StoreWriter(path, header) as writer:
+    with StoreWriter(path, store.header(provenance)) as writer:
         _Permuter(store, writer, partition, path.absolute().parent).run()
         writer.set_partition(partition.row_starts(), method, seed, metrics)
+
+
+@dataclass(frozen=True)
+class _TypeRows:
+    """The features of one node type on their way: type `number`, next free row of each part."""
+
+    number: int
+    kind: NodeType
+    scratch: Scratch
+    cursor: Offsets
+
+    @property
+    def row_bytes(self) -> int:
+        assert self.kind.dtype is not None
+        return self.kind.num_features * self.kind.dtype.itemsize
+
+    def scatter(self, block: NodeBlock, part: Array) -> None:
+        """Put the features of the block's nodes of this type, whose parts are `part`, aside."""
+        mine = part[block.types == self.number]
+        rows = np.argsort(mine, kind="stable")
+        runs = list(part_runs(mine, self.cursor))
+        self.scratch.scatter(block.type_features[self.number][rows], runs)
 
 
 class _Permuter:
     """Moves everything of one store into a writer, in the order of a partition."""
 
     def __init__(
-        self,
-        store: GraphStore,
-        writer: StoreWriter,
-        partition: Partition,
-        scratch_dir: Path,
+        self, store: GraphStore, writer: StoreWriter, partition: Partition, scratch_dir: Path
     ) -> None:
         self._store, self._writer, self._partition = store, writer, partition
         self._scratch_dir = scratch_dir
@@ -79,8 +99,7 @@ class _Permuter:
         with Progress("permuting", total, "rows") as self._progress:
             for relation in store.relations:
                 self._move_relation(relation)
-            mover = NodeMover(store, self._writer, self._partition, self._scratch_dir)
-            mover.run(self._progress)
+            self._move_nodes()
 
     def _move_relation(self, relation: str) -> None:
         store, part = self._store, self._partition.part
@@ -124,6 +143,103 @@ class _Permuter:
             columns, weights = _sort_rows(local, columns, weights, self._store.num_nodes)
             self._writer.append_adjacency(local, columns, weights, relation)
             self._progress.advance(stop - start)
+
+    def _move_nodes(self) -> None:
+        present = self._arrays(self._store.read_nodes(0, 1))
+        row_bytes = sum(array[:1].nbytes for array in present.values())
+        with ExitStack() as stack:
+            scratches = {
+                name: stack.enter_context(Scratch(self._scratch_dir, array.dtype, array.shape[1:]))
+                for name, array in present.items()
+            }
+            by_type = self._open_types(stack)
+            row_bytes += max((each.row_bytes for each in by_type), default=0)
+            self._scatter(scratches, by_type, row_bytes)
+            for name, scratch in scratches.items():
+                self._append(self._appender(name), scratch, self._store.num_nodes, row_bytes)
+            for each in by_type:
+                self._append_type(each)
+            self._copy_names()
+            self._progress.advance(self._store.num_nodes)
+
+    def _arrays(self, block: NodeBlock) -> dict[str, Array]:
+        """Return what there is with a row for each node: splits by their names."""
+        arrays = {name: getattr(block, name) for name in NODE_ARRAYS}
+        for split in self._store.splits:
+            arrays[f"{_SPLIT}{split}"] = self._store.read_split(block.start, block.stop, split)
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def _appender(self, name: str) -> Callable[[Array], None]:
+        if name.startswith(_SPLIT):
+            split = name.removeprefix(_SPLIT) if self._writer.header.splits else ""
+            return partial(self._writer.append_split, name=split)
+        appender: Callable[[Array], None] = getattr(self._writer, NODE_ARRAYS[name])
+        return appender
+
+    def _copy_names(self) -> None:
+        """Copy the names, which stand in the order of the original ids."""
+        for start, stop in even_blocks(self._store.num_nodes, _NAME_BYTES):
+            names = self._store.read_names(start, stop)
+            if names is None:
+                break
+            self._writer.append_names(names.offsets, names.data)
+
+    def _open_types(self, stack: ExitStack) -> list[_TypeRows]:
+        kinds = self._store.node_types
+        cursors = self._type_cursors() if kinds else {}
+        return [
+            _TypeRows(
+                number,
+                kind,
+                stack.enter_context(Scratch(self._scratch_dir, kind.dtype, (kind.num_features,))),
+                cursors[number],
+            )
+            for number, kind in enumerate(kinds)
+            if kind.dtype is not None
+        ]
+
+    def _type_cursors(self) -> dict[int, Offsets]:
+        """Return, for each type, the row of each part's first node among the type's new rows."""
+        partition, num_types = self._partition, len(self._store.node_types)
+        counts = np.zeros((num_types, partition.num_parts), np.int64)
+        for start, stop in even_blocks(self._store.num_nodes, 1):
+            types = self._store.read_types(start, stop)
+            assert types is not None
+            keys = types.astype(np.int64) * partition.num_parts + partition.part[start:stop]
+            counts += np.bincount(keys, minlength=counts.size).reshape(counts.shape)
+        return {number: np.cumsum(row) - row for number, row in enumerate(counts)}
+
+    def _scatter(
+        self, scratches: dict[str, Scratch], by_type: list[_TypeRows], row_bytes: int
+    ) -> None:
+        cursor = self._partition.row_starts()[:-1].copy()
+        for start, stop in even_blocks(self._store.num_nodes, row_bytes):
+            block = self._store.read_nodes(start, stop)
+            part = self._partition.part[start:stop]
+            rows = np.argsort(part, kind="stable")
+            runs = list(part_runs(part, cursor))
+            for name, array in self._arrays(block).items():
+                scratches[name].scatter(array[rows], runs)
+            for each in by_type:
+                each.scatter(block, part)
+            self._progress.advance(stop - start)
+
+    def _append_type(self, rows: _TypeRows) -> None:
+        name = rows.kind.name
+
+        def append(block: Array) -> None:
+            self._writer.append_type_features(name, block)
+
+        if rows.kind.num_nodes == 0:
+            # Without nodes too, the type keeps its columns.
+            append(rows.scratch.read(0, 0))
+        self._append(append, rows.scratch, rows.kind.num_nodes, rows.row_bytes)
+
+    def _append(
+        self, append: Callable[[Array], None], scratch: Scratch, num_rows: int, row_bytes: int
+    ) -> None:
+        for start, stop in even_blocks(num_rows, row_bytes):
+            append(scratch.read(start, stop))
 
 
 def _sort_rows(

@@ -11,8 +11,6 @@ import numpy as np
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
-__all__ = ["Scratch"]
-
 
 class Scratch:
     """An unnamed file in `directory` that holds items of one dtype and shape.

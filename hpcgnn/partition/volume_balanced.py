@@ -13,32 +13,79 @@ from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.adjacency import as_integers, as_pattern
-from hpcgnn.partition.methods import Partitioner
-from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.pattern import CSRGraph
-from hpcgnn.partition.volume import VolumeMetrics
-from hpcgnn.partition.volume_starts import CANDIDATES, Candidate, make_start
-from hpcgnn.typing import LocalIndices
-
-__all__ = [
-    "CANDIDATES",
-    "OBJECTIVES",
-    "PRESETS",
-    "VolumePartition",
-    "part_graph",
-    "volume_balanced",
-]
+from hpcgnn.partition.metis import metis, weighted_metis
+from hpcgnn.partition.metrics import VolumeMetrics
+from hpcgnn.partition.parts import Partition, Partitioner, block, random
+from hpcgnn.partition.pattern import CSRGraph, as_integers, as_pattern
+from hpcgnn.typing import LocalIndices, Offsets
 
 Objective: TypeAlias = Literal["total", "max_send", "max_recv", "max_both", "joint"]
 Preset: TypeAlias = Literal["fast", "default"]
+Candidate: TypeAlias = Literal["metis", "metis-volume", "bisection", "block", "random"]
+
 Report: TypeAlias = Callable[[str, float], None]
 
 OBJECTIVES: tuple[Objective, ...] = ("total", "max_send", "max_recv", "max_both", "joint")
 PRESETS: tuple[Preset, ...] = ("fast", "default")
+CANDIDATES: tuple[Candidate, ...] = ("metis", "metis-volume", "bisection", "block", "random")
 
+MAX_PARTS = 1024
+METIS_SEEDS = 2**31
+SMALLEST_METIS_IMBALANCE = 0.001
+SKETCH_SHARE = 4
+SMALLEST_SKETCH = 2**16
+HEAVIEST_SKETCH = 2**30
 MAX_THREADS = 1024
 MAX_SEED = 2**63
+
+
+@dataclass(frozen=True)
+class VolumeOptions:
+    """How `part_graph` searches; raises InputError for values out of range.
+
+    Attributes
+    ----------
+    objective
+        total: rows sent in all. max_send, max_recv: of the busiest sender or receiver. max_both:
+        the larger of the two. joint: as max_both for the joint exchange.
+    imbalance
+        Allowed weight of a part over the larger of the average and its heaviest node, minus one.
+    threads
+        Independent refinements of each start, run side by side; the best is kept.
+    time_limit
+        Seconds after which the best partition so far is returned, METIS's own time included.
+    preset
+        fast: about the time of METIS on top of it; default: a few times that, and better.
+    candidates
+        Partitions to refine, of which the best result is kept: metis (its edge cut of a small
+        graph of clusters that stands for this one), metis-volume (its volume objective, on the
+        whole graph: slow where there are hubs), bisection (the library's own multilevel start,
+        which needs no METIS), block, random.
+    """
+
+    objective: Objective = "max_both"
+    imbalance: float = 0.05
+    seed: int = 0
+    threads: int = 1
+    time_limit: float | None = None
+    preset: Preset = "default"
+    candidates: Sequence[Candidate] = ("metis",)
+
+    def __post_init__(self) -> None:
+        choices: list[tuple[str, str, Sequence[str]]]
+        choices = [("objective", self.objective, OBJECTIVES), ("preset", self.preset, PRESETS)]
+        choices += [("a candidate", name, CANDIDATES) for name in self.candidates]
+        for what, value, known in choices:
+            if value not in known:
+                raise InputError(f"{what} is {value!r}: choose one of {', '.join(known)}")
+        if not 0 <= self.imbalance < np.inf:
+            raise InputError(f"imbalance is {self.imbalance}: at least 0 is needed, such as 0.05")
+        if not 0 <= self.seed < MAX_SEED:
+            raise InputError(f"seed is {self.seed}: a seed is at least 0 and below 2**63")
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise InputError(f"threads is {self.threads}: 1 to {MAX_THREADS} are possible")
+        if self.time_limit is not None and not self.time_limit >= 0:
+            raise InputError(f"time_limit is {self.time_limit}: at least 0 seconds are needed")
 
 
 @dataclass(frozen=True)
@@ -62,34 +109,17 @@ class VolumePartition:
 
 def volume_balanced(
     objective: Objective = "max_both",
-    imbalance: float = 0.05,
-    seed: int = 0,
-    threads: int = 1,
-    time_limit: float | None = None,
     *,
-    preset: Preset = "default",
-    candidates: Sequence[Candidate] = ("metis",),
     initial: ArrayLike | None = None,
     report: Report | None = None,
+    **options: Any,
 ) -> Partitioner:
     """Return a partitioner that minimises the rows that parts exchange; see `part_graph`."""
-    _check_options(objective, preset, candidates, imbalance, seed, threads, time_limit)
+    chosen = VolumeOptions(objective, **options)
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         began = time.perf_counter()
-        found = part_graph(
-            num_parts,
-            graph,
-            objective=objective,
-            imbalance=imbalance,
-            seed=seed,
-            threads=threads,
-            time_limit=time_limit,
-            preset=preset,
-            candidates=candidates,
-            initial=initial,
-            report=report,
-        )
+        found = _search(num_parts, as_pattern(graph), None, initial, report, chosen)
         if report is not None:
             report(f"kept the refinement of {found.winner}", time.perf_counter() - began)
         return Partition(found.part, num_parts, found.winner)
@@ -104,15 +134,9 @@ def part_graph(
     xadj: ArrayLike | None = None,
     adjncy: ArrayLike | None = None,
     vweights: ArrayLike | None = None,
-    objective: Objective = "max_both",
-    imbalance: float = 0.05,
-    seed: int = 0,
-    threads: int = 1,
-    time_limit: float | None = None,
-    preset: Preset = "default",
-    candidates: Sequence[Candidate] = ("metis",),
     initial: ArrayLike | None = None,
     report: Report | None = None,
+    **options: Any,
 ) -> VolumePartition:
     """Partition a square pattern so that the parts exchange few rows in a product with it.
 
@@ -129,79 +153,102 @@ def part_graph(
         (offsets, columns), or the two arrays by name.
     vweights
         Weight of each node, non-negative integers; by default the non-zeros of its row.
-    objective
-        total: rows sent in all. max_send, max_recv: of the busiest sender or receiver. max_both:
-        the larger of the two. joint: as max_both for the joint exchange.
-    imbalance
-        Allowed weight of a part over the larger of the average and its heaviest node, minus one.
-    threads
-        Independent refinements of each start, run side by side; the best is kept.
-    time_limit
-        Seconds after which the best partition so far is returned, METIS's own time included.
-    preset
-        fast: about the time of METIS on top of it; default: a few times that, and better.
-    candidates
-        Partitions to refine, of which the best result is kept: metis (its edge cut of a small
-        graph of clusters that stands for this one), metis-volume (its volume objective, on the
-        whole graph: slow where there are hubs), bisection (the library's own multilevel start,
-        which needs no METIS), block, random.
     initial
         int[n] partition to refine instead of all candidates. The result is not worse than it.
     report
         Called with a text and the seconds since the start of the refinement.
+    options
+        The fields of `VolumeOptions`.
 
     Raises ValueError for a malformed pattern and for options out of range.
     """
-    _check_options(objective, preset, candidates, imbalance, seed, threads, time_limit)
+    chosen = VolumeOptions(**options)
     graph = as_pattern(adjacency, xadj, adjncy)
     weights = None if vweights is None else as_integers("vweights", vweights, np.int64)
+    return _search(num_parts, graph, weights, initial, report, chosen)
+
+
+def _search(
+    num_parts: int,
+    graph: CSRGraph,
+    weights: Offsets | None,
+    initial: ArrayLike | None,
+    report: Report | None,
+    options: VolumeOptions,
+) -> VolumePartition:
     began = time.perf_counter()
     starts: list[tuple[str, LocalIndices | None]]
     if initial is None:
         starts = [
-            (name, make_start(name, graph, num_parts, weights, seed, imbalance))
-            for name in candidates
+            (name, _start(name, graph, num_parts, weights, options)) for name in options.candidates
         ]
     else:
         starts = [("initial", as_integers("initial", initial, np.int32))]
-    left = np.inf if time_limit is None else time_limit - (time.perf_counter() - began)
+    limit = options.time_limit
+    left = np.inf if limit is None else limit - (time.perf_counter() - began)
     part, metrics, winner = _volpart.part_graph(
         num_parts,
         graph.indptr,
         graph.indices,
         weights,
         starts,
-        objective,
-        preset,
-        imbalance,
-        seed,
-        threads,
+        options.objective,
+        options.preset,
+        options.imbalance,
+        options.seed,
+        options.threads,
         max(0.0, left),
         report,
     )
     return VolumePartition(part, VolumeMetrics(**metrics, parts=num_parts), winner)
 
 
-def _check_options(
-    objective: str,
-    preset: str,
-    candidates: Sequence[str],
-    imbalance: float,
-    seed: int,
-    threads: int,
-    time_limit: float | None,
-) -> None:
-    choices: list[tuple[str, str, Sequence[str]]]
-    choices = [("objective", objective, OBJECTIVES), ("preset", preset, PRESETS)]
-    choices += [("a candidate", name, CANDIDATES) for name in candidates]
-    for what, value, known in choices:
-        if value not in known:
-            raise InputError(f"{what} is {value!r}: choose one of {', '.join(known)}")
-    if not 0 <= imbalance < np.inf:
-        raise InputError(f"imbalance is {imbalance}: at least 0 is needed, such as 0.05")
-    if not 0 <= seed < MAX_SEED:
-        raise InputError(f"seed is {seed}: a seed is at least 0 and below 2**63")
-    if not 1 <= threads <= MAX_THREADS:
-        raise InputError(f"threads is {threads}: 1 to {MAX_THREADS} are possible")
-    if time_limit is not None and not time_limit >= 0:
-        raise InputError(f"time_limit is {time_limit}: at least 0 seconds are needed")
+def _start(
+    name: Candidate,
+    graph: CSRGraph,
+    num_parts: int,
+    weights: Offsets | None,
+    options: VolumeOptions,
+) -> LocalIndices | None:
+    """Return the partition that candidate `name` starts from, or None if the library makes it.
+
+    Raises ValueError where the library could not make so many parts.
+    """
+    if not 1 <= num_parts <= MAX_PARTS:
+        raise ValueError(f"num_parts is {num_parts}: 1 to {MAX_PARTS} are possible")
+    if name == "bisection":
+        return None
+    if name == "metis":
+        return _sketched_metis(graph, num_parts, weights, options)
+    if name == "metis-volume":
+        pattern = graph.to_scipy()
+        if not pattern.has_canonical_format:
+            # The arrays are the caller's: sorting them in place would change them.
+            graph = CSRGraph.from_scipy(pattern.copy())
+        partitioner = metis(*_metis_terms(options), "volume")
+    else:
+        partitioner = random(options.seed) if name == "random" else block()
+    return partitioner(graph, num_parts).part
+
+
+def _metis_terms(options: VolumeOptions) -> tuple[int, float]:
+    """Return the seed and the imbalance nearest to the options' that METIS takes."""
+    return options.seed % METIS_SEEDS, max(options.imbalance, SMALLEST_METIS_IMBALANCE)
+
+
+def _sketched_metis(
+    graph: CSRGraph, num_parts: int, weights: Offsets | None, options: VolumeOptions
+) -> LocalIndices:
+    """Return METIS's parts of a sketch of `graph`: on the whole it takes most of the memory."""
+    max_edges = max(graph.indices.size // SKETCH_SHARE, SMALLEST_SKETCH)
+    cluster, offsets, neighbours, edge_weights, node_weights = _volpart.sketch(
+        num_parts, graph.indptr, graph.indices, weights, max_edges, options.seed
+    )
+    if num_parts == 1 or node_weights.size <= num_parts or not node_weights.any():
+        return cluster % num_parts
+    scale = -(-int(node_weights.sum()) // HEAVIEST_SKETCH)
+    scaled = node_weights // max(scale, 1)
+    sketch = (offsets, neighbours, edge_weights, scaled)
+    part = weighted_metis(sketch, num_parts, *_metis_terms(options))
+    found: LocalIndices = part[cluster]
+    return found

@@ -11,12 +11,13 @@ from hpcgnn.plan.candidates import Candidate, predict
 from hpcgnn.plan.network import Network, Sent, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
 from hpcgnn.plan.share import Share, make_share
-from hpcgnn.plan.traffic import Traffic, count_traffic
+from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
 from hpcgnn.plan.whole import WholeGraph
 
 __all__ = [
     "Candidate",
     "Network",
+    "Ranks",
     "Rehearsal",
     "Sent",
     "Share",

@@ -6,18 +6,18 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcgnn.comm import Communicator, ProcessGrid, RankArgumentParser, run_mpi_command
+from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
 from hpcgnn.console import Progress, print_json, print_table, report
 from hpcgnn.errors import InputError
+from hpcgnn.launch import command_parser, run_mpi_command
 from hpcgnn.plan.candidates import Candidate, choices, predict
 from hpcgnn.plan.network import Network
 from hpcgnn.plan.whole import WholeGraph
-from hpcgnn.spmm import COVERS, SCHEDULES
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import EXCHANGES, SCHEDULES
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.config import Config
-from hpcgnn.train.config_file import load_config
-
-__all__ = ["main"]
 
 DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
 ranks, memory and seconds of computing are measured on the one with the most non-zeros, which this
@@ -31,11 +31,9 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 NOTHING_FITS = 1
 
 
+@collective
 def main(comm: Communicator) -> int:
-    """Run the command with the arguments of the process; return its exit status.
-
-    Collective.
-    """
+    """Run the command with the arguments of the process; return its exit status."""
     options = _parse()
     if comm.size > 1:
         raise InputError(f"{comm.size} ranks: planning is one process; start it without a launcher")
@@ -44,7 +42,7 @@ def main(comm: Communicator) -> int:
         raise InputError(f"train.task = {config.train.task!r}: only full-graph training is planned")
     if config.train.device != "cpu":
         raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
-    network = Network(options.bandwidth * 1e9, options.latency * 1e-6)
+    network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
     wanted = list(
         choices(
             options.ranks,
@@ -139,21 +137,16 @@ def _show(
 
 
 def _parse() -> argparse.Namespace:
-    parser = RankArgumentParser(
-        prog="hpcgnn plan",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("plan", DESCRIPTION, EPILOG)
     add = parser.add_argument
     add("words", nargs="*", metavar="CONFIG.toml | section.key=value", help="as hpcgnn.train takes")
     add("--ranks", type=_numbers, required=True, metavar="P,...", help="numbers of ranks")
     add(
         "--exchange",
-        type=_names(tuple(COVERS)),
+        type=_names(EXCHANGES),
         default=("aware", "joint"),
         metavar="X,...",
-        help=f"of {', '.join(COVERS)} (default: aware,joint)",
+        help=f"of {', '.join(EXCHANGES)} (default: aware,joint)",
     )
     add(
         "--schedule",
@@ -181,6 +174,12 @@ def _parse() -> argparse.Namespace:
         default=1.0,
         metavar="GB/s",
         help="that a rank sends while all ranks of its host send (default: 1)",
+    )
+    add(
+        "--ranks-per-host",
+        type=int,
+        metavar="N",
+        help="hosts have so many ranks, in order; matters to hierarchical (default: all ranks)",
     )
     add("--latency", type=float, default=5.0, metavar="US", help="of a message (default: 5)")
     add(

@@ -5,18 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.plan.fresh_process import in_fresh_process
 from hpcgnn.plan.network import Network, sent_by_rank
-from hpcgnn.plan.rehearsal import Rehearsal
+from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
-from hpcgnn.plan.traffic import Traffic, count_traffic
-from hpcgnn.plan.whole import WholeGraph
-from hpcgnn.train.config import Config
-from hpcgnn.train.optimise import evaluation_is_due
+from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
+from hpcgnn.plan.whole import ALL, PatternKey, WholeGraph
+from hpcgnn.spmd import collective
+from hpcgnn.train.optimizer import evaluation_is_due
 from hpcgnn.typing import Array, Offsets
-
-__all__ = ["Candidate", "Choice", "choices", "predict"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +114,7 @@ def choices(
                     yield Choice(count, replication, exchange, schedule, depth)
 
 
+@collective
 def predict(
     whole: WholeGraph,
     config: Config,
@@ -149,7 +148,7 @@ def predict(
         When a choice has more block rows than the store has parts, or no block row has a training
         node.
     """
-    counted: dict[tuple[int, int, str], dict[str, Traffic]] = {}
+    counted: dict[tuple[object, ...], dict[PatternKey, Traffic]] = {}
     for choice in wanted:
         exchange = replace(
             config.exchange,
@@ -160,20 +159,21 @@ def predict(
         )
         chosen = replace(config, exchange=exchange)
         starts = whole.row_starts(choice.ranks // choice.replication)
-        key = choice.ranks, choice.replication, choice.exchange
+        ranks = Ranks(starts, exchange, network.ranks_per_host)
+        # Schedules move the same rows, but not between the same ranks of two hosts.
+        key = choice.ranks, choice.replication, choice.exchange, choice.schedule
         if key not in counted:
             counted[key] = {
-                name: count_traffic(each.matrix, starts, choice.exchange)
-                for name, each in whole.patterns.items()
+                name: count_traffic(matrix, ranks) for name, matrix in whole.patterns.items()
             }
         traffic = counted[key]
         block = _heaviest(traffic, starts, whole.targets)
-        share = make_share(whole, chosen, starts, traffic, block)
+        share = make_share(whole, chosen, ranks, traffic, block)
         yield _candidate(choice, share, traffic, in_fresh_process(share, epochs), network)
         progress()
 
 
-def _heaviest(traffic: Mapping[str, Traffic], starts: Offsets, targets: Array) -> int:
+def _heaviest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: Array) -> int:
     """Return the block row with the most non-zeros among those with a training node."""
     entries = np.sum([each.entries for each in traffic.values()], axis=0)
     trains = np.add.reduceat(np.append(targets, False), starts[:-1], dtype=np.int64)
@@ -188,7 +188,7 @@ def _heaviest(traffic: Mapping[str, Traffic], starts: Offsets, targets: Array) -
 def _candidate(
     choice: Choice,
     share: Share,
-    traffic: Mapping[str, Traffic],
+    traffic: Mapping[PatternKey, Traffic],
     found: Rehearsal,
     network: Network,
 ) -> Candidate:
@@ -196,7 +196,7 @@ def _candidate(
         sent_by_rank(moves, traffic, choice.replication)
         for moves in (found.once, found.epoch, found.evaluation)
     )
-    whole = traffic["all"]
+    whole = traffic[ALL]
     moved = whole.fetched + whole.pushed
     return Candidate(
         choice=choice,
@@ -207,7 +207,7 @@ def _candidate(
         bytes_max_send=int(epoch.bytes_out.max()),
         bytes_once=int(once.bytes_out.sum()),
         bytes_evaluation=int(evaluation.bytes_out.sum()),
-        rehearsed_rank=share.block * choice.replication + share.replica,
+        rehearsed_rank=share.place.block * choice.replication + share.place.replica,
         idle_bytes=found.idle_bytes,
         peak_bytes=found.peak_bytes,
         ghost_bytes=found.ghost_bytes,

@@ -7,13 +7,9 @@ from hpcgnn.partition import row_positions
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["cut"]
-
 
 def cut(whole: DistCSR, row_map: RowMap) -> DistCSR:
     """Return the block row that the rank of `row_map` would hold.
-
-    Not collective.
 
     Parameters
     ----------
@@ -25,6 +21,7 @@ def cut(whole: DistCSR, row_map: RowMap) -> DistCSR:
     matrix, num_nodes = whole.diagonal, whole.row_map.num_rows
     row_nodes = _all_or(whole.row_nodes, matrix.shape[0])
     column_nodes = _all_or(whole.column_nodes, matrix.shape[1])
+    # Rows of a matrix by relation are numbered relation after relation, all nodes in each.
     relations, nodes = np.divmod(row_nodes, max(num_nodes, 1))
     mine = row_map.is_local(nodes)
     # Rows of the block in the order of the whole matrix: relation by relation.
@@ -36,6 +33,8 @@ def cut(whole: DistCSR, row_map: RowMap) -> DistCSR:
     entries = row_positions(matrix.indptr, picked)
     columns = matrix.indices[entries]
     values = None if matrix.values is None else matrix.values[entries]
+    # Columns of the whole matrix may be some of the nodes; a rank's are a range of them all the
+    # same, for nodes increase.
     low, high = np.searchsorted(column_nodes, [row_map.start, row_map.stop])
     local = (columns >= low) & (columns < high)
     indptr = np.concatenate([[0], np.cumsum(counts)])
@@ -65,6 +64,7 @@ def _rows_of(
     compact: bool = True,
 ) -> LocalCSR:
     """Return the kept entries of rows; `compact` stores the rows that have any."""
+    # Kept entries before each row's first: the offsets of the rows, without a loop over them.
     ends = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])[indptr]
     chosen = None if values is None else values[kept]
     if not compact:

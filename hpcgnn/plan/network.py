@@ -8,10 +8,9 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.plan.traffic import Traffic
+from hpcgnn.plan.whole import PatternKey
 from hpcgnn.plan.world import Movement
 from hpcgnn.typing import Array
-
-__all__ = ["Network", "Sent", "sent_by_rank"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,8 @@ class Network:
         Bytes a second that a rank sends, while all ranks send.
     latency_s
         Seconds of a message.
+    ranks_per_host
+        Ranks of a host; None: one host has all.
 
     Raises
     ------
@@ -33,12 +34,15 @@ class Network:
 
     bandwidth: float = 1e9
     latency_s: float = 5e-6
+    ranks_per_host: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
             raise InputError(f"--bandwidth {self.bandwidth:g}: must be positive")
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
             raise InputError(f"--latency {self.latency_s:g}: must not be negative")
+        if self.ranks_per_host is not None and self.ranks_per_host < 1:
+            raise InputError(f"--ranks-per-host {self.ranks_per_host}: at least 1")
 
     def seconds(self, sent: "Sent") -> float:
         """Return the seconds of the rank that needs longest, receiving as it sends."""
@@ -66,11 +70,9 @@ class Sent:
 
 
 def sent_by_rank(
-    moves: Iterable[Movement], traffic: Mapping[str, Traffic], replication: int
+    moves: Iterable[Movement], traffic: Mapping[PatternKey, Traffic], replication: int
 ) -> Sent:
     """Return what each rank of a grid sends in some exchanges.
-
-    Not collective.
 
     Parameters
     ----------
@@ -84,10 +86,11 @@ def sent_by_rank(
     num_blocks = next(iter(traffic.values())).fetched.shape[0]
     found = np.zeros((4, num_blocks * replication), np.int64)
     for move in moves:
-        counts = _by_rank(traffic[move.pattern].of_half(move.half), replication)
+        counted = traffic[move.pattern]
+        counts = _by_rank(counted.pushed if move.pushed else counted.fetched, replication)
         # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
         # block column is the owner, of pushed ones the block row.
-        outward = move.reverse != (move.half == "fetched")
+        outward = move.reverse == move.pushed
         rows, messages, arrived, _ = counts if outward else (*counts[2:], *counts[:2])
         found += np.array([rows, rows * move.row_bytes, arrived * move.row_bytes, messages])
     return Sent(*found)

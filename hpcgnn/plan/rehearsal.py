@@ -1,37 +1,27 @@
 """The epochs of one rank, rehearsed: memory and seconds of computing, and what would travel."""
 
+import multiprocessing
+import pickle
 import statistics
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
-
-import numpy as np
-import torch
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.errors import InputError
+from hpcgnn.graph.inputs import make_inputs
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
-from hpcgnn.nn import Aggregations, GraphView, LayerView
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.world import Movement, RehearsedExchange, RehearsedGrid
-from hpcgnn.sparse import AggregationOperator, DistCSR, Transposed
-from hpcgnn.spmm import DistributedAttention, DistributedSpMM
+from hpcgnn.plan.world import Movement, ShareMatrices, rehearsed_operators
+from hpcgnn.spmd import collective
+from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.local_graph import LocalGraph
-from hpcgnn.train.node_inputs import make_inputs
-from hpcgnn.train.node_task import NodeTask
-from hpcgnn.train.products import (
-    DIRECTIONS,
-    ActiveViews,
-    AdjacencyProducts,
-    rows_by_relation,
-)
-from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.threads import set_threads
-from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
-
-__all__ = ["Rehearsal", "rehearse", "status_bytes"]
-
-_UNSCALED = frozenset({Aggregations.ATTENTION, Aggregations.SUM_IN, Aggregations.SUM_OUT})
+from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.loop import SeedRun
+from hpcgnn.train.process import set_threads
 
 
 @dataclass(frozen=True)
@@ -60,6 +50,7 @@ class Rehearsal:
     evaluation: tuple[Movement, ...]
 
 
+@collective
 def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> Rehearsal:
     """Train a share as its rank would.
 
@@ -81,10 +72,12 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
     training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
     config = replace(share.config, train=training)
     trace = TraceRecorder.off()
-    with RehearsedGrid(alone, share) as grid, reused_memory():
+    # Buffers are kept for the next epoch as in training, or each would pay for its pages.
+    with ProcessGrid(alone.world, place=share.place) as grid, reused_memory():
         set_threads(grid, config.run.threads)
         moved: list[Movement] = []
-        products = _Products(grid, share, trace, moved)
+        make = rehearsed_operators(grid, share, trace, moved.append)
+        products = Products(make, ShareMatrices(share), share.nodes.original_id)
         moved.clear()
         # What comes before training depends on the epochs of the run, not of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
@@ -95,13 +88,21 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         rows, movements = [], []
         for _ in range(epochs):
             moved.clear()
-            rows.append(run.run_epoch(stop=False)[0])
+            run.begin_epoch()
+            for step in task.steps(run.seed, run.epoch):
+                run.step(step)
+            rows.append(run.end_epoch(stop=False)[0])
             movements.append(tuple(moved))
         training_moves, last = movements[-2], movements[-1]
+        # The last epoch ends with the evaluation: what it moves beyond an epoch's exchanges is
+        # that.
         assert last[: len(training_moves)] == training_moves, "epochs exchange alike"
+        # The first epoch makes transposes and buffers, which later ones find.
         steady = [row["epoch_s"] for row in rows[1:]]
         return Rehearsal(
             idle_bytes=idle_bytes,
+            # The peak of a process never falls, so a process of its own for every rehearsal: see
+            # `in_fresh_process`.
             peak_bytes=status_bytes("VmHWM"),
             ghost_bytes=grid.buffers.ghosts.peak,
             epoch_s=statistics.median(steady),
@@ -115,103 +116,20 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
 def status_bytes(name: str) -> int:
     """Return a line of /proc/self/status that is in kB: VmHWM, the most resident at one time.
 
-    Not collective. The rusage of a process counts what its parent held before it, too.
+    The rusage of a process counts what its parent held before it, too.
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-class _Products:
-    """The products of a share: what `AdjacencyProducts` is to a rank."""
-
-    def __init__(
-        self, grid: ProcessGrid, share: Share, trace: TraceRecorder, moved: list[Movement]
-    ) -> None:
-        self.trace, self.node_ids = trace, share.nodes.original_id
-        self._grid, self._share = grid, share
-        exchange = share.config.exchange
-        self._exchanges = {
-            key: RehearsedExchange(grid, key, each, exchange, trace, moved.append)
-            for key, each in share.patterns.items()
-        }
-        ids = self.node_ids
-        self._rows: tuple[LocalIndices, ...] = ()
-        if Aggregations.MEAN_BY_RELATION in share.aggregations:
-            self._rows = rows_by_relation(share.patterns["all"].block, np.ones(len(ids), np.bool_))
-        self._operators = {
-            kind: self._operator(kind, "all", ids, ids) for kind in share.aggregations
-        }
-
-    @property
-    def view(self) -> GraphView:
-        """The view of all nodes of the rank."""
-        sums = self._grid.sum_over_blocks
-        ids = self.node_ids
-        return GraphView(self._operators, ids, sums, relation_rows=self._rows)
-
-    def active_views(self, targets: Mask, depth: int) -> ActiveViews:
-        """Return views of the active sets; see `AdjacencyProducts.active_views`.
-
-        Not collective.
-        """
-        sets = self._share.sets
-        assert len(sets) == depth + 1
-        assert np.array_equal(targets, sets[-1])
-        layers = tuple(self._layer(place, *sets[place : place + 2]) for place in range(depth))
-        return ActiveViews(layers, torch.from_numpy(np.flatnonzero(sets[0])))
-
-    def _layer(self, place: int, inputs: Mask, outputs: Mask) -> LayerView:
-        share = self._share
-        if f"{place} in" not in share.patterns and f"{place} out" not in share.patterns:
-            return self.view.layer(0)
-        ids = self.node_ids[outputs], self.node_ids[inputs]
-        operators: dict[Aggregations, AggregationOperator] = {}
-        relation_rows: tuple[LocalIndices, ...] = ()
-        for kind in share.aggregations:
-            key = f"{place} {DIRECTIONS[kind]}"
-            operators[kind] = self._operator(kind, key, *ids)
-            if kind is Aggregations.MEAN_BY_RELATION:
-                relation_rows = rows_by_relation(share.patterns[key].block, outputs)
-        kept = torch.from_numpy(np.cumsum(inputs)[outputs] - 1)
-        sums = self._grid.sum_over_blocks
-        return LayerView(operators, ids[1], sums, kept, relation_rows=relation_rows)
-
-    def _operator(
-        self, kind: Aggregations, key: str, row_ids: GlobalIndices, column_ids: GlobalIndices
-    ) -> AggregationOperator:
-        pattern, exchange = self._share.patterns[key], self._exchanges[key]
-        matrix = _scaled(pattern.block, kind, self._share.config.train.dtype)
-        product: DistributedSpMM
-        if kind is Aggregations.ATTENTION:
-            product = DistributedAttention(
-                self._grid, matrix, exchange, self.trace, row_ids, column_ids
-            )
-        else:
-            product = DistributedSpMM(self._grid, matrix, exchange, self.trace)
-        # Ranks choose the order of products by the sizes of the whole matrix.
-        product.size = pattern.size
-        return Transposed(product) if DIRECTIONS[kind] == "out" else product
-
-
-def _scaled(block: DistCSR, kind: Aggregations, dtype: str) -> DistCSR:
-    """Return the matrix with values where training has them: their size matters, not they."""
-    if kind is Aggregations.ATTENTION:
-        return block.with_values(None, None)
-    parts = block.diagonal, block.remote
-    if kind in _UNSCALED and all(part.values is None for part in parts):
-        return block
-    return block.with_values(*(np.ones(part.nnz, dtype) for part in parts))
-
-
-def _local_graph(grid: ProcessGrid, share: Share, products: "_Products") -> LocalGraph:
+def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:
     inputs = make_inputs(grid, share.config, share.facts, share.nodes, None)
     return LocalGraph(
         grid=grid,
         row_map=share.row_map,
         facts=share.facts,
         view=products.view,
-        # The task asks for active views and the trace, which both kinds of products have.
-        products=cast("AdjacencyProducts", products),
+        products=products,
         features=inputs.features,
         scales=inputs.scales,
         labels=share.nodes.labels,
@@ -219,3 +137,36 @@ def _local_graph(grid: ProcessGrid, share: Share, products: "_Products") -> Loca
         smoother=None,
         details={},
     )
+
+
+def in_fresh_process(share: Share, epochs: int) -> Rehearsal:
+    """Rehearse where nothing but the share is in memory.
+
+    Raises
+    ------
+    InputError
+        When the process was killed, for instance because memory ran out.
+    """
+    with scratch_folder() as folder:
+        path = folder / "share"
+        # Protocol 5 is read without a second copy of the arrays, which would count as memory.
+        with path.open("wb") as file:
+            pickle.dump(share, file, protocol=5)
+        spawn = multiprocessing.get_context("spawn")
+        try:
+            with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+                return pool.submit(_rehearse_file, path, epochs).result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"the rehearsal of block row {share.place.block} of {share.place.num_blocks} was "
+                "killed, as a process is that runs out of memory: plan more ranks, or on a host "
+                "with more memory"
+            ) from None
+
+
+def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
+    idle = status_bytes("VmRSS")
+    with path.open("rb") as file:
+        share: Share = pickle.load(file)
+    with ProcessGrid.of_this_process() as alone:
+        return rehearse(alone, share, epochs, idle)

@@ -1,72 +1,45 @@
 """What one rank would hold: the process that rehearses it gets this and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import RowMap
-from hpcgnn.nn import Aggregations
-from hpcgnn.plan.traffic import BlockCover, Traffic, blocks_of, cover_block
-from hpcgnn.plan.whole import Pattern, WholeGraph
-from hpcgnn.sparse import DistCSR, LocalCSR, OperatorSize
+from hpcgnn.comm import Place, RowMap
+from hpcgnn.config.config import Config
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.operator import Aggregation, OperatorSize
+from hpcgnn.plan.traffic import Needs, Ranks, Survey, Traffic, split_blocks
+from hpcgnn.plan.whole import PatternKey, WholeGraph
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmm import LayerGhosts, PushedEntries, find_method
 from hpcgnn.storage import NodeBlock
-from hpcgnn.train.config import Config
-from hpcgnn.train.local_graph import GraphFacts
-from hpcgnn.typing import Array, LocalIndices, Mask, Offsets
-
-__all__ = ["Halves", "Messages", "PatternShare", "Share", "make_share"]
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
-    """The messages of one ghost exchange of a rank; see `hpcgnn.comm.CommPlan`.
+class Answers:
+    """What other ranks would tell one ghost exchange of a rank; see `hpcgnn.spmm.Peers`.
 
     Parameters
     ----------
-    peers
-        (neighbours,) int32 ranks of the layer.
-    send_rows
-        (rows sent,) int32 rows of the owner's array, by neighbour.
-    send_counts, recv_counts
-        (neighbours,) int32.
+    peers, send_rows, send_counts, recv_counts
+        Of its plan, see `hpcgnn.comm.CommPlan`.
+    of_host
+        The ghosts of every rank of its host, where its exchange asks for them.
+    sizes
+        (blocks,) int64 rows that each rank fetches from.
+    rows_at_owners
+        The row of each ghost in its owner's array, where its exchange asks for it.
     """
 
     peers: LocalIndices
     send_rows: LocalIndices
     send_counts: LocalIndices
     recv_counts: LocalIndices
-
-    @classmethod
-    def of(cls, send_rows: list[LocalIndices], recv_counts: Array) -> "Messages":
-        """Return the messages for the rows to each block, and the number from each."""
-        sent = np.array([len(rows) for rows in send_rows], np.int64)
-        peers = np.flatnonzero((sent > 0) | (recv_counts > 0)).astype(np.int32)
-        rows = np.concatenate([np.empty(0, np.int32), *send_rows]).astype(np.int32)
-        counts = sent[peers].astype(np.int32), recv_counts[peers].astype(np.int32)
-        return cls(peers, rows, *counts)
-
-
-@dataclass(frozen=True, eq=False)
-class Halves:
-    """A rank's share of an exchange, see `hpcgnn.spmm.exchange.CoveredExchange`.
-
-    Parameters
-    ----------
-    fetched
-        (remote non-zeros,) entries that this rank multiplies itself.
-    fetch
-        Rows that it fetches.
-    push
-        Partial sums that it pushes, None where no rank pushes any.
-    pattern
-        The entries that it multiplies for others, (own columns, rows that it pushes to).
-    """
-
-    fetched: Mask
-    fetch: Messages
-    push: Messages | None
-    pattern: LocalCSR | None
+    of_host: tuple[GlobalIndices, ...]
+    sizes: Array
+    rows_at_owners: LocalIndices | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +50,19 @@ class PatternShare:
     ----------
     block
         The block row.
-    halves
-        How its remote part is exchanged.
     size
         Of the whole matrix.
+    fetch, push
+        What the two ghost exchanges of the rank are told.
+    pushed
+        The entries that it multiplies for others; None where no rank pushes any.
     """
 
     block: DistCSR
-    halves: Halves
     size: OperatorSize
+    fetch: Answers
+    push: Answers
+    pushed: PushedEntries | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +75,8 @@ class Share:
         Of the run.
     aggregations
         That the model wants.
-    num_blocks, block, replica
-        Its place in the grid.
+    place
+        In the grid.
     row_map
         Owners of the nodes.
     patterns
@@ -112,110 +89,133 @@ class Share:
 
     config: Config
     facts: GraphFacts
-    aggregations: tuple[Aggregations, ...]
-    num_blocks: int
-    block: int
-    replica: int
+    aggregations: tuple[Aggregation, ...]
+    place: Place
     row_map: RowMap
-    patterns: Mapping[str, PatternShare]
+    patterns: Mapping[PatternKey, PatternShare]
     sets: tuple[Mask, ...]
     nodes: NodeBlock
 
 
 def make_share(
-    whole: WholeGraph, config: Config, starts: Offsets, traffic: Mapping[str, Traffic], block: int
+    whole: WholeGraph,
+    config: Config,
+    ranks: Ranks,
+    traffic: Mapping[PatternKey, Traffic],
+    block: int,
 ) -> Share:
     """Return the share of the rank that holds block row `block` and serves its columns.
-
-    Not collective.
 
     Parameters
     ----------
     whole
         The graph.
     config
-        With the exchange and the replication that are rehearsed.
-    starts
-        (blocks + 1,) int64 rows of the block rows.
+        With the exchange that is rehearsed.
+    ranks
+        Of the run.
     traffic
         Of every pattern of `whole`.
     block
         The block row.
     """
-    row_map = RowMap(starts, block)
-    replication = config.exchange.replication
-    shares = {}
-    for key, pattern in whole.patterns.items():
-        counted = traffic[key]
-        halves, mine = _halves(pattern, row_map, counted, config)
-        num_entries = int(counted.entries.sum())
-        size = OperatorSize(counted.num_rows, counted.num_columns, num_entries, counted.num_moved)
-        shares[key] = PatternShare(mine, halves, size)
-    sets = tuple(each[row_map.start : row_map.stop].copy() for each in whole.sets)
+    row_map, replication = RowMap(ranks.starts, block), ranks.exchange.replication
+    replica = block % replication
+    place = Place(ranks.num_blocks, replication, block, replica, ranks.hosts(replica))
+    patterns = {
+        key: _pattern_share(matrix, ranks, traffic[key], place)
+        for key, matrix in whole.patterns.items()
+    }
     return Share(
         config=config,
         facts=whole.facts,
         aggregations=whole.wanted,
-        num_blocks=row_map.num_blocks,
-        block=block,
-        replica=block % replication,
+        place=place,
         row_map=row_map,
-        patterns=shares,
-        sets=sets,
+        patterns=patterns,
+        sets=tuple(each[row_map.start : row_map.stop].copy() for each in whole.sets),
         nodes=whole.read_nodes(row_map),
     )
 
 
-def _halves(
-    pattern: Pattern, row_map: RowMap, traffic: Traffic, config: Config
-) -> tuple[Halves, DistCSR]:
-    """Return how a rank exchanges the remote part of its block row, and that block row."""
-    here, replication = row_map.block, config.exchange.replication
-    handled = np.arange(row_map.num_blocks) % replication == here % replication
-    sends: list[LocalIndices] = []
-    rows: list[Array] = []
-    nodes: list[Array] = []
-    mine: BlockCover | None = None
-    for place, block in enumerate(blocks_of(pattern.matrix, row_map.starts)):
-        cover = cover_block(block, config.exchange.method)
-        if place == here:
-            mine = cover
-            sends.append(np.empty(0, np.int32))
-            continue
-        ghosts, owners = cover.fetched_columns()
-        sends.append(row_map.to_local(block.ghosts[ghosts[owners == here]]))
-        for into, found in zip((rows, nodes), cover.pushed_entries(here), strict=True):
-            into.append(found)
+def _pattern_share(whole: DistCSR, ranks: Ranks, traffic: Traffic, place: Place) -> PatternShare:
+    method = find_method(ranks.exchange.method)
+    mine: DistCSR | None = None
+    rows: list[GlobalIndices] = []
+    columns: list[GlobalIndices] = []
+    # Every rank's block is cut in turn and only one of them held: entries that others leave to this
+    # rank are known from their blocks alone.
+    for number, (block, split) in enumerate(split_blocks(whole, ranks.starts, method.cover)):
+        if number == place.block:
+            mine = block
+        chosen = split.owners_of_pushed(block) == place.block
+        for into, found in zip((rows, columns), split.pushed_entries(block), strict=True):
+            into.append(found[chosen])
     assert mine is not None
-    block = mine.block
-    positions = block.column_positions()
+    pushed = None
+    if traffic.pushed.any():
+        pushed = PushedEntries.of(mine, np.concatenate(rows), np.concatenate(columns))
+    # Surveyed again for the layer of the replica: other layers fetch other columns.
+    needs = Survey.of(whole, ranks).layer(whole, ranks, place.replica)
+    num_entries = int(traffic.entries.sum())
+    return PatternShare(
+        mine,
+        OperatorSize(traffic.num_rows, traffic.num_columns, num_entries, traffic.num_moved),
+        _answers(ranks, needs, needs.fetched, place, mine.column_positions(), whole.column_nodes),
+        _answers(ranks, needs, needs.pushed, place, mine.row_positions(), whole.row_nodes),
+        pushed,
+    )
+
+
+def _answers(
+    ranks: Ranks,
+    needs: Needs,
+    ghosts: LayerGhosts,
+    place: Place,
+    positions: LocalIndices | None,
+    stored: LocalIndices | None,
+) -> Answers:
+    """Return what the ranks tell the one at `place`.
+
+    Parameters
+    ----------
+    ranks, needs
+        All ranks.
+    ghosts
+        Of all ranks of the layer.
+    place
+        The rank.
+    positions
+        The row of each of its nodes in its arrays, None: in order.
+    stored
+        The nodes that arrays of all ranks together hold, in order; None: all.
+    """
+    received = find_method(ranks.exchange.method).received
+    if received is None:
+        none = np.empty(0, np.int32)
+        rows = _rows_at_owners(ghosts, place.block, stored)
+        return Answers(none, none, none, none, (), needs.sizes, rows)
+    # What ranks receive decides what this one sends: a plan has no other source.
+    brought, row_map = received(ghosts), RowMap(ghosts.starts, place.block)
+    sends = [row_map.to_local(each[row_map.is_local(each)]) for each in brought]
     if positions is not None:
         sends = [positions[each] for each in sends]
-    owner_of_ghost = row_map.owner(block.ghosts)
-    taken = handled[owner_of_ghost][block.remote.indices]
-    fetch = Messages.of(sends, np.where(handled, traffic.fetched[here], 0))
-    halves = Halves(taken & ~mine.pushed, fetch, None, None)
-    if traffic.pushed.sum() == 0:
-        return halves, block
-    push_rows, readers = mine.pushed_rows()
-    arrive = [
-        push_rows[readers == place] if handled[place] else push_rows[:0]
-        for place in range(row_map.num_blocks)
-    ]
-    push = Messages.of(arrive, traffic.pushed[:, here])
-    pushing = _pushed_pattern(block, np.concatenate(rows), np.concatenate(nodes))
-    return Halves(halves.fetched, fetch, push, pushing), block
+    sent = np.array([len(each) for each in sends], np.int32)
+    owners = row_map.owner(brought[place.block])
+    got = np.bincount(owners, minlength=ranks.num_blocks).astype(np.int32)
+    peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
+    mates: Sequence[int] = []
+    # An exchange that brings a rank its own ghosts asks nothing of its host.
+    if brought is not ghosts.nodes:
+        mates = np.flatnonzero(place.hosts == place.hosts[place.block]).tolist()
+    of_host = tuple(ghosts.nodes[mate] for mate in mates)
+    rows = np.concatenate([np.empty(0, np.int32), *sends])
+    return Answers(peers, rows, sent[peers], got[peers], of_host, needs.sizes)
 
 
-def _pushed_pattern(block: DistCSR, rows: Array, nodes: Array) -> LocalCSR:
-    """Return entries of other ranks' rows as a matrix of own columns by rows pushed to."""
-    targets, numbers = np.unique(rows, return_inverse=True)
-    columns = block.row_map.to_local(nodes)
-    positions = block.column_positions()
-    if positions is not None:
-        columns = positions[columns]
-    order = np.lexsort((numbers, columns))
-    counts = np.bincount(columns, minlength=block.shape[1])
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    indices = numbers[order].astype(np.int32)
-    return LocalCSR(indptr, indices, None, (block.shape[1], len(targets)))
+def _rows_at_owners(ghosts: LayerGhosts, rank: int, stored: LocalIndices | None) -> LocalIndices:
+    nodes, starts = ghosts.nodes[rank], ghosts.starts
+    owners = RowMap(starts, rank).owner(nodes)
+    if stored is not None:
+        nodes, starts = np.searchsorted(stored, nodes), np.searchsorted(stored, starts)
+    return (nodes - starts[owners]).astype(np.int32)

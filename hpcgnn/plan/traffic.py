@@ -1,73 +1,131 @@
 """Rows that every pair of ranks would exchange in one product, counted by one process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.comm import RowMap
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.plan.cut import cut
 from hpcgnn.sparse import DistCSR
-from hpcgnn.spmm import COVERS
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
-
-__all__ = ["BlockCover", "Traffic", "count_traffic", "cover_block"]
+from hpcgnn.spmm import Cover, LayerGhosts, Split, find_method
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
-class BlockCover:
-    """What one block row gets from all others.
+class Ranks:
+    """The ranks of a run that is planned.
 
     Parameters
     ----------
-    block
-        The block row.
-    bounds
-        (blocks + 1,) where the columns of each owner begin among its ghosts.
+    starts
+        (blocks + 1,) int64 rows of the block rows.
+    exchange
+        Replication, method and schedule.
+    per_host
+        Ranks of a host, which are numbered in a row; None: one host has all.
+    """
+
+    starts: Offsets
+    exchange: ExchangeConfig
+    per_host: int | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Block rows."""
+        return len(self.starts) - 1
+
+    def handled(self, replica: int) -> Array:
+        """Return a mask of the block columns that a replica multiplies."""
+        blocks = np.arange(self.num_blocks)
+        return np.asarray(blocks % self.exchange.replication == replica)
+
+    def hosts(self, replica: int) -> LocalIndices:
+        """Return (blocks,) int32: the host of each rank of a layer, numbered by first ranks."""
+        ranks = np.arange(self.num_blocks) * self.exchange.replication + replica
+        hosts = ranks // (self.per_host or len(ranks) * self.exchange.replication)
+        return np.unique(hosts, return_inverse=True)[1].astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """What the ranks of one layer need of each other for a pattern.
+
+    Parameters
+    ----------
+    fetched
+        The nodes that each rank fetches.
     pushed
-        (remote non-zeros,) entries that the owner of their column multiplies.
+        The rows of the whole matrix that each rank pushes to.
+    sizes
+        (blocks,) int64 columns of each block row.
     """
 
-    block: DistCSR
-    bounds: Offsets
-    pushed: Mask
-
-    def fetched_columns(self) -> tuple[LocalIndices, LocalIndices]:
-        """Return each ghost that is fetched, by owner, and that owner."""
-        ghosts = np.unique(self.block.remote.indices[~self.pushed])
-        return ghosts, self._owner(ghosts)
-
-    def pushed_rows(self) -> tuple[LocalIndices, LocalIndices]:
-        """Return each row that another rank pushes to, by that rank, and that rank."""
-        remote = self.block.remote
-        rows = remote.entry_rows()[self.pushed].astype(np.int64)
-        owners = self._owner(remote.indices[self.pushed])
-        num_rows = max(self.block.shape[0], 1)
-        owner, row = np.divmod(np.unique(owners * np.int64(num_rows) + rows), num_rows)
-        return row.astype(np.int32), owner.astype(np.int32)
-
-    def pushed_entries(self, owner: int) -> tuple[GlobalIndices, GlobalIndices]:
-        """Return the rows of the whole matrix and the nodes of entries that `owner` multiplies."""
-        block, remote = self.block, self.block.remote
-        chosen = self.pushed & (self._owner(remote.indices) == owner)
-        rows = remote.entry_rows()[chosen]
-        if block.row_nodes is not None:
-            rows = block.row_nodes[rows]
-        return block.result_map.to_global(rows), block.ghosts[remote.indices[chosen]]
-
-    def _owner(self, ghosts: LocalIndices) -> LocalIndices:
-        return (np.searchsorted(self.bounds, ghosts, side="right") - 1).astype(np.int32)
+    fetched: LayerGhosts
+    pushed: LayerGhosts
+    sizes: Array
 
 
-def cover_block(block: DistCSR, exchange: str) -> BlockCover:
-    """Return what a block row gets under an exchange, by the cover that training computes.
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What all block rows of a pattern need, whichever replica handles it.
 
-    Not collective.
+    Parameters
+    ----------
+    nodes
+        For each block row the increasing nodes that it fetches.
+    targets
+        For each block row the increasing rows of the whole matrix that it pushes to.
+    entries, sizes
+        (blocks,) int64 non-zeros and columns of each block row.
     """
-    row_map = block.row_map
-    owners = row_map.owner(block.ghosts)
-    bounds = np.searchsorted(owners, np.arange(row_map.num_blocks + 1)).astype(np.int64)
-    return BlockCover(block, bounds, COVERS[exchange](block.remote, bounds))
+
+    nodes: Sequence[GlobalIndices]
+    targets: Sequence[GlobalIndices]
+    entries: Array
+    sizes: Array
+
+    @classmethod
+    def of(cls, whole: DistCSR, ranks: Ranks) -> "Survey":
+        """Return the survey of a pattern that one block holds."""
+        nodes, targets = [], [[np.empty(0, np.int64)] for _ in range(ranks.num_blocks)]
+        entries, sizes = np.zeros((2, ranks.num_blocks), np.int64)
+        cover = find_method(ranks.exchange.method).cover
+        for place, (block, split) in enumerate(split_blocks(whole, ranks.starts, cover)):
+            nodes.append(block.ghosts[split.used])
+            entries[place], sizes[place] = block.nnz, block.shape[1]
+            # One sum for each row and each rank that has some of its pushed entries.
+            owners, (rows, _) = split.owners_of_pushed(block), split.pushed_entries(block)
+            num_rows = max(block.result_map.num_rows, 1)
+            owners, rows = np.divmod(np.unique(owners * np.int64(num_rows) + rows), num_rows)
+            bounds = np.searchsorted(owners, np.arange(1, ranks.num_blocks))
+            for into, found in zip(targets, np.split(rows, bounds), strict=True):
+                into.append(found)
+        return cls(nodes, [np.concatenate(each) for each in targets], entries, sizes)
+
+    def layer(self, whole: DistCSR, ranks: Ranks, replica: int) -> Needs:
+        """Return the needs of one layer of the grid."""
+        handled, hosts = ranks.handled(replica), ranks.hosts(replica)
+        row_map = RowMap(ranks.starts, 0)
+        nodes = [each[handled[row_map.owner(each)]] for each in self.nodes]
+        targets = [
+            each if mine else each[:0] for each, mine in zip(self.targets, handled, strict=True)
+        ]
+        sequential = ranks.exchange.schedule == "sequential"
+        rows = ranks.starts * whole.num_relations
+        return Needs(
+            LayerGhosts(ranks.starts, nodes, hosts, sequential),
+            LayerGhosts(rows, targets, hosts, sequential),
+            self.sizes,
+        )
+
+
+def split_blocks(whole: DistCSR, starts: Offsets, cover: Cover) -> Iterator[tuple[DistCSR, Split]]:
+    """Yield all block rows and how they are split, one at a time in memory."""
+    for place in range(len(starts) - 1):
+        block = cut(whole, RowMap(starts, place))
+        yield block, Split.of(block, cover)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,37 +153,32 @@ class Traffic:
         """Rows and partial sums in all."""
         return int(self.fetched.sum() + self.pushed.sum())
 
-    def of_half(self, half: str) -> Array:
-        """Return `fetched` or `pushed`."""
-        return self.fetched if half == "fetched" else self.pushed
 
-
-def blocks_of(whole: DistCSR, starts: Offsets) -> Iterator[DistCSR]:
-    """Yield all block rows, one at a time in memory."""
-    for place in range(len(starts) - 1):
-        yield cut(whole, RowMap(starts, place))
-
-
-def count_traffic(whole: DistCSR, starts: Offsets, exchange: str) -> Traffic:
+def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
     """Return the rows that an exchange moves between block rows.
-
-    Not collective.
 
     Parameters
     ----------
     whole
         The matrix, in one block.
-    starts
-        (blocks + 1,) int64 rows of the ranks.
-    exchange
-        A key of `hpcgnn.spmm.COVERS`.
+    ranks
+        The ranks, and how they exchange.
     """
-    num_blocks = len(starts) - 1
-    fetched, pushed = np.zeros((2, num_blocks, num_blocks), np.int64)
-    entries = np.zeros(num_blocks, np.int64)
-    for place, block in enumerate(blocks_of(whole, starts)):
-        cover = cover_block(block, exchange)
-        fetched[place] = np.bincount(cover.fetched_columns()[1], minlength=num_blocks)
-        pushed[place] = np.bincount(cover.pushed_rows()[1], minlength=num_blocks)
-        entries[place] = block.nnz
-    return Traffic(fetched, pushed, entries, *whole.shape)
+    survey = Survey.of(whole, ranks)
+    fetched, pushed = np.zeros((2, ranks.num_blocks, ranks.num_blocks), np.int64)
+    received = find_method(ranks.exchange.method).received
+    for replica in range(ranks.exchange.replication):
+        needs, handled = survey.layer(whole, ranks, replica), ranks.handled(replica)
+        if received is None:
+            fetched += np.where(handled, needs.sizes, 0)
+        else:
+            fetched += _by_owner(received(needs.fetched), needs.fetched.starts)
+            pushed += _by_owner(received(needs.pushed), needs.pushed.starts).T
+    np.fill_diagonal(fetched, 0)
+    return Traffic(fetched, pushed, survey.entries, *whole.shape)
+
+
+def _by_owner(nodes: Sequence[GlobalIndices], starts: Offsets) -> Array:
+    """Return (ranks, ranks) int64: how many nodes of each list each rank owns."""
+    row_map = RowMap(starts, 0)
+    return np.array([np.bincount(row_map.owner(n), minlength=len(nodes)) for n in nodes], np.int64)

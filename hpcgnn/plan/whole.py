@@ -1,42 +1,37 @@
 """The graph of a configuration in one process: what every rank's share is cut from."""
 
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
+from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.nn import MODELS, Aggregations
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import (
+    GraphFacts,
+    shape_for,
+)
+from hpcgnn.graph.label_inputs import labelled_types, training_mask
+from hpcgnn.graph.load import (
+    read_matrix,
+    relation_names,
+)
+from hpcgnn.graph.products import (
+    occupied_rows,
+)
+from hpcgnn.nn import find_model
+from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, active_sets, restrict
+from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
-from hpcgnn.train.adjacency import read_matrix, relation_names
-from hpcgnn.train.config import Config
-from hpcgnn.train.label_inputs import training_mask
-from hpcgnn.train.local_graph import GraphFacts, shape_for
-from hpcgnn.train.node_inputs import labelled_types
-from hpcgnn.train.products import DIRECTIONS, occupied_rows
 from hpcgnn.typing import Array, Mask, Offsets
 
-__all__ = ["Pattern", "WholeGraph"]
+PatternKey: TypeAlias = tuple[int | None, str]
+"""The number of the aggregation that a pattern belongs to, and its direction."""
 
-
-@dataclass(frozen=True, eq=False)
-class Pattern:
-    """The pattern of some products.
-
-    Parameters
-    ----------
-    matrix
-        In one block.
-    place
-        The aggregation that it belongs to; None: all, over all nodes.
-    direction
-        "in" or "out", see `hpcgnn.train.products`.
-    """
-
-    matrix: DistCSR
-    place: int | None
-    direction: str
+ALL: PatternKey = (None, "in")
+"""The pattern of all nodes; it serves every aggregation, in both directions."""
 
 
 class WholeGraph:
@@ -59,37 +54,40 @@ class WholeGraph:
         When the store lacks node data, or does not fit the configuration.
     """
 
+    @collective
     def __init__(self, grid: ProcessGrid, config: Config, store: GraphStore) -> None:
         self._store, self._config = store, config
         _require_node_data(store)
         num_nodes = store.num_nodes
+        # One rank that owns everything: readers of stores, restriction and active sets then run as
+        # they are.
         row_map = RowMap(np.array([0, num_nodes], np.int64), 0)
         directed = not (store.undirected or config.graph.undirected)
-        self.wanted, self._matrix = read_matrix(grid, config, store, row_map, directed)
-        self.targets, types = _read_targets(store)
+        self.wanted, self._matrix, _ = read_matrix(
+            Context(grid, config), store, row_map, directed=directed
+        )
+        self.targets, types = _read_targets(store, config.graph.split)
         names = [each.name for each in store.node_types]
         self.facts = GraphFacts.of_store(
             store,
             num_edges=self._matrix.nnz,
             directed=directed,
-            relations=relation_names(config, store, directed=directed),
+            relations=relation_names(config, store, self.wanted, directed=directed),
             labelled_types=labelled_types(grid, names, types, self.targets),
         )
         shape = shape_for(config, self.facts)
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
-        if Aggregations.MEAN_BY_RELATION in self.wanted:
+        if Aggregation.MEAN_BY_RELATION in self.wanted:
             self._occupied = occupied_rows(self._matrix)
         everything = np.ones(num_nodes, np.bool_)
-        # The one plan of all nodes serves both directions.
         matrix = self._matrix
         if self._occupied is not None:
             matrix = self._restricted("in", everything, everything)
-        found = {"all": Pattern(matrix, None, "in")}
+        self.patterns: dict[PatternKey, DistCSR] = {ALL: matrix}
         self.sets: tuple[Mask, ...] = ()
         if config.exchange.active_sets:
-            found |= self._active(MODELS[config.model.name].num_aggregations(shape))
-        self.patterns = found
+            self.patterns |= self._active(find_model(config.model.name).num_aggregations(shape))
 
     def row_starts(self, blocks: int) -> Offsets:
         """Return (blocks + 1,) rows of so many block rows, as training assigns them.
@@ -101,19 +99,19 @@ class WholeGraph:
 
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         """Return features, labels and split of a block of rows."""
-        return self._store.read_nodes(row_map.start, row_map.stop)
+        return self._store.read_nodes(row_map.start, row_map.stop, self._config.graph.split)
 
-    def _active(self, depth: int) -> dict[str, Pattern]:
-        directions = sorted({DIRECTIONS[kind] for kind in self.wanted})
+    def _active(self, depth: int) -> dict[PatternKey, DistCSR]:
+        directions = sorted({kind.direction for kind in self.wanted})
+        # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions)
         self.sets = tuple(sets)
-        found = {}
+        found: dict[PatternKey, DistCSR] = {}
         for place in range(depth):
             if sets[place].all() and sets[place + 1].all():
                 continue
             for direction in directions:
-                matrix = self._restricted(direction, sets[place], sets[place + 1])
-                found[f"{place} {direction}"] = Pattern(matrix, place, direction)
+                found[place, direction] = self._restricted(direction, *sets[place : place + 2])
         return found
 
     def _restricted(self, direction: str, inputs: Mask, outputs: Mask) -> DistCSR:
@@ -123,11 +121,11 @@ class WholeGraph:
         return restrict(self._matrix, self._plan, rows, columns)
 
 
-def _read_targets(store: GraphStore) -> tuple[Mask, Array | None]:
+def _read_targets(store: GraphStore, split_name: str) -> tuple[Mask, Array | None]:
     """Return a mask of the labelled training nodes, and the node types."""
-    labels, split, types = (
-        read(0, store.num_nodes) for read in (store.read_labels, store.read_split, store.read_types)
-    )
+    labels = store.read_labels(0, store.num_nodes)
+    split = store.read_split(0, store.num_nodes, split_name)
+    types = store.read_types(0, store.num_nodes)
     assert labels is not None
     assert split is not None
     return training_mask(labels, split), types

@@ -1,38 +1,39 @@
 """A world of one process that stands for a rank of many: messages bring zeros, and are counted.
 
-Everything above the messages is the code that trains. A rehearsed plan knows who would send which
-rows to whom; starting it writes zeros where rows would arrive, which takes the memory and the
-stores of a real arrival.
+Everything above the messages is the code that trains. Answers of other ranks are known, see
+`hpcgnn.spmm.Peers`; starting a message writes zeros where rows would arrive, which takes the memory
+and the stores of a real arrival.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import CommPlan, ProcessGrid, Stage, Transfer, Volume
-from hpcgnn.plan.share import Messages, PatternShare, Share
-from hpcgnn.sparse import DistCSR
+from hpcgnn.comm import CommPlan, Communicator, ProcessGrid, Stage, Transfer
+from hpcgnn.graph.products import Operators
+from hpcgnn.operator import Aggregation, OperatorSize
+from hpcgnn.plan.share import Answers, PatternShare, Share
+from hpcgnn.plan.whole import ALL, PatternKey
+from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmm import (
     Carrier,
+    Channel,
     Combine,
+    Exchange,
     Fetch,
     GhostExchange,
     Ghosts,
-    Halves,
-    HostCarrier,
-    PlannedExchange,
+    Peers,
     Push,
-    RemoteHalf,
+    PushedEntries,
     Schedule,
-    StagedExchange,
+    Split,
+    find_method,
     make_wire,
 )
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.typing import Array
-
-__all__ = ["Movement", "RehearsedExchange", "RehearsedGrid"]
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,16 @@ class Movement:
     ----------
     pattern
         Key of the matrix.
-    half
-        "fetched" or "pushed".
+    pushed
+        Whether it moves what products push, or what they fetch.
     reverse
         Whether rows go from ghosts to owners.
     row_bytes
         Of one row.
     """
 
-    pattern: str
-    half: str
+    pattern: PatternKey
+    pushed: bool
     reverse: bool
     row_bytes: int
 
@@ -60,190 +61,210 @@ class Movement:
 Log = Callable[[Movement], None]
 
 
-class RehearsedGrid(ProcessGrid):
-    """The place of a rank in a grid, without the other ranks.
-
-    Collective over `alone`.
+class SilentTransport:
+    """A transport whose messages are not sent; see `hpcgnn.spmm.Transport`.
 
     Parameters
     ----------
-    alone
-        A grid of one rank, whose communicator is duplicated.
-    share
-        Says which place.
+    rank
+        Of the layer, that this process stands for.
     """
 
-    def __init__(self, alone: ProcessGrid, share: Share) -> None:
-        super().__init__(alone.world)
-        self.num_blocks, self.block, self.replica = share.num_blocks, share.block, share.replica
-        self.replication = share.config.exchange.replication
+    in_step = False
 
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
 
-class _SilentPlan(CommPlan):
-    """A plan whose messages are not sent."""
+    def start(
+        self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
+    ) -> tuple[Transfer, Transfer]:
+        """Fill what arrives."""
+        del plan, stage, sent, forward
+        # Written and not left as it is: the pages of a buffer count as memory when they are first
+        # touched, and zeros are safe in every product.
+        received[...] = 0
+        return Transfer(), Transfer()
 
-    def start_forward(self, packed: Array, ghosts: Array) -> Transfer:
-        """Fill the ghosts.
-
-        Not collective.
-        """
-        del packed
-        ghosts[...] = 0
+    def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
+        """Fill the rows of another rank."""
+        del comm
+        if root != self._rank:
+            rows[...] = 0
         return Transfer()
 
-    def start_reverse(self, ghosts: Array, arrived: Array) -> Transfer:
-        """Fill what arrives.
-
-        Not collective.
-        """
-        del ghosts
-        arrived[...] = 0
+    def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
+        """Fill the total of this rank."""
+        del comm, partial
+        if root == self._rank:
+            total[...] = 0
         return Transfer()
 
-    def start_stage_forward(
-        self, stage: Stage, packed: Array, ghosts: Array
-    ) -> tuple[Transfer, Transfer]:
-        """Fill the ghosts of a stage.
-
-        Not collective.
-        """
-        del stage
-        return Transfer(), self.start_forward(packed, ghosts)
-
-    def start_stage_reverse(
-        self, stage: Stage, ghosts: Array, arrived: Array
-    ) -> tuple[Transfer, Transfer]:
-        """Fill what arrives in a stage.
-
-        Not collective.
-        """
-        del stage
-        return Transfer(), self.start_reverse(ghosts, arrived)
+    def combine(self, comm: Communicator, values: Array, *, largest: bool) -> None:
+        """Leave what other ranks would add to."""
 
 
-@dataclass(frozen=True, eq=False)
-class _KnownGhosts(Ghosts):
-    """Ghosts whose messages are known without asking other ranks."""
+class KnownPeers(Peers):
+    """Other ranks whose answers are known.
 
-    messages: Messages
+    Parameters
+    ----------
+    grid
+        Of one rank, which has the place of the share.
+    share
+        The answers.
+    """
 
-    def make_plan(self, grid: ProcessGrid) -> CommPlan:
-        """Return the plan of the messages.
+    def __init__(self, grid: ProcessGrid, share: PatternShare) -> None:
+        super().__init__(grid)
+        self._share = share
 
-        Not collective.
-        """
-        each = self.messages
-        peers = grid.alone().neighbourhood(each.peers[:0])
-        counts = each.send_counts, each.recv_counts
-        return _SilentPlan(peers, grid.num_blocks, each.peers, each.send_rows, *counts)
+    def _to(self, ghosts: Ghosts) -> Answers:
+        return self._share.push if ghosts.pushed else self._share.fetch
+
+    def plan(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
+        """Return the plan; see `Peers`."""
+        known, grid = self._to(ghosts), self._grid
+        assert len(nodes) == known.recv_counts.sum(), "an exchange receives what was foreseen"
+        neighbours = grid.neighbourhood(known.peers[:0])
+        counts = known.send_counts, known.recv_counts
+        return CommPlan(neighbours, grid.num_blocks, known.peers, known.send_rows, *counts)
+
+    def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
+        """Return the nodes of the ghosts of every rank on this host; see `Peers`."""
+        return list(self._to(ghosts).of_host)
+
+    def sizes(self, ghosts: Ghosts) -> Array:
+        """Return the rows that each rank fetches from; see `Peers`."""
+        return self._to(ghosts).sizes
+
+    def rows_at_owners(self, ghosts: Ghosts) -> LocalIndices:
+        """Return the row of each ghost in its owner's array; see `Peers`."""
+        rows = self._to(ghosts).rows_at_owners
+        assert rows is not None, "rows at owners are known to exchanges without a plan"
+        return rows
+
+    def pushed_entries(self, pattern: DistCSR, split: Split) -> PushedEntries | None:
+        """Return the entries that other ranks leave to this one; see `Peers`."""
+        del pattern, split
+        return self._share.pushed
+
+    def pushed_values(self, owners: LocalIndices, values: FloatArray) -> FloatArray:
+        """Return ones: the size of values matters, not they."""
+        del owners
+        assert self._share.pushed is not None
+        return np.ones(self._share.pushed.pattern.nnz, values.dtype)
+
+    def size(self, matrix: DistCSR, num_moved: int) -> OperatorSize:
+        """Return the size of the whole matrix; see `Peers`."""
+        del matrix, num_moved
+        return self._share.size
 
 
 class _Counted:
     """A ghost exchange that tells a log of every start."""
 
-    def __init__(self, inner: GhostExchange, log: Log, pattern: str, half: str) -> None:
-        self._inner, self._log, self._pattern, self._half = inner, log, pattern, half
-        self.wire, self.sequential, self.carrier = inner.wire, inner.sequential, inner.carrier
-        self.split, self.split_push = inner.split, inner.split_push
-        self.ghosts_of, self.push_ghosts_of = inner.ghosts_of, inner.push_ghosts_of
-        self.volume = inner.volume
+    def __init__(self, inner: GhostExchange, log: Log, key: PatternKey, *, pushed: bool) -> None:
+        self._inner, self._log, self._key, self._pushed = inner, log, key, pushed
+        self.wire, self.push_wire, self.carrier = inner.wire, inner.push_wire, inner.carrier
+        self.sequential, self.volume = inner.sequential, inner.volume
+        self.columns, self.push_columns = inner.columns, inner.push_columns
 
     def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
-        """Start to deliver rows.
-
-        Not collective.
-        """
-        self._note(x, reverse=False)
+        """Start to deliver rows."""
+        self._note(x, self.wire.dtype(x).itemsize, reverse=False)
         return self._inner.start_fetch(x, keep=keep)
 
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
-        """Start to return partial sums.
-
-        Not collective.
-        """
-        self._note(like, reverse=True)
+        """Start to return partial sums."""
+        self._note(like, self.push_wire.dtype(like).itemsize, reverse=True)
         return self._inner.start_push(like, combine, additive=additive)
 
-    def _note(self, rows: Array, *, reverse: bool) -> None:
-        row_bytes = rows.shape[1] * self.wire.dtype(rows).itemsize
-        self._log(Movement(self._pattern, self._half, reverse, row_bytes))
+    def _note(self, rows: Array, itemsize: int, *, reverse: bool) -> None:
+        self._log(Movement(self._key, self._pushed, reverse, rows.shape[1] * itemsize))
 
 
-class RehearsedExchange:
-    """The exchange of one pattern of a share; see `hpcgnn.spmm.exchange.CoveredExchange`.
-
-    Not collective.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RehearsedOperators(Operators):
+    """Operators of a share.
 
     Parameters
     ----------
-    grid
-        The place of the rank.
-    key, share
-        The pattern.
-    config
-        Wire format and schedule.
-    trace
-        Where times, rows and bytes are recorded.
+    share
+        Tells what other ranks would.
     log
         Hears of every exchange.
     """
 
-    def __init__(
-        self,
-        grid: ProcessGrid,
-        key: str,
-        share: PatternShare,
-        config: ExchangeConfig,
-        trace: TraceRecorder,
-        log: Log,
-    ) -> None:
-        self._grid, self._key, self._config = grid, key, config
-        self.carrier: Carrier = HostCarrier(grid)
-        self._trace, self._log, self._halves = trace, log, share.halves
-        block, halves = share.block, share.halves
-        used = np.zeros(len(block.ghosts), np.bool_)
-        used[block.remote.indices[halves.fetched]] = True
-        self._columns = (np.cumsum(used) - 1).astype(np.int32)
-        self._num_fetched = int(used.sum())
-        self._fetch = self._ghosts("fetched", halves.fetch, block, block.shape[1])
-        self._push: GhostExchange | None = None
-        if halves.push is not None:
-            self._push = self._ghosts("pushed", halves.push, block, block.shape[0])
+    share: Share
+    log: Log
 
-    def bind(self, matrix: DistCSR) -> Halves:
-        """Return both halves.
+    def exchange(self, pattern: DistCSR) -> Exchange:
+        """Return what would move rows for matrices of a pattern of the share."""
+        # All scalings of a pattern share its index arrays.
+        # Index arrays are shared and not copied, so identity tells the pattern where equal content
+        # could not.
+        key, known = next(
+            item for item in self.share.patterns.items() if item[1].block.ghosts is pattern.ghosts
+        )
+        config, method = self.config, find_method(self.config.method)
 
-        Not collective.
-        """
-        block = matrix.remote.select(self._columns, self._num_fetched, kept=self._halves.fetched)
-        fetched = RemoteHalf(self._fetch, block)
-        if self._push is None:
-            return fetched, None
-        pattern = self._halves.pattern
-        assert pattern is not None
-        values = None
-        if matrix.remote.values is not None:
-            values = np.ones(pattern.nnz, matrix.remote.values.dtype)
-        return fetched, RemoteHalf(self._push, pattern.with_values(values))
+        def make_ghosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
+            # The exchange that trains, unchanged; only messages below it and the count above it are
+            # not.
+            made = method.make_ghosts(channel, ghosts)
+            return _Counted(made, self.log, key, pushed=ghosts.pushed)
 
-    def volume(self) -> Volume:
-        """Return fetched and pushed rows of this rank.
+        schedule = Schedule(config.schedule == "sequential", config.prefetch)
+        peers, wire = KnownPeers(self.grid, known), make_wire(config.wire)
+        channel = Channel(self.grid, wire, schedule, self.carrier, self.trace, peers)
+        return Exchange(channel, pattern, method.cover, make_ghosts)
 
-        Not collective.
-        """
-        volume = self._fetch.volume()
-        return volume if self._push is None else volume + self._push.volume().reversed()
 
-    def _ghosts(
-        self, half: str, messages: Messages, block: DistCSR, num_rows: int
-    ) -> GhostExchange:
-        config = self._config
-        ghosts = _KnownGhosts(block.row_map, block.ghosts, None, num_rows, messages)
-        wire = make_wire(config.wire)
-        made: GhostExchange
-        if config.schedule == "sequential":
-            schedule = Schedule(sequential=True, prefetch=config.prefetch)
-            made = StagedExchange(self._grid, ghosts, wire, self._trace, schedule, self.carrier)
-        else:
-            made = PlannedExchange(self._grid, ghosts, wire, self._trace, self.carrier)
-        return _Counted(made, self._log, self._key, half)
+def rehearsed_operators(
+    grid: ProcessGrid, share: Share, trace: TraceRecorder, log: Log
+) -> RehearsedOperators:
+    """Return what makes the operators of a share, on a grid of one rank with its place."""
+    carrier = Carrier(grid, MAIN, SilentTransport(grid.block))
+    config = share.config.exchange
+    return RehearsedOperators(grid, config, trace, carrier, share=share, log=log)
+
+
+class ShareMatrices:
+    """The matrices of a share, with values where training has them; see `hpcgnn.graph`.
+
+    Parameters
+    ----------
+    share
+        Holds their patterns.
+    """
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self.whole: Mapping[Aggregation, DistCSR] = {
+            kind: self._scaled(ALL, kind) for kind in share.aggregations
+        }
+
+    def active_sets(self, targets: Mask, depth: int) -> Sequence[Mask]:
+        """Return the sets of local nodes."""
+        sets = self._share.sets
+        assert len(sets) == depth + 1
+        assert np.array_equal(targets, sets[-1])
+        return sets
+
+    def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
+        """Return the matrix over two sets; None where these are all nodes."""
+        sets = self._share.sets
+        place = next(i for i in range(len(sets) - 1) if sets[i] is inputs)
+        assert sets[place + 1] is outputs
+        known = (place, kind.direction) in self._share.patterns
+        return self._scaled((place, kind.direction), kind) if known else None
+
+    def _scaled(self, key: PatternKey, kind: Aggregation) -> DistCSR:
+        block = self._share.patterns[key].block
+        if kind is Aggregation.ATTENTION:
+            return block.with_values(None, None)
+        parts = block.diagonal, block.remote
+        if not kind.is_scaled and all(part.values is None for part in parts):
+            return block
+        dtype = self._share.config.train.dtype
+        return block.with_values(*(np.ones(part.nnz, dtype) for part in parts))

@@ -1,27 +1,31 @@
 """Sampled subgraphs: what minibatch training of graph networks works on.
 
 A `Sampler` draws the set of nodes of a number; a `SubgraphSource` induces the subgraph, with the
-coefficients that make its sums estimates of the whole graph's; `SampleAhead` makes them in threads
+coefficients that make its sums estimates of the whole graph's; `Prefetch` makes them in threads
 ahead of training. `FanOutSampler` is the layer-wise baseline. All of it is numpy and native code,
 on one rank, and a function of seed and number.
 """
 
-from hpcgnn.sampling.alias import AliasTable, edge_table, edge_weights, node_table, node_weights
 from hpcgnn.sampling.fan_out import FanOutLayer, FanOutSampler, LayeredSample
-from hpcgnn.sampling.normalise import count_coverage
-from hpcgnn.sampling.pool import SampleAhead
+from hpcgnn.sampling.prefetch import Prefetch
 from hpcgnn.sampling.samplers import (
+    AliasTable,
     EdgeSampler,
     FrontierSampler,
     NodeSampler,
     RandomWalkSampler,
     Sampler,
+    edge_table,
+    edge_weights,
+    node_table,
+    node_weights,
 )
 from hpcgnn.sampling.subgraph import (
     Coefficients,
     SampledPattern,
     Subgraph,
     SubgraphSource,
+    count_coverage,
     induce,
 )
 from hpcgnn.sampling.topology import Topology
@@ -35,8 +39,8 @@ __all__ = [
     "FrontierSampler",
     "LayeredSample",
     "NodeSampler",
+    "Prefetch",
     "RandomWalkSampler",
-    "SampleAhead",
     "SampledPattern",
     "Sampler",
     "Subgraph",

@@ -9,8 +9,6 @@ from hpcgnn.sampling.subgraph import SampledPattern
 from hpcgnn.sampling.topology import Topology
 from hpcgnn.typing import LocalIndices
 
-__all__ = ["FanOutLayer", "FanOutSampler", "LayeredSample"]
-
 
 @dataclass(frozen=True, eq=False)
 class FanOutLayer:
@@ -65,8 +63,6 @@ class LayeredSample:
 @dataclass(frozen=True, eq=False)
 class FanOutSampler:
     """Draws some neighbours of each node of a batch, some of each of those, and so on.
-
-    Not collective.
 
     Parameters
     ----------

@@ -1,16 +1,16 @@
-"""Sampled subgraphs: what training gets for a number."""
+"""Sampled subgraphs, and the coefficients that make their sums estimates of the whole graph."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.sampling import _sampling
+from hpcgnn.sampling.prefetch import Prefetch
 from hpcgnn.sampling.samplers import Sampler
 from hpcgnn.sampling.topology import Topology
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
-
-__all__ = ["Coefficients", "SampledPattern", "Subgraph", "SubgraphSource", "induce"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Coefficients:
     def loss_weights(self, nodes: LocalIndices) -> FloatArray:
         """Return (n,) float32 loss weights 1 / lambda_v = N / C_v.
 
-        Not collective. With them the mean over sets of a sum over sampled nodes is the sum over all
+        With them the mean over sets of a sum over sampled nodes is the sum over all
         nodes. A node that no counted set held counts as if one did.
         """
         weights: FloatArray = (self.num_subgraphs / np.maximum(self.nodes[nodes], 1)).astype(
@@ -72,7 +72,7 @@ class Coefficients:
     def edge_factors(self, nodes: LocalIndices, pattern: SampledPattern) -> FloatArray:
         """Return (nnz,) float32 1 / alpha_uv = C_v / C_uv of entries in the rows v = `nodes`.
 
-        Not collective. With them the mean, over the sets that hold v, of the sum over the sampled
+        With them the mean, over the sets that hold v, of the sum over the sampled
         columns of v is the sum over all its columns.
         """
         rows = np.maximum(self.nodes[nodes], 1)[pattern.entry_rows()]
@@ -112,8 +112,6 @@ class Subgraph:
 def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
     """Return the entries among some nodes.
 
-    Not collective.
-
     Parameters
     ----------
     topology
@@ -132,8 +130,6 @@ def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
 @dataclass(frozen=True, eq=False)
 class SubgraphSource:
     """Makes the subgraph of a number; any thread may ask for any number.
-
-    Not collective.
 
     Parameters
     ----------
@@ -163,3 +159,31 @@ class SubgraphSource:
             return Subgraph(number, nodes, pattern, None, None)
         weights = counted.loss_weights(nodes)
         return Subgraph(number, nodes, pattern, weights, counted.edge_factors(nodes, pattern))
+
+
+def count_coverage(
+    source: SubgraphSource, numbers: Iterable[int], *, threads: int = 0, depth: int = 8
+) -> Coefficients:
+    """Count in how many sampled sets each node and each entry is.
+
+    Sums over ranks of counts of different numbers are the counts of all of them.
+
+    Parameters
+    ----------
+    source
+        As training will use it, without coefficients and with another seed.
+    numbers
+        The sets to count.
+    threads, depth
+        As for `Prefetch`.
+    """
+    topology = source.topology
+    nodes = np.zeros(topology.num_nodes, np.int32)
+    entries = np.zeros(topology.num_entries, np.int32)
+    num_subgraphs = 0
+    with Prefetch(source, numbers, threads=threads, depth=depth) as subgraphs:
+        for each in subgraphs:
+            nodes[each.nodes] += 1
+            entries[each.pattern.entries] += 1
+            num_subgraphs += 1
+    return Coefficients(num_subgraphs, nodes, entries)

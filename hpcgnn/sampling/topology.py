@@ -8,14 +8,10 @@ from hpcgnn.kernels.arguments import require_array
 from hpcgnn.sampling import _sampling
 from hpcgnn.typing import LocalIndices, Offsets
 
-__all__ = ["Topology"]
-
 
 @dataclass(frozen=True, eq=False)
 class Topology:
     """A CSR pattern, checked once and never copied: it may be a mapped file or shared memory.
-
-    Not collective.
 
     Parameters
     ----------

@@ -14,17 +14,15 @@ import numpy as np
 
 from hpcgnn.comm import CommPlan
 from hpcgnn.sparse.matrix import DistCSR, positions_of
+from hpcgnn.spmd import neighborwise_collective
 from hpcgnn.typing import LocalIndices, Mask
 
-__all__ = ["active_sets", "restrict"]
 
-
+@neighborwise_collective
 def active_sets(
     matrix: DistCSR, plan: CommPlan, targets: Mask, num_layers: int, directions: Sequence[str]
 ) -> list[Mask]:
     """Return the masks ``S_0 .. S_L`` of local nodes.
-
-    Neighborwise collective.
 
     Parameters
     ----------
@@ -52,10 +50,9 @@ def active_sets(
     return sets
 
 
+@neighborwise_collective
 def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> DistCSR:
     """Return the entries in active rows and active columns, as a matrix over those nodes only.
-
-    Neighborwise collective.
 
     Parameters
     ----------

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
+from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
-
-__all__ = ["PatternRows", "read_adjacency", "sorted_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +34,7 @@ class PatternRows:
     weights: FloatArray | None
 
 
+@collective
 def read_adjacency(
     grid: ProcessGrid,
     store: GraphStore,
@@ -45,8 +45,6 @@ def read_adjacency(
     self_loops: bool = False,
 ) -> PatternRows:
     """Read this rank's rows of the union of `relations`.
-
-    Collective.
 
     Parameters
     ----------
@@ -89,10 +87,7 @@ def read_adjacency(
 def sorted_rows(
     row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
 ) -> PatternRows:
-    """Return entries of this rank's rows, given in any order, as rows; equals unite.
-
-    Not collective.
-    """
+    """Return entries of this rank's rows, given in any order, as rows; equals unite."""
     return _as_rows(row_map, *_sort_unique(row_map, rows, columns, weights))
 
 

@@ -6,14 +6,12 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from hpcgnn.kernels import cuda
-from hpcgnn.kernels.arguments import Half
+from hpcgnn.kernels import Block, cuda
+from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.typing import Array
-
-__all__ = ["DeviceCSR", "DeviceMemory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +39,6 @@ class DeviceCSR:
     @classmethod
     def upload(cls, matrix: LocalCSR, rule: GroupRule = PAPER_RULE) -> "DeviceCSR":
         """Copy a matrix to the current device.
-
-        Not collective.
 
         Parameters
         ----------
@@ -84,16 +80,14 @@ class DeviceCSR:
         return DeviceCSR.upload(self.host.transposed, self.rule)
 
     @cached_property
-    def attention_options(self) -> dict[str, Any]:
-        """The groups that attention cuts rows into, made at the first use and kept."""
+    def edges(self) -> Block:
+        """The pattern and the groups that attention cuts its rows into, made once and kept."""
         groups = cuda.neighbor_groups(self.host.indptr, cuda.ATTENTION_GROUP_SIZE)
-        return {"groups": cuda.DeviceGroups.upload(groups)}
+        groups_there = cuda.DeviceGroups.upload(groups)
+        return Block(self.indptr, self.indices, self.rows, groups_there)
 
     def groups(self, width: int) -> cuda.DeviceGroups:
-        """Return the groups for products with `width` columns, made at the first use and kept.
-
-        Not collective.
-        """
+        """Return the groups for products with `width` columns, made at the first use and kept."""
         if width not in self._groups:
             host = self.host
             size = self.rule.choose(host.indptr, host.indices, host.shape[1], width)
@@ -109,11 +103,9 @@ class DeviceCSR:
         out: DeviceArray,
         *,
         accumulate: bool = False,
-        half: Half | None = None,
+        half: WireFormat | None = None,
     ) -> None:
         """Write or add ``A @ x`` to `out`, on CuPy's current stream.
-
-        Not collective.
 
         Parameters
         ----------
@@ -156,22 +148,13 @@ class DeviceMemory:
         return load_cupy()
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
-        """Return an uninitialised array; CuPy reuses memory by itself.
-
-        Not collective.
-        """
+        """Return an uninitialised array; CuPy reuses memory by itself."""
         return load_cupy().empty(shape, dtype)
 
     def put(self, array: Array) -> DeviceArray:
-        """Return a copy on the current device.
-
-        Not collective.
-        """
+        """Return a copy on the current device."""
         return load_cupy().asarray(array)
 
     def matrix(self, block: LocalCSR) -> DeviceCSR:
-        """Return a copy on the current device.
-
-        Not collective.
-        """
+        """Return a copy on the current device."""
         return DeviceCSR.upload(block, self.rule)

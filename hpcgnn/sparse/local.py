@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcgnn import kernels
-from hpcgnn.kernels.arguments import Half
+from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.reuse import empty
 from hpcgnn.sparse.memory import Memory
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
-
-__all__ = ["MAIN", "LocalCSR", "MainMemory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +67,6 @@ class LocalCSR:
     ) -> "LocalCSR":
         """Return some of the entries, with rows and columns numbered anew.
 
-        Not collective.
-
         Parameters
         ----------
         columns
@@ -105,8 +100,6 @@ class LocalCSR:
     def marks(self, rows: Mask) -> FloatArray:
         """Return how many entries of chosen rows each column has, (columns, 1) float32.
 
-        Not collective.
-
         Parameters
         ----------
         rows
@@ -138,16 +131,14 @@ class LocalCSR:
         return LocalCSR(indptr, indices, values, (self.shape[1], self.shape[0]))
 
     @property
-    def attention_options(self) -> dict[str, Any]:
-        """Nothing: the kernels of main memory balance rows by themselves."""
-        return {}
+    def edges(self) -> kernels.Block:
+        """The pattern as the attention kernels take it."""
+        return kernels.Block(self.indptr, self.indices, self.rows)
 
     def matmul(
-        self, x: Array, out: Array, *, accumulate: bool = False, half: Half | None = None
+        self, x: Array, out: Array, *, accumulate: bool = False, half: WireFormat | None = None
     ) -> None:
         """Write or add ``A @ x`` to `out`.
-
-        Not collective.
 
         Parameters
         ----------
@@ -180,24 +171,15 @@ class MainMemory:
     arrays = np
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return an uninitialised array, see `hpcgnn.kernels.reuse`.
-
-        Not collective.
-        """
+        """Return an uninitialised array, see `hpcgnn.kernels.reuse`."""
         return empty(shape, dtype)
 
     def put(self, array: Array) -> Array:
-        """Return the array.
-
-        Not collective.
-        """
+        """Return the array."""
         return array
 
     def matrix(self, block: LocalCSR) -> LocalCSR:
-        """Return the matrix.
-
-        Not collective.
-        """
+        """Return the matrix."""
         return block
 
 

@@ -16,8 +16,6 @@ from hpcgnn.comm import RowMap
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["DistCSR", "positions_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class DistCSR:
@@ -59,8 +57,6 @@ class DistCSR:
         num_relations: int = 1,
     ) -> "DistCSR":
         """Split this rank's rows, given with global columns.
-
-        Not collective.
 
         Parameters
         ----------
@@ -110,10 +106,7 @@ class DistCSR:
         return cls(row_map, diagonal, remote, ghosts, num_relations=num_relations)
 
     def with_values(self, diagonal: FloatArray | None, remote: FloatArray | None) -> "DistCSR":
-        """Return the same pattern with other values; index arrays are shared.
-
-        Not collective.
-        """
+        """Return the same pattern with other values; index arrays are shared."""
         return DistCSR(
             self.row_map,
             self.diagonal.with_values(diagonal),
@@ -154,10 +147,7 @@ class DistCSR:
 
 
 def positions_of(nodes: LocalIndices | None, num_local: int) -> LocalIndices | None:
-    """Return the inverse of a list of nodes: (num_local,) int32, -1 where a node is not listed.
-
-    Not collective.
-    """
+    """Return the inverse of a list of nodes: (num_local,) int32, -1 where a node is not listed."""
     if nodes is None:
         return None
     positions = np.full(num_local, -1, np.int32)

@@ -7,10 +7,9 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike
 
-from hpcgnn.kernels.arguments import Half
+from hpcgnn.kernels import Block
+from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
-
-__all__ = ["LocalMatrix", "Memory"]
 
 
 class LocalMatrix(Protocol):
@@ -57,12 +56,12 @@ class LocalMatrix(Protocol):
         ...
 
     @property
-    def attention_options(self) -> dict[str, Any]:
-        """What the attention kernels of its memory take beside the pattern."""
+    def edges(self) -> Block:
+        """The pattern as the attention kernels of its memory take it."""
         ...
 
     def matmul(
-        self, x: Array, out: Array, *, accumulate: bool = False, half: Half | None = None
+        self, x: Array, out: Array, *, accumulate: bool = False, half: WireFormat | None = None
     ) -> None:
         """Write or add ``A @ x`` to `out`, see `LocalCSR.matmul`."""
         ...

@@ -10,61 +10,50 @@ from numpy.typing import DTypeLike
 from hpcgnn.comm import CommPlan
 from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.spmd import neighborwise_collective
 from hpcgnn.typing import FloatArray
 
-__all__ = ["column_mean", "row_mean", "symmetric", "unscaled"]
 
+@neighborwise_collective
+def scale(
+    matrix: DistCSR,
+    powers: tuple[float, float],
+    dtype: DTypeLike,
+    plan: CommPlan | None = None,
+) -> DistCSR:
+    """Return ``D_r^-a A D_c^-b`` with the row sums D_r and the column sums D_c of A.
 
-def symmetric(matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
-    """Return ``D_r^-1/2 A D_c^-1/2`` with the row and column sums of A (Kipf and Welling 2017).
-
-    Neighborwise collective.
-
-    On an undirected graph the two degrees agree. A row or column without entries stays zero.
+    (1/2, 1/2) is the symmetric scaling of Kipf and Welling (2017), whose two degrees agree on an
+    undirected graph; (1, 0) means over what a row aggregates from, by relation where there are
+    several; the transpose of (0, 1) means over the nodes that aggregate from a node. A row or
+    column without entries stays zero.
 
     Parameters
     ----------
     matrix
         The adjacency, with self loops where the model wants them.
-    plan
-        Delivers the rows `matrix.ghosts`.
+    powers
+        a and b. With (0, 0) a matrix of ones keeps no values.
     dtype
         float32 or float64, of the result.
+    plan
+        Delivers the rows `matrix.ghosts`, for b > 0.
     """
-    by_row = _inverse(np.sqrt(_row_sums(matrix)))
-    by_column = _inverse(np.sqrt(_column_sums(matrix, plan)))
-    ghost_columns = plan.forward(by_column[:, None])[:, 0]
-    return _scaled(matrix, by_row, by_column, ghost_columns, dtype)
-
-
-def row_mean(matrix: DistCSR, dtype: DTypeLike) -> DistCSR:
-    """Return ``D_r^-1 A``: the (weighted) mean over what a row aggregates from.
-
-    Not collective. With several relations each has its own mean.
-    """
-    ones = np.ones(matrix.row_map.num_local)
-    by_row = _inverse(_row_sums(matrix))
-    return _scaled(matrix, by_row, ones, np.ones(len(matrix.ghosts)), dtype)
-
-
-def column_mean(matrix: DistCSR, plan: CommPlan, dtype: DTypeLike) -> DistCSR:
-    """Return ``A D_c^-1``, whose transpose is the mean over the nodes that aggregate from a node.
-
-    Neighborwise collective.
-    """
-    by_column = _inverse(_column_sums(matrix, plan))
-    ghost_columns = plan.forward(by_column[:, None])[:, 0]
-    return _scaled(matrix, np.ones(matrix.row_map.num_local), by_column, ghost_columns, dtype)
-
-
-def unscaled(matrix: DistCSR, dtype: DTypeLike) -> DistCSR:
-    """Return A with its weights in `dtype`; a matrix of ones keeps no values.
-
-    Not collective.
-    """
-    parts = (matrix.diagonal, matrix.remote)
-    values = [None if part.values is None else part.values.astype(dtype) for part in parts]
-    return matrix.with_values(*values)
+    for_row, for_column = powers
+    if for_row == for_column == 0:
+        parts = (matrix.diagonal, matrix.remote)
+        values = [None if part.values is None else part.values.astype(dtype) for part in parts]
+        return matrix.with_values(*values)
+    by_row: FloatArray = np.ones(matrix.shape[0])
+    by_column: FloatArray = np.ones(matrix.row_map.num_local)
+    by_ghost: FloatArray = np.ones(len(matrix.ghosts))
+    if for_row > 0:
+        by_row = _inverse(_row_sums(matrix) ** for_row)
+    if for_column > 0:
+        assert plan is not None
+        by_column = _inverse(_column_sums(matrix, plan) ** for_column)
+        by_ghost = plan.forward(by_column[:, None])[:, 0]
+    return _scaled(matrix, by_row, by_column, by_ghost, dtype)
 
 
 def _row_sums(matrix: DistCSR) -> FloatArray:

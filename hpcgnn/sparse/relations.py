@@ -12,11 +12,11 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid, RowMap, redistribute
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, sorted_rows
 from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 
-__all__ = ["read_relations", "reverse_rows", "stack_relations"]
 
-
+@collective
 def read_relations(
     grid: ProcessGrid,
     store: GraphStore,
@@ -27,8 +27,6 @@ def read_relations(
     reverse: bool,
 ) -> list[PatternRows]:
     """Read this rank's rows of every relation, then of their reverses.
-
-    Collective.
 
     Parameters
     ----------
@@ -52,11 +50,9 @@ def read_relations(
     return rows + [reverse_rows(grid, row_map, each) for each in rows if reverse]
 
 
+@collective
 def reverse_rows(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
-    """Return this rank's rows of the transpose.
-
-    Collective.
-    """
+    """Return this rank's rows of the transpose."""
     local = np.repeat(np.arange(row_map.num_local, dtype=np.int64), np.diff(pattern.indptr))
     more = () if pattern.weights is None else (pattern.weights,)
     arrays = (pattern.columns, local + row_map.start, *more)
@@ -66,8 +62,6 @@ def reverse_rows(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> Pa
 
 def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCSR:
     """Return the matrix with a block of rows for each relation.
-
-    Not collective.
 
     Parameters
     ----------

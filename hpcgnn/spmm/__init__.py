@@ -1,47 +1,56 @@
 """Distributed sparse times dense: one loop, with the exchange and the process grid as objects.
 
-`DistributedSpMM` is the loop, `DistributedAttention` the same loop with a softmax. An exchange cuts
-the remote part of a matrix into entries whose dense rows are fetched and entries whose partial sums
-are pushed (`cover`), and moves both through a ghost exchange (`planned`, `staged`, `broadcast`,
-`hosts`), all at once or stage by stage as a `Schedule` says. `make_exchange` makes each by name. A
-`Carrier` says where rows and products are, in main memory or in that of a GPU, and how rows travel
-between such memories.
+`DistributedSpMM` is the loop. An `Exchange` cuts the remote part of a matrix into entries whose
+dense rows are fetched and entries whose partial sums are pushed (`cover`), and moves both through a
+ghost exchange (`direct`, `hosts`, `broadcast`), all at once or stage by stage as a `Schedule` says.
+`make_exchange` makes each by name. A `Carrier` says where rows and products are, in main memory or
+in that of a GPU, and which `Transport` takes rows to other ranks.
 """
 
-from hpcgnn.spmm.attention import DistributedAttention
-from hpcgnn.spmm.carrier import Carrier, HostCarrier
-from hpcgnn.spmm.cover import COVERS
-from hpcgnn.spmm.exchange import Exchange
-from hpcgnn.spmm.ghosts import Combine, Fetch, GhostExchange, Ghosts, Push, Wire
-from hpcgnn.spmm.operator import DistributedSpMM
-from hpcgnn.spmm.planned import PlannedExchange
-from hpcgnn.spmm.registry import EXCHANGES, WIRES, make_exchange, make_wire
-from hpcgnn.spmm.remote import Halves, RemoteHalf
+from hpcgnn.spmm.carrier import Carrier, Transport
+from hpcgnn.spmm.cover import Cover, PushedEntries, Split
+from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, Push
+from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, Peers
+from hpcgnn.spmm.exchange.stages import Combine
+from hpcgnn.spmm.product import DistributedSpMM
+from hpcgnn.spmm.registry import (
+    EXCHANGES,
+    METHODS,
+    Method,
+    find_method,
+    make_exchange,
+)
+from hpcgnn.spmm.remote import Exchange, RemotePart, RemoteProduct
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
-from hpcgnn.spmm.staged import StagedExchange
+from hpcgnn.spmm.wire import WIRES, Wire, make_wire
 
 __all__ = [
-    "COVERS",
     "EXCHANGES",
+    "METHODS",
     "RESIDENT",
     "SCHEDULES",
     "WIRES",
     "Carrier",
+    "Channel",
     "Combine",
-    "DistributedAttention",
+    "Cover",
     "DistributedSpMM",
     "Exchange",
     "Fetch",
     "GhostExchange",
     "Ghosts",
-    "Halves",
-    "HostCarrier",
-    "PlannedExchange",
+    "LayerGhosts",
+    "Method",
+    "Peers",
     "Push",
-    "RemoteHalf",
+    "PushedEntries",
+    "RemotePart",
+    "RemoteProduct",
     "Schedule",
-    "StagedExchange",
+    "Split",
+    "Transport",
     "Wire",
+    "find_method",
     "make_exchange",
     "make_wire",
 ]

@@ -1,174 +1,166 @@
-"""Carriers: a memory that rows lie in, and the way of rows to the same memory of other ranks."""
+"""A carrier: the memory that rows lie in, and the transport of messages between such memories."""
 
+import math
 from typing import Protocol
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcgnn.comm import (
     CommPlan,
-    LiveBytes,
+    Communicator,
     ProcessGrid,
     Stage,
     Transfer,
+    allreduce_max,
+    allreduce_sum,
     start_broadcast,
     start_reduce,
 )
 from hpcgnn.sparse import MAIN, Memory
+from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.typing import Array
 
-__all__ = ["Carrier", "Crossing", "HostCarrier", "Pool"]
 
+class Transport(Protocol):
+    """A way between the memories of ranks; rows are sent when the work issued so far is done.
 
-class Crossing(Protocol):
-    """Rows under way."""
-
-    def wait(self) -> None:
-        """Return when what is computed from now on may touch their array.
-
-        Neighborwise collective.
-        """
-        ...
-
-
-class Pool(Protocol):
-    """Lends memory for rows, and counts those of other ranks' nodes."""
-
-    @property
-    def ghosts(self) -> LiveBytes:
-        """The gauge of ghosts in memory."""
-        ...
-
-    def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
-        """Return an uninitialised C-contiguous array, see `BufferPool.take`."""
-        ...
-
-
-class Carrier(Pool, Protocol):
-    """What a product needs of the place where its rows are.
-
-    Messages are started in the same order on all ranks that they concern. An array must not be
-    touched before its crossing has been waited for.
+    A transport serves all exchanges of a run.
     """
 
-    @property
-    def memory(self) -> Memory:
-        """Where rows and matrices are."""
-        ...
-
-    @property
-    def in_step(self) -> bool:
-        """Whether ranks must start the messages of one time together, by number of stage."""
-        ...
+    in_step: bool
+    """Whether ranks must start the messages of one time together, by number of stage."""
 
     def start(
-        self,
-        plan: CommPlan,
-        sent: Array,
-        received: Array,
-        *,
-        forward: bool,
-        stage: Stage | None = None,
-    ) -> tuple[Crossing, Crossing]:
-        """Start to move rows; return what is sent and what is received.
-
-        Neighborwise collective.
-
-        Parameters
-        ----------
-        plan
-            Who sends how many rows to whom.
-        sent, received
-            (rows, width) of one dtype, C-contiguous: of owners and ghosts, or of ghosts and owners.
-        forward
-            Owner to ghost, or ghost to owner.
-        stage
-            Of the plan; None: everything.
-        """
+        self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
+    ) -> tuple[Transfer, Transfer]:
+        """Start to move the rows of a stage, see `Carrier.start`; neighborwise collective."""
         ...
 
-    def start_broadcast(self, rows: Array, root: int) -> Crossing:
-        """Start to copy the rows of rank `root` of the layer to all ranks of it.
-
-        Collective.
-        """
+    def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
+        """Start to copy the rows of `root` to all ranks; collective."""
         ...
 
-    def start_reduce(self, partial: Array, total: Array, root: int) -> Crossing:
-        """Start to sum over the layer into `total` on `root`; other ranks' `total` is unused.
-
-        Collective.
-        """
+    def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
+        """Start to sum into `total` on `root`; collective."""
         ...
 
-    def sum_over_replicas(self, partial: Array) -> None:
-        """Replace an array by the sum over the replicas of this block row.
-
-        Collective.
-        """
-        ...
-
-    def max_over_replicas(self, values: Array) -> None:
-        """Replace an array by the largest over the replicas of this block row.
-
-        Collective.
-        """
+    def combine(self, comm: Communicator, values: Array, *, largest: bool) -> None:
+        """Replace an array by its sum or its maximum over the ranks; collective."""
         ...
 
 
-class HostCarrier:
-    """Main memory, and MPI.
+class MpiTransport:
+    """MPI, from and to main memory."""
 
-    Not collective.
-
-    Parameters
-    ----------
-    grid
-        The ranks; lends the memory.
-    """
-
-    memory = MAIN
     in_step = False
 
-    def __init__(self, grid: ProcessGrid) -> None:
-        self._grid = grid
-        self.take = grid.buffers.take
-        self.sum_over_replicas = grid.sum_over_replicas
-        self.max_over_replicas = grid.max_over_replicas
-
-    @property
-    def ghosts(self) -> LiveBytes:
-        """The gauge of ghosts in memory."""
-        return self._grid.buffers.ghosts
-
+    @neighborwise_collective
     def start(
-        self,
-        plan: CommPlan,
-        sent: Array,
-        received: Array,
-        *,
-        forward: bool,
-        stage: Stage | None = None,
-    ) -> tuple[Crossing, Crossing]:
-        """Start to move rows; see `Carrier`.
-
-        Neighborwise collective.
-        """
-        if stage is None:
+        self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
+    ) -> tuple[Transfer, Transfer]:
+        """Start to move the rows of a stage; see `Transport`."""
+        # The library may schedule one neighbourhood all-to-all better than messages of their own.
+        if stage is plan.everything:
             whole = plan.start_forward if forward else plan.start_reverse
             return Transfer(), whole(sent, received)
         part = plan.start_stage_forward if forward else plan.start_stage_reverse
         return part(stage, sent, received)
 
-    def start_broadcast(self, rows: Array, root: int) -> Crossing:
-        """Start to copy rows to all ranks; see `Carrier`.
+    @collective
+    def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
+        """Start to copy the rows of `root` to all ranks; see `Transport`."""
+        return start_broadcast(comm, rows, root)
 
-        Collective.
+    @collective
+    def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
+        """Start to sum into `total` on `root`; see `Transport`."""
+        return start_reduce(comm, partial, total, root)
+
+    @collective
+    def combine(self, comm: Communicator, values: Array, *, largest: bool) -> None:
+        """Replace an array by its sum or its maximum over the ranks; see `Transport`."""
+        (allreduce_max if largest else allreduce_sum)(comm, values)
+
+
+_MPI = MpiTransport()
+
+
+class Carrier:
+    """What a product needs of the place where its rows are.
+
+    Messages are started in the same order on all ranks that they concern. An array must not be
+    touched before its transfer has been waited for.
+
+    Parameters
+    ----------
+    grid
+        The ranks; lends main memory, and counts the rows of other ranks' nodes.
+    memory
+        Where rows and matrices are.
+    transport
+        Moves rows between such memories.
+    """
+
+    def __init__(
+        self, grid: ProcessGrid, memory: Memory = MAIN, transport: Transport = _MPI
+    ) -> None:
+        self._grid, self._transport = grid, transport
+        self.memory, self.in_step = memory, transport.in_step
+        self.ghosts = grid.buffers.ghosts
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
+        """Return an uninitialised C-contiguous array, see `BufferPool.take`."""
+        if self.memory is MAIN:
+            return self._grid.buffers.take(shape, dtype, ghosts=ghosts)
+        # The library of a device keeps a pool of its own.
+        made = self.memory.empty(shape, dtype)
+        if ghosts:
+            self.ghosts.hold(made, math.prod(shape) * np.dtype(dtype).itemsize)
+        return made
+
+    @neighborwise_collective
+    def start(
+        self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
+    ) -> tuple[Transfer, Transfer]:
+        """Start to move rows; return the transfers of what is sent and of what is received.
+
+        Parameters
+        ----------
+        plan
+            Who sends how many rows to whom.
+        stage
+            Of the plan.
+        sent, received
+            (rows, width) of one dtype, C-contiguous: of owners and ghosts, or of ghosts and owners.
+        forward
+            Owner to ghost, or ghost to owner.
         """
-        return start_broadcast(self._grid.layer, rows, root)
+        # A lone rank's host must not wait for its device.
+        if len(plan.peers) == 0:
+            return Transfer(), Transfer()
+        return self._transport.start(plan, stage, sent, received, forward=forward)
 
-    def start_reduce(self, partial: Array, total: Array, root: int) -> Crossing:
-        """Start to sum over the layer; see `Carrier`.
+    @collective
+    def start_broadcast(self, rows: Array, root: int) -> Transfer:
+        """Start to copy the rows of rank `root` of the layer to all ranks of it."""
+        if self._grid.num_blocks == 1:
+            return Transfer()
+        return self._transport.start_broadcast(self._grid.layer, rows, root)
 
-        Collective.
-        """
-        return start_reduce(self._grid.layer, partial, total, root)
+    @collective
+    def start_reduce(self, partial: Array, total: Array, root: int) -> Transfer:
+        """Start to sum over the layer into `total` on `root`; other ranks' `total` is unused."""
+        return self._transport.start_reduce(self._grid.layer, partial, total, root)
+
+    @collective
+    def sum_over_replicas(self, partial: Array) -> None:
+        """Replace an array by the sum over the replicas of this block row."""
+        if self._grid.replication > 1:
+            self._transport.combine(self._grid.replicas, partial, largest=False)
+
+    @collective
+    def max_over_replicas(self, values: Array) -> None:
+        """Replace an array by the largest over the replicas of this block row."""
+        if self._grid.replication > 1:
+            self._transport.combine(self._grid.replicas, values, largest=True)

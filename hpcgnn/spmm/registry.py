@@ -1,32 +1,97 @@
 """The exchanges by the name that configurations use."""
 
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
+from hpcgnn.own_code import load_own
 from hpcgnn.sparse import MAIN, DistCSR
-from hpcgnn.spmm.broadcast import BroadcastExchange
-from hpcgnn.spmm.carrier import Carrier, HostCarrier
-from hpcgnn.spmm.cover import COVERS
-from hpcgnn.spmm.device_hosts import DeviceHostExchange, SharedExchange
-from hpcgnn.spmm.exchange import CoveredExchange, Exchange, FetchAll, GhostFactory
-from hpcgnn.spmm.ghosts import GhostExchange, Ghosts, Wire
-from hpcgnn.spmm.hosts import HostExchange
-from hpcgnn.spmm.planned import PlannedExchange
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.carrier import Carrier
+from hpcgnn.spmm.cover import Cover, all_columns, all_rows, minimum
+from hpcgnn.spmm.exchange.broadcast import BroadcastExchange
+from hpcgnn.spmm.exchange.direct import DirectExchange, received_directly
+from hpcgnn.spmm.exchange.ghosts import Channel, GhostExchange, GhostFactory
+from hpcgnn.spmm.exchange.hosts import HostExchange, received_by_hosts
+from hpcgnn.spmm.exchange.peers import Ghosts, Peers, Received
+from hpcgnn.spmm.gpu.hosts import DeviceHostExchange
+from hpcgnn.spmm.remote import Exchange
 from hpcgnn.spmm.schedule import RESIDENT, Schedule
-from hpcgnn.spmm.staged import StagedExchange
-from hpcgnn.spmm.staged_hosts import StagedHostExchange
+from hpcgnn.spmm.wire import make_wire
 from hpcgnn.trace import TraceRecorder
 
-__all__ = ["EXCHANGES", "WIRES", "make_exchange", "make_wire"]
 
-EXCHANGES = ("oblivious", "aware", "push", "joint", "hierarchical")
+@collective
+def _through_hosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
+    """Return the exchange of ranks that share the memory of their host."""
+    if channel.carrier.memory is MAIN:
+        return HostExchange(channel, ghosts)
+    there = replace(channel, carrier=Carrier(channel.grid))
+    return DeviceHostExchange(HostExchange(there, ghosts), channel.carrier)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to move what products need.
+
+    Parameters
+    ----------
+    cover
+        Which entries are fetched and which pushed.
+    make_ghosts
+        Moves the rows of either.
+    received
+        What its messages bring, for planners; None: every rank gets whole block rows.
+    """
+
+    cover: Cover
+    make_ghosts: GhostFactory
+    received: Received | None
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "oblivious": Method(all_columns, BroadcastExchange, None),
+        "aware": Method(all_columns, DirectExchange, received_directly),
+        "push": Method(all_rows, DirectExchange, received_directly),
+        "joint": Method(minimum, DirectExchange, received_directly),
+        "hierarchical": Method(all_columns, _through_hosts, received_by_hosts),
+    }
+)
+"""The exchanges by their names."""
+
+EXCHANGES = tuple(METHODS)
 """Names of exchanges."""
 
-WIRES = ("native", "bfloat16", "float16")
-"""Names of wire formats; native is the dtype of the arrays."""
+
+def find_method(name: str) -> Method:
+    """Return the exchange called `name`.
+
+    Parameters
+    ----------
+    name
+        One of `EXCHANGES`, or ``package.module:NAME`` for a `Method`, see `load_own`.
+
+    Raises
+    ------
+    InputError
+        When there is no such exchange, or its module does not load.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
+    found: Method = load_own("exchange.method", name, _is_method, "hpcgnn.spmm.Method")
+    return found
 
 
+def _is_method(value: object) -> bool:
+    return isinstance(value, Method)
+
+
+@collective
 def make_exchange(
     name: str,
     grid: ProcessGrid,
@@ -38,12 +103,10 @@ def make_exchange(
 ) -> Exchange:
     """Return the exchange called `name` for a pattern.
 
-    Collective.
-
     Parameters
     ----------
     name
-        One of `EXCHANGES`.
+        As in `find_method`.
     grid
         The ranks.
     pattern
@@ -62,56 +125,7 @@ def make_exchange(
     InputError
         When there is no such exchange or wire format.
     """
-    if name not in EXCHANGES:
-        raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
-    travels, carrier = make_wire(wire), carrier or HostCarrier(grid)
-    if name == "oblivious":
-        broadcast = partial(BroadcastExchange, schedule=schedule)
-        return FetchAll(grid, pattern, broadcast, travels, trace, carrier)
-    cover, make_ghosts = COVERS["aware" if name == "hierarchical" else name], _mover(name, schedule)
-    return CoveredExchange(grid, pattern, cover, make_ghosts, travels, trace, carrier)
-
-
-def make_wire(name: str) -> Wire:
-    """Return the wire format called `name`.
-
-    Not collective.
-
-    Raises
-    ------
-    InputError
-        When there is no such format.
-    """
-    if name not in WIRES:
-        raise InputError(f"wire format {name!r} is unknown; choose one of {', '.join(WIRES)}")
-    if name == "bfloat16":
-        return Wire("bfloat16")
-    return Wire("float16") if name == "float16" else Wire()
-
-
-def _mover(name: str, schedule: Schedule) -> GhostFactory:
-    """Return what moves rows between owners and the ranks that need them."""
-    if name == "hierarchical":
-        return partial(_make_shared, schedule=schedule)
-    if not schedule.sequential:
-        return PlannedExchange
-    return partial(StagedExchange, schedule=schedule)
-
-
-def _make_shared(
-    grid: ProcessGrid,
-    ghosts: Ghosts,
-    wire: Wire,
-    trace: TraceRecorder,
-    *,
-    schedule: Schedule,
-    carrier: Carrier,
-) -> GhostExchange:
-    """Return the exchange of ranks that share the memory of their host; collective."""
-    there = HostCarrier(grid)
-    made: SharedExchange
-    if schedule.sequential:
-        made = StagedHostExchange(grid, ghosts, wire, trace, schedule, there)
-    else:
-        made = HostExchange(grid, ghosts, wire, trace, there)
-    return made if carrier.memory is MAIN else DeviceHostExchange(made, carrier)
+    method = find_method(name)
+    carrier = carrier or Carrier(grid)
+    channel = Channel(grid, make_wire(wire), schedule, carrier, trace, Peers(grid))
+    return Exchange(channel, pattern, method.cover, method.make_ghosts)

@@ -1,24 +1,27 @@
-"""The remote part of a product, ready to run: blocks and the ghost exchange that feeds them.
+"""The remote part of a product: blocks, the ghost exchanges that feed them, and who makes both.
 
-A `RemoteHalf` is a matrix ``C F``: F fetches ghost rows, C multiplies them. Its adjoint ``Fᵀ Cᵀ``
+A `RemotePart` is a matrix ``C F``: F fetches ghost rows, C multiplies them. Its adjoint ``Fᵀ Cᵀ``
 multiplies first and pushes. A product has up to two: one that it applies as it is (fetched
 entries), and one whose adjoint it applies (pushed entries).
 """
 
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from hpcgnn.sparse import LocalCSR, LocalMatrix
-from hpcgnn.spmm.ghosts import Fetch, GhostExchange, Push
+from hpcgnn.comm import Volume
+from hpcgnn.operator import OperatorSize
+from hpcgnn.sparse import DistCSR, LocalCSR, LocalMatrix
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.cover import Cover, Split
+from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, GhostFactory, Push
+from hpcgnn.spmm.exchange.peers import Ghosts
+from hpcgnn.spmm.exchange.stages import Combine, StageColumns
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
-__all__ = ["Halves", "RemoteHalf"]
 
-
-class RemoteHalf:
+class RemotePart:
     """``C F`` and its adjoint.
-
-    Not collective.
 
     Parameters
     ----------
@@ -30,76 +33,163 @@ class RemoteHalf:
 
     def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
         self.ghosts, self.memory = ghosts, ghosts.carrier.memory
-        self.blocks = self._placed(ghosts.split(block))
-        pushed = ghosts.split_push(block)
-        self.push_blocks = self.blocks if pushed is None else self._placed(pushed)
+        self.blocks = self._stages(ghosts.columns, block)
+        # Most exchanges push the columns that they fetch: transposes are then kept once.
+        self.push_blocks = self.blocks
+        if ghosts.push_columns is not ghosts.columns:
+            self.push_blocks = self._stages(ghosts.push_columns, block)
 
-    def _placed(self, blocks: tuple[LocalCSR, ...]) -> tuple[LocalMatrix, ...]:
-        return tuple(self.memory.matrix(block) for block in blocks)
+    def _stages(self, columns: StageColumns, block: LocalCSR) -> tuple[LocalMatrix, ...]:
+        return tuple(self.memory.matrix(stage) for stage in columns.split(block))
 
+    @collective
     def start_fetch(self, x: Array) -> Fetch:
-        """Start to fetch what ``C F x`` needs.
-
-        Collective.
-        """
+        """Start to fetch what ``C F x`` needs."""
         return self.ghosts.start_fetch(x)
 
+    @collective
     def finish_fetch(self, fetch: Fetch, out: Array, trace: TraceRecorder) -> None:
-        """Add ``C F x`` to `out`.
-
-        Collective.
-        """
-        half = self.ghosts.wire.half
+        """Add ``C F x`` to `out`."""
+        form = self.ghosts.wire.format
         for index, block in enumerate(self.blocks):
             with trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with trace.span("boundary.forward"):
-                block.matmul(rows, out, accumulate=True, half=half)
+                block.matmul(rows, out, accumulate=True, half=form)
 
-    def start_push(self, x: Array, out: Array, trace: TraceRecorder) -> "_Sums":
-        """Start to add ``Fᵀ Cᵀ x`` to `out`, which may be uninitialised until `_Sums.finish`.
+    @collective
+    def start_push(self, x: Array, out: Array, trace: TraceRecorder) -> "Pushing":
+        """Start to add ``Fᵀ Cᵀ x`` to `out`, which may be uninitialised until `Pushing.finish`."""
+        push = self.ghosts.start_push(x, self.adding(out), additive=True)
+        return Pushing(self, push, lambda push: self.push(x, push, trace))
 
-        Collective.
-        """
-        return _Sums(self, x, out, trace)
-
+    @collective
     def push(self, x: Array, push: Push, trace: TraceRecorder) -> None:
-        """Compute ``Cᵀ x`` and send it, stage by stage.
-
-        Collective.
-        """
-        half = self.ghosts.wire.half
+        """Compute ``Cᵀ x`` and send it, stage by stage."""
+        form = self.ghosts.wire.format
         for index, block in enumerate(self.push_blocks):
             partial = push.buffer(index)
             with trace.span("boundary.reverse"):
-                block.transposed.matmul(x, partial, half=half)
+                block.transposed.matmul(x, partial, half=form)
             push.send(index)
 
-
-class _Sums:
-    """A push of sums: computed at once, so that other work hides it, or by stages at the end."""
-
-    def __init__(self, half: RemoteHalf, x: Array, out: Array, trace: TraceRecorder) -> None:
-        self._half, self._x, self._trace = half, x, trace
-        wire, kernels = half.ghosts.wire, half.memory.kernels
+    def adding(self, out: Array) -> Combine:
+        """Return what adds arriving rows to `out`."""
+        wire, kernels = self.ghosts.wire, self.memory.kernels
 
         # Not a method: a cycle would keep the buffers until the collector runs.
         def add(rows: LocalIndices, arrived: Array) -> None:
-            kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
+            kernels.scatter_add_rows(arrived, rows, out, half=wire.format)
 
-        self._push = half.ghosts.start_push(x, add, additive=True)
-        if not half.ghosts.sequential:
-            half.push(x, self._push, trace)
+        return add
 
+
+class Pushing:
+    """A push under way: computed at once, so that other work hides it, or by stages at the end.
+
+    Parameters
+    ----------
+    part
+        What is pushed through.
+    push
+        Just started.
+    fill
+        Computes and sends all stages.
+    """
+
+    @collective
+    def __init__(self, part: RemotePart, push: Push, fill: Callable[[Push], None]) -> None:
+        # A sequential push needs buffers that a fetch under way still has; it waits, and hides
+        # nothing.
+        self._push, self._fill, self._late = push, fill, part.ghosts.sequential
+        if not self._late:
+            fill(push)
+
+    @collective
     def finish(self) -> None:
-        """Add what all other ranks pushed here.
-
-        Collective.
-        """
-        if self._half.ghosts.sequential:
-            self._half.push(self._x, self._push, self._trace)
+        """Take in what all other ranks pushed here."""
+        if self._late:
+            self._fill(self._push)
         self._push.finish()
 
 
-Halves: TypeAlias = tuple[RemoteHalf | None, RemoteHalf | None]
-"""The fetched half and the pushed half of a remote part; None where an exchange has none."""
+@dataclass(frozen=True, eq=False)
+class RemoteProduct:
+    """``C F + Gᵀ R``, the remote part of a matrix.
+
+    Parameters
+    ----------
+    fetched
+        ``C F``.
+    pushed
+        ``Rᵀ G``, whose adjoint is applied; None where no rank pushes anything.
+    """
+
+    fetched: RemotePart
+    pushed: RemotePart | None = None
+
+
+class Exchange:
+    """A way to move what the remote part of a matrix needs; it serves all matrices of a pattern.
+
+    Scalings of one adjacency share plans and buffers.
+
+    Parameters
+    ----------
+    channel
+        How rows travel.
+    pattern
+        The matrix, with any values.
+    cover
+        Chooses the entries to push.
+    make_ghosts
+        Moves the rows.
+    """
+
+    @collective
+    def __init__(
+        self, channel: Channel, pattern: DistCSR, cover: Cover, make_ghosts: GhostFactory
+    ) -> None:
+        grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
+        # By the pattern alone: scalings of one adjacency have the same split, whatever their
+        # values.
+        self._split = Split.of(pattern, cover, grid.replication, grid.replica)
+        nodes, positions = pattern.ghosts[self._split.used], pattern.column_positions()
+        fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1])
+        self._fetch = make_ghosts(channel, fetched)
+        # Where nothing at all is pushed, no rank needs the second exchange.
+        self._push: GhostExchange | None = None
+        self._pushed = self._peers.pushed_entries(pattern, self._split)
+        if self._pushed is not None:
+            nodes, positions = self._pushed.targets, pattern.row_positions()
+            targets = Ghosts(pattern.result_map, nodes, positions, pattern.shape[0], pushed=True)
+            self._push = make_ghosts(channel, targets)
+
+    @collective
+    def bind(self, matrix: DistCSR) -> RemoteProduct:
+        """Return the remote part of a matrix of the exchange's pattern.
+
+        Values of pushed entries travel to the owners of their columns.
+        """
+        fetched = RemotePart(self._fetch, self._split.block(matrix))
+        if self._pushed is None or self._push is None:
+            return RemoteProduct(fetched)
+        values = matrix.remote.values
+        if values is not None:
+            owners = self._split.owners_of_pushed(matrix)
+            arrived = self._peers.pushed_values(owners, values[self._split.pushed])
+            values = arrived[self._pushed.order]
+        return RemoteProduct(
+            fetched, RemotePart(self._push, self._pushed.pattern.with_values(values))
+        )
+
+    @collective
+    def size(self, matrix: DistCSR) -> OperatorSize:
+        """Return the size of the whole matrix, and the rows that all ranks move for a product."""
+        return self._peers.size(matrix, int(self.volume().sent.sum()))
+
+    def volume(self) -> Volume:
+        """Return the rows and partial sums that one product moves; its adjoint moves them back."""
+        volume = self._fetch.volume()
+        # Fetched rows leave the owner of a column, and so do pushed sums: the adjoint of a fetch.
+        return volume if self._push is None else volume + self._push.volume().reversed()

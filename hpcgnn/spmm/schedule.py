@@ -7,8 +7,6 @@ freed before the next but `prefetch` comes. A schedule changes no result, only t
 
 from dataclasses import dataclass
 
-__all__ = ["RESIDENT", "SCHEDULES", "Schedule", "refuse_to_keep"]
-
 SCHEDULES = ("resident", "sequential")
 """Names of schedules."""
 
@@ -38,10 +36,7 @@ class Schedule:
             raise ValueError(f"prefetch {self.prefetch} needs a sequential schedule, and >= 0")
 
     def window(self, num_stages: int) -> int:
-        """Return how many of `num_stages` stages are in memory at one time, at least 1.
-
-        Not collective.
-        """
+        """Return how many of `num_stages` stages are in memory at one time, at least 1."""
         return max(min(1 + self.prefetch, num_stages) if self.sequential else num_stages, 1)
 
 
@@ -50,9 +45,6 @@ RESIDENT = Schedule()
 
 
 def refuse_to_keep(keep: bool) -> None:
-    """Raise ValueError where the rows of a sequential exchange should be kept.
-
-    Not collective.
-    """
+    """Raise ValueError where the rows of a sequential exchange should be kept."""
     if keep:
         raise ValueError("a sequential exchange keeps no ghosts: fetch them again")

@@ -2,38 +2,49 @@
 
 `GraphStore` reads, `StoreWriter` writes, `EdgeBuilder` sorts edges that come in any order, and
 `store_from_arrays` does all of it for arrays in memory. Program graphs have a store of their own,
-`InstanceStore` and `InstanceWriter`. `schema` describes the file. Predictions
-have files of their own. This package is the only one that imports h5py; it knows nothing of MPI,
-except that `GraphStore.open` hands a communicator to a parallel h5py.
+`InstanceStore` and `InstanceWriter`. `graph.schema` and `instances.schema` describe the files.
+Predictions have files of their own. This package is the only one that imports h5py; it knows
+nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel h5py.
 """
 
-from hpcgnn.storage.arrays import store_from_arrays
-from hpcgnn.storage.assign import assign_parts
 from hpcgnn.storage.atomic import check_output
-from hpcgnn.storage.blocks import CSRBlock, NodeBlock
-from hpcgnn.storage.edges import EdgeBuilder
-from hpcgnn.storage.instance_batch import (
+from hpcgnn.storage.files import OpenStore
+from hpcgnn.storage.graph.add_splits import add_splits
+from hpcgnn.storage.graph.arrays import store_from_arrays
+from hpcgnn.storage.graph.blocks import (
+    CSRBlock,
+    NodeBlock,
+    NodeType,
+)
+from hpcgnn.storage.graph.edges import EdgeBuilder
+from hpcgnn.storage.graph.names import Names
+from hpcgnn.storage.graph.part_assignment import assign_parts
+from hpcgnn.storage.graph.reader import GraphStore
+from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, Split, StoreHeader
+from hpcgnn.storage.graph.writer import StoreWriter
+from hpcgnn.storage.instances.batch import InstanceBatch
+from hpcgnn.storage.instances.reader import InstanceStore, is_instance_store
+from hpcgnn.storage.instances.schema import (
     CANDIDATE_DTYPE,
     GRAPH_DTYPE,
-    InstanceBatch,
+    INSTANCE_FORMAT,
+    InstanceHeader,
     InstanceSplit,
 )
-from hpcgnn.storage.instance_schema import INSTANCE_FORMAT, InstanceHeader
-from hpcgnn.storage.instance_writer import InstanceWriter
-from hpcgnn.storage.instances import InstanceStore, is_instance_store
+from hpcgnn.storage.instances.writer import InstanceWriter
 from hpcgnn.storage.predictions import (
     CsvPredictions,
     H5Predictions,
+    NamesOf,
     NpyPredictions,
+    ParquetPredictions,
     PredictionFile,
+    TableColumns,
 )
-from hpcgnn.storage.reader import GraphStore
-from hpcgnn.storage.schema import Split, StoreHeader
-from hpcgnn.storage.typed_nodes import NodeType
-from hpcgnn.storage.writer import StoreWriter
 
 __all__ = [
     "CANDIDATE_DTYPE",
+    "DEFAULT_SPLIT",
     "GRAPH_DTYPE",
     "INSTANCE_FORMAT",
     "CSRBlock",
@@ -46,13 +57,19 @@ __all__ = [
     "InstanceSplit",
     "InstanceStore",
     "InstanceWriter",
+    "Names",
+    "NamesOf",
     "NodeBlock",
     "NodeType",
     "NpyPredictions",
+    "OpenStore",
+    "ParquetPredictions",
     "PredictionFile",
     "Split",
     "StoreHeader",
     "StoreWriter",
+    "TableColumns",
+    "add_splits",
     "assign_parts",
     "check_output",
     "is_instance_store",

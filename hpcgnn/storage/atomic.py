@@ -10,12 +10,10 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from hpcgnn.errors import InputError
-
-__all__ = ["AtomicWriter", "OutputFile", "check_output"]
+from hpcgnn.storage.leftovers import hold, sweep, temporary_files
 
 
 def check_output(path: str | os.PathLike[str]) -> None:
@@ -37,7 +35,8 @@ def write_fault(path: Path, error: Exception) -> InputError:
 class OutputFile(io.RawIOBase):
     """A random-access file under a temporary name beside `path`, published by `publish()`.
 
-    Creating it raises `InputError` when the directory cannot be written to. An `OSError` in a write
+    Creating it removes what killed writers of the same file have left, and raises `InputError` when
+    the directory cannot be written to. An `OSError` in a write
     is kept in `error` instead of being raised.
     """
 
@@ -51,12 +50,24 @@ class OutputFile(io.RawIOBase):
             self._target = path.resolve()
             if self._target.is_dir():
                 raise InputError(f"{path}: is a directory; name a file")
-            name = f".{self._target.name[:40]}.{secrets.token_hex(6)}.tmp"
-            self._temporary = self._target.with_name(name)
-            self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            prefix = f".{self._target.name[:40]}."
+            started = temporary_files(self._target.parent)
+            sweep(each for each in started if each.name.rpartition(".")[0][:-12] == prefix)
+            self._descriptor = self._create(prefix)
         except (OSError, RuntimeError) as error:
             # Before Python 3.13 a loop of links is a RuntimeError.
             raise write_fault(path, error) from None
+
+    def _create(self, prefix: str) -> int:
+        while True:
+            self._temporary = self._target.with_name(f"{prefix}{secrets.token_hex(6)}.tmp")
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(self._temporary, flags, 0o666)
+            hold(descriptor)
+            # Before it was held, another process may have taken it for a leftover.
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)
 
     def readable(self) -> bool:
         """Return True."""
@@ -161,12 +172,7 @@ class AtomicWriter(ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self._end(complete=kind is None)
             if kind is None:

@@ -1,7 +1,6 @@
 """One dataset at a time: appending rows to it, reading slabs of it, its checksum."""
 
 import contextlib
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,20 +8,11 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcgnn import watchdog
 from hpcgnn.errors import InputError, StorageFormatError
-from hpcgnn.storage.schema import REMEDY, chunk_shape
+from hpcgnn.storage.checksums import RowsRead, array_crc
+from hpcgnn.storage.format import REMEDY, chunk_shape
 from hpcgnn.typing import Array
-
-__all__ = [
-    "Column",
-    "array_crc",
-    "damaged",
-    "format_errors",
-    "read_slab",
-    "read_text",
-    "slab_pieces",
-    "text_type",
-]
 
 PIECE_BYTES = 8 << 20
 """How much is read at a time: a slab costs its own size and this much more."""
@@ -34,12 +24,6 @@ def text_type(text: str) -> np.dtype[Any]:
     """Return the fixed-length type for `text`: variable-length text has no checksum in HDF5."""
     dtype: np.dtype[Any] = h5py.string_dtype("utf-8", max(1, len(text.encode())))
     return dtype
-
-
-def array_crc(array: Array, crc: int = 0) -> int:
-    """Return the crc32 of an array's bytes, continuing from `crc`."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return zlib.crc32(flat.view(np.uint8).data, crc) if flat.size else crc
 
 
 def damaged(path: Path, item: str, fault: str) -> StorageFormatError:
@@ -96,6 +80,11 @@ class Column:
         self._pending = [rows[whole:].copy()]
         self._pending_rows = len(rows) - whole
 
+    @property
+    def described(self) -> tuple[str, str, tuple[int, ...], int]:
+        """What the fingerprint takes from the column."""
+        return self.path, self.dtype.str, (self.rows, *self.row_shape), self.crc
+
     def _write(self, rows: Array) -> None:
         if self._dataset is None:
             self._dataset = self._create((0, *self.row_shape), (None, *self.row_shape), self._chunk)
@@ -136,15 +125,30 @@ def slab_pieces(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[
         start = end
 
 
-def read_slab(path: Path, dataset: h5py.Dataset, start: int, stop: int, dtype: Any = None) -> Array:
+def read_slab(
+    path: Path,
+    dataset: h5py.Dataset,
+    start: int,
+    stop: int,
+    dtype: Any = None,
+    seen: RowsRead | None = None,
+) -> Array:
     """Return rows `start` to `stop` - 1 of a dataset, converted to `dtype` piece by piece.
 
-    Raises `StorageFormatError` where the bytes do not match their checksum.
+    Their checksum goes to `seen`. Raises `StorageFormatError` where the bytes do not match that of
+    their chunk, or have changed since they were read before.
     """
     out = np.empty((stop - start, *dataset.shape[1:]), dtype or dataset.dtype)
+    crc = 0
     with format_errors(path, dataset.name):
         for low, high in slab_pieces(dataset, start, stop):
-            out[low - start : high - start] = dataset[low:high]
+            watchdog.beat()
+            piece = dataset[low:high]
+            out[low - start : high - start] = piece
+            if seen is not None:
+                crc = array_crc(piece, crc)
+    if seen is not None and not seen.add(start, stop, crc):
+        raise damaged(path, dataset.name, "changes while it is read")
     return out
 
 

@@ -1,5 +1,8 @@
 """Attributes, groups and datasets of a file that may hold anything, checked one by one."""
 
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -7,19 +10,115 @@ import h5py
 import numpy as np
 
 from hpcgnn.storage.datasets import damaged, format_errors
+from hpcgnn.storage.format import fingerprint
 
-__all__ = ["attribute", "dataset", "group", "item_name"]
-
-KINDS: dict[type, tuple[type, ...]] = {
-    int: (int, np.integer),
-    bool: (bool, np.bool_),
-    str: (str,),
-}
+KINDS: dict[type, tuple[type, ...]] = {int: (int, np.integer), bool: (bool, np.bool_), str: (str,)}
 
 
-def item_name(parent: h5py.Group, name: str) -> str:
-    """Return the absolute name of a member."""
-    return f"{parent.name.rstrip('/')}/{name}"
+@dataclass(frozen=True)
+class Members:
+    """The members of a group of the file at `path`; all faults are `StorageFormatError`."""
+
+    path: Path
+    group: h5py.Group
+
+    def item(self, name: str) -> str:
+        """Return the absolute name of a member."""
+        return f"{self.group.name.rstrip('/')}/{name}"
+
+    def attribute(self, name: str, kind: type) -> Any:
+        """Return an attribute of the group; see `attribute`."""
+        return attribute(self.path, self.group, name, kind)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Return an attribute of JSON text that holds an object."""
+        text, item = self.attribute(name, str), f"{self.group.name}: attribute {name}"
+        with format_errors(self.path, item):
+            value = json.loads(text)
+        if not isinstance(value, dict):
+            raise damaged(self.path, item, "is not a JSON object")
+        return value
+
+    def format(self) -> str | None:
+        """Return the attribute that tells which kind of store the file is, None without it."""
+        with format_errors(self.path, "/: attribute format"):
+            known = "format" in self.group.attrs
+        return str(self.attribute("format", str)) if known else None
+
+    def find(self, name: str) -> Any | None:
+        """Return what a plain link leads to, or None; soft and external links are refused."""
+        item = self.item(name)
+        with format_errors(self.path, item):
+            link = self.group.get(name, getlink=True)
+            if link is None:
+                return None
+            if not isinstance(link, h5py.HardLink):
+                raise damaged(
+                    self.path, item, "is a link to elsewhere, which a store must not have"
+                )
+            return self.group[name]
+
+    def below(self, name: str) -> "Members | None":
+        """Return the members of a group, or None where nothing has that name."""
+        found = self.find(name)
+        if found is None:
+            return None
+        if not isinstance(found, h5py.Group):
+            raise damaged(self.path, self.item(name), "is not a group")
+        return Members(self.path, found)
+
+    def required_below(self, name: str) -> "Members":
+        """Return the members of a group that must be there."""
+        found = self.below(name)
+        if found is None:
+            raise damaged(self.path, self.item(name), "is missing")
+        return found
+
+    def dataset(
+        self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
+    ) -> h5py.Dataset | None:
+        """Return a dataset of one of `dtypes`, or None where nothing has that name.
+
+        None in `shape` fits any length. Empty `dtypes` mean fixed-length text.
+        """
+        found = self.find(name)
+        if found is None:
+            return None
+        path, item = self.path, self.item(name)
+        if not isinstance(found, h5py.Dataset):
+            raise damaged(path, item, "is not a dataset")
+        with format_errors(path, item):
+            if not is_plain(found):
+                raise damaged(path, item, "is not stored in plain chunks with checksums")
+            if found.dtype not in dtypes if dtypes else found.dtype.kind != "S":
+                wanted = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
+                raise damaged(path, item, f"has type {found.dtype}, not {wanted}")
+            if not fits(shape, found.shape):
+                wanted = " x ".join("any" if want is None else str(want) for want in shape)
+                raise damaged(path, item, f"has shape {found.shape}, not {wanted}")
+        return found
+
+    def required(
+        self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
+    ) -> h5py.Dataset:
+        """Return a dataset that must be there."""
+        found = self.dataset(name, dtypes, shape)
+        if found is None:
+            raise damaged(self.path, self.item(name), "is missing")
+        return found
+
+    def checksums(
+        self, scalars: Mapping[str, object], datasets: Iterable[h5py.Dataset]
+    ) -> dict[str, int]:
+        """Return the recorded crc32 of each dataset, after checking them with the fingerprint."""
+        crcs, described = {}, []
+        for each in datasets:
+            crcs[each.name] = attribute(self.path, each, "crc32", int)
+            described.append((each.name, np.dtype(each.dtype).str, each.shape, crcs[each.name]))
+        if fingerprint(scalars, described) != self.attribute("fingerprint", str):
+            item = "/: attribute fingerprint"
+            raise damaged(self.path, item, "does not belong to this file's datasets")
+        return crcs
 
 
 def attribute(path: Path, holder: h5py.Group | h5py.Dataset, name: str, kind: type) -> Any:
@@ -34,55 +133,6 @@ def attribute(path: Path, holder: h5py.Group | h5py.Dataset, name: str, kind: ty
     if not isinstance(value, KINDS[kind]):
         raise damaged(path, item, f"is a {type(value).__name__}, not a {kind.__name__}")
     return kind(value)
-
-
-def member(path: Path, parent: h5py.Group, name: str) -> Any | None:
-    """Return what a plain link leads to, or None; soft and external links are refused."""
-    item = item_name(parent, name)
-    with format_errors(path, item):
-        link = parent.get(name, getlink=True)
-        if link is None:
-            return None
-        if not isinstance(link, h5py.HardLink):
-            raise damaged(path, item, "is a link to elsewhere, which a store must not have")
-        return parent[name]
-
-
-def group(path: Path, parent: h5py.Group, name: str) -> h5py.Group | None:
-    """Return a group, or None where nothing has that name."""
-    found = member(path, parent, name)
-    if found is not None and not isinstance(found, h5py.Group):
-        raise damaged(path, item_name(parent, name), "is not a group")
-    return found
-
-
-def dataset(
-    path: Path,
-    parent: h5py.Group,
-    name: str,
-    dtypes: tuple[np.dtype[Any], ...],
-    shape: tuple[int | None, ...],
-) -> h5py.Dataset | None:
-    """Return a dataset of one of `dtypes`, or None where nothing has that name.
-
-    None in `shape` fits any length. Empty `dtypes` mean fixed-length text.
-    """
-    found = member(path, parent, name)
-    if found is None:
-        return None
-    item = item_name(parent, name)
-    if not isinstance(found, h5py.Dataset):
-        raise damaged(path, item, "is not a dataset")
-    with format_errors(path, item):
-        if not is_plain(found):
-            raise damaged(path, item, "is not stored in plain chunks with checksums")
-        if found.dtype not in dtypes if dtypes else found.dtype.kind != "S":
-            wanted = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
-            raise damaged(path, item, f"has type {found.dtype}, not {wanted}")
-        if not fits(shape, found.shape):
-            wanted = " x ".join("any" if want is None else str(want) for want in shape)
-            raise damaged(path, item, f"has shape {found.shape}, not {wanted}")
-    return found
 
 
 def fits(shape: tuple[int | None, ...], actual: tuple[int, ...] | None) -> bool:

@@ -1,4 +1,4 @@
-"""Files of rows that a model computed for nodes: HDF5, csv or npy, written all or nothing.
+"""Files of rows that a model computed for nodes: HDF5, csv, Parquet or npy, written all or nothing.
 
 Rows arrive in pieces and in their final order, so that no file has to fit into memory.
 
@@ -6,6 +6,7 @@ Rows arrive in pieces and in their final order, so that no file has to fit into 
     /probabilities  float32[n, C], or /embeddings float32[n, H]
     /prediction     int32[n], or uint8[n, C] of a multi-label model
     /classes        fixed-length bytes[C], where the classes have names
+    /name_ends      int64[n], and /name_bytes uint8, where nodes have names: one behind the other
 
 Of program graphs `/graph_id` takes the place of `/node_id`, `/probabilities` are of candidates (0
 for those that a graph lacks), and the right candidate, split and place of each hole follow:
@@ -14,19 +15,24 @@ for those that a graph lacks), and the right candidate, split and place of each 
 """
 
 import csv
+import importlib
 import io
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcgnn.errors import InputError
 from hpcgnn.storage.atomic import AtomicWriter, OutputFile
 from hpcgnn.storage.datasets import Column
-from hpcgnn.storage.hdf5_writer import HDF5Writer
+from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
-__all__ = ["CsvPredictions", "H5Predictions", "NpyPredictions", "PredictionFile"]
+NamesOf: TypeAlias = Callable[[GlobalIndices], list[str]]
+"""Gives the names of nodes (m,) by their original ids."""
 
 FORMAT = "hpcgnn predictions"
 FORMAT_VERSION = 1
@@ -71,6 +77,8 @@ class H5Predictions(PredictionFile, HDF5Writer):
         Text and integers for the root group: where the rows come from.
     ids
         Name of the dataset of ids.
+    names_of
+        As in `TableColumns`.
     """
 
     def __init__(
@@ -81,8 +89,10 @@ class H5Predictions(PredictionFile, HDF5Writer):
         attributes: Mapping[str, str | int] | None = None,
         *,
         ids: str = "node_id",
+        names_of: NamesOf | None = None,
     ) -> None:
         super().__init__(path)
+        self._names_of, self._name_bytes = names_of, 0
         self._ids, self._values, self._class_names = ids, values, class_names
         self._attributes: dict[str, str | int] = {
             "format": FORMAT,
@@ -100,6 +110,12 @@ class H5Predictions(PredictionFile, HDF5Writer):
         for name, rows in ((self._ids, ids), (self._values, values), ("prediction", predicted)):
             if rows is not None:
                 self._append(name, rows)
+        if self._names_of is not None:
+            texts = [text.encode() for text in self._names_of(ids)]
+            ends = self._name_bytes + np.cumsum([len(text) for text in texts], dtype=np.int64)
+            self._append("name_ends", ends)
+            self._append("name_bytes", np.frombuffer(b"".join(texts), np.uint8))
+            self._name_bytes = int(ends[-1]) if len(ends) else self._name_bytes
 
     def _append(self, name: str, rows: Array) -> None:
         if name not in self._columns:
@@ -111,36 +127,136 @@ class H5Predictions(PredictionFile, HDF5Writer):
             self._append("classes", np.array([name.encode() for name in self._class_names]))
         for column in self._columns.values():
             column.finish()
-        for name, value in self._attributes.items():
-            if isinstance(value, str):
-                self._set_text(self._file, name, value)
-            else:
-                self._file.attrs[name] = np.int64(value)
+        self._set_attributes(self._file, self._attributes)
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """What the columns of a table of predictions are called and filled with.
+
+    Parameters
+    ----------
+    values
+        A name for each column of the values.
+    predicts
+        Whether the predicted classes, too, are columns: `prediction`, a number (of a multi-label
+        model numbers with blanks between), and, where classes have names, `class` (with "; ").
+    class_names
+        One for each class, or none.
+    names_of
+        Gives the names of nodes by their original ids, for a column `name`; None without names.
+    """
+
+    values: Sequence[str]
+    predicts: bool = False
+    class_names: Sequence[str] = ()
+    names_of: NamesOf | None = None
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """The columns before the values."""
+        return ("node_id",) if self.names_of is None else ("node_id", "name")
+
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """The columns behind the values."""
+        named = ("prediction", "class") if self.class_names else ("prediction",)
+        return named if self.predicts else ()
+
+    def names(self, ids: GlobalIndices) -> list[list[str]]:
+        """Return the column `name`, if there is one."""
+        return [] if self.names_of is None else [self.names_of(ids)]
+
+    def predictions(self, predicted: Array | None) -> list[list[Any]]:
+        """Return the columns behind the values."""
+        if not self.predicts or predicted is None:
+            return []
+        if predicted.ndim == 1:
+            classes = predicted.tolist()
+            titles = [self.class_names[each] for each in classes] if self.class_names else None
+        else:
+            rows = [np.flatnonzero(row).tolist() for row in predicted]
+            classes = [" ".join(map(str, row)) for row in rows]
+            titles = None
+            if self.class_names:
+                titles = ["; ".join(self.class_names[each] for each in row) for row in rows]
+        return [classes] if titles is None else [classes, titles]
 
 
 class CsvPredictions(PredictionFile):
-    """Comma-separated text with a header; nine digits give every float32 exactly.
+    """Comma-separated text with a header; nine digits give every float32 exactly."""
 
-    `columns` names the columns of the values.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
         super().__init__(path)
-        self._header = ("node_id", *columns)
+        self._columns = columns
 
     def _begin(self) -> None:
-        line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(self._header)
-        self._output.write(memoryview(line.getvalue().encode()))
+        columns = self._columns
+        self._lines([(*columns.before, *columns.values, *columns.behind)])
 
-    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:  # noqa: ARG002
-        row = "%d" + ",%.9g" * values.shape[1]
-        pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        lines = [row % (number, *numbers) for number, numbers in pairs]
-        self._output.write(memoryview("".join(f"{line}\n" for line in lines).encode()))
+    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
+        texts = [[f"{each:.9g}" for each in row] for row in values.tolist()]
+        before = [ids.tolist(), *self._columns.names(ids)]
+        behind = self._columns.predictions(predicted)
+        rows = zip(zip(*before, strict=True), texts, strict=True)
+        if not behind:
+            self._lines([(*first, *middle) for first, middle in rows])
+            return
+        ends = zip(*behind, strict=True)
+        self._lines(
+            [(*first, *middle, *last) for (first, middle), last in zip(rows, ends, strict=True)]
+        )
+
+    def _lines(self, rows: Sequence[Sequence[object]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._output.write(memoryview(text.getvalue().encode()))
 
     def _end(self, *, complete: bool) -> None:
         """Leave the text as it is."""
+
+
+class ParquetPredictions(PredictionFile):
+    """Parquet with the columns of the csv; ids int64, values float32, predicted classes int32."""
+
+    def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
+        super().__init__(path)
+        self._columns = columns
+
+    def _begin(self) -> None:
+        try:
+            self._arrow = importlib.import_module("pyarrow")
+            self._parquet = importlib.import_module("pyarrow.parquet")
+        except ImportError:
+            raise InputError(
+                f"{self.path}: Parquet needs pyarrow; install it, or write .csv, .npy or .h5"
+            ) from None
+        self._rows: Any = None
+
+    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
+        columns = self._columns
+        titles = (*columns.before, *columns.values, *columns.behind)
+        arrays = [ids, *columns.names(ids), *np.ascontiguousarray(values.T)]
+        arrays += columns.predictions(predicted)
+        kinds: dict[str, Any] = {"name": "string", "class": "string", "node_id": "int64"}
+        kinds["prediction"] = "int32" if predicted is None or predicted.ndim == 1 else "string"
+        places = range(len(titles))
+        first, last = len(columns.before), len(titles) - len(columns.behind)
+        types = [kinds[titles[i]] if not first <= i < last else "float32" for i in places]
+        table = self._arrow.Table.from_arrays(
+            [self._arrow.array(a, t) for a, t in zip(arrays, types, strict=True)], titles
+        )
+        if self._rows is None:
+            sink = self._arrow.PythonFile(self._output, mode="w")
+            self._rows = self._parquet.ParquetWriter(sink, table.schema)
+        if len(ids):
+            self._rows.write_table(table)
+
+    def _end(self, *, complete: bool) -> None:
+        if self._rows is not None:
+            self._rows.close()
+        elif complete:
+            raise InputError(f"{self.path}: there are no rows to write")
 
 
 class NpyPredictions(PredictionFile):

@@ -2,8 +2,6 @@
 
 from typing import Any, Protocol
 
-__all__ = ["DeviceClock"]
-
 
 class DeviceClock(Protocol):
     """The clock of a device."""

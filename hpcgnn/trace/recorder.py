@@ -12,13 +12,12 @@ from pathlib import Path
 from time import perf_counter_ns, time_ns
 from typing import Any, Self
 
+from hpcgnn import watchdog
 from hpcgnn.errors import InputError
 from hpcgnn.trace.clock import DeviceClock
 from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, check_name, phase_of
 from hpcgnn.trace.sink import TraceSink
 from hpcgnn.trace.span import NO_SPAN, Peers, Position, RecordedSpan, Span
-
-__all__ = ["TraceRecorder"]
 
 _NANO = 1e-9
 
@@ -174,6 +173,7 @@ class TraceRecorder:
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
         """Set where the following spans belong; None stands for outside all epochs."""
         self._position = (seed, epoch, step)
+        watchdog.set_position("" if epoch is None else f"seed {seed}, epoch {epoch}, step {step}")
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Return count, self seconds, rows and bytes by span name, since the start.

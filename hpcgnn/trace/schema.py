@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-__all__ = ["PHASES", "RESERVED_KEYS", "SCHEMA_VERSION", "check_name", "phase_of", "trace_file"]
-
 SCHEMA_VERSION = 1
 
 PHASES = frozenset(

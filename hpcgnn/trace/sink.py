@@ -7,8 +7,6 @@ from typing import Any
 
 from hpcgnn.errors import InputError
 
-__all__ = ["TraceSink"]
-
 
 class TraceSink:
     """One rank's JSONL file.

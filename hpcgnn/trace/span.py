@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Self, TypeAlias
 
+from hpcgnn import watchdog
 from hpcgnn.trace.clock import DeviceClock
-
-__all__ = ["NO_SPAN", "Peers", "Position", "RecordedSpan", "Span"]
 
 Peers: TypeAlias = Sequence[Sequence[int]]
 """One ``(peer, rows, bytes)`` for each rank that this rank sends to."""
@@ -93,6 +92,7 @@ class RecordedSpan(Span):
             self._parent = self._open_spans[-1] if self._open_spans else None
             self._marks.append(self._clock.mark())
         self._open_spans.append(self)
+        watchdog.set_place(self.name, "")
         self._start_ns = perf_counter_ns()
         return self
 
@@ -102,8 +102,11 @@ class RecordedSpan(Span):
         self.duration_ns = perf_counter_ns() - self._start_ns
         closed = self._open_spans.pop()
         assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
+        around = ""
         if self._open_spans:
             self._open_spans[-1]._nested_ns += self.duration_ns
+            around = self._open_spans[-1].name
+        watchdog.set_place(around, self.name)
         self._finish(self)
 
     def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002

@@ -11,30 +11,25 @@ from dataclasses import replace
 from torch import Tensor
 
 from hpcgnn.autograd import memory_of
-from hpcgnn.nn import MODELS, GraphView, ModelShape, NodeFeatures
-from hpcgnn.sparse import AggregationOperator, KeptProduct
-from hpcgnn.train.config import Config
-from hpcgnn.train.optimise import evaluation_is_due
+from hpcgnn.config.config import Config
+from hpcgnn.nn import GraphView, ModelShape, NodeFeatures, find_model
+from hpcgnn.operator import AggregationOperator, KeptProduct
+from hpcgnn.spmd import collective
+from hpcgnn.train.optimizer import evaluation_is_due
 from hpcgnn.typing import Array
-
-__all__ = ["KeptProducts"]
 
 
 class KeptProducts:
     """Which products a run keeps, and those that it has.
 
-    Not collective.
-
     Parameters
     ----------
-    config
-        Of the run.
     shape
         Of its model.
     """
 
     def __init__(self, config: Config, shape: ModelShape) -> None:
-        model, train = MODELS[config.model.name], config.train
+        model, train = find_model(config.model.name), config.train
         self._depth = model.num_aggregations(shape)
         self._steps = model.num_feature_products(shape)
         # The rows of input layers change with their weights.
@@ -51,24 +46,17 @@ class KeptProducts:
         return sum(each.product.nbytes for each in self._known.values())
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the products, which stay in memory whatever a step keeps.
-
-        Not collective.
-        """
+        """Return the products, which stay in memory whatever a step keeps."""
         return tuple(self._tensors)
 
+    @collective
     def for_training(self, view: GraphView, features: NodeFeatures) -> GraphView:
-        """Return a view whose first layer has its products with the features of a step.
-
-        Collective.
-        """
+        """Return a view whose first layer has its products with the features of a step."""
         return self._with_products(view, features) if self._trains else view
 
+    @collective
     def for_evaluation(self, view: GraphView, features: NodeFeatures) -> GraphView:
-        """Return a view whose first layer has its products with all features.
-
-        Collective.
-        """
+        """Return a view whose first layer has its products with all features."""
         return self._with_products(view, features) if self._evaluates else view
 
     def _with_products(self, view: GraphView, features: NodeFeatures) -> GraphView:

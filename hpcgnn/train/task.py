@@ -1,43 +1,44 @@
 """What the training loop asks of a task; each kind of training is one."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import Facts
 from hpcgnn.nn import TrainableModule
-from hpcgnn.train.metrics import Evaluation
-from hpcgnn.train.run_directory import RunDirectory
-
-__all__ = ["Facts", "Step", "Task"]
+from hpcgnn.storage import GraphStore, InstanceStore
+from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.run.directory import RunDirectory
 
 Step: TypeAlias = Callable[[Any], Tensor]
 """Gives, for the model, this rank's share of a step's loss; collective. The shares of a layer of
 the grid add up to the loss."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts(ABC):
-    """What is trained on, equal on all ranks and kept in checkpoints.
+StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the loop has reached.
 
     Parameters
     ----------
-    name
-        For tables.
-    fingerprint
-        Of the store: a run goes on with the same content only.
+    results
+        A line for each finished seed, see `SeedRun.result`.
+    stopped
+        Whether a signal ended it before all seeds were done; a checkpoint holds every epoch.
+    epochs_run
+        Epochs since the start of this process.
     """
 
-    name: str
-    fingerprint: str
-
-    @property
-    @abstractmethod
-    def metric(self) -> str:
-        """The metric that models are chosen by."""
+    results: list[dict[str, Any]]
+    stopped: bool
+    epochs_run: int
 
 
 class Task(Protocol):
@@ -48,6 +49,13 @@ class Task(Protocol):
     """
 
     grid: ProcessGrid
+    store: ClassVar[StoreKind]
+    """The kind of store that it reads."""
+
+    @classmethod
+    def load(cls, context: Context) -> "Task":
+        """Read this rank's share and prepare to train on it; collective."""
+        ...
 
     @property
     def facts(self) -> Facts:

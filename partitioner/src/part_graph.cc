@@ -9,7 +9,7 @@
 
 #include "deadline.h"
 #include "multilevel.h"
-#include "receive_bound.h"
+#include "refinement/receive_bound.h"
 
 namespace hpcgnn::volpart {
 namespace {

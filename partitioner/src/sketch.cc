@@ -5,9 +5,9 @@
 #include <numeric>
 #include <utility>
 
-#include "coarsening.h"
-#include "hypergraph.h"
+#include "coarsening/coarsening.h"
 #include "random.h"
+#include "state/hypergraph.h"
 
 namespace hpcgnn::volpart {
 namespace {

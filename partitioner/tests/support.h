@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "hypergraph.h"
 #include "random.h"
+#include "state/hypergraph.h"
 #include "volpart/csr.h"
 
 /// End the test with the place and text of a condition that does not hold.

@@ -1,9 +1,9 @@
 #include <limits>
 #include <vector>
 
-#include "annealing.h"
-#include "receive_bound.h"
-#include "state.h"
+#include "refinement/annealing.h"
+#include "refinement/receive_bound.h"
+#include "state/state.h"
 #include "support.h"
 
 using namespace hpcgnn::volpart;

@@ -1,5 +1,5 @@
-#include "coarsening.h"
-#include "score.h"
+#include "coarsening/coarsening.h"
+#include "state/score.h"
 #include "support.h"
 
 using namespace hpcgnn::volpart;

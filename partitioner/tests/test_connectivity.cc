@@ -1,6 +1,6 @@
 #include <map>
 
-#include "connectivity.h"
+#include "state/connectivity.h"
 #include "support.h"
 
 using namespace hpcgnn::volpart;

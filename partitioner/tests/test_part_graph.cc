@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "recursive_bisection.h"
+#include "initial/recursive_bisection.h"
 #include "support.h"
 #include "volpart/part_graph.h"
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "annealing.h"
-#include "state.h"
+#include "refinement/annealing.h"
+#include "state/state.h"
 #include "support.h"
 #include "volpart/metrics.h"
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.breakdown import COMMUNICATION, measure_rank
-from analysis.load import PHASES, SpanRecord
+from hpcgnn.analysis.breakdown import COMMUNICATION, measure_rank
+from hpcgnn.analysis.load import PHASES, SpanRecord
 
 MS = 1_000_000
 

@@ -5,10 +5,12 @@ import sys
 
 import pytest
 
-from analysis import comm_matrix, epoch_breakdown, learning_curves
-from analysis.load import open_run
-from analysis.report import rank_ticks, scaled, spread
-from analysis.sessions import Trace
+from hpcgnn import analyse
+from hpcgnn.analyse import ANALYSES
+from hpcgnn.analysis import comm_matrix, epoch_breakdown, learning_curves
+from hpcgnn.analysis.load import open_run
+from hpcgnn.analysis.report import rank_ticks, scaled, spread
+from hpcgnn.analysis.sessions import Trace
 from hpcgnn.console import run_command
 from hpcgnn.errors import InputError
 
@@ -92,6 +94,27 @@ def test_runs_as_a_module(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("hpcgnn analysis.comm_matrix: error: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_analyse_runs_it(monkeypatch, capsys, tmp_path, name):
+    # Other tests have imported it already, which runpy warns of.
+    monkeypatch.delitem(sys.modules, f"hpcgnn.analysis.{name}", raising=False)
+    monkeypatch.setattr(sys, "argv", ["analyse", name, str(tmp_path / "no")])
+    with pytest.raises(SystemExit) as ended:
+        analyse.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"hpcgnn analysis.{name}: error: ")
+
+
+def test_an_unknown_analysis_names_the_nearest(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["analyse"])
+    analyse.main()
+    listing = capsys.readouterr().out
+    assert all(name in listing for name in ANALYSES)
+    monkeypatch.setattr(sys, "argv", ["analyse", "comm_matrices"])
+    with pytest.raises(InputError, match="'comm_matrix'"):
+        analyse.main()
 
 
 def test_breakdown_of_four_ranks(run):

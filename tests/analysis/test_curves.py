@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from analysis import learning_curves
-from analysis.curves import RunCurves
-from analysis.load import open_run
+from hpcgnn.analysis import learning_curves
+from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.load import open_run
 from hpcgnn.errors import InputError
 
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from analysis.load import PHASES, TRACE_SCHEMA, open_run
 from hpcgnn import trace
+from hpcgnn.analysis.load import PHASES, TRACE_SCHEMA, open_run
 from hpcgnn.errors import InputError
 
 

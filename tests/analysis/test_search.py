@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from analysis import search
+from hpcgnn.analysis import search
 from hpcgnn.errors import InputError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from analysis.load import open_run
-from analysis.sessions import Trace
+from hpcgnn.analysis.load import open_run
+from hpcgnn.analysis.sessions import Trace
 from hpcgnn.trace import trace_file
 
 

@@ -7,7 +7,7 @@ from hpcgnn.autograd import aggregate
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.spmm import DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 
 def test_value_and_gradient_equal_dense(comm: MPI.Intracomm) -> None:

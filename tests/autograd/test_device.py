@@ -8,17 +8,18 @@ from mpi4py import MPI
 import numpy as np
 import torch
 
+from hpcgnn.attention import AdditiveScores, AttentionOperator
 from hpcgnn.autograd import DropoutKey, Heads, aggregate, attend, dropout, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.sparse import AdditiveScores, AttentionOperator
-from hpcgnn.spmm import HostCarrier
-from hpcgnn.spmm.device_carrier import DeviceCarrier
-from hpcgnn.spmm.mpi_transports import StagedTransport
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.products import Operators
+from hpcgnn.operator import Aggregation
+from hpcgnn.sparse.device import DeviceMemory
+from hpcgnn.spmm import Carrier
+from hpcgnn.spmm.gpu.mpi import StagedTransport
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.operators import Operators
-from tests.emulated_gpu import emulated_gpu
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from tests.support.emulated_gpu import emulated_gpu
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 OFF = TraceRecorder.off()
 Found = list[torch.Tensor]
@@ -34,7 +35,7 @@ def assert_equal_on_both(run: Callable[[bool], Found], tolerance: float = 1e-12)
 
 
 def operators(on_gpu: bool, grid: ProcessGrid, config: ExchangeConfig) -> Operators:
-    carrier = DeviceCarrier(grid, StagedTransport()) if on_gpu else HostCarrier(grid)
+    carrier = Carrier(grid, DeviceMemory(), StagedTransport()) if on_gpu else Carrier(grid)
     return Operators(grid, config, OFF, carrier)
 
 
@@ -47,7 +48,8 @@ def test_aggregation(comm: MPI.Intracomm) -> None:
 
         def run(on_gpu: bool) -> Found:
             make = operators(on_gpu, grid, ExchangeConfig())
-            operator = make.product(part, make.exchange(part))
+            ids = np.arange(row_map.start, row_map.stop)
+            operator = make.operator(Aggregation.SUM_IN, part, make.exchange(part), ids, ids)
             x = torch.tensor(start, requires_grad=True)
             # Two products, and a gradient that is not contiguous on its way back.
             result = aggregate(operator, torch.tanh(aggregate(operator, x)))
@@ -86,7 +88,7 @@ def attention(
     on_gpu: bool,
 ) -> Found:
     make = operators(on_gpu, grid, config)
-    operator = make.attention(part, make.exchange(part), ids, ids)
+    operator = make.operator(Aggregation.ATTENTION, part, make.exchange(part), ids, ids)
     assert isinstance(operator, AttentionOperator)
     heads = Heads(
         operator,

@@ -6,10 +6,10 @@ import torch
 
 from hpcgnn.autograd import graph_linear
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.sparse import Transposed
+from hpcgnn.operator import Transposed
 from hpcgnn.spmm import DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 
 @pytest.mark.parametrize(("in_width", "out_width"), [(3, 40), (40, 3), (8, 8)])

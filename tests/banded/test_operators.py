@@ -3,7 +3,7 @@ import pytest
 
 from hpcgnn.banded import BandedOperator, Supergraph, TypedPairs, inside_band
 from hpcgnn.trace import TraceRecorder
-from tests.banded.graphs import NUM_FORWARD, dense, random_batch, supergraph
+from tests.support.supergraphs import NUM_FORWARD, dense, random_batch, supergraph
 
 OFF = TraceRecorder.open(None, 0, {})
 SHAPES = [([1], 1), ([5], 2), ([40, 3, 1, 17], 6), ([64], 63), ([16, 16], 4), ([2, 90], 40)]

@@ -6,7 +6,7 @@ import pytest
 from hpcgnn.banded import BandedOperator, Supergraph, held_edges, lay_out
 from hpcgnn.storage import InstanceBatch
 from hpcgnn.trace import TraceRecorder
-from tests.banded.graphs import NUM_FORWARD, dense, hub_batch, random_batch
+from tests.support.supergraphs import NUM_FORWARD, dense, hub_batch, random_batch
 
 OFF = TraceRecorder.open(None, 0, {})
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcgnn.storage import InstanceHeader, InstanceSplit, InstanceWriter
-from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, random_batch
+from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 
 
 def run(module: str, *words: object) -> list[dict[str, Any]]:

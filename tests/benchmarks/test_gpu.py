@@ -14,12 +14,12 @@ from benchmarks.gpu_paths import path_cases
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
 from hpcgnn.autograd.band import BAND_PRECISIONS
+from hpcgnn.graph.device import Device
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE
-from hpcgnn.spmm.mpi_transports import StagedTransport
-from hpcgnn.train.device import Device
-from tests.emulated_gpu import emulated_gpu
+from hpcgnn.spmm.gpu.mpi import StagedTransport
 from tests.kernels.conftest import random_graph
-from tests.kernels.cuda.stand_in import StandIn, compiler
+from tests.support.emulated_gpu import emulated_gpu
+from tests.support.stand_in import StandIn, compiler
 
 
 class Events(StandIn):

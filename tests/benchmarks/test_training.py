@@ -12,16 +12,16 @@ from benchmarks.active_edges import active_edge_share
 from benchmarks.pass_totals import PassTotals
 from benchmarks.training_share import copy_with_split, draw_split
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.gallery import planted, planted_types
-from hpcgnn.nn import Aggregations
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.products import AdjacencyProducts
 from tests.conftest import MpiRun
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES = 211
 
@@ -121,14 +121,12 @@ def test_active_edges_are_those_of_the_engine(comm: MPI.Intracomm, comm_tmp_path
     expected = active_edge_share(path, (), (1,) * (layers - 1), undirected=False)
     with ProcessGrid(comm) as grid:
         row_map = RowMap(uneven_starts(97, comm.size, 7), grid.block)
-        both = (Aggregations.MEAN_IN, Aggregations.MEAN_OUT)
+        both = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
         products = AdjacencyProducts(
-            grid,
+            make_operators(grid, ExchangeConfig(method="joint"), TraceRecorder.off()),
             block_row(matrix, row_map),
             both,
-            ExchangeConfig(method="joint"),
             np.float64,
-            TraceRecorder.off(),
             np.arange(row_map.num_local),
         )
         targets = split[row_map.start : row_map.stop] == Split.TRAIN

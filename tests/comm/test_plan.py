@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, redistribute
-from tests.ugly import gather_rows, uneven_starts
+from tests.support.matrices import gather_rows, uneven_starts
 
 NUM_NODES = 53
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, shift_times
-from tests.ugly import uneven_starts
+from tests.support.matrices import uneven_starts
 
 NUM_NODES, WIDTH = 53, 3
 

@@ -13,7 +13,7 @@ from hpcgnn.convert import detect
 from hpcgnn.convert.__main__ import main
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
-from tests.convert.graphs import Little, contents, write_gz
+from tests.support.graph_files import Little, contents, write_gz
 
 
 @pytest.fixture
@@ -77,8 +77,16 @@ def test_the_input_is_not_overwritten(edges: Path) -> None:
     [
         (["--memory", "0"], "--memory 0: give at least 1"),
         (["--num-nodes", "0"], "--num-nodes 0: give at least 1"),
-        (["--split", "x"], "--split: does not apply to the format edge-list; leave it out"),
-        (["--format", "npz", "--relabel"], "--relabel: does not apply to the format npz"),
+        (["--split", "x"], r"--split: has no effect on .*ring\.txt; leave it out"),
+        (["--dtype", "float16"], "--dtype: has no effect on"),
+        (["--split-seed", "3"], "--split-seed: has no effect on"),
+        (["--per-class", "3"], "--per-class: has no effect on"),
+        (["--random-split", "a,b"], "--random-split a,b: give three percentages such as"),
+        (["--random-split", "60,20"], "--random-split 60,20: give three percentages such as"),
+        (["--random-split", "60,30,20"], "sum to 110; give at most 100"),
+        (["--random-split", "0,0,0"], "sum to 0; give at most 100"),
+        (["--random-split=-5,50,50"], "give three percentages"),
+        (["--random-split=1,50,49"], "3 nodes with labels leave none for training"),
         (["--format", "npz"], r"ring\.txt: the compressed file is truncated or damaged"),
         (["--format", "ogb"], r"edge\.csv\.gz: no such file"),
         (["--format", "graphsaint"], r"adj_full\.npz: no such file"),
@@ -93,6 +101,43 @@ def test_faulty_arguments_are_named(
     with pytest.raises(InputError, match=message):
         main([str(edges), "-o", str(tmp_path / "out.h5"), *arguments])
     assert not (tmp_path / "out.h5").exists()
+
+
+def test_ids_far_above_their_number_ask_for_a_choice(tmp_path: Path) -> None:
+    path, out = tmp_path / "triples.txt", tmp_path / "out.h5"
+    path.write_text("0 3122748\n7 5\n")
+    with pytest.raises(InputError, match=r"largest id is 3122748 in 2 edges.* give --relabel"):
+        main([str(path), "-o", str(out)])
+    main([str(path), "-o", str(out), "--relabel"])
+    assert contents(out).nodes.original_id.tolist() == [0, 5, 7, 3122748]
+
+
+def test_the_summary_ends_with_what_is_missing(edges: Path, tmp_path: Path, capsys: Any) -> None:
+    edges.write_text("0 1\n1 1\n2 2\n")
+    main([str(edges), "-o", str(tmp_path / "out.h5")])
+    text = capsys.readouterr().out
+    assert "for training the store lacks features, labels, split; supply" in text
+    assert "--random-split 60,20,20" in text.splitlines()[-1]
+    main([str(edges), "-o", str(tmp_path / "out.h5"), "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["self_loops"] == 2
+    assert sorted(summary["missing"]) == ["features", "labels", "split"]
+    path = Little().write_npz(tmp_path / "g.npz")
+    main([str(path), "-o", str(tmp_path / "out.h5")])
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == f"ready for training: graph.store={tmp_path / 'out.h5'}"
+    )
+
+
+def test_a_random_split_replaces_that_of_the_input(tmp_path: Path, capsys: Any) -> None:
+    path, out = Little().write_npz(tmp_path / "g.npz"), tmp_path / "out.h5"
+    splits = []
+    for seed in ("3", "3", "4"):
+        main([str(path), "-o", str(out), "--random-split", "50,25,25", "--split-seed", seed])
+        splits.append(contents(out).nodes.split.tolist())
+    assert splits[0] == splits[1] != splits[2]
+    assert "the split of the input, replaced" in capsys.readouterr().out
 
 
 def test_a_small_memory_gives_the_same_store(tmp_path: Path) -> None:
@@ -132,7 +177,7 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("none.txt", "no such file or folder"),
-        ("folder", r"holds none of adj_full\.npz, raw/ and ind\.NAME\.graph"),
+        ("folder", r"holds none of graph\.toml, adj_full\.npz, raw/ and ind\.NAME\.graph"),
         ("g.pt", "could execute code: use hpcgnn.convert.from_torch_geometric"),
         ("g.h5", "a store needs no conversion"),
         ("g.xyz", "its name tells no format; choose one with --format: npz, ogb"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.convert.graphs import Contents, Little, contents, convert_to, python2_pickle
+from tests.support.graph_files import Contents, Little, contents, convert_to, python2_pickle
 
 WRITERS: dict[str, tuple[str, Callable[[Little, Path], Path]]] = {
     "planetoid": ("planetoid", lambda g, p: g.write_planetoid(p)),

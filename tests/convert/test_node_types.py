@@ -10,11 +10,11 @@ import pytest
 from hpcgnn.convert import ConvertOptions, convert, detect, from_dgl, from_torch_geometric
 from hpcgnn.convert import pipeline as pipeline_module
 from hpcgnn.convert.__main__ import main
-from hpcgnn.convert.node_types import relation_names
+from hpcgnn.convert.nodes import relation_names
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.errors import InputError
-from tests.convert.graphs import contents, write_gz
-from tests.convert.typed import LittleTyped
+from tests.support.graph_files import contents, write_gz
+from tests.support.typed_files import LittleTyped
 
 FORMS = ("torch-geometric", "dgl", "ogb", "npz")
 

@@ -9,11 +9,18 @@ import pytest
 from hpcgnn import gallery
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import __main__ as command
-from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive
-from hpcgnn.gallery.debian_bundle import Bundle, build_bundle, quantise
-from hpcgnn.gallery.debian_features import description_features, tfidf, words
-from hpcgnn.gallery.debian_virtual import VirtualPackages, read_virtual
-from hpcgnn.gallery.packages_index import parse_stanzas, read_index
+from hpcgnn.gallery.debian import RELATIONS, Archive, read_archive, read_virtual
+from hpcgnn.gallery.debian_bundle import (
+    Bundle,
+    build_bundle,
+    decode_virtual,
+    description_features,
+    encode_virtual,
+    quantise,
+    tfidf,
+    words,
+)
+from hpcgnn.gallery.debian_index import parse_stanzas, read_index
 
 DIGEST = "b0334dbedceb00e7838522a0106820d58002daab3d994d99110ec5ad3d0531f3"
 
@@ -111,7 +118,7 @@ def test_virtual_packages_are_nodes(archive: Archive) -> None:
     assert found[1] == {
         ("exim", "mailer"), ("postfix", "mailer"), ("postfix", "twice"), ("libweb1", "only-virtual")
     }  # fmt: skip
-    again = VirtualPackages.decode(virtual.encode(6))
+    again = decode_virtual(encode_virtual(virtual, 6))
     assert again.names == virtual.names
     for one, other in ((again.needs, virtual.needs), (again.provides, virtual.provides)):
         assert np.array_equal(one, other)
@@ -202,7 +209,7 @@ def test_the_command_builds_both_files(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "argv", words)
     command.main()
     assert Bundle.decode(out.read_bytes()).levels.shape == (40, 4)
-    found = VirtualPackages.decode(virtual.read_bytes())
+    found = decode_virtual(virtual.read_bytes())
     assert found.names == ("v",)
     assert [ends[0].tolist() for ends in (found.needs, found.provides)] == [list(range(40))] * 2
 

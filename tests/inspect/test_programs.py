@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.inspect.kinds import inspect_path
+from hpcgnn.inspect import inspect_path
 from hpcgnn.inspect.show import show
 from hpcgnn.storage import CANDIDATE_DTYPE, InstanceHeader, InstanceSplit, InstanceWriter
-from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, random_batch
+from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hpcgnn import kernels
-from tests.kernels.attention_oracle import SLOPE, Layer, assert_close, expected, make_layer
 from tests.kernels.conftest import ugly_graph
+from tests.support.attention_calls import HOST
+from tests.support.attention_oracle import SLOPE, Layer, assert_close, expected, make_layer
 
 # More than eight heads go by in groups; widths with and without a partial register.
 SHAPES = [(1, 1), (2, 3), (3, 16), (5, 33), (9, 5), (2, 150)]
@@ -28,7 +28,7 @@ def run_forward(layer, x, part=None, pad=0, **options):
     lse = np.full_like(target, np.nan)
     indptr = layer.graph.indptr[part.start : part.stop + 1]
     operands = x, layer.source, target, mean, lse
-    kernels.attention_shared_forward(indptr, layer.graph.indices, *operands, slope=SLOPE, **options)
+    HOST.attention_shared_forward(indptr, layer.graph.indices, *operands, slope=SLOPE, **options)
     return lse, mean
 
 
@@ -44,7 +44,7 @@ def run_backward(layer, x, lse, mean, part=None, grads=None, **options):
     operands = x, layer.source, layer.target[part], mean, lse, grad
     dx, dsource, dtarget = grads
     into = dx, dsource, dtarget[part]
-    kernels.attention_shared_backward(
+    HOST.attention_shared_backward(
         indptr, layer.graph.indices, *operands, *into, slope=SLOPE, **options
     )
     return grads
@@ -133,7 +133,7 @@ def test_dropout_is_that_of_passes(graph, isa, heads_per_word):
         state = np.full((graph.num_rows, count), -np.inf), np.zeros((graph.num_rows, count))
         out = np.zeros((graph.num_rows, count * width))
         terms = (np.ascontiguousarray(each[:, group]) for each in (layer.source, layer.target))
-        kernels.attention_forward(
+        HOST.attention_forward(
             graph.indptr,
             graph.indices,
             np.tile(x, count),
@@ -144,7 +144,7 @@ def test_dropout_is_that_of_passes(graph, isa, heads_per_word):
             dropout=((17 + first * golden) % 2**64, 0.3, *names),
             edge_dropout=(18, 0.2),
         )
-        kernels.attention_finish(*state, out)
+        HOST.attention_finish(*state, out)
         place = head - first
         assert_close(lse[:, head], state[0][:, place], "float64")
         assert_close(mean[:, head], out[:, place * width : (place + 1) * width], "float64")
@@ -187,10 +187,10 @@ def test_bad_operands_are_named():
     with pytest.raises(ValueError, match="indices"):
         run_forward(few, x[:1])
     with pytest.raises(ValueError, match="mean"):
-        kernels.attention_shared_forward(
+        HOST.attention_shared_forward(
             graph.indptr, graph.indices, x, layer.source, layer.target, mean[1:], lse, slope=SLOPE
         )
     with pytest.raises(ValueError, match="inside"):
-        kernels.attention_shared_forward(
+        HOST.attention_shared_forward(
             graph.indptr + 1, graph.indices, x, layer.source, layer.target, mean, lse, slope=SLOPE
         )

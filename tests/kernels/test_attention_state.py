@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcgnn import kernels
-from tests.kernels.attention_oracle import (
+from tests.kernels.conftest import Graph, ugly_graph
+from tests.support.attention_calls import HOST
+from tests.support.attention_oracle import (
     SLOPE,
     assert_close,
     empty_state,
@@ -15,7 +16,6 @@ from tests.kernels.attention_oracle import (
     run_backward,
     run_forward,
 )
-from tests.kernels.conftest import Graph, ugly_graph
 
 WORD, EDGE_WORD = 0xFEDCBA9876543210, 7
 
@@ -41,7 +41,7 @@ def block_of(layer, indptr, indices, columns):
 def add_block(layer, state, **options):
     csr = layer.graph.indptr, layer.graph.indices
     operands = layer.z, layer.source, layer.target
-    kernels.attention_forward(*csr, *operands, *state, slope=SLOPE, **options)
+    HOST.attention_forward(*csr, *operands, *state, slope=SLOPE, **options)
 
 
 @pytest.mark.parametrize("scale", [2.0, 1e4])
@@ -58,9 +58,9 @@ def test_stages_in_any_order_and_merged(graph, isa, dtype, scale):
             add_block(block, running, isa=isa)
             alone = empty_state(block)
             add_block(block, alone, isa=isa)
-            kernels.attention_merge(None, *alone, *merged)
+            HOST.attention_merge(None, *alone, *merged)
         for state in (running, merged):
-            kernels.attention_finish(*state)
+            HOST.attention_finish(*state)
             assert_close(state[0], wanted_lse, dtype)
             assert_close(state[2], wanted_out, dtype)
 
@@ -88,16 +88,16 @@ def test_merge_into_rows():
         rng.standard_normal((3, 6)),
     )
     state = np.full((5, 2), -np.inf), np.zeros((5, 2)), np.full((5, 6), np.nan)
-    kernels.attention_merge(rows, *other, *state)
+    HOST.attention_merge(rows, *other, *state)
     for mine, theirs in zip(state, other, strict=True):
         np.testing.assert_array_equal(mine[rows], theirs)
-    kernels.attention_merge(rows, *other, *state)
+    HOST.attention_merge(rows, *other, *state)
     np.testing.assert_allclose(state[1][rows], 2 * other[1])
     np.testing.assert_allclose(state[2][rows], 2 * other[2])
     with pytest.raises(ValueError, match="rows holds 5"):
-        kernels.attention_merge(np.array([0, 1, 5], np.int32), *other, *state)
+        HOST.attention_merge(np.array([0, 1, 5], np.int32), *other, *state)
     with pytest.raises(ValueError, match="same rows"):
-        kernels.attention_merge(None, *other, *state)
+        HOST.attention_merge(None, *other, *state)
 
 
 def masks_of(graph, heads, p, edge_p):
@@ -109,7 +109,7 @@ def masks_of(graph, heads, p, edge_p):
         np.zeros((rows.size, heads)),
         np.zeros((rows.size, heads)),
     )
-    kernels.attention_forward(
+    HOST.attention_forward(
         np.arange(rows.size + 1),
         graph.indices,
         ones,
@@ -162,7 +162,7 @@ def test_masks_of_blocks_are_those_of_the_whole(graph):
         block = block_of(layer, indptr, indices, columns)
         mine = (*names[:3], names[3][columns])
         add_block(block, state, dropout=mine, edge_dropout=options["edge_dropout"])
-    kernels.attention_finish(*state)
+    HOST.attention_finish(*state)
     assert_close(state[0], lse, "float64")
     assert_close(state[2], out, "float64")
 

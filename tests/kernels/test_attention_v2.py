@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from hpcgnn import kernels
-from tests.kernels.attention_oracle import (
+from tests.kernels.conftest import ugly_graph
+from tests.kernels.test_attention_state import dropout_of, masks_of
+from tests.support.attention_calls import HOST
+from tests.support.attention_oracle import (
     SLOPE,
     assert_close,
     edges_of,
     softmax_sums,
     transposed,
 )
-from tests.kernels.conftest import ugly_graph
-from tests.kernels.test_attention_state import dropout_of, masks_of
 
 SHAPES = [(1, 1), (3, 7), (2, 33), (1, 150)]
 
@@ -49,19 +50,19 @@ def run_forward(layer, **options):
     out = np.full_like(layer.target, np.nan)
     state = top, np.zeros_like(top), out
     csr = layer.graph.indptr, layer.graph.indices
-    kernels.attention_v2_forward(*csr, *layer.operands, *state, slope=SLOPE, **options)
-    kernels.attention_finish(*state)
+    HOST.attention_v2_forward(*csr, *layer.operands, *state, slope=SLOPE, **options)
+    HOST.attention_finish(*state)
     return top, out
 
 
 def run_backward(layer, lse, out, **options):
     """Return dz, dtarget, dvector."""
     delta = np.empty_like(lse)
-    kernels.attention_delta(layer.grad, out, delta)
+    HOST.attention_delta(layer.grad, out, delta)
     shapes = layer.z.shape, layer.target.shape, layer.vector.shape
     dz, dtarget, dvector = (np.zeros(shape, lse.dtype) for shape in shapes)
     operands = *layer.operands, lse, layer.grad, delta
-    kernels.attention_v2_backward_rows(
+    HOST.attention_v2_backward_rows(
         layer.graph.indptr,
         layer.graph.indices,
         *operands,
@@ -70,7 +71,7 @@ def run_backward(layer, lse, out, **options):
         slope=SLOPE,
         **options,
     )
-    kernels.attention_v2_backward_columns(
+    HOST.attention_v2_backward_columns(
         *transposed(layer.graph), *operands, dz, slope=SLOPE, **options
     )
     return dz, dtarget, dvector
@@ -192,4 +193,4 @@ def test_bad_arguments(change, message):
         "slope": SLOPE,
     }
     with pytest.raises(ValueError, match=message):
-        kernels.attention_v2_forward(**(good | change))
+        HOST.attention_v2_forward(**(good | change))

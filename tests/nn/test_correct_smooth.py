@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.nn import Aggregations, CorrectAndSmooth, Propagation
-from hpcgnn.sparse import Transposed
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.nn import (
+    CorrectAndSmooth,
+    Propagation,
+)
+from hpcgnn.operator import Aggregation, Transposed
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.products import AdjacencyProducts
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES, NUM_CLASSES = 53, 4
 ALPHAS, STEPS = (0.9, 0.8), (6, 5)
@@ -72,15 +75,14 @@ def test_equals_the_recipe(
     with ProcessGrid(comm, replication) as grid:
         row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 14), grid.block)
         mine = slice(row_map.start, row_map.stop)
-        kinds = (Aggregations.SYMMETRIC, Aggregations.MEAN_IN)
+        kinds = (Aggregation.SYMMETRIC, Aggregation.MEAN_IN)
         config = ExchangeConfig(method=exchange, replication=replication)
         ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
-        products = AdjacencyProducts(
-            grid, block_row(matrix, row_map), kinds, config, np.float64, TraceRecorder.off(), ids
-        )
-        mean = products.operators[Aggregations.MEAN_IN]
+        make = make_operators(grid, config, TraceRecorder.off())
+        products = AdjacencyProducts(make, block_row(matrix, row_map), kinds, np.float64, ids)
+        mean = products.operators[Aggregation.MEAN_IN]
         operator = {
-            "DAD": products.operators[Aggregations.SYMMETRIC],
+            "DAD": products.operators[Aggregation.SYMMETRIC],
             "DA": mean,
             "AD": Transposed(mean),
         }[name]

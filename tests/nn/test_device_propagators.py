@@ -9,8 +9,8 @@ from hpcgnn.autograd.band import TorchBand
 from hpcgnn.banded import BandedOperator, Supernodes
 from hpcgnn.nn import GGNNShape, candidate_loss, make_ggnn, make_propagator
 from hpcgnn.trace import TraceRecorder
-from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, supergraph
-from tests.emulated_gpu import emulated_gpu
+from tests.support.emulated_gpu import emulated_gpu
+from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, supergraph
 
 OFF = TraceRecorder.off()
 CPU = torch.device("cpu")

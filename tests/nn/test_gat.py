@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.attention import AdditiveScores
 from hpcgnn.autograd import Heads, attend, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import GraphView
-from hpcgnn.sparse import AdditiveScores
-from hpcgnn.train.optimise import sum_gradients
+from hpcgnn.train.gradients import sum_gradients
 from tests.nn.test_models import KEY, NUM_FEATURES, NUM_NODES, Setting, check, make_products
-from tests.ugly import ugly_matrix, uneven_starts
+from tests.support.matrices import ugly_matrix, uneven_starts
 
 WIDE = {"hidden": 90, "heads": 3}
 """Heads of 30 columns: two in the first pass and one in the second."""

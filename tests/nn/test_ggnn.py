@@ -9,7 +9,14 @@ from hpcgnn.banded import Supergraph, held_edges, inside_band, lay_out
 from hpcgnn.errors import InputError
 from hpcgnn.nn import GGNN, GGNNShape, candidate_loss, make_ggnn, make_propagator
 from hpcgnn.trace import TraceRecorder
-from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, dense, hub_batch, random_batch, supergraph
+from tests.support.supergraphs import (
+    NUM_BUCKETS,
+    NUM_FORWARD,
+    dense,
+    hub_batch,
+    random_batch,
+    supergraph,
+)
 
 OFF = TraceRecorder.open(None, 0, {})
 SHAPE = GGNNShape(num_buckets=NUM_BUCKETS, num_types=2 * NUM_FORWARD, hidden=16, steps=8)

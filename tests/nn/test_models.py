@@ -13,22 +13,21 @@ import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
 from hpcgnn.nn import (
     MODELS,
-    REVERSED,
-    WITH_SELF_LOOPS,
     GraphView,
     Model,
     ModelShape,
     make_model,
 )
+from hpcgnn.operator import on_graph
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.optimise import sum_gradients
-from hpcgnn.train.products import AdjacencyProducts
-from tests.nn.reference import Dense, logits
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from hpcgnn.train.gradients import sum_gradients
+from tests.support.dense_models import Dense, logits
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 47, 9, 4
 KEY = DropoutKey(5, 6)
@@ -103,10 +102,8 @@ def check(comm: MPI.Intracomm, setting: Setting) -> None:
 def make_products(
     grid: ProcessGrid, row_map: RowMap, matrix: sp.csr_matrix, setting: Setting
 ) -> AdjacencyProducts:
-    wanted = MODELS[setting.name].aggregations
-    if not setting.directed:
-        wanted = tuple(kind for kind in wanted if kind not in REVERSED)
-    if not WITH_SELF_LOOPS.isdisjoint(wanted):
+    wanted = on_graph(MODELS[setting.name].aggregations, directed=setting.directed)
+    if any(kind.self_loops for kind in wanted):
         matrix = matrix + sp.diags_array((matrix.diagonal() == 0).astype(float))
     part = block_row(sp.csr_matrix(matrix), row_map)
     config = ExchangeConfig(
@@ -116,7 +113,8 @@ def make_products(
         prefetch=setting.prefetch,
     )
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
-    return AdjacencyProducts(grid, part, wanted, config, np.float64, TraceRecorder.off(), ids)
+    make = make_operators(grid, config, TraceRecorder.off())
+    return AdjacencyProducts(make, part, wanted, np.float64, ids)
 
 
 NAMES = ("gcn", "sage", "gat", "gatv2", "mixhop", "gin", "appnp")

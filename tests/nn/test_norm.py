@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from hpcgnn.autograd import moments
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import make_norm
-from hpcgnn.train.optimise import sum_gradients
-from tests.nn.reference import norm_rows
-from tests.ugly import gather_rows, uneven_starts
+from hpcgnn.train.gradients import sum_gradients
+from tests.support.dense_models import norm_rows
+from tests.support.matrices import gather_rows, uneven_starts
 
 NUM_ROWS, WIDTH = 41, 6
 

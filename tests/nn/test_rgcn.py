@@ -11,15 +11,20 @@ import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.nn import Aggregations, Model, ModelShape, make_model
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.nn import (
+    Model,
+    ModelShape,
+    make_model,
+)
+from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
 from hpcgnn.spmm import EXCHANGES
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.config import ExchangeConfig
-from hpcgnn.train.optimise import sum_gradients
-from hpcgnn.train.products import AdjacencyProducts
-from tests.nn.reference import Dense, logits
-from tests.ugly import ugly_matrix, uneven_starts
+from hpcgnn.train.gradients import sum_gradients
+from tests.support.dense_models import Dense, logits
+from tests.support.matrices import ugly_matrix, uneven_starts
 
 NUM_NODES, WIDTH, NUM_CLASSES = 43, 5, 3
 KEY = DropoutKey(2, 3)
@@ -46,10 +51,10 @@ def make_products(
     rows += [reverse_rows(grid, row_map, each) for each in rows]
     tall = stack_relations(row_map, rows)
     config = ExchangeConfig(method=exchange, replication=grid.replication)
-    wanted = (Aggregations.MEAN_BY_RELATION,)
+    wanted = (Aggregation.MEAN_BY_RELATION,)
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
-    trace = TraceRecorder.off()
-    return AdjacencyProducts(grid, tall, wanted, config, np.float64, trace, ids), tall
+    make = make_operators(grid, config, TraceRecorder.off())
+    return AdjacencyProducts(make, tall, wanted, np.float64, ids), tall
 
 
 def model(num_bases: int, norm: str) -> Model:
@@ -126,7 +131,7 @@ def test_adjoint(comm: MPI.Intracomm, exchange: str) -> None:
     with ProcessGrid(comm) as grid:
         row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 5), comm.rank)
         products, _ = make_products(grid, row_map, exchange, relations(weighted=True))
-        operator = products.operators[Aggregations.MEAN_BY_RELATION]
+        operator = products.operators[Aggregation.MEAN_BY_RELATION]
         rows, columns = operator.shape
         x, y = rng.normal(size=(columns, 3)), rng.normal(size=(rows, 3))
         sides = [(operator.apply(x) * y).sum(), (x * operator.apply_transpose(y)).sum()]

@@ -13,14 +13,21 @@ import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.graph.products import AdjacencyProducts
 from hpcgnn.nn import InputLayers, ModelShape, TypedModel, TypedRows, make_model
 from hpcgnn.spmm import EXCHANGES
-from hpcgnn.train.optimise import sum_gradients
-from hpcgnn.train.products import AdjacencyProducts
+from hpcgnn.train.gradients import sum_gradients
 from tests.nn import test_models, test_rgcn
-from tests.nn.reference import Dense, logits
-from tests.nn.typed import WIDTHS, block_of, dense_inputs, type_numbers, type_parts, typed_rows
-from tests.ugly import ugly_matrix, uneven_starts
+from tests.support.dense_models import Dense, logits
+from tests.support.matrices import ugly_matrix, uneven_starts
+from tests.support.node_types import (
+    WIDTHS,
+    block_of,
+    dense_inputs,
+    type_numbers,
+    type_parts,
+    typed_rows,
+)
 
 NUM_NODES, NUM_CLASSES = test_rgcn.NUM_NODES, 3
 KEY = DropoutKey(5, 6)

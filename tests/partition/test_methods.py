@@ -7,7 +7,7 @@ from scipy import sparse
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition import CSRGraph, Partition, Partitioner, block, measure, metis, random
-from hpcgnn.partition.methods import cut_evenly
+from hpcgnn.partition.parts import cut_evenly
 
 FACTORIES = {
     "block": block,

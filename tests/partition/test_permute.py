@@ -172,6 +172,7 @@ def test_only_the_chosen_relations_are_measured(
         (["--parts", "2", "--relations", "hates"], "no relation 'hates'; .* cites, likes"),
         (["--parts", "2", "--method", "block", "--imbalance", "0.1"], "--imbalance belongs to"),
         (["--parts", "2", "--seed", "-4"], "--seed -4"),
+        (["--parts", "2048", "--method", "volume"], "--parts 2048: --method volume makes at most"),
     ],
 )
 def test_wrong_input_leaves_the_output_alone(

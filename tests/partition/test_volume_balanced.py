@@ -13,9 +13,9 @@ from scipy import sparse
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition import CSRGraph, VolumeMetrics, measure, metis, part_graph, volume_balanced
-from hpcgnn.partition.adjacency import as_integers, as_pattern
+from hpcgnn.partition.__main__ import read_parts
+from hpcgnn.partition.pattern import as_integers, as_pattern
 from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, Candidate
-from hpcgnn.partition.volume_options import read_parts
 from hpcgnn.storage import GraphStore, store_from_arrays
 
 CSR = tuple[np.ndarray, np.ndarray]

@@ -10,10 +10,10 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.errors import InputError
-from hpcgnn.plan import fresh_process
+from hpcgnn.plan import rehearsal
 from hpcgnn.plan.__main__ import main
 from hpcgnn.storage import Split
-from tests.train.support import make_graph, write_store
+from tests.support.training import make_graph, write_store
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def die(_path: Path, _epochs: int) -> None:
 
 
 def test_a_killed_rehearsal_is_one_line(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_process, "_rehearse_file", die)
+    monkeypatch.setattr(rehearsal, "_rehearse_file", die)
     with pytest.raises(InputError, match="was killed"):
         plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
 
@@ -91,6 +91,7 @@ def test_says_that_nothing_fits(
         (("--ranks", "3", "--replication", "2"), "no replication divides"),
         (("--ranks", "3", "exchange.replication=2"), "no replication divides"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),
+        (("--ranks", "2", "--ranks-per-host", "0"), "--ranks-per-host"),
         (("--ranks", "2", "a.toml", "b.toml"), "more than one"),
     ],
 )
@@ -106,7 +107,7 @@ def test_refuses(
     [
         ("--ranks", "0"),
         ("--ranks", "2", "--memory", "much"),
-        ("--ranks", "2", "--exchange", "oblivious"),
+        ("--ranks", "2", "--exchange", "unknown"),
         ("--ranks", "2", "--epochs", "1"),
         (),
     ],

@@ -1,5 +1,6 @@
 """A plan's rows, bytes and ghosts are those of the run, rank by rank."""
 
+import platform
 from pathlib import Path
 
 from mpi4py import MPI
@@ -7,7 +8,9 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.config import Config
 from hpcgnn.plan import (
+    Ranks,
     Rehearsal,
     Sent,
     WholeGraph,
@@ -17,9 +20,8 @@ from hpcgnn.plan import (
     sent_by_rank,
 )
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.config import Config
-from hpcgnn.train.optimise import evaluation_is_due
-from tests.train.support import make_config, make_graph, train, write_store
+from hpcgnn.train.optimizer import evaluation_is_due
+from tests.support.training import make_config, make_graph, train, write_store
 
 EPOCHS = 3
 QUIET = (f"train.epochs={EPOCHS}", f"train.evaluate_every={EPOCHS}", "run.save_predictions=false")
@@ -37,6 +39,10 @@ CASES = {
     "gatv2": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
     "mixhop": ("exchange.method=joint",),
     "appnp": ("model.hops=3",),
+    "sage, oblivious": ("exchange.method=oblivious",),
+    "sage, oblivious stages": ("exchange.method=oblivious", "exchange.schedule=sequential"),
+    "gcn, oblivious bfloat16": ("exchange.method=oblivious", "exchange.wire=bfloat16"),
+    "rgcn, oblivious": ("exchange.method=oblivious", "model.num_bases=2"),
     "gin": ("exchange.method=push", "exchange.schedule=sequential", "exchange.prefetch=1"),
     "rgcn": ("exchange.method=joint", "model.num_bases=2"),
     "rgcn, types": ("exchange.method=joint", "graph.normalize_features=standard"),
@@ -46,27 +52,29 @@ CASES = {
 }
 
 
-def planned(config: Config, ranks: int) -> tuple[Rehearsal, int, tuple[Sent, Sent, Sent]]:
+def planned(
+    config: Config, ranks: int, per_host: int | None
+) -> tuple[Rehearsal, int, tuple[Sent, Sent, Sent]]:
     """Return a rehearsal, its rank, and what each rank sends once, an epoch and an evaluation."""
     replication = config.exchange.replication
     with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
         whole = WholeGraph(alone, config, store)
         starts = whole.row_starts(ranks // replication)
-        traffic = {
-            key: count_traffic(each.matrix, starts, config.exchange.method)
-            for key, each in whole.patterns.items()
-        }
+        every = Ranks(starts, config.exchange, per_host)
+        traffic = {key: count_traffic(matrix, every) for key, matrix in whole.patterns.items()}
         block = len(starts) - 2
-        share = make_share(whole, config, starts, traffic, block)
+        share = make_share(whole, config, every, traffic, block)
         found = rehearse(alone, share, EPOCHS, 0)
         once, epoch, evaluation = (
             sent_by_rank(moves, traffic, replication)
             for moves in (found.once, found.epoch, found.evaluation)
         )
-        return found, block * replication + share.replica, (once, epoch, evaluation)
+        return found, block * replication + share.place.replica, (once, epoch, evaluation)
 
 
-def check(comm: MPI.Intracomm, directory: Path, name: str, *settings: str) -> None:
+def check(
+    comm: MPI.Intracomm, directory: Path, name: str, *settings: str, per_host: int | None = None
+) -> None:
     """Train, and compare what moved with the plan, which the first rank makes alone."""
     model, _, options = name.partition(",")
     graph = make_graph(weighted="stages" in options)
@@ -79,7 +87,7 @@ def check(comm: MPI.Intracomm, directory: Path, name: str, *settings: str) -> No
     store = write_store(comm, directory, graph, method=method, parts=comm.size)
     config = make_config(store, directory / "run", f"model.name={model}", *QUIET, *settings)
     run = train(comm, config)
-    made = planned(config, comm.size) if comm.rank == 0 else None
+    made = planned(config, comm.size, per_host) if comm.rank == 0 else None
     found, rank, (once, epoch, evaluation) = comm.bcast(made)
     evaluated = [evaluation_is_due(config.train, number + 1) for number in range(EPOCHS)]
     first = config.exchange.prepare == "first_epoch"
@@ -106,9 +114,31 @@ def test_bytes_of_every_model(comm: MPI.Intracomm, comm_tmp_path: Path, name: st
     check(comm, comm_tmp_path, name, *CASES[name])
 
 
-@pytest.mark.parametrize("exchange", ["aware", "joint"])
+HIERARCHIES = {
+    "sage": (),
+    "sage, stages": ("exchange.schedule=sequential", "exchange.prefetch=1"),
+    "gcn, bfloat16": ("exchange.wire=bfloat16", "exchange.active_sets=false"),
+    "rgcn": ("model.num_bases=2", "exchange.schedule=sequential"),
+}
+
+
+@pytest.mark.parametrize("per_host", [1, 2, 3])
+@pytest.mark.parametrize("name", HIERARCHIES)
+def test_bytes_between_hosts(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    per_host: int,
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: f"host{comm.rank // per_host}")
+    settings = ("exchange.method=hierarchical", *HIERARCHIES[name])
+    check(comm, comm_tmp_path, name, *settings, per_host=per_host)
+
+
+@pytest.mark.parametrize("exchange", ["aware", "joint", "oblivious", "hierarchical"])
 def test_bytes_of_replicated_grids(comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str) -> None:
     if comm.size % 2:
         pytest.skip("two replicas need an even number of ranks")
     settings = (f"exchange.method={exchange}", "exchange.replication=2", "model.num_layers=3")
-    check(comm, comm_tmp_path, "sage", *settings)
+    check(comm, comm_tmp_path, "sage", *settings, per_host=comm.size)

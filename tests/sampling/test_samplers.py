@@ -18,7 +18,7 @@ from hpcgnn.sampling import (
     node_table,
     node_weights,
 )
-from tests.sampling.graphs import fits, symmetric, topology_of, ugly_topologies
+from tests.support.sampled_graphs import fits, symmetric, topology_of, ugly_topologies
 
 
 def make_samplers(topology: Topology, **options: int) -> dict[str, Sampler]:

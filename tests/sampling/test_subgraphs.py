@@ -15,7 +15,7 @@ from hpcgnn.sampling import (
     node_table,
     node_weights,
 )
-from tests.sampling.graphs import symmetric, topology_of, ugly_topologies
+from tests.support.sampled_graphs import symmetric, topology_of, ugly_topologies
 
 
 def test_induced_patterns_are_those_of_scipy() -> None:

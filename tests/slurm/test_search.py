@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis import search
+from hpcgnn.analysis import search
 from hpcgnn.storage import InstanceHeader, InstanceSplit, InstanceWriter
-from tests.banded.graphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 from tests.slurm.cluster import Cluster
+from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

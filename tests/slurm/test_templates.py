@@ -1,6 +1,9 @@
 """The job templates as written, on a real Slurm over two emulated hosts."""
 
+import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +128,33 @@ def test_preempted_job_requeues_and_finishes_alike(
     assert len(epochs(run)) < EPOCHS
     cluster.wait(job, "COMPLETED")
     assert epochs(run) == reference
+
+
+def test_job_with_a_stopped_rank_requeues_and_finishes_alike(
+    cluster: Cluster, config: Path, store: Path, reference: list[dict[str, Any]]
+) -> None:
+    run = cluster.directory / "stopped"
+    settings = (f"graph.store={store}", f"run.dir={run}", "run.stall_s=20")
+    job = cluster.submit("train.sbatch", config, *settings)
+    wait_for_epochs(run, 12)
+    os.kill(rank_of(run), signal.SIGSTOP)
+    cluster.wait(job, "PENDING")
+    assert "has made no progress for 20 s: in " in cluster.log(job)
+    assert "ended by a fault of a machine: requeueing" in cluster.log(job)
+    cluster.wait(job, "COMPLETED")
+    assert cluster.facts(job)["Restarts"] == "1"
+    assert epochs(run) == reference
+
+
+def rank_of(run: Path) -> int:
+    """Return a process that trains into `run`, of any host: they are all of this machine."""
+    wanted = {b"hpcgnn.train", f"run.dir={run}".encode()}
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            program, *words = file.read_bytes().split(b"\0")
+            if b"python" in program and wanted <= set(words):
+                return int(file.parent.name)
+    raise AssertionError(f"no rank trains into {run}")
 
 
 def test_cancelled_job_stays_cancelled(cluster: Cluster, train: Callable[[Path], str]) -> None:

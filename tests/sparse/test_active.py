@@ -9,7 +9,7 @@ from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
 from hpcgnn.sparse import active_sets, restrict
 from hpcgnn.spmm import EXCHANGES, DistributedSpMM, make_exchange
 from hpcgnn.trace import TraceRecorder
-from tests.ugly import block_row, gather_rows, ugly_matrix, uneven_starts
+from tests.support.matrices import block_row, gather_rows, ugly_matrix, uneven_starts
 
 
 def expected_sets(dense: np.ndarray, targets: np.ndarray, depth: int, directions: str) -> list:

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore, store_from_arrays
-from tests.ugly import ugly_matrix, uneven_starts
+from tests.support.matrices import ugly_matrix, uneven_starts
 
 NUM_NODES = 37
 

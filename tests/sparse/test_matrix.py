@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hpcgnn import kernels
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse import DistCSR, LocalCSR
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 
 def to_dense(part: LocalCSR) -> np.ndarray:

@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse as sp
 
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
-from hpcgnn.sparse import DistCSR, column_mean, row_mean, symmetric
-from tests.ugly import block_row, ugly_matrix, uneven_starts
+from hpcgnn.sparse import DistCSR, scale
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 NUM_NODES = 41
 
@@ -23,23 +23,18 @@ def dense_rows(part: DistCSR) -> np.ndarray:
     return rows
 
 
-def scale(grid: ProcessGrid, part: DistCSR, kind: str) -> DistCSR:
-    plan = CommPlan.from_ghosts(grid, part.row_map, part.ghosts)
-    if kind == "symmetric":
-        return symmetric(part, plan, np.float64)
-    if kind == "row_mean":
-        return row_mean(part, np.float64)
-    return column_mean(part, plan, np.float64)
+POWERS = {"symmetric": (0.5, 0.5), "row_mean": (1.0, 0.0), "column_mean": (0.0, 1.0)}
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "row_mean", "column_mean"])
+@pytest.mark.parametrize("kind", POWERS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_against_dense(comm: MPI.Intracomm, kind: str, weighted: bool) -> None:
     matrix = ugly_matrix(NUM_NODES, 31, weighted=weighted)
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 2), comm.rank)
     part = block_row(matrix, row_map)
     with ProcessGrid(comm) as grid:
-        scaled = scale(grid, part, kind)
+        plan = CommPlan.from_ghosts(grid, part.row_map, part.ghosts)
+        scaled = scale(part, POWERS[kind], np.float64, plan)
     by_row, by_column = inverse(matrix.sum(axis=1)), inverse(matrix.sum(axis=0))
     expected = {
         "symmetric": sp.diags(np.sqrt(by_row)) @ matrix @ sp.diags(np.sqrt(by_column)),

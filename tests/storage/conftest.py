@@ -9,8 +9,13 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.storage import GraphStore, schema, store_from_arrays
+from hpcgnn.storage import (
+    GraphStore,
+    store_from_arrays,
+)
+from hpcgnn.storage import format as store_format
 from hpcgnn.storage.datasets import array_crc
+from hpcgnn.storage.graph import schema
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def sign(file: h5py.File) -> None:
 
     file.visititems(visit)
     scalars = {key: int(file.attrs[key]) for key in schema.FINGERPRINT_SCALARS}
-    file.attrs["fingerprint"] = schema.fingerprint(scalars, described)
+    file.attrs["fingerprint"] = store_format.fingerprint(scalars, described)
 
 
 @pytest.fixture

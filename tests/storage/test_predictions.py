@@ -8,9 +8,17 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage import CsvPredictions, H5Predictions, NpyPredictions, PredictionFile
+from hpcgnn.storage import (
+    CsvPredictions,
+    H5Predictions,
+    NpyPredictions,
+    ParquetPredictions,
+    PredictionFile,
+    TableColumns,
+)
 
 RNG = np.random.default_rng(3)
 IDS = np.array([7, -3, 2**62, 0, 11], np.int64)
@@ -52,12 +60,56 @@ def test_hdf5_of_embeddings(tmp_path: Path) -> None:
 
 def test_csv(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
-    write(CsvPredictions(path, ["p_red", "p_grün", 'p_"blue", or so']))
+    write(CsvPredictions(path, TableColumns(["p_red", "p_grün", 'p_"blue", or so'])))
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
     assert header == ["node_id", "p_red", "p_grün", 'p_"blue", or so']
     assert [int(row[0]) for row in rows] == IDS.tolist()
     np.testing.assert_array_equal(np.array([row[1:] for row in rows], np.float32), VALUES)
+
+
+COLUMNS = TableColumns(
+    ["p_red", "p_b"],
+    predicts=True,
+    class_names=["red", "b; x"],
+    names_of=lambda ids: [f'n "{i}", ' for i in ids],
+)
+TWO = VALUES[:, :2]
+SEVERAL = np.array([[1, 0], [1, 1], [0, 0], [0, 1], [1, 1]], np.uint8)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kind", [CsvPredictions, ParquetPredictions])
+def test_names_and_classes(tmp_path: Path, kind: type[PredictionFile], several: bool) -> None:
+    path = tmp_path / "out"
+    predicted = SEVERAL if several else np.array([0, 1, 1, 0, 1], np.int32)
+    with kind(path, COLUMNS) as file:
+        for rows in (slice(0, 2), slice(2, 2), slice(2, 5)):
+            file.append(IDS[rows], TWO[rows], predicted[rows])
+    if kind is CsvPredictions:
+        with path.open(newline="", encoding="utf-8") as lines:
+            header, *found = csv.reader(lines)
+    else:
+        table = parquet.read_table(path)
+        header = table.column_names
+        found = [[str(each) for each in row.values()] for row in table.to_pylist()]
+        assert [str(each) for each in table.schema.types[2:4]] == ["float", "float"]
+    assert header == ["node_id", "name", "p_red", "p_b", "prediction", "class"]
+    assert [row[:2] for row in found] == [[str(i), f'n "{i}", '] for i in IDS]
+    np.testing.assert_array_equal(np.array([row[2:4] for row in found], np.float32), TWO)
+    numbers = ["0", "0 1", "", "1", "0 1"] if several else ["0", "1", "1", "0", "1"]
+    texts = [[("red", "b; x")[int(each)] for each in number.split()] for number in numbers]
+    assert [row[4] for row in found] == numbers
+    assert [row[5] for row in found] == ["; ".join(each) for each in texts]
+
+
+def test_names_in_hdf5(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    write(H5Predictions(path, "probabilities", names_of=lambda ids: [f"ü{i}" for i in ids]))
+    with h5py.File(path) as file:
+        whole, ends = file["name_bytes"][...].tobytes(), file["name_ends"][...].tolist()
+    found = [whole[low:high].decode() for low, high in zip([0, *ends], ends, strict=False)]
+    assert found == [f"ü{i}" for i in IDS]
 
 
 def test_npy_with_ids_beside_it(tmp_path: Path) -> None:
@@ -77,7 +129,8 @@ def test_npy_with_ids_beside_it(tmp_path: Path) -> None:
 
 MAKERS: dict[str, Callable[[Path], PredictionFile]] = {
     "h5": lambda path: H5Predictions(path, "probabilities"),
-    "csv": lambda path: CsvPredictions(path, "abc"),
+    "csv": lambda path: CsvPredictions(path, TableColumns("abc")),
+    "parquet": lambda path: ParquetPredictions(path, TableColumns("abc")),
     "npy": lambda path: NpyPredictions(path, VALUES.shape),
 }
 

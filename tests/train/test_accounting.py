@@ -8,14 +8,7 @@ from mpi4py import MPI
 
 import pytest
 
-from tests.train.support import (
-    NUM_FEATURES,
-    expected_volume,
-    make_config,
-    make_graph,
-    train,
-    write_store,
-)
+from tests.support import training
 
 # Exchanges restricted to what the training nodes need move fewer rows than the metric counts.
 WHOLE = ("exchange.active_sets=false",)
@@ -35,10 +28,14 @@ def exchanges(run: Path, name: str) -> list[list[dict[str, Any]]]:
 def test_rows_of_trace_and_summary_equal_the_metric(
     comm: MPI.Intracomm, comm_tmp_path: Path, model: str, method: str
 ) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(), method=method, parts=comm.size)
+    store = training.write_store(
+        comm, comm_tmp_path, training.make_graph(), method=method, parts=comm.size
+    )
     settings = (f"model.name={model}", "train.epochs=2", "trace.enabled=true")
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings, *WHOLE))
-    metric = expected_volume(store)
+    run = training.train(
+        comm, training.make_config(store, comm_tmp_path / "run", *settings, *WHOLE)
+    )
+    metric = training.expected_volume(store)
 
     by_rank = exchanges(run.path, "exchange.forward")
     assert len(by_rank) == comm.size
@@ -73,14 +70,16 @@ def test_rows_of_trace_and_summary_equal_the_metric(
 
 @pytest.mark.parametrize("prepare", ["before", "first_epoch"])
 def test_kept_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepare: str) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size)
+    store = training.write_store(comm, comm_tmp_path, training.make_graph(), parts=comm.size)
     quiet = ("train.epochs=3", "run.save_predictions=false", *WHOLE)
     settings = (*quiet, "trace.enabled=true", f"exchange.prepare={prepare}")
-    kept = train(comm, make_config(store, comm_tmp_path / "kept", *settings))
+    kept = training.train(comm, training.make_config(store, comm_tmp_path / "kept", *settings))
     never = "exchange.keep_products=never"
-    fresh = train(comm, make_config(store, comm_tmp_path / "never", *settings, never))
+    fresh = training.train(
+        comm, training.make_config(store, comm_tmp_path / "never", *settings, never)
+    )
     # Both directions of a directed graph; training and evaluation read the same rows.
-    once = 2 * expected_volume(store).total_rows
+    once = 2 * training.expected_volume(store).total_rows
     first, *later = kept.column("rows_sent")
     assert later == [first - (once if prepare == "first_epoch" else 0)] * 2
     before = [
@@ -98,23 +97,23 @@ def test_kept_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepa
 def test_replicas_share_the_rows_of_their_block(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size % 2:
         pytest.skip("two replicas need an even number of ranks")
-    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size // 2)
+    store = training.write_store(comm, comm_tmp_path, training.make_graph(), parts=comm.size // 2)
     settings = ("exchange.replication=2", "train.epochs=1", *WHOLE)
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
-    assert run.summary["exchange_rows"]["total"] == expected_volume(store).total_rows
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
+    assert run.summary["exchange_rows"]["total"] == training.expected_volume(store).total_rows
 
 
 @pytest.mark.parametrize(("exchange", "prefetch"), [("aware", 1), ("joint", 0), ("oblivious", 0)])
 def test_sequential_ghosts_are_few(
     comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str, prefetch: int
 ) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size)
+    store = training.write_store(comm, comm_tmp_path, training.make_graph(), parts=comm.size)
     settings = (f"exchange.method={exchange}", f"exchange.prefetch={prefetch}")
     more = ("exchange.schedule=sequential", "trace.enabled=true", "train.epochs=2")
-    config = make_config(store, comm_tmp_path / "run", *settings, *more)
-    run = train(comm, config)
+    config = training.make_config(store, comm_tmp_path / "run", *settings, *more)
+    run = training.train(comm, config)
     # The widest rows that travel are hidden ones or features, in float32.
-    widest = 4 * max(config.model.hidden, NUM_FEATURES)
+    widest = 4 * max(config.model.hidden, training.NUM_FEATURES)
     largest = max(rank["local_nodes"] for rank in run.summary["ranks_detail"])
     assert run.summary["ghost_bytes_max"] <= (1 + prefetch) * largest * widest
     recorded = [
@@ -127,8 +126,8 @@ def test_sequential_ghosts_are_few(
 
 
 def test_oblivious_moves_whole_blocks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    graph = make_graph()
-    store = write_store(comm, comm_tmp_path, graph, parts=comm.size)
+    graph = training.make_graph()
+    store = training.write_store(comm, comm_tmp_path, graph, parts=comm.size)
     settings = ("exchange.method=oblivious", "train.epochs=1", *WHOLE)
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     assert run.summary["exchange_rows"]["total"] == len(graph.ids) * (comm.size - 1)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from tests.train.support import Graph, make_config, make_graph, train, write_store
+from tests.support.training import Graph, make_config, make_graph, train, write_store
 
 Change = Callable[[h5py.File], None]
 

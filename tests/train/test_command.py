@@ -16,8 +16,8 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.train.signals import EXIT_REQUEUE
-from tests.train.support import Run, make_config, make_graph, train, write_store
+from hpcgnn.train.process import EXIT_REQUEUE
+from tests.support.training import Run, make_config, make_graph, train, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
 # Generous, for machines that are busy with other things.
@@ -140,8 +140,18 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
         r"replication 3 does not divide the 2 ranks": [*good, "exchange.replication=3"],
         r"run.dir .*file/run: Not a directory": [*good, f"run.dir={file}/run"],
         r"training diverges": [*good, f"run.dir={tmp_path}/a", "train.learning_rate=1e30"],
+        r"training diverges in epoch 0": [
+            *good,
+            f"run.dir={tmp_path}/e",
+            "train.learning_rate=1e38",
+        ],
         r"train.device = 'cuda': ": [*good, "train.device=cuda"],
         r"run.resume=must, but": [*good, f"run.dir={tmp_path}/b", "run.resume=must"],
+        r"run.dir .*d: File too large; free space": [
+            "largest_file=0",
+            *good,
+            f"run.dir={tmp_path}/d",
+        ],
         r"checkpoint .*epoch000001: File too large; free": [
             "largest_file=100000",
             *good,
@@ -154,7 +164,7 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
     probe = mpi_run(
         2,
         "-m",
-        "tests.train.command_probe",
+        "tests.support.command_probe",
         tmp_path / "cases.json",
         tmp_path / "results.json",
         timeout=LIMIT_S,

@@ -11,30 +11,23 @@ import pytest
 import torch
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
 from hpcgnn.storage import Split
-from hpcgnn.train.config_file import load_config
-from hpcgnn.train.optimise import (
-    clip_gradients,
+from hpcgnn.train.gradients import clip_gradients
+from hpcgnn.train.optimizer import (
     evaluation_is_due,
     learning_rate,
     make_optimizer,
 )
-from tests.train.oracle import dense_losses
-from tests.train.support import (
-    NUM_CLASSES,
-    NUM_FEATURES,
-    make_config,
-    make_graph,
-    train,
-    write_store,
-)
+from tests.support import training
+from tests.support.training_oracle import dense_losses
 
 
 @pytest.fixture
 def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
-    return write_store(comm, comm_tmp_path, make_graph())
+    return training.write_store(comm, comm_tmp_path, training.make_graph())
 
 
 def test_dropout_does_not_depend_on_the_ranks(
@@ -42,9 +35,11 @@ def test_dropout_does_not_depend_on_the_ranks(
 ) -> None:
     settings = ("train.epochs=6", "model.dropout=0.5", "model.input_dropout=0.3")
     config = (*settings, "train.dtype=float64")
-    run = train(comm, make_config(store, comm_tmp_path / "all", *config))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "all", *config))
     alone = comm.Split(comm.rank)
-    single = train(alone, make_config(store, comm_tmp_path / f"alone{comm.rank}", *config))
+    single = training.train(
+        alone, training.make_config(store, comm_tmp_path / f"alone{comm.rank}", *config)
+    )
     alone.Free()
     np.testing.assert_allclose(run.column("train_loss"), single.column("train_loss"), rtol=1e-12)
     assert run.column("train_accuracy") == single.column("train_accuracy")
@@ -57,8 +52,11 @@ def test_activations_in_16_bits_train_alike(
 ) -> None:
     settings = ("train.epochs=8", f"model.name={model}", f"exchange.active_sets={active}")
     native, narrow = (
-        train(
-            comm, make_config(store, comm_tmp_path / each, *settings, f"train.activations={each}")
+        training.train(
+            comm,
+            training.make_config(
+                store, comm_tmp_path / each, *settings, f"train.activations={each}"
+            ),
         )
         for each in ("native", "bfloat16")
     )
@@ -73,7 +71,7 @@ def test_best_model_is_kept_and_patience_ends_the_run(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
     settings = ("train.epochs=60", "train.patience=5", "train.learning_rate=0.05")
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     valid = run.column("valid_accuracy")
     best = int(np.argmax(valid))
     seed = run.summary["seeds"][0]
@@ -87,10 +85,10 @@ def test_predictions_come_from_the_kept_model_of_the_best_seed(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
     settings = ("train.epochs=9", "train.seeds=[1, 2, 3]", "train.learning_rate=0.05")
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     seeds = run.summary["seeds"]
     best = max(seeds, key=lambda seed: (seed["valid"], -seed["seed"]))
-    graph = make_graph()
+    graph = training.make_graph()
     rows = (graph.split == 3) & (graph.labels >= 0)
     found = run.predictions()
     np.testing.assert_array_equal(found["node_id"], graph.ids)
@@ -104,7 +102,7 @@ def test_the_last_model_is_kept_on_request(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
     settings = ("train.epochs=7", "train.select=last", "train.evaluate_every=3")
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     assert [row["epoch"] for row in run.metrics if "valid_accuracy" in row] == [2, 5, 6]
     assert run.summary["seeds"][0]["best_epoch"] == 6
     tensors = run.tensors()
@@ -116,10 +114,10 @@ def test_the_last_model_is_kept_on_request(
 def test_without_validation_nodes_the_last_model_is_kept(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:
-    graph = make_graph()
+    graph = training.make_graph()
     split = np.where(graph.split == Split.VALID, Split.NONE, graph.split).astype(np.uint8)
-    store = write_store(comm, comm_tmp_path, replace(graph, split=split))
-    run = train(comm, make_config(store, comm_tmp_path / "run", "train.epochs=3"))
+    store = training.write_store(comm, comm_tmp_path, replace(graph, split=split))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", "train.epochs=3"))
     (seed,) = run.summary["seeds"]
     assert seed["valid"] is None
     assert seed["best_epoch"] == 2
@@ -129,7 +127,7 @@ def test_without_validation_nodes_the_last_model_is_kept(
 
 def test_checkpoints_are_pruned(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path) -> None:
     settings = ("train.epochs=9", "run.checkpoint_every=2", "train.seeds=[5, 2]")
-    run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     left = sorted(path.name for path in (run.path / "checkpoints").iterdir())
     assert left == [f"seed{seed}-epoch{epoch:06d}" for seed in (2, 5) for epoch in (8, 9)]
 
@@ -138,15 +136,15 @@ def test_checkpoints_are_pruned(comm: MPI.Intracomm, comm_tmp_path: Path, store:
 def test_scaled_features_do_not_depend_on_the_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, kind: str
 ) -> None:
-    graph = make_graph()
+    graph = training.make_graph()
     wide = graph.features.astype(np.float64)
     scaled = {
         "row": wide / np.abs(wide).sum(axis=1, keepdims=True),
         "standard": (wide - wide.mean(axis=0)) / wide.std(axis=0),
     }[kind]
     settings = (f"graph.normalize_features={kind}", "train.epochs=3", "train.dtype=float64")
-    config = make_config(store, comm_tmp_path / "run", *settings)
-    losses = train(comm, config).column("train_loss")
+    config = training.make_config(store, comm_tmp_path / "run", *settings)
+    losses = training.train(comm, config).column("train_loss")
     expected = dense_losses(replace(graph, features=scaled), config, 3)
     np.testing.assert_allclose(losses, expected, rtol=1e-12)
 
@@ -203,7 +201,9 @@ def test_clipping_scales_the_common_norm(comm: MPI.Intracomm) -> None:
 
 
 def test_optimisers_decay_the_layers_that_are_asked_for() -> None:
-    shape = ModelShape(num_features=NUM_FEATURES, num_classes=NUM_CLASSES, hidden=3, num_layers=2)
+    shape = ModelShape(
+        num_features=training.NUM_FEATURES, num_classes=training.NUM_CLASSES, hidden=3, num_layers=2
+    )
     model = make_model("gcn", shape, directed=False, seed=1, dtype=torch.float32)
     needed = ["graph.store=a", "run.dir=b", "train.weight_decay=0.5"]
     for layers, decays in (("all", [0.5]), ("first", [0.5, 0.0])):

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.train.metrics import SPLITS, evaluate_multi_label, evaluate_single_label
-from tests.train.support import NUM_CLASSES, make_config, make_graph, train, write_store
-from tests.ugly import uneven_starts
+from hpcgnn.train.evaluation import SPLITS, evaluate_multi_label, evaluate_single_label
+from tests.support.matrices import uneven_starts
+from tests.support.training import NUM_CLASSES, make_config, make_graph, train, write_store
 
 NUM_NODES = 53
 

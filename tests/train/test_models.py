@@ -10,17 +10,12 @@ import pytest
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.saved_model import load_saved_graph, open_saved_model
-from tests.train.oracle import dense_losses
-from tests.train.support import (
-    Run,
-    StopAfter,
-    assert_same,
-    make_config,
-    make_graph,
-    train,
-    write_store,
+from hpcgnn.train.run.saved_model import (
+    load_saved_graph,
+    open_saved_model,
 )
+from tests.support import training
+from tests.support.training_oracle import dense_losses
 
 SETTINGS = [
     ("gcn", "norm=batch", "residual=true", "num_layers=3"),
@@ -38,56 +33,59 @@ def test_losses_equal_the_reference(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...], active: str
 ) -> None:
     name, *options = setting
-    graph = make_graph(weighted=True)
+    graph = training.make_graph(weighted=True)
     if name == "rgcn":
         graph = graph.with_relations()
-    store = write_store(comm, comm_tmp_path, graph)
+    store = training.write_store(comm, comm_tmp_path, graph)
     words = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]
     spread = ("exchange.method=joint", f"exchange.active_sets={active}", "train.dtype=float64")
     quiet = ("train.epochs=6", "train.evaluate_every=6", "run.save_predictions=false")
-    config = make_config(store, comm_tmp_path / "run", *words, *spread, *quiet)
-    losses = train(comm, config).column("train_loss")
+    config = training.make_config(store, comm_tmp_path / "run", *words, *spread, *quiet)
+    losses = training.train(comm, config).column("train_loss")
     np.testing.assert_allclose(losses, dense_losses(graph, config, 6), rtol=1e-11)
 
 
 def test_running_statistics_survive_a_resume(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph())
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
     words = ("model.norm=batch", "train.epochs=5", "run.checkpoint_every=1", "model.dropout=0.2")
-    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
-    config = make_config(store, comm_tmp_path / "parts", *words)
-    train(comm, config, StopAfter(2))
-    parts = train(comm, config)
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *words))
+    config = training.make_config(store, comm_tmp_path / "parts", *words)
+    training.train(comm, config, training.StopAfter(2))
+    parts = training.train(comm, config)
     assert any(name.endswith("norms.0.running_mean") for name in parts.tensors())
-    assert_same(whole, parts)
+    training.assert_same(whole, parts)
 
 
-def num_weights(run: Run) -> int:
+def num_weights(run: training.Run) -> int:
     """Return the number of weight matrices of the first layer."""
     (name,) = (each for each in run.tensors() if each.endswith("model/layers.0.matrices"))
     return len(run.tensors()[name])
 
 
 def test_relations_are_those_that_are_named(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph().with_relations())
+    store = training.write_store(comm, comm_tmp_path, training.make_graph().with_relations())
     words = ("model.name=rgcn", "graph.relations=['names', 'nothing']", "train.epochs=1")
-    both = train(comm, make_config(store, comm_tmp_path / "both", *words))
+    both = training.train(comm, training.make_config(store, comm_tmp_path / "both", *words))
     assert num_weights(both) == 4
-    one_way = train(comm, make_config(store, comm_tmp_path / "one", *words, "graph.reverse=false"))
+    one_way = training.train(
+        comm, training.make_config(store, comm_tmp_path / "one", *words, "graph.reverse=false")
+    )
     assert num_weights(one_way) == 2
-    config = make_config(store, comm_tmp_path / "bases", *words, "model.num_bases=5")
+    config = training.make_config(store, comm_tmp_path / "bases", *words, "model.num_bases=5")
     with pytest.raises(CollectiveInputError, match="there are only 4 relations; lower it"):
-        train(comm, config)
+        training.train(comm, config)
 
 
 def test_a_typed_model_needs_its_relations(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    graph = make_graph().with_relations()
-    store = write_store(comm, comm_tmp_path, graph)
-    run = train(
-        comm, make_config(store, comm_tmp_path / "run", "model.name=rgcn", "train.epochs=1")
+    graph = training.make_graph().with_relations()
+    store = training.write_store(comm, comm_tmp_path, graph)
+    run = training.train(
+        comm,
+        training.make_config(store, comm_tmp_path / "run", "model.name=rgcn", "train.epochs=1"),
     )
     (comm_tmp_path / "other").mkdir(exist_ok=True)
     fewer = {name: each for name, each in graph.relations.items() if name != "names"}
-    other = write_store(comm, comm_tmp_path / "other", replace(graph, relations=fewer))
+    other = training.write_store(comm, comm_tmp_path / "other", replace(graph, relations=fewer))
     with ProcessGrid(comm) as grid:
         saved = open_saved_model(run.path, None, str(other))
         with pytest.raises(CollectiveInputError, match="does not fit the model: relations"):

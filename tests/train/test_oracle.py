@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.spmm import EXCHANGES
-from tests.train.oracle import dense_losses
-from tests.train.support import make_config, make_graph, train, write_store
+from tests.support.training import make_config, make_graph, train, write_store
+from tests.support.training_oracle import dense_losses
 
 EPOCHS = 20
 QUIET = (f"train.epochs={EPOCHS}", f"train.evaluate_every={EPOCHS}", "run.save_predictions=false")

@@ -11,16 +11,12 @@ import pytest
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.storage import Split
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.saved_model import load_saved_graph, open_saved_model
-from tests.train.oracle import dense_losses
-from tests.train.support import (
-    StopAfter,
-    assert_same,
-    make_config,
-    make_graph,
-    train,
-    write_store,
+from hpcgnn.train.run.saved_model import (
+    load_saved_graph,
+    open_saved_model,
 )
+from tests.support import training
+from tests.support.training_oracle import dense_losses
 
 AUGMENTED = ("train.label_augmentation=0.6", "model.dropout=0.2", "train.dtype=float64")
 SMOOTHED = ("correct_and_smooth.enabled=true", "correct_and_smooth.correct_steps=5")
@@ -31,11 +27,11 @@ SMOOTHED = ("correct_and_smooth.enabled=true", "correct_and_smooth.correct_steps
 def test_hidden_labels_are_predicted(
     comm: MPI.Intracomm, comm_tmp_path: Path, model: str, active: str
 ) -> None:
-    graph = make_graph()
-    store = write_store(comm, comm_tmp_path, graph)
+    graph = training.make_graph()
+    store = training.write_store(comm, comm_tmp_path, graph)
     words = (f"model.name={model}", f"exchange.active_sets={active}", "train.epochs=5")
-    config = make_config(store, comm_tmp_path / "run", *AUGMENTED, *words)
-    losses = train(comm, config).column("train_loss")
+    config = training.make_config(store, comm_tmp_path / "run", *AUGMENTED, *words)
+    losses = training.train(comm, config).column("train_loss")
     np.testing.assert_allclose(losses, dense_losses(graph, config, 5), rtol=1e-11)
 
 
@@ -43,11 +39,13 @@ def test_hidden_labels_are_predicted(
 def test_results_do_not_depend_on_the_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, multi_label: bool
 ) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(multi_label=multi_label))
+    store = training.write_store(comm, comm_tmp_path, training.make_graph(multi_label=multi_label))
     words = (*AUGMENTED, *SMOOTHED, "train.epochs=4")
-    run = train(comm, make_config(store, comm_tmp_path / "all", *words))
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "all", *words))
     alone = comm.Split(comm.rank)
-    single = train(alone, make_config(store, comm_tmp_path / f"alone{comm.rank}", *words))
+    single = training.train(
+        alone, training.make_config(store, comm_tmp_path / f"alone{comm.rank}", *words)
+    )
     alone.Free()
     np.testing.assert_allclose(run.column("train_loss"), single.column("train_loss"), rtol=1e-11)
     ours, theirs = (each.summary["seeds"][0]["smoothed"] for each in (run, single))
@@ -58,9 +56,11 @@ def test_results_do_not_depend_on_the_ranks(
 
 
 def test_predictions_are_the_smoothed_ones(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    graph = make_graph()
-    store = write_store(comm, comm_tmp_path, graph)
-    run = train(comm, make_config(store, comm_tmp_path / "run", *SMOOTHED, "train.epochs=3"))
+    graph = training.make_graph()
+    store = training.write_store(comm, comm_tmp_path, graph)
+    run = training.train(
+        comm, training.make_config(store, comm_tmp_path / "run", *SMOOTHED, "train.epochs=3")
+    )
     (seed,) = run.summary["seeds"]
     rows = (graph.split == Split.TEST) & (graph.labels >= 0)
     right = run.predictions()["prediction"][rows] == graph.labels[rows]
@@ -69,22 +69,24 @@ def test_predictions_are_the_smoothed_ones(comm: MPI.Intracomm, comm_tmp_path: P
 
 
 def test_resume(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph())
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
     words = (*AUGMENTED, *SMOOTHED, "train.epochs=4", "run.checkpoint_every=1")
-    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
-    config = make_config(store, comm_tmp_path / "parts", *words)
-    train(comm, config, StopAfter(2))
-    assert_same(whole, train(comm, config))
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *words))
+    config = training.make_config(store, comm_tmp_path / "parts", *words)
+    training.train(comm, config, training.StopAfter(2))
+    training.assert_same(whole, training.train(comm, config))
 
 
 def test_a_graph_without_training_nodes_has_no_labels_to_give(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:
-    graph = make_graph()
-    store = write_store(comm, comm_tmp_path, graph)
-    run = train(comm, make_config(store, comm_tmp_path / "run", *AUGMENTED, "train.epochs=1"))
+    graph = training.make_graph()
+    store = training.write_store(comm, comm_tmp_path, graph)
+    run = training.train(
+        comm, training.make_config(store, comm_tmp_path / "run", *AUGMENTED, "train.epochs=1")
+    )
     (comm_tmp_path / "other").mkdir(exist_ok=True)
-    bare = write_store(comm, comm_tmp_path / "other", replace(graph, split=None))
+    bare = training.write_store(comm, comm_tmp_path / "other", replace(graph, split=None))
     saved = open_saved_model(run.path, None, str(bare))
     with (
         ProcessGrid(comm) as grid,

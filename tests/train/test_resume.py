@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from hpcgnn.train.signals import EXIT_REQUEUE
-from tests.train.support import (
-    Run,
-    StopAfter,
-    assert_same,
-    make_config,
-    make_graph,
-    train,
-    write_store,
-)
+from hpcgnn.train.process import EXIT_REQUEUE
+from tests.support import training
 
 SETTINGS = {
     "adam cosine dropout": (
@@ -51,13 +43,13 @@ SETTINGS = {
 
 @pytest.fixture
 def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
-    return write_store(comm, comm_tmp_path, make_graph())
+    return training.write_store(comm, comm_tmp_path, training.make_graph())
 
 
 def interrupt(comm: MPI.Intracomm, store: Path, run: Path, epoch: int, *settings: str) -> None:
     """Train until a stop in `epoch`; nothing but the stop leaves a checkpoint."""
-    config = make_config(store, run, "run.checkpoint_every=0", *settings)
-    stopped = train(comm, config, StopAfter(epoch))
+    config = training.make_config(store, run, "run.checkpoint_every=0", *settings)
+    stopped = training.train(comm, config, training.StopAfter(epoch))
     assert stopped.status == EXIT_REQUEUE
     assert not (run / "summary.json").exists()
     comm.Barrier()
@@ -68,25 +60,25 @@ def test_equals_an_uninterrupted_run(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, name: str
 ) -> None:
     settings = ("train.epochs=8", *SETTINGS[name])
-    whole = train(comm, make_config(store, comm_tmp_path / "whole", *settings))
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *settings))
     interrupt(comm, store, comm_tmp_path / "parts", 5, *settings)
-    parts = train(comm, make_config(store, comm_tmp_path / "parts", *settings))
+    parts = training.train(comm, training.make_config(store, comm_tmp_path / "parts", *settings))
     assert whole.status == parts.status == 0
     assert [row["epoch"] for row in parts.metrics] == list(range(8))
     assert parts.summary["session_epochs"] == 3
-    assert_same(parts, whole)
+    training.assert_same(parts, whole)
 
 
 def test_seeds_and_patience_go_on(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path) -> None:
     settings = ("train.epochs=30", "train.seeds=[4, 2, 9]", "train.patience=3", "model.dropout=0.2")
-    whole = train(comm, make_config(store, comm_tmp_path / "whole", *settings))
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *settings))
     first = whole.summary["seeds"][0]["epochs"]
     assert 3 <= first < 30
     # The first stop ends the first seed with its patience, the second comes amid the next seed.
     interrupt(comm, store, comm_tmp_path / "parts", first, *settings)
     interrupt(comm, store, comm_tmp_path / "parts", 2, *settings)
-    parts = train(comm, make_config(store, comm_tmp_path / "parts", *settings))
-    assert_same(parts, whole)
+    parts = training.train(comm, training.make_config(store, comm_tmp_path / "parts", *settings))
+    training.assert_same(parts, whole)
     assert [seed["seed"] for seed in parts.summary["seeds"]] == [4, 2, 9]
 
 
@@ -94,7 +86,7 @@ def test_goes_on_at_another_rank_count(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
     settings = ("train.epochs=8", "model.dropout=0.3", "train.dtype=float64")
-    whole = train(comm, make_config(store, comm_tmp_path / "whole", *settings))
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *settings))
     narrow = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED)
     for name in ("down", "up"):
         path = comm_tmp_path / name
@@ -104,15 +96,15 @@ def test_goes_on_at_another_rank_count(
             if name == "up":
                 interrupt(narrow, store, path, 5, *settings)
             else:
-                train(narrow, make_config(store, path, *settings))
+                training.train(narrow, training.make_config(store, path, *settings))
         comm.Barrier()
         if name == "up":
-            train(comm, make_config(store, path, *settings))
+            training.train(comm, training.make_config(store, path, *settings))
         for column in ("train_loss", "valid_loss"):
             np.testing.assert_allclose(
-                Run(path, 0).column(column), whole.column(column), rtol=1e-10
+                training.Run(path, 0).column(column), whole.column(column), rtol=1e-10
             )
-        probabilities = Run(path, 0).predictions()["probabilities"]
+        probabilities = training.Run(path, 0).predictions()["probabilities"]
         np.testing.assert_allclose(
             probabilities, whole.predictions()["probabilities"], rtol=1e-5, atol=1e-7
         )
@@ -122,7 +114,7 @@ def test_goes_on_at_another_rank_count(
 
 def test_a_killed_run_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path) -> None:
     settings = ("train.epochs=8", "model.dropout=0.3")
-    whole = train(comm, make_config(store, comm_tmp_path / "whole", *settings))
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *settings))
     path = comm_tmp_path / "killed"
     interrupt(comm, store, path, 5, *settings)
     if comm.rank == 0:
@@ -134,7 +126,7 @@ def test_a_killed_run_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path, store: P
         (path / ".config.toml.partial-4711").touch()
         (path / ".predictions.h5.0a1b2c.tmp").touch()
     comm.Barrier()
-    assert_same(train(comm, make_config(store, path, *settings)), whole)
+    training.assert_same(training.train(comm, training.make_config(store, path, *settings)), whole)
     left = [each.name for each in path.rglob(".*") if each.name != ".lock"]
     assert left == []
 
@@ -142,18 +134,20 @@ def test_a_killed_run_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path, store: P
 def test_a_finished_run_says_so(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = make_config(store, comm_tmp_path / "run", "train.epochs=2")
-    run = train(comm, config)
+    config = training.make_config(store, comm_tmp_path / "run", "train.epochs=2")
+    run = training.train(comm, config)
     before = {path: path.stat().st_mtime_ns for path in run.path.glob("[!.]*")}
     summary = run.summary
     capfd.readouterr()
     comm.Barrier()
-    again = train(comm, config)
+    again = training.train(comm, config)
     assert again.status == 0
     assert again.summary == summary
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert ("has ended" in capfd.readouterr().err) == (comm.rank == 0)
-    longer = train(comm, make_config(store, comm_tmp_path / "run", "train.epochs=3"))
+    longer = training.train(
+        comm, training.make_config(store, comm_tmp_path / "run", "train.epochs=3")
+    )
     assert [row["epoch"] for row in longer.metrics] == [0, 1, 2]
     assert longer.summary["seeds"][0]["epochs"] == 3
 
@@ -163,22 +157,64 @@ def test_a_directory_serves_one_run_at_a_time(
 ) -> None:
     import fcntl
 
-    config = make_config(store, comm_tmp_path / "run", "train.epochs=1")
-    train(comm, config)
+    config = training.make_config(store, comm_tmp_path / "run", "train.epochs=1")
+    training.train(comm, config)
     with (comm_tmp_path / "run" / ".lock").open("a") as lock:
         if comm.rank == 0:
             fcntl.flock(lock, fcntl.LOCK_EX)
         comm.Barrier()
         with pytest.raises(CollectiveInputError, match=r"run is in use \(.*process \d+\): wait"):
-            train(comm, config)
+            training.train(comm, config)
 
 
 def test_a_signal_before_the_first_epoch(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
-    config = make_config(store, comm_tmp_path / "run", "train.epochs=2")
+    config = training.make_config(store, comm_tmp_path / "run", "train.epochs=2")
     # Any rank may be the one that hears it.
-    early = train(comm, config, StopAfter(0) if comm.rank == comm.size - 1 else None)
+    early = training.train(
+        comm, config, training.StopAfter(0) if comm.rank == comm.size - 1 else None
+    )
     assert early.status == EXIT_REQUEUE
     assert not (early.path / "metrics.jsonl").exists()
-    assert train(comm, config).status == 0
+    assert training.train(comm, config).status == 0
+
+
+def test_missing_lines_of_metrics_are_said(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = comm_tmp_path / "run"
+    interrupt(comm, store, run, 5, "train.epochs=8")
+    if comm.rank == 0:
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        assert len(lines) == 5
+        (run / "metrics.jsonl").write_text("".join(lines[:3]))
+    comm.Barrier()
+    found = training.train(comm, training.make_config(store, run, "train.epochs=8"))
+    assert [row["epoch"] for row in found.metrics] == [0, 1, 2, 5, 6, 7]
+    if comm.rank == 0:
+        assert "metrics.jsonl lacks 2 epochs of seed 1" in capfd.readouterr().err
+
+
+def test_a_lock_is_not_opened_through_a_link(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
+) -> None:
+    run, precious = comm_tmp_path / "run", comm_tmp_path / "precious"
+    if comm.rank == 0:
+        run.mkdir()
+        precious.write_text("mine")
+        (run / ".lock").symlink_to(precious)
+    comm.Barrier()
+    with pytest.raises(CollectiveInputError, match=r"run.dir .*symbolic links"):
+        training.train(comm, training.make_config(store, run, "train.epochs=1"))
+    assert precious.read_text() == "mine"
+
+
+def test_a_growing_loss_is_remarked_on(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("train.epochs=5", "train.learning_rate=1e4")
+    run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
+    assert run.status == 0
+    if comm.rank == 0:
+        assert "seed 1 ends with a loss of " in capfd.readouterr().err

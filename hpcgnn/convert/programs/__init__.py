@@ -5,16 +5,8 @@ VarMisuse task. Both compile each graph: nodes that no candidate hears of are dr
 are ordered for a low bandwidth.
 """
 
-from hpcgnn.convert.programs.conversion import ProgramReport, convert_programs
-from hpcgnn.convert.programs.edge_types import EDGE_NAMES, EdgeType
+from hpcgnn.convert.programs.conversion import convert_programs
 from hpcgnn.convert.programs.options import ProgramOptions
 from hpcgnn.convert.programs.release import convert_release
 
-__all__ = [
-    "EDGE_NAMES",
-    "EdgeType",
-    "ProgramOptions",
-    "ProgramReport",
-    "convert_programs",
-    "convert_release",
-]
+__all__ = ["ProgramOptions", "convert_programs", "convert_release"]

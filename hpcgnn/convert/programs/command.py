@@ -4,6 +4,7 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from hpcgnn.console import print_json, print_table, report
@@ -12,22 +13,7 @@ from hpcgnn.convert.programs.options import GRANULARITIES, ProgramOptions
 from hpcgnn.convert.programs.release import convert_release
 from hpcgnn.errors import InputError
 
-__all__ = ["main"]
-
-_COUNTS = {
-    "steps": "steps of message passing: what reaches no candidate in so many is dropped",
-    "functions_per_file": "functions with holes in a file, 0: all",
-    "holes_per_function": "holes in a function, 0: all",
-    "max_candidates": "variables that a hole offers",
-    "max_nodes": "larger graphs are dropped",
-    "num_buckets": "buckets of hashed sub-tokens",
-    "seed": "of every choice by chance",
-}
-_SHARES = {
-    "valid_share": "files of seen packages for validation",
-    "test_share": "files of seen packages for testing",
-    "unseen_share": "files, in whole packages, that are kept apart",
-}
+_NUMBERS = tuple(each for each in fields(ProgramOptions) if each.metadata)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -67,11 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         default=ProgramOptions.granularity,
         help="snippet around a hole (default: %(default)s, the outermost at top level)",
     )
-    for kind, table in ((int, _COUNTS), (float, _SHARES)):
-        for name, about in table.items():
-            flag = f"--{name.replace('_', '-')}"
-            default = getattr(ProgramOptions(), name)
-            parser.add_argument(flag, type=kind, default=default, help=f"{about} ({default})")
+    for each in _NUMBERS:
+        about = f"{each.metadata['about']} ({each.default})"
+        parser.add_argument(
+            _flag(each.name), type=type(each.default), default=each.default, help=about
+        )
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, help="default: one a core"
     )
@@ -79,22 +65,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _options(given: argparse.Namespace) -> ProgramOptions:
-    least = {"max_candidates": 2, "max_nodes": 2, "num_buckets": 1, "seed": None}
-    for name in (*_COUNTS, "processes"):
-        low = least.get(name, 1 if name == "processes" else 0)
+    least = {each.name: each.metadata["least"] for each in _NUMBERS if each.type is int}
+    for name, low in (least | {"processes": 1}).items():
         if low is not None and getattr(given, name) < low:
-            flag = name.replace("_", "-")
-            raise InputError(f"--{flag} {getattr(given, name)}: give at least {low}")
+            raise InputError(f"{_flag(name)} {getattr(given, name)}: give at least {low}")
     if given.num_buckets > 1 << 16:
         raise InputError(f"--num-buckets {given.num_buckets}: give at most 65536")
-    shares = {name: getattr(given, name) for name in _SHARES}
-    if min(shares.values()) < 0 or shares["valid_share"] + shares["test_share"] >= 1:
+    shares = (given.valid_share, given.test_share, given.unseen_share)
+    if min(shares) < 0 or given.valid_share + given.test_share >= 1:
         raise InputError("--valid-share and --test-share must leave something to train on")
-    if not shares["unseen_share"] < 1:
+    if not given.unseen_share < 1:
         raise InputError(f"--unseen-share {given.unseen_share}: give less than 1")
-    chosen = {name: getattr(given, name) for name in (*_COUNTS, *_SHARES)}
-    return ProgramOptions(granularity=given.granularity, **chosen)
+    return ProgramOptions(
+        granularity=given.granularity, **{each.name: getattr(given, each.name) for each in _NUMBERS}
+    )
 
 
 def _summary(result: ProgramReport, seconds: float) -> dict[str, object]:

@@ -1,18 +1,29 @@
-"""The conversion of folders of Python into one store of program graphs."""
+"""The conversion of folders of Python into one store of program graphs.
 
+Batches of files are converted by several processes, each result kept on disk until all are done: a
+conversion that was stopped goes on with the batches that are left.
+"""
+
+import hashlib
+import io
+import json
+import multiprocessing
 import os
 import shutil
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.convert.programs.edge_types import EDGE_NAMES
+from hpcgnn.console import Progress
+from hpcgnn.convert.programs.instances import Part, file_instances
 from hpcgnn.convert.programs.options import ProgramOptions
-from hpcgnn.convert.programs.parts import Part, convert_parts, load_part
-from hpcgnn.convert.programs.sources import ProgramFile, find_files
+from hpcgnn.convert.programs.relations import EDGE_NAMES
+from hpcgnn.convert.programs.sources import READ_ERRORS, ProgramFile, find_files
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
     InstanceBatch,
@@ -23,7 +34,108 @@ from hpcgnn.storage import (
 )
 from hpcgnn.typing import Array
 
-__all__ = ["ProgramReport", "convert_programs"]
+_FILES_A_PART = 16
+_FORMAT = 4
+_RECURSION_LIMIT = 4000
+"""Enough for every expression that people write; generated ones deeper than this are left out."""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Files, the number of the first of them, and where what they gave lies."""
+
+    files: list[ProgramFile]
+    first: int
+    path: Path
+
+
+def _batches(files: Sequence[ProgramFile], options: ProgramOptions, folder: Path) -> list[_Batch]:
+    batches = []
+    for first in range(0, len(files), _FILES_A_PART):
+        part = list(files[first : first + _FILES_A_PART])
+        batches.append(_Batch(part, first, folder / f"{_key(part, options)}.npz"))
+    return batches
+
+
+def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: int) -> None:
+    """Convert all files; parts that lie there already are not made again.
+
+    The result does not depend on `processes`.
+    """
+    missing = [batch for batch in batches if not batch.path.exists()]
+    total, left = (sum(len(batch.files) for batch in each) for each in (batches, missing))
+    with Progress("converting programs", total, "files") as progress:
+        progress.advance(total - left)
+        for count in _run(missing, options, processes):
+            progress.advance(count)
+
+
+def _run(missing: Sequence[_Batch], options: ProgramOptions, processes: int) -> Iterator[int]:
+    """Make the parts; yield the number of files of each."""
+    if processes == 1 or len(missing) < 2:
+        for batch in missing:
+            yield _make_part(batch.files, batch.path, options)
+        return
+    # The parent may hold threads of a numerical library, which a fork would lose.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        futures = [pool.submit(_make_part, each.files, each.path, options) for each in missing]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _key(batch: Sequence[ProgramFile], options: ProgramOptions) -> str:
+    """Name a part by all that it depends on."""
+    described = []
+    for file in batch:
+        status = file.path.stat()
+        described.append((file.name, status.st_size, status.st_mtime_ns))
+    text = json.dumps([_FORMAT, sys.version, asdict(options), described])
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _make_part(files: Sequence[ProgramFile], path: Path, options: ProgramOptions) -> int:
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
+    made: list[Part] = []
+    failures = []
+    for number, file in enumerate(files):
+        try:
+            part = file_instances(file.path, file.name, options)
+        except READ_ERRORS as error:
+            failures.append((number, f"{type(error).__name__}: {' '.join(str(error).split())}"))
+            continue
+        part.batch.graphs["file"] = number
+        made.append(part)
+    batch = InstanceBatch.join([InstanceBatch.empty(), *(each.batch for each in made)])
+    snippets = np.concatenate([np.empty((0, 2), np.uint64), *(each.snippets for each in made)])
+    _save(path, Part(batch, snippets, sum(each.dropped for each in made), tuple(failures)))
+    return len(files)
+
+
+def _save(path: Path, part: Part) -> None:
+    arrays = {each.name: getattr(part.batch, each.name) for each in fields(part.batch)}
+    note = json.dumps({"failures": part.failures, "dropped": part.dropped})
+    content = io.BytesIO()
+    np.savez(content, snippets=part.snippets, note=np.array(note), **arrays)
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_bytes(content.getbuffer())
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written ({reason}); make room or move -o") from None
+
+
+def _load_part(path: Path) -> Part:
+    """Read a part; raises `InputError` where it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            batch = InstanceBatch(*(saved[each.name] for each in fields(InstanceBatch)))
+            note = json.loads(str(saved["note"]))
+            failures = tuple((number, reason) for number, reason in note["failures"])
+            return Part(batch, saved["snippets"], note["dropped"], failures)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: is damaged ({error}); remove it and start again") from None
 
 
 @dataclass(frozen=True)
@@ -64,7 +176,8 @@ def convert_programs(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made ({error.strerror}); move -o") from None
-    batches = convert_parts(files, chosen, folder, processes)
+    batches = _batches(files, chosen, folder)
+    _make_parts(batches, chosen, processes)
     report = _write(target, batches, [Path(each).name for each in folders], chosen)
     shutil.rmtree(folder)
     return report
@@ -72,11 +185,11 @@ def convert_programs(
 
 def _write(
     target: Path,
-    batches: Sequence[tuple[list[ProgramFile], Path]],
+    batches: Sequence[_Batch],
     inputs: Sequence[str],
     options: ProgramOptions,
 ) -> ProgramReport:
-    files = [file for batch, _ in batches for file in batch]
+    files = [file for batch in batches for file in batch.files]
     header = InstanceHeader(
         name=inputs[0] or "programs",
         edge_names=EDGE_NAMES,
@@ -84,55 +197,47 @@ def _write(
         steps=options.steps,
         provenance={"command": "convert programs", "inputs": inputs, "options": asdict(options)},
     )
-    counts: Counter[str] = Counter()
-    kept = [_kept(batches)]
-    failures = {}
+    kept = _kept(batches)
+    failures: dict[str, str] = {}
+    too_large = repeated = 0
     splits = dict.fromkeys((each.name.lower() for each in InstanceSplit), 0)
     with InstanceWriter(target, header, [file.name for file in files]) as writer:
         for split in InstanceSplit:
-            first = 0
-            for position, (batch, path) in enumerate(batches):
-                part = load_part(path)
-                mine = _of_split(part, batch, split, kept[0][position])
-                mine.graphs["file"] += first
+            for batch, stays in zip(batches, kept, strict=True):
+                part = _load_part(batch.path)
+                mine = _of_split(part, batch, split, stays)
                 writer.append(mine)
                 splits[split.name.lower()] += len(mine)
-                first += len(batch)
                 if split is InstanceSplit.TRAIN:
-                    failures.update({batch[number].name: why for number, why in part.failures})
-                    counts["too_large"] += part.dropped
-                    counts["repeated"] += int((~kept[0][position]).sum())
+                    failures.update({batch.files[i].name: why for i, why in part.failures})
+                    too_large += part.dropped
+                    repeated += int((~stays).sum())
     if sum(splits.values()) == 0:
         raise InputError(f"{target}: no hole was found in {len(files)} files; give larger programs")
-    return ProgramReport(
-        target, len(files), splits, failures, counts["repeated"], counts["too_large"]
-    )
+    return ProgramReport(target, len(files), splits, failures, repeated, too_large)
 
 
-def _kept(batches: Sequence[tuple[list[ProgramFile], Path]]) -> list[Array]:
+def _kept(batches: Sequence[_Batch]) -> list[Array]:
     """Return for each part which graphs stay: of a snippet in several files, only the first's.
 
     Files come in drawn order, so a snippet's side of the split is drawn too.
     """
     owner: dict[int, int] = {}
     kept = []
-    first = 0
-    for batch, path in batches:
-        part = load_part(path)
+    for batch in batches:
+        part = _load_part(batch.path)
         stays = np.ones(len(part.batch), np.bool_)
-        numbers = (part.batch.graphs["file"] + first).tolist()
+        numbers = (part.batch.graphs["file"] + batch.first).tolist()
         for row, (number, hashes) in enumerate(zip(numbers, part.snippets.tolist(), strict=True)):
             owners = [owner.setdefault(each, number) for each in hashes]
             stays[row] = all(each == number for each in owners)
         kept.append(stays)
-        first += len(batch)
     return kept
 
 
-def _of_split(
-    part: Part, files: Sequence[ProgramFile], split: InstanceSplit, stays: Array
-) -> InstanceBatch:
-    sides = np.array([file.split for file in files], np.uint8)[part.batch.graphs["file"]]
-    batch = part.batch.select(np.flatnonzero(stays & (sides == split)))
-    batch.graphs["split"] = split
-    return batch
+def _of_split(part: Part, batch: _Batch, split: InstanceSplit, stays: Array) -> InstanceBatch:
+    sides = np.array([file.split for file in batch.files], np.uint8)[part.batch.graphs["file"]]
+    chosen = part.batch.select(np.flatnonzero(stays & (sides == split)))
+    chosen.graphs["split"] = split
+    chosen.graphs["file"] += batch.first
+    return chosen

@@ -5,10 +5,9 @@
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from hpcgnn.convert.programs.scopes import Variable, parameters
-
-__all__ = ["DataFlow"]
+from hpcgnn.convert.programs.variables import Variable, as_list, parameters
 
 _SECOND_PASS_DEPTH = 3
 """Loops nested deeper are walked once: each level doubles the work."""
@@ -18,6 +17,20 @@ State = dict[Variable, tuple[Nodes, Nodes]]
 """For each variable the graph nodes that may have read and written it last."""
 
 _EMPTY: tuple[Nodes, Nodes] = (frozenset(), frozenset())
+
+_ORDER: Mapping[type[ast.AST], tuple[str, ...]] = MappingProxyType(
+    {
+        ast.Assign: ("value", "targets"),
+        ast.AnnAssign: ("annotation", "value", "target"),
+        ast.NamedExpr: ("value", "target"),
+        ast.comprehension: ("iter", "target", "ifs"),
+        ast.ListComp: ("generators", "elt"),
+        ast.SetComp: ("generators", "elt"),
+        ast.GeneratorExp: ("generators", "elt"),
+        ast.DictComp: ("generators", "key", "value"),
+    }
+)
+"""The parts of a node as they are evaluated, where that is not the order of its fields."""
 
 
 def _join(*states: State) -> State:
@@ -38,18 +51,10 @@ class _Loop:
 class DataFlow:
     """The walk over one snippet.
 
-    Parameters
-    ----------
-    occurrence
-        The graph node and the variable of a name; None for a name that is no variable.
-    hole, candidates
-        The name that is hidden, and the graph node of each variable that may stand there: each is
-        read there, as far as its own uses are concerned.
-
-    Attributes
-    ----------
-    last_reads, last_writes
-        Edges from a use to those that may have come last before it.
+    `occurrence` tells the graph node and the variable of a name, None for a name that is no
+    variable; `candidates` the graph node of each variable that may stand in the `hole`: each is
+    read there, as far as its own uses are concerned. `last_reads` and `last_writes` are edges from
+    a use to those that may have come last before it.
     """
 
     def __init__(
@@ -66,11 +71,13 @@ class DataFlow:
 
     def walk(self, root: ast.AST) -> None:
         """Walk a module, class, function, statement or expression."""
-        handler = getattr(self, f"_walk_{type(root).__name__}", None)
-        if handler is None:
-            self._walk_all(ast.iter_child_nodes(root))
-        else:
+        if handler := getattr(self, f"_walk_{type(root).__name__}", None):
             handler(root)
+        elif order := _ORDER.get(type(root)):
+            for name in order:
+                self._walk_all(as_list(getattr(root, name)))
+        else:
+            self._walk_all(ast.iter_child_nodes(root))
 
     def _walk_all(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
@@ -109,30 +116,10 @@ class DataFlow:
             reads, _ = self._link(graph_node, variable)
             self._state[variable] = reads, frozenset({graph_node})
 
-    def _walk_Assign(self, node: ast.Assign) -> None:
-        self._walk_all([node.value, *node.targets])
-
-    def _walk_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._walk_all([node.annotation, node.value, node.target])
-
     def _walk_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             self._read(node.target)
         self._walk_all([node.value, node.target])
-
-    def _walk_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self._walk_all([node.value, node.target])
-
-    def _walk_comprehension(self, node: ast.comprehension) -> None:
-        self._walk_all([node.iter, node.target, *node.ifs])
-
-    def _walk_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
-        self._walk_all([*node.generators, node.elt])
-
-    _walk_SetComp = _walk_GeneratorExp = _walk_ListComp
-
-    def _walk_DictComp(self, node: ast.DictComp) -> None:
-        self._walk_all([*node.generators, node.key, node.value])
 
     def _walk_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._walk_all([*node.decorator_list, node.returns])
@@ -150,26 +137,24 @@ class DataFlow:
         self._walk_all([*parameters(arguments), *body])
         self._state, self._loops = outer, loops
 
-    def _walk_branches(self, branches: Iterable[Sequence[ast.AST]]) -> None:
+    def _walk_branches(self, branches: Iterable[ast.AST | Sequence[ast.AST]]) -> None:
         start = self._state
         ends = []
         for branch in branches:
             self._state = dict(start)
-            self._walk_all(branch)
+            self._walk_all(as_list(branch))
             ends.append(self._state)
         self._state = _join(*ends)
 
-    def _walk_If(self, node: ast.If) -> None:
+    def _walk_If(self, node: ast.If | ast.IfExp) -> None:
         self.walk(node.test)
         self._walk_branches([node.body, node.orelse])
 
-    def _walk_IfExp(self, node: ast.IfExp) -> None:
-        self.walk(node.test)
-        self._walk_branches([[node.body], [node.orelse]])
+    _walk_IfExp = _walk_If
 
     def _walk_Match(self, node: ast.Match) -> None:
         self.walk(node.subject)
-        self._walk_branches([[], *([case] for case in node.cases)])
+        self._walk_branches([[], *node.cases])
 
     def _walk_For(self, node: ast.For | ast.AsyncFor) -> None:
         self.walk(node.iter)
@@ -216,12 +201,10 @@ class DataFlow:
 
     _walk_Raise = _walk_Return
 
-    def _walk_Break(self, _: ast.Break) -> None:
+    def _walk_Break(self, node: ast.Break | ast.Continue) -> None:
         if self._loops:
-            self._loops[-1].breaks.append(self._state)
+            loop = self._loops[-1]
+            (loop.breaks if isinstance(node, ast.Break) else loop.continues).append(self._state)
         self._state = {}
 
-    def _walk_Continue(self, _: ast.Continue) -> None:
-        if self._loops:
-            self._loops[-1].continues.append(self._state)
-        self._state = {}
+    _walk_Continue = _walk_Break

@@ -1,44 +1,73 @@
-"""One program graph: a snippet with a hole, and a node for each variable that may stand there."""
+"""One program graph: a snippet with a hole, and a node for each variable that may stand there.
+
+What a node says are sub-tokens, hashed into buckets.
+"""
 
 import ast
+import functools
+import re
+import token
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.convert.programs.edge_types import EdgeType
 from hpcgnn.convert.programs.flow import DataFlow
-from hpcgnn.convert.programs.labels import (
-    CANDIDATE_LABEL,
-    HOLE_LABEL,
-    name_label,
-    node_label,
-    token_label,
-)
-from hpcgnn.convert.programs.relations import Relations
-from hpcgnn.convert.programs.scopes import Variable
-from hpcgnn.convert.programs.source_file import SourceFile
-from hpcgnn.convert.programs.uses import Use, Uses
+from hpcgnn.convert.programs.relations import EdgeType, Relations
+from hpcgnn.convert.programs.sources import SourceFile
+from hpcgnn.convert.programs.variables import Use, Uses, Variable
 from hpcgnn.typing import Array, LocalIndices
-
-__all__ = ["ProgramGraph", "build_graph"]
 
 _FOLDED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 """Nodes that have no place in the text; their parent's label tells of them."""
+
+MAX_SUBTOKENS = 6
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\sA-Za-z0-9_]")
+
+HOLE_LABEL = ("kind:hole",)
+CANDIDATE_LABEL = "kind:candidate"
+
+
+def node_label(node: ast.AST) -> tuple[str, ...]:
+    """Return the label of a node of the syntax tree: its class, and its operators."""
+    operators = getattr(node, "ops", None) or [getattr(node, "op", None)]
+    names = [type(each).__name__ for each in operators[:2] if isinstance(each, ast.AST)]
+    return (f"ast:{type(node).__name__}", *(f"ast:{name}" for name in names))
+
+
+def token_label(kind: int, text: str) -> tuple[str, ...]:
+    """Return the label of a token; literals carry their kind and how they begin."""
+    if kind == token.NUMBER:
+        return ("kind:number", text[:8])
+    if kind == token.STRING:
+        return ("kind:string", *subtokens(text[:60])[: MAX_SUBTOKENS - 1])
+    return name_label(text)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def name_label(text: str) -> tuple[str, ...]:
+    """Return the sub-tokens of an identifier, keyword or operator."""
+    return subtokens(text)[:MAX_SUBTOKENS] or (text,)
+
+
+def subtokens(text: str) -> tuple[str, ...]:
+    """Split at underscores, changes of case and digits, in lower case."""
+    return tuple(word.lower() for word in _WORD.findall(text))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def buckets_of(label: tuple[str, ...], num_buckets: int) -> tuple[int, ...]:
+    """Return the bucket of each sub-token."""
+    return tuple(zlib.crc32(word.encode("utf-8", "replace")) % num_buckets for word in label)
 
 
 @dataclass(frozen=True)
 class ProgramGraph:
     """Nodes are numbered: syntax tree in preorder, tokens in order, candidates as given.
 
-    Parameters
-    ----------
-    labels
-        The sub-tokens of each node.
-    edges
-        (e, 3) int32: type, source, target; sorted.
-    candidates
-        (c,) int32 nodes.
+    `labels` are the sub-tokens of each node; `edges` (e, 3) int32 are type, source, target, sorted;
+    `candidates` (c,) int32 are nodes.
     """
 
     labels: list[tuple[str, ...]]

@@ -1,17 +1,13 @@
 """The choice of holes in a file, and of the variables that may stand in each."""
 
 import ast
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpcgnn.convert.programs.options import ProgramOptions
-from hpcgnn.convert.programs.scopes import FUNCTIONS, Variable
-from hpcgnn.convert.programs.source_file import SourceFile
-from hpcgnn.convert.programs.uses import Use, Uses
-
-__all__ = ["Hole", "candidates_at", "draw", "find_holes"]
+from hpcgnn.convert.programs.options import ProgramOptions, draw
+from hpcgnn.convert.programs.sources import SourceFile
+from hpcgnn.convert.programs.variables import FUNCTIONS, Use, Uses, Variable
 
 
 @dataclass(frozen=True)
@@ -34,12 +30,6 @@ class Hole:
     def label(self) -> int:
         """The position of the right candidate."""
         return self.candidates.index(self.use.variable)
-
-
-def draw(*parts: object) -> int:
-    """Return 64 random bits that are a function of `parts` alone."""
-    text = "\0".join(map(str, parts)).encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def find_holes(

@@ -1,49 +1,41 @@
-"""The choices that a conversion of programs takes."""
+"""The choices that a conversion of programs takes, and those that it leaves to chance."""
 
-from dataclasses import dataclass
-from typing import Literal
-
-__all__ = ["GRANULARITIES", "Granularity", "ProgramOptions"]
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Granularity = Literal["function", "definition", "file"]
 GRANULARITIES: tuple[Granularity, ...] = ("function", "definition", "file")
 
 
+def _choice(default: Any, about: str, least: int | None = 0) -> Any:
+    return field(default=default, metadata={"about": about, "least": least})
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """What becomes an instance.
+    """What becomes an instance; the metadata of the other fields says what each means.
 
-    Parameters
-    ----------
-    granularity
-        The snippet around a hole: its outermost function, the outermost top-level statement
-        (a class with all its methods, say), or the whole file.
-    steps
-        Nodes from which no candidate is reached in so many steps are dropped.
-    functions_per_file, holes_per_function
-        At most so many; 0: all.
-    max_candidates
-        The nearest variables that a hole offers, at least 2.
-    max_nodes
-        Larger graphs are dropped.
-    num_buckets
-        Sub-tokens are hashed into so many, at most 65,536.
-    valid_share, test_share
-        Shares of the files of seen packages.
-    unseen_share
-        Share of the files that whole packages are kept for, none of which is trained on.
-    seed
-        Of every choice by chance.
+    `granularity` is the snippet around a hole: its outermost function, the outermost top-level
+    statement (a class with all its methods, say), or the whole file.
     """
 
     granularity: Granularity = "definition"
-    steps: int = 8
-    functions_per_file: int = 3
-    holes_per_function: int = 1
-    max_candidates: int = 8
-    max_nodes: int = 18_582
-    num_buckets: int = 8192
-    valid_share: float = 0.1
-    test_share: float = 0.1
-    unseen_share: float = 0.15
-    seed: int = 0
+    steps: int = _choice(
+        8, "steps of message passing: what reaches no candidate in so many is dropped"
+    )
+    functions_per_file: int = _choice(3, "functions with holes in a file, 0: all")
+    holes_per_function: int = _choice(1, "holes in a function, 0: all")
+    max_candidates: int = _choice(8, "variables that a hole offers", least=2)
+    max_nodes: int = _choice(18_582, "larger graphs are dropped", least=2)
+    num_buckets: int = _choice(8192, "buckets of hashed sub-tokens", least=1)
+    valid_share: float = _choice(0.1, "files of seen packages for validation")
+    test_share: float = _choice(0.1, "files of seen packages for testing")
+    unseen_share: float = _choice(0.15, "files, in whole packages, that are kept apart")
+    seed: int = _choice(0, "of every choice by chance", least=None)
+
+
+def draw(*parts: object) -> int:
+    """Return 64 random bits that are a function of `parts` alone."""
+    text = "\0".join(map(str, parts)).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

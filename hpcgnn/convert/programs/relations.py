@@ -1,37 +1,46 @@
-"""Edges that follow from one place in the syntax tree: uses, guards, results, arguments."""
+"""The types of edges, and those that follow from one place in the syntax tree: uses, guards, ..."""
 
 import ast
+import enum
 from collections.abc import Mapping, Sequence
 
-from hpcgnn.convert.programs.edge_types import EdgeType
-from hpcgnn.convert.programs.scopes import FUNCTIONS, Variable, parameters
-from hpcgnn.convert.programs.uses import Use, Uses
-
-__all__ = ["Relations"]
+from hpcgnn.convert.programs.variables import FUNCTIONS, Use, Uses, Variable, as_list, parameters
 
 _RECEIVERS = ("self", "cls")
+
+
+class EdgeType(enum.IntEnum):
+    """A forward type; the model adds the reverse of each, so that it sees twice as many.
+
+    Tokens that stand for variables point back at earlier uses; what is computed points at what it
+    is computed from.
+    """
+
+    CHILD = 0
+    NEXT_TOKEN = 1
+    LAST_READ = 2
+    LAST_WRITE = 3
+    LAST_LEXICAL_USE = 4
+    COMPUTED_FROM = 5
+    RETURNS_TO = 6
+    FORMAL_ARG_NAME = 7
+    GUARDED_BY = 8
+    GUARDED_BY_NEGATION = 9
+
+
+EDGE_NAMES = tuple(
+    each.name.replace("_", " ").title().replace(" ", "") for each in sorted(EdgeType)
+)
+"""Child, NextToken, LastRead, ... in the order of their numbers."""
 
 
 class Relations:
     """Finds the edges in one snippet.
 
-    The hole stands for no variable. Each candidate gets the edges that it would have there.
-
-    Parameters
-    ----------
-    uses
-        The uses of variables in the file.
-    syntax, tokens
-        The graph node of each node of the snippet's syntax tree, and of each of its tokens.
-    hole
-        The use that is hidden.
-    candidates
-        The graph node of each variable that may stand there.
-
-    Attributes
-    ----------
-    edges
-        (source, target) graph nodes by type.
+    `hole`, the use that is hidden, stands for no variable; each candidate gets the edges that it
+    would have there. `syntax`, `tokens` and `candidates` give the graph node of each node of the
+    snippet's syntax tree, of each of its tokens, and of each variable that may stand in the hole.
+    `edges` are (source, target) graph nodes by type.
     """
 
     def __init__(
@@ -112,14 +121,11 @@ class Relations:
     def _guards(self, node: ast.If | ast.While | ast.IfExp) -> None:
         guarding = {use.variable for use in self._uses.inside(node.test) if use is not self._hole}
         guard = self._syntax[node.test]
-        body, orelse = (
-            [each] if isinstance(each, ast.AST) else each for each in (node.body, node.orelse)
-        )
         for kind, parts in (
-            (EdgeType.GUARDED_BY, body),
-            (EdgeType.GUARDED_BY_NEGATION, orelse),
+            (EdgeType.GUARDED_BY, node.body),
+            (EdgeType.GUARDED_BY_NEGATION, node.orelse),
         ):
-            for part in parts:
+            for part in as_list(parts):
                 places = self._places(part)
                 self.edges[kind].update(
                     (p, guard) for p, variable in places if variable in guarding

@@ -17,16 +17,12 @@ import numpy as np
 
 from hpcgnn.console import Progress
 from hpcgnn.convert.programs.conversion import ProgramReport
-from hpcgnn.convert.programs.edge_types import EDGE_NAMES
-from hpcgnn.convert.programs.graph import ProgramGraph
-from hpcgnn.convert.programs.holes import draw
+from hpcgnn.convert.programs.graph import CANDIDATE_LABEL, HOLE_LABEL, ProgramGraph, name_label
 from hpcgnn.convert.programs.instances import pack_instance
-from hpcgnn.convert.programs.labels import CANDIDATE_LABEL, HOLE_LABEL, name_label
-from hpcgnn.convert.programs.options import ProgramOptions
+from hpcgnn.convert.programs.options import ProgramOptions, draw
+from hpcgnn.convert.programs.relations import EDGE_NAMES
 from hpcgnn.errors import InputError
 from hpcgnn.storage import InstanceBatch, InstanceHeader, InstanceSplit, InstanceWriter
-
-__all__ = ["RELEASE_EDGE_NAMES", "convert_release"]
 
 RELEASE_EDGE_NAMES = (*EDGE_NAMES, "UsesSubtoken")
 _ALIASES = {"LastUse": "LastRead"}

@@ -1,17 +1,31 @@
-"""The files of source folders, their packages, and which side of which split each stands on."""
+"""Python files: which there are, on which side of the split each stands, and what one says."""
 
+import ast
+import bisect
+import io
+import token
+import tokenize
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hpcgnn.convert.programs.holes import draw
-from hpcgnn.convert.programs.options import ProgramOptions
+from hpcgnn.convert.programs.options import ProgramOptions, draw
 from hpcgnn.errors import InputError
 from hpcgnn.storage import InstanceSplit
 
-__all__ = ["ProgramFile", "find_files"]
+READ_ERRORS = (OSError, SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
+"""What Python raises for a file that it cannot read, decode, parse or nest deeply enough."""
 
+_LAYOUT = frozenset(
+    {
+        token.ENCODING, token.COMMENT, token.NL, token.NEWLINE, token.INDENT, token.DEDENT,
+        token.ENDMARKER, token.TYPE_COMMENT,
+    }
+)  # fmt: skip
+Span = tuple[int, int]
 _SKIPPED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
@@ -42,7 +56,8 @@ def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[Program
             raise InputError(f"{folder}: another folder is called {name!r} too; rename one")
         for path in sorted(folder.rglob("*.py")):
             inner = path.relative_to(folder)
-            if path.is_file() and not _is_skipped(inner):
+            skipped = any(each in _SKIPPED or each.startswith(".") for each in inner.parts[:-1])
+            if path.is_file() and not skipped:
                 package = inner.parts[0].removesuffix(".py")
                 found.append((path, f"{name}/{inner.as_posix()}", f"{name}/{package}"))
     if not found:
@@ -53,10 +68,6 @@ def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[Program
         for path, name, package in found
     ]
     return sorted(files, key=lambda file: draw(options.seed, "order", file.name))
-
-
-def _is_skipped(inner: Path) -> bool:
-    return any(part in _SKIPPED or part.startswith(".") for part in inner.parts[:-1])
 
 
 def _unseen_packages(packages: Sequence[str], options: ProgramOptions) -> set[str]:
@@ -79,3 +90,56 @@ def _split(name: str, unseen: bool, options: ProgramOptions) -> InstanceSplit:
     if place < options.valid_share + options.test_share:
         return InstanceSplit.TEST
     return InstanceSplit.TRAIN
+
+
+class SourceFile:
+    """A parsed file; `SyntaxError`, `ValueError` or `tokenize.TokenError` where it is no Python.
+
+    `tree` is its module; `tokens` are kind (of `token`) and text of each token that is not layout;
+    `spans` give, for each node of the tree that has a place, its first token and the one after its
+    last.
+    """
+
+    def __init__(self, text: str) -> None:
+        with warnings.catch_warnings():
+            # Odd escapes in somebody else's file are not our news.
+            warnings.simplefilter("ignore")
+            self.tree = ast.parse(text)
+        self._lines = text.split("\n")
+        self.tokens: list[tuple[int, str]] = []
+        self._starts: list[tuple[int, int]] = []
+        for each in tokenize.generate_tokens(io.StringIO(text).readline):
+            if each.type not in _LAYOUT:
+                self.tokens.append((each.type, each.string))
+                self._starts.append(each.start)
+        self._index = {start: index for index, start in enumerate(self._starts)}
+        self.spans: dict[ast.AST, Span] = {}
+        self._measure(self.tree)
+
+    def name_token(self, node: ast.Name | ast.arg) -> int | None:
+        """Return the token of a name; None inside f-strings, whose parts have no sure place."""
+        index = self._index.get(self._place(node.lineno, node.col_offset))
+        text = node.id if isinstance(node, ast.Name) else node.arg
+        return index if index is not None and self.tokens[index][1] == text else None
+
+    def _place(self, line: int, offset: int) -> tuple[int, int]:
+        """Return the place of a byte offset of the tree, in characters as tokens count."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        return line, offset if text.isascii() else len(text.encode()[:offset].decode("utf-8"))
+
+    def _measure(self, node: Any) -> Span | None:
+        # Parts of f-strings have no sure places; their tokens are those of the whole string.
+        inner = () if isinstance(node, ast.JoinedStr) else ast.iter_child_nodes(node)
+        spans = [span for child in inner if (span := self._measure(child))]
+        if hasattr(node, "lineno"):
+            start = self._place(node.lineno, node.col_offset)
+            stop = self._place(node.end_lineno, node.end_col_offset)
+            first = bisect.bisect_left(self._starts, start)
+            spans.append((first, bisect.bisect_left(self._starts, stop)))
+        if isinstance(node, ast.Module):
+            spans.append((0, len(self.tokens)))
+        if not spans:
+            return None
+        span = min(low for low, _ in spans), max(high for _, high in spans)
+        self.spans[node] = span
+        return span

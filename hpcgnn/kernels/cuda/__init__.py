@@ -9,18 +9,12 @@ verified, and how.
 
 from hpcgnn.kernels.cuda.attention import (
     attention_backward,
-    attention_forward,
-    attention_scores,
-)
-from hpcgnn.kernels.cuda.attention_state import (
+    attention_backward_rows,
     attention_delta,
     attention_finish,
+    attention_forward,
     attention_merge,
-)
-from hpcgnn.kernels.cuda.attention_v2 import (
-    attention_v2_backward_columns,
-    attention_v2_backward_rows,
-    attention_v2_forward,
+    attention_scores,
 )
 from hpcgnn.kernels.cuda.device import GpuUnavailableError, require_gpu
 from hpcgnn.kernels.cuda.groups import (
@@ -38,14 +32,12 @@ __all__ = [
     "GpuUnavailableError",
     "NeighborGroups",
     "attention_backward",
+    "attention_backward_rows",
     "attention_delta",
     "attention_finish",
     "attention_forward",
     "attention_merge",
     "attention_scores",
-    "attention_v2_backward_columns",
-    "attention_v2_backward_rows",
-    "attention_v2_forward",
     "dropout_rows",
     "gather_rows",
     "neighbor_groups",

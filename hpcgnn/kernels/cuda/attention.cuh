@@ -1,6 +1,6 @@
 /// What the attention kernels share: the block, dropout by name, the state and its merging.
 ///
-/// Same meaning as hpcgnn/kernels/src/attention.h. For edge (i, j) and head h the logit is
+/// Same meaning as hpcgnn/kernels/src/attention/attention.h. For edge (i, j) and head h the logit is
 /// e = L(target[r, h] + source[j, h]) with r = rows[i] and the leaky rectifier L.
 #pragma once
 
@@ -101,5 +101,137 @@ struct RunningSoftmax {
     total = mine * total + theirs * other.total;
   }
 };
+
+/// Columns base + (k * lanes + lane) * V ... of a head; zeros beyond its width.
+template <int V, int K, class Y, class T>
+HPCGNN_DEVICE void read_columns(const Tile& tile, int64 base, int64 width, const Y* from,
+                                T (&to)[K][V]) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int64 column = base + static_cast<int64>(k * tile.lanes + tile.lane) * V;
+    Pack<Y, V> pack = {};
+    if (column < width) pack = load<V>(from + column);
+#pragma unroll
+    for (int v = 0; v < V; ++v) to[k][v] = widen(pack.at[v]);
+  }
+}
+
+/// Calls body(k, v, column) for the columns of this thread that exist.
+template <int V, int K, class Body>
+HPCGNN_DEVICE void for_columns(const Tile& tile, int64 base, int64 width, const Body& body) {
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int64 column = base + static_cast<int64>(k * tile.lanes + tile.lane) * V + v;
+      if (column < width) body(k, v, column);
+    }
+}
+
+/// to += value, by one writer or by several.
+template <class T>
+HPCGNN_DEVICE void gain_at(T* to, T value, bool alone) {
+  if (alone)
+    *to += value;
+  else
+    atomicAdd(to, value);
+}
+
+/// Where the sums of columns base + (k * lanes + lane) * V ... of a head live in registers.
+template <class X, int V, int K>
+struct HeadSums {
+  using T = Accumulator<X>;
+  T sum[K][V];
+
+  /// Calls body(k, column) for the columns of this thread that exist.
+  template <class Body>
+  HPCGNN_DEVICE static void columns(const Tile& tile, int64 base, int64 width, const Body& body) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int64 column = base + static_cast<int64>(k * tile.lanes + tile.lane) * V;
+      if (column < width) body(k, column);
+    }
+  }
+  HPCGNN_DEVICE void begin(const Tile& tile, int64 base, int64 width, const T* from) {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[k][v] = 0;
+    if (from == nullptr) return;
+    columns(tile, base, width, [&](int k, int64 column) {
+      const Pack<T, V> pack = load<V>(from + column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[k][v] = pack.at[v];
+    });
+  }
+  HPCGNN_DEVICE void scale_by(T scale) {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[k][v] *= scale;
+  }
+  HPCGNN_DEVICE void add(const Tile& tile, int64 base, int64 width, T weight, const X* z) {
+    columns(tile, base, width, [&](int k, int64 column) {
+      const Pack<X, V> pack = load<V>(z + column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[k][v] += weight * widen(pack.at[v]);
+    });
+  }
+  HPCGNN_DEVICE void end(const Tile& tile, int64 base, int64 width, T* to) const {
+    columns(tile, base, width, [&](int k, int64 column) { put<T>(sum[k], false, to + column); });
+  }
+};
+
+/// Edges join the states of their rows. `logits` is called with a batch of edges, one a thread, and
+/// returns the thread's logit; -inf where there is none.
+template <class X, int V, int K, class Logits>
+HPCGNN_DEVICE void attend(const AttentionBlock& b, const AttentionState& states,
+                          const AttentionState& pieces, Logits logits) {
+  using T = Accumulator<X>;
+  const Tile tile = make_tile(b.lanes);
+  const int64 pitch = b.num_heads * b.head_width, items = b.groups.num_groups * b.num_heads;
+  for (int64 item = tile.first; item < items; item += tile.count) {
+    const int64 g = item / b.num_heads, head = item % b.num_heads;
+    const int64 row = b.groups.row[g], piece = b.groups.piece[g];
+    const int64 start = b.groups.start[g], stop = b.groups.stop[g];
+    const int64 reached = state_row(b, row);
+    logits.begin(tile, reached, head);
+    const AttentionState& state = piece < 0 ? states : pieces;
+    const int64 at = (piece < 0 ? reached : piece) * b.num_heads + head;
+    T* const top = static_cast<T*>(state.top) + at;
+    T* const total = static_cast<T*>(state.total) + at;
+    T* const out = static_cast<T*>(state.out) + at * b.head_width;
+    RunningSoftmax<T> before{-infinity<T>(), 0};
+    if (piece < 0) before = {*top, *total};
+    RunningSoftmax<T> softmax;
+    // Columns beyond the registers of a tile take another walk over the edges; there is one walk
+    // even where no column is.
+    int64 base = 0;
+    do {
+      softmax = before;
+      HeadSums<X, V, K> sums;
+      sums.begin(tile, base, b.head_width, before.top == -infinity<T>() ? nullptr : out);
+      for (int64 first = start; first < stop; first += tile.lanes) {
+        const bool mine = first + tile.lane < stop;
+        const int64 column = mine ? b.indices[first + tile.lane] : 0;
+        const int count = stop - first < tile.lanes ? static_cast<int>(stop - first) : tile.lanes;
+        T logit = logits(tile, column, count);
+        if (!mine || dropped(b, b.edges, row, column, 0)) logit = -infinity<T>();
+        T scale;
+        T weight = softmax.join(tile, logit, scale);
+        if (mine) weight *= kept_share<T>(b, row, column, head);
+        sums.scale_by(scale);
+#pragma unroll 4
+        for (int k = 0; k < count; ++k) {
+          const X* const z = static_cast<const X*>(b.z) + shuffle(tile, column, k) * pitch;
+          sums.add(tile, base, b.head_width, shuffle(tile, weight, k), z + head * b.head_width);
+        }
+      }
+      sums.end(tile, base, b.head_width, out);
+      base += static_cast<int64>(tile.lanes) * V * K;
+    } while (base < b.head_width);
+    if (tile.lane == 0) *top = softmax.top, *total = softmax.total;
+  }
+}
 
 }  // namespace hpcgnn

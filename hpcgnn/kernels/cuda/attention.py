@@ -1,189 +1,196 @@
-"""Attention with logits of two terms (GAT) on the GPU, without tensors of edges."""
+"""Softmax attention over the edges of sparse blocks on the GPU, and the state of its softmax.
 
-from hpcgnn.kernels.arguments import Half
-from hpcgnn.kernels.cuda.attention_fields import (
-    DeviceEdgeDropout,
-    DeviceWeightDropout,
-    block_fields,
-    check_heads,
-    check_pattern,
-    check_state,
-    element_of,
-    tile_shape,
-)
-from hpcgnn.kernels.cuda.attention_state import head_dots, merge_states
-from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
+Functions and meaning are those of `hpcgnn.kernels.attention`, with operands that hold CuPy arrays;
+masks of both kinds of dropout are the same, bit for bit. Indices and rows are not checked. What
+edges add to a state is the same every time; gradients that several groups of edges add to are
+summed in any order. Everything runs on CuPy's current stream. All functions raise
+`GpuUnavailableError` without CuPy, TypeError for a wrong dtype or an array that is not
+C-contiguous, and ValueError for shapes that do not match, words or probabilities out of range.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array, storage_of
 from hpcgnn.kernels.cuda.groups import ATTENTION_GROUP_SIZE, DeviceGroups
-from hpcgnn.kernels.cuda.launch import Fields, launch, short_name
+from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
+from hpcgnn.kernels.cuda.rows import drop_threshold
+from hpcgnn.kernels.operands import (
+    AdditiveScore,
+    Block,
+    Draw,
+    DynamicScore,
+    EdgeDraw,
+    Gradients,
+    Score,
+    SoftmaxGradient,
+    SoftmaxState,
+    check_words,
+)
 
-__all__ = ["attention_backward", "attention_forward", "attention_scores"]
-
+_VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1), "float16": (8, 1)}
+# Edges whose logits a tile takes at once, however narrow a head is.
+_LEAST_LANES = 4
+_WARP = 32
+# Elements of a vector, at most: a thread holds columns of up to six rows of dynamic scores, and
+# fewer elements of each leave it registers.
+_WIDEST = {"additive": 8, "dynamic": 4}
+# Tiles that share the edges of a head in the walk by rows, at least where there are as many groups:
+# each adds to the same gradient of the vector once.
+_TILES = 4096
 # Rows of z that a thread sums for the gradient of the weights before it adds them atomically.
 _CHUNK_ROWS = 64
+# What the sources of the kernels of a score are called.
+_NAMES = {"additive": "attention", "dynamic": "attention_v2"}
+_NO_DRAW = EdgeDraw(0, 0.0, 0, 0.0)
+
+
+class _Shape(NamedTuple):
+    """Sizes of a checked call; `element` is the type of the values."""
+
+    element: str
+    num_targets: int
+    heads: int
+    width: int
 
 
 def attention_scores(
-    z: DeviceArray, weights: DeviceArray, source: DeviceArray, *, half: Half | None = None
+    values: DeviceArray,
+    weights: DeviceArray,
+    source: DeviceArray,
+    *,
+    half: WireFormat | None = None,
 ) -> None:
-    """Write ``source[j, h] = <z[j, h, :], weights[h, :]>``.
-
-    Arguments and meaning are those of `hpcgnn.kernels.attention_scores`, with CuPy arrays. Runs on
-    CuPy's current stream.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
-    """
-    element = element_of(z, half)
+    """Write ``source[j, h] = <values[j, h, :], weights[h, :]>``."""
+    element = _element_of(values, half)
     heads, width = weights.shape
-    check_heads(z, (heads, width), weights=weights)
-    check_heads(z, (z.shape[0], heads), source=source)
-    _check_width(z, heads, width)
-    head_dots(z, weights, None, source, element, by_row=False)
+    _check_heads(values, (heads, width), weights=weights)
+    _check_heads(values, (values.shape[0], heads), source=source)
+    _check_width(values, heads, width)
+    _head_dots(values, weights, None, source, element)
 
 
 def attention_forward(
-    indptr: DeviceArray,
-    indices: DeviceArray,
-    z: DeviceArray,
-    source: DeviceArray,
-    target: DeviceArray,
-    top: DeviceArray,
-    total: DeviceArray,
-    out: DeviceArray,
-    *,
-    slope: float,
-    rows: DeviceArray | None = None,
-    dropout: DeviceWeightDropout | None = None,
-    edge_dropout: DeviceEdgeDropout | None = None,
-    half: Half | None = None,
-    groups: DeviceGroups | None = None,
+    block: Block, score: Score, state: SoftmaxState, draw: Draw | None = None
 ) -> None:
-    """Add the edges of a block to the softmax state of its rows.
-
-    Arguments and meaning are those of `hpcgnn.kernels.attention_forward`, with CuPy arrays, and so
-    are the masks of both kinds of dropout, bit for bit. Indices and `rows` are not checked. Runs on
-    CuPy's current stream; the result is the same every time.
-
-    Parameters
-    ----------
-    groups
-        Of `indptr`; None makes them anew, which waits for a copy of `indptr`.
-
-    Raises
-    ------
-    GpuUnavailableError
-        CuPy is not installed.
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, words or probabilities out of range.
-    """
-    element = element_of(z, half)
-    check_pattern(indptr, indices, z, rows)
-    num_targets, heads, width = check_state(out, top, total)
-    check_heads(z, (z.shape[0], heads), source=source)
-    check_heads(z, (num_targets, heads), target=target, top=top)
-    _check_width(z, heads, width)
-    groups = DeviceGroups.of(indptr, ATTENTION_GROUP_SIZE) if groups is None else groups
-    cupy, count = load_cupy(), groups.host.num_pieces
-    pieces = [cupy.empty((count, columns), out.dtype) for columns in (heads, heads, heads * width)]
-    vector, vectors, lanes = tile_shape(element, width, z, out, pieces[2])
-    block = block_fields(
-        indptr, indices, z, source, target, rows, dropout, edge_dropout, slope, groups, lanes, heads
+    """Add the edges of a block to the softmax state of its rows."""
+    element = _element_of(score.values, score.half)
+    _check_pattern(block, score)
+    num_targets, heads, width = _check_state(state)
+    shape = _Shape(element, num_targets, heads, width)
+    _check_score(score, shape)
+    _check_heads(score.values, (num_targets, heads), top=state.top)
+    groups = _groups_of(block)
+    cupy, count, dtype = load_cupy(), groups.host.num_pieces, state.out.dtype
+    # Rows of several groups: each makes a state of its own, and they merge in order.
+    pieces = SoftmaxState(
+        *(cupy.empty((count, columns), dtype) for columns in (heads, heads, heads * width))
     )
+    vectors = () if score.kind == "additive" else tuple(score.terms.values())
+    tile = _tile(score, shape, state.out, pieces.out, *vectors)
     fields: Fields = {
-        "block": block,
-        "state": {"top": pointer(top), "total": pointer(total), "out": pointer(out)},
-        "pieces": dict(zip(("top", "total", "out"), map(pointer, pieces), strict=True)),
+        "block": _block_fields(block, score, shape, draw, groups, tile),
+        "state": _state_fields(state),
+        "pieces": _state_fields(pieces),
     }
-    kernel = f"attention_forward_{short_name(element)}_v{vector}_k{vectors}"
-    launch("attention_forward", kernel, fields, items=groups.host.row.size * heads, lanes=lanes)
-    other = (pieces[0], pieces[1], pieces[2])
+    _launch(f"{_NAMES[score.kind]}_forward", fields, shape, tile, groups.host.row.size)
     places = groups.split_starts, groups.split_rows
-    merge_states((top, total, out), other, rows, groups.host.split_rows.size, places)
+    _merge_states(state, pieces, block.rows, groups.host.split_rows.size, places)
 
 
 def attention_backward(
-    indptr: DeviceArray,
-    indices: DeviceArray,
-    z: DeviceArray,
-    source: DeviceArray,
-    target: DeviceArray,
-    lse: DeviceArray,
-    grad: DeviceArray,
-    delta: DeviceArray,
-    dz: DeviceArray,
-    dsource: DeviceArray,
-    dtarget: DeviceArray,
-    *,
-    slope: float,
-    rows: DeviceArray | None = None,
-    weights: DeviceArray | None = None,
-    dweights: DeviceArray | None = None,
-    dropout: DeviceWeightDropout | None = None,
-    edge_dropout: DeviceEdgeDropout | None = None,
-    half: Half | None = None,
-    groups: DeviceGroups | None = None,
+    transposed: Block,
+    score: Score,
+    saved: SoftmaxGradient,
+    gradients: Gradients,
+    draw: Draw | None = None,
 ) -> None:
-    """Add the gradients of z, source and target that flow through the edges of a block.
+    """Add the gradients that a walk over the columns of a block gives."""
+    values, indptr = score.values, transposed.indptr
+    shape = _check_backward(transposed, score, saved)
+    if indptr.size != values.shape[0] + 1:
+        raise ValueError(f"the transpose has {indptr.size - 1} rows, and z {values.shape[0]}")
+    _check_heads(values, values.shape, dz=gradients.values)
+    if isinstance(score, AdditiveScore):
+        _additive_backward(transposed, score, saved, gradients, draw, shape)
+    else:
+        into = gradients.values, None
+        _dynamic_backward("columns", transposed, score, saved, into, draw)
 
-    Arguments and meaning are those of `hpcgnn.kernels.attention_backward`, with CuPy arrays: the
-    pattern is the transpose, whose indices are not checked here. Gradients of target, and of
-    columns of more than one group, are summed in any order. Runs on CuPy's current stream.
 
-    Parameters
-    ----------
-    groups
-        Of `indptr`; None makes them anew, which waits for a copy of `indptr`.
+def attention_backward_rows(
+    block: Block,
+    score: DynamicScore,
+    saved: SoftmaxGradient,
+    gradients: Gradients,
+    draw: Draw | None = None,
+) -> None:
+    """Add the gradients of target and vector, which a walk over the rows of a block gives."""
+    _check_heads(score.values, score.target.shape, dtarget=gradients.targets)
+    _check_heads(score.values, score.vector.shape, dvector=gradients.weights)
+    into = gradients.targets, gradients.weights
+    _dynamic_backward("rows", block, score, saved, into, draw)
 
-    Raises
-    ------
-    GpuUnavailableError
-        CuPy is not installed.
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, words or probabilities out of range, weights without dweights.
-    """
-    element = element_of(z, half)
-    check_pattern(indptr, indices, z, rows)
-    num_targets, heads = target.shape
-    num_columns, width = z.shape[0], z.shape[1] // heads if heads > 0 else 0
-    _check_width(z, heads, width)
-    if indptr.size != num_columns + 1:
-        raise ValueError(f"the transpose has {indptr.size - 1} rows, and z {num_columns}")
-    check_heads(z, (num_targets, heads), target=target, lse=lse, delta=delta, dtarget=dtarget)
-    check_heads(z, (num_targets, heads * width), grad=grad)
-    check_heads(z, (num_columns, heads), source=source, dsource=dsource)
-    check_heads(z, (num_columns, heads * width), dz=dz)
-    if (weights is None) != (dweights is None):
+
+def _additive_backward(
+    transposed: Block,
+    score: AdditiveScore,
+    saved: SoftmaxGradient,
+    gradients: Gradients,
+    draw: Draw | None,
+    shape: _Shape,
+) -> None:
+    values, weights = score.values, score.weights
+    dsource: DeviceArray = gradients.source
+    _check_heads(values, score.target.shape, dtarget=gradients.targets)
+    _check_heads(values, score.source.shape, dsource=dsource)
+    if (weights is None) != (gradients.weights is None):
         raise ValueError("weights and dweights go together")
-    groups = DeviceGroups.of(indptr, ATTENTION_GROUP_SIZE) if groups is None else groups
+    groups = _groups_of(transposed)
+    # What arrives here goes on to the weights, and must be told apart from what was there.
     gain = dsource if weights is None else load_cupy().zeros(dsource.shape, dsource.dtype)
-    vector, vectors, lanes = tile_shape(element, width, z, grad, dz, weights)
-    block = block_fields(
-        indptr, indices, z, source, target, rows, dropout, edge_dropout, slope, groups, lanes, heads
-    )
+    tile = _tile(score, shape, saved.grad, gradients.values, weights)
     fields: Fields = {
-        "block": block,
-        "lse": pointer(lse),
-        "grad": pointer(grad),
-        "delta": pointer(delta),
+        "block": _block_fields(transposed, score, shape, draw, groups, tile),
+        **_saved_fields(saved),
         "weights": pointer(weights),
-        "dz": pointer(dz),
+        "dz": pointer(gradients.values),
         "dsource": pointer(gain),
-        "dtarget": pointer(dtarget),
+        "dtarget": pointer(gradients.targets),
     }
-    kernel = f"attention_backward_{short_name(element)}_v{vector}_k{vectors}"
-    launch("attention_backward", kernel, fields, items=groups.host.row.size * heads, lanes=lanes)
+    _launch("attention_backward", fields, shape, tile, groups.host.row.size)
     if weights is not None:
-        check_heads(z, (heads, width), weights=weights, dweights=dweights)
+        both = {"weights": weights, "dweights": gradients.weights}
+        _check_heads(values, (shape.heads, shape.width), **both)
         dsource += gain
-        _add_weight_gradient(z, gain, dweights, element)
+        _add_weight_gradient(values, gain, gradients.weights, shape.element)
+
+
+def _dynamic_backward(
+    walk: str,
+    block: Block,
+    score: Score,
+    saved: SoftmaxGradient,
+    gradients: tuple[DeviceArray, DeviceArray | None],
+    draw: Draw | None,
+) -> None:
+    """Run one walk of the backward pass, by rows or by columns."""
+    shape = _check_backward(block, score, saved)
+    groups = _groups_of(block)
+    tile = _tile(score, shape, *score.terms.values(), saved.grad, *gradients)
+    num_groups = groups.host.row.size
+    chunk = max(1, num_groups // _TILES) if walk == "rows" else 1
+    fields: Fields = {
+        "block": _block_fields(block, score, shape, draw, groups, tile),
+        **_saved_fields(saved),
+        "gradient": pointer(gradients[0]),
+        "dvector": pointer(gradients[1]),
+        "chunk": chunk,
+    }
+    items = -(-num_groups // chunk)
+    _launch("attention_v2_backward", fields, shape, tile, items, f"attention_v2_{walk}")
 
 
 def _add_weight_gradient(
@@ -201,10 +208,282 @@ def _add_weight_gradient(
         "chunk": _CHUNK_ROWS,
     }
     items = -(-z.shape[0] // _CHUNK_ROWS) * heads * width
-    kernel = f"weight_gradient_{short_name(element)}"
-    launch("attention_state", kernel, fields, items=items, lanes=1)
+    launch(
+        "attention_state", f"weight_gradient_{short_name(element)}", fields, items=items, lanes=1
+    )
+
+
+def attention_merge(rows: DeviceArray | None, other: SoftmaxState, state: SoftmaxState) -> None:
+    """Merge the state of other edges of the same rows: exact, in any order."""
+    num_rows, heads, width = _check_state(state)
+    count, out = other.top.shape[0], state.out
+    _check_heads(out, (count, heads), other_top=other.top, other_total=other.total)
+    _check_heads(out, (count, heads * width), other_out=other.out)
+    if rows is not None:
+        require_array("rows", rows, 1, ("int32",))
+    if count != (num_rows if rows is None else rows.size):
+        raise ValueError(f"{count} rows of the other state do not match the rows that they join")
+    _merge_states(state, other, rows, count, (None, None))
+
+
+def attention_finish(
+    state: SoftmaxState, *, into: DeviceArray | None = None, bias: DeviceArray | None = None
+) -> None:
+    """Turn a state into the result, ``out / total + bias``; `top` becomes ``log(sum(exp(e)))``."""
+    num_rows, heads, width = _check_state(state)
+    out = state.out
+    into = out if into is None else into
+    if into.dtype != out.dtype or (into.size > 0 and into.strides[1] != into.itemsize):
+        raise TypeError(f"into must be {out.dtype} with contiguous rows")
+    if into.shape != out.shape:
+        raise ValueError(f"into must have the shape {out.shape}, not {into.shape}")
+    _check_bias(bias, out)
+    lanes = tile_lanes(width)
+    fields: Fields = {
+        "state": _state_fields(state),
+        "into": pointer(into),
+        "bias": pointer(bias),
+        "num_rows": num_rows,
+        "num_heads": heads,
+        "head_width": width,
+        "pitch": into.strides[0] // into.itemsize,
+        "lanes": np.int32(lanes),
+    }
+    kernel = f"attention_finish_{short_name(out.dtype.name)}"
+    launch("attention_state", kernel, fields, items=num_rows * heads, lanes=lanes)
+
+
+def attention_delta(
+    grad: DeviceArray,
+    out: DeviceArray,
+    delta: DeviceArray,
+    *,
+    bias: DeviceArray | None = None,
+    copy: DeviceArray | None = None,
+) -> None:
+    """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``; columns of wider arrays are copied."""
+    grad, out = (load_cupy().ascontiguousarray(each) for each in (grad, out))
+    if copy is not None:
+        _check_heads(out, out.shape, copy=copy)
+        copy[...] = grad
+    require_array("delta", delta, 2, (out.dtype.name,))
+    require_array("out", out, 2, ("float32", "float64"))
+    _check_heads(out, out.shape, grad=grad)
+    _check_bias(bias, out)
+    heads = delta.shape[1]
+    if delta.shape[0] != out.shape[0] or (heads > 0 and out.shape[1] % heads != 0):
+        raise ValueError(f"delta has the shape {delta.shape} beside an out of {out.shape}")
+    _head_dots(grad, out, bias, delta, out.dtype.name)
+
+
+def _merge_states(
+    state: SoftmaxState,
+    other: SoftmaxState,
+    rows: DeviceArray | None,
+    count: int,
+    places: tuple[DeviceArray | None, DeviceArray | None],
+) -> None:
+    """Merge `count` items of `other`, each one row or, by `places`, several in order.
+
+    Parameters
+    ----------
+    places
+        ``(count + 1,)`` int64 first row of each item, and ``(count,)`` int32 row of the block.
+    """
+    heads = int(state.top.shape[1])
+    width = int(state.out.shape[1]) // heads if heads > 0 else 0
+    lanes = tile_lanes(width)
+    fields: Fields = {
+        "state": _state_fields(state),
+        "other": _state_fields(other),
+        "starts": pointer(places[0]),
+        "block_rows": pointer(places[1]),
+        "rows": pointer(rows),
+        "num_items": count,
+        "num_heads": heads,
+        "head_width": width,
+        "lanes": np.int32(lanes),
+    }
+    kernel = f"attention_merge_{short_name(state.top.dtype.name)}"
+    launch("attention_state", kernel, fields, items=count * heads, lanes=lanes)
+
+
+def _head_dots(
+    x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, out: DeviceArray, element: str
+) -> None:
+    """Write ``out[i, h] = <x[i, h, :], y[i, h, :] - bias[h, :]>``, of checked arrays.
+
+    `y` has the shape of `x`, or is ``(H, D)``, the same for all rows.
+    """
+    num_rows, heads = out.shape
+    width = x.shape[1] // heads if heads > 0 else 0
+    lanes = tile_lanes(width)
+    fields: Fields = {
+        "x": pointer(x),
+        "y": pointer(y),
+        "bias": pointer(bias),
+        "out": pointer(out),
+        "num_rows": num_rows,
+        "num_heads": heads,
+        "head_width": width,
+        "y_rows": np.int32(y.shape == x.shape),
+        "lanes": np.int32(lanes),
+    }
+    kernel = f"head_dots_{short_name(element)}"
+    launch("attention_state", kernel, fields, items=num_rows * heads, lanes=lanes)
+
+
+def _launch(
+    source: str,
+    fields: Fields,
+    shape: _Shape,
+    tile: tuple[int, int, int],
+    items: int,
+    kernel: str | None = None,
+) -> None:
+    """Run the version of a kernel for a tile, `items` for each head."""
+    vector, vectors, lanes = tile
+    name = f"{kernel or source}_{short_name(shape.element)}_v{vector}_k{vectors}"
+    launch(source, name, fields, items=items * shape.heads, lanes=lanes)
+
+
+def _tile(score: Score, shape: _Shape, *arrays: DeviceArray | None) -> tuple[int, int, int]:
+    """Return elements of a vector, vectors of a thread, and threads of a tile for one head.
+
+    `arrays` are read and written by vectors, beside the values.
+    """
+    options = tuple(min(count, _WIDEST[score.kind]) for count in _VECTORS[shape.element])
+    vector = vector_width(options, shape.width, score.values, *arrays)
+    vectors = -(-shape.width // vector)
+    return vector, 1 if vectors <= _WARP else 2, tile_lanes(vectors, _LEAST_LANES)
+
+
+def _groups_of(block: Block) -> DeviceGroups:
+    if block.groups is None:
+        return DeviceGroups.of(block.indptr, ATTENTION_GROUP_SIZE)
+    groups: DeviceGroups = block.groups
+    return groups
+
+
+def _block_fields(
+    block: Block,
+    score: Score,
+    shape: _Shape,
+    draw: Draw | None,
+    groups: DeviceGroups,
+    tile: tuple[int, int, int],
+) -> Fields:
+    """Return the fields of the kernels' ``AttentionBlock``."""
+    edges = _NO_DRAW if draw is None else draw.edges
+    row_ids, column_ids = (None, None) if draw is None else (draw.row_ids, draw.column_ids)
+    if draw is not None:
+        check_words(draw)
+        require_array("row_ids", row_ids, 1, ("int64",))
+        require_array("column_ids", column_ids, 1, ("int64",))
+    p = edges.weight_p
+    source = score.source if isinstance(score, AdditiveScore) else score.terms["vector"]
+    return {
+        "groups": groups.arguments(),
+        "indptr": pointer(block.indptr),
+        "indices": pointer(block.indices),
+        "rows": pointer(block.rows),
+        "row_ids": pointer(row_ids),
+        "column_ids": pointer(column_ids),
+        "z": pointer(score.values),
+        "source": pointer(source),
+        "target": pointer(score.target),
+        "edges": {"key": edges.edge_word, "threshold": drop_threshold(edges.edge_p)},
+        "weights": {"key": edges.weight_word, "threshold": drop_threshold(p)},
+        "scale": 1.0 / (1.0 - p) if p < 1 else 0.0,
+        "slope": float(score.slope),
+        "num_heads": shape.heads,
+        "head_width": shape.width,
+        "lanes": np.int32(tile[2]),
+    }
+
+
+def _state_fields(state: SoftmaxState) -> Fields:
+    return {"top": pointer(state.top), "total": pointer(state.total), "out": pointer(state.out)}
+
+
+def _saved_fields(saved: SoftmaxGradient) -> Fields:
+    return {"lse": pointer(saved.lse), "grad": pointer(saved.grad), "delta": pointer(saved.delta)}
+
+
+def _element_of(z: DeviceArray, half: WireFormat | None) -> str:
+    found = storage_of(z, half)
+    if found not in _VECTORS:
+        raise TypeError(f"attention takes floats of 16, 32 or 64 bits, not {found}")
+    return found
+
+
+def _check_pattern(block: Block, score: Score) -> None:
+    require_array("indptr", block.indptr, 1, ("int64",))
+    require_array("indices", block.indices, 1, ("int32",))
+    require_array("z", score.values, 2, ("float32", "float64", "uint16"))
+    if block.rows is not None:
+        require_array("rows", block.rows, 1, ("int32",))
+
+
+def _check_score(score: Score, shape: _Shape) -> None:
+    """Raise unless the operands of a score fit their values."""
+    values, (_, num_targets, heads, width) = score.values, shape
+    _check_width(values, heads, width)
+    if isinstance(score, AdditiveScore):
+        _check_heads(values, (values.shape[0], heads), source=score.source)
+        _check_heads(values, (num_targets, heads), target=score.target)
+    else:
+        _check_heads(values, (num_targets, heads * width), target=score.target)
+        _check_heads(values, (heads, width), vector=score.terms["vector"])
+
+
+def _check_backward(block: Block, score: Score, saved: SoftmaxGradient) -> _Shape:
+    """Raise unless what both walks read fits together; return its sizes."""
+    element, values = _element_of(score.values, score.half), score.values
+    _check_pattern(block, score)
+    if isinstance(score, DynamicScore):
+        heads, width = score.vector.shape
+    else:
+        heads = score.target.shape[1]
+        width = values.shape[1] // heads if heads > 0 else 0
+    shape = _Shape(element, score.target.shape[0], heads, width)
+    _check_score(score, shape)
+    _check_heads(values, (shape.num_targets, heads), lse=saved.lse, delta=saved.delta)
+    _check_heads(values, (shape.num_targets, heads * width), grad=saved.grad)
+    return shape
+
+
+def _check_heads(like: DeviceArray, shape: tuple[int, ...], **arrays: DeviceArray) -> None:
+    """Raise unless `arrays` are matrices of `shape`, float64 when `like` is, else float32."""
+    dtypes = ("float64",) if like.dtype == np.float64 else ("float32",)
+    for name, array in arrays.items():
+        require_array(name, array, 2, dtypes)
+        if array.shape != shape:
+            raise ValueError(f"{name} must have the shape {shape}, not {array.shape}")
 
 
 def _check_width(z: DeviceArray, heads: int, width: int) -> None:
     if z.shape[1] != heads * width:
         raise ValueError(f"z has {z.shape[1]} columns, not {heads} heads of {width}")
+
+
+def _check_state(state: SoftmaxState) -> tuple[int, int, int]:
+    """Raise unless the arrays are a state; return its rows, heads and width of a head."""
+    top, out = state.top, state.out
+    require_array("out", out, 2, ("float32", "float64"))
+    require_array("top", top, 2, ("float32", "float64"))
+    num_rows, heads = top.shape
+    _check_heads(out, (num_rows, heads), top=top, total=state.total)
+    if out.shape[0] != num_rows or (heads == 0 and out.shape[1] != 0):
+        raise ValueError(f"out has the shape {out.shape} beside a top of {top.shape}")
+    if heads > 0 and out.shape[1] % heads != 0:
+        raise ValueError(f"{out.shape[1]} columns of out do not divide into {heads} heads")
+    return num_rows, heads, out.shape[1] // heads if heads > 0 else 0
+
+
+def _check_bias(bias: DeviceArray | None, out: DeviceArray) -> None:
+    if bias is None:
+        return
+    require_array("bias", bias, 1, (out.dtype.name,))
+    if bias.size != out.shape[1]:
+        raise ValueError(f"bias must have {out.shape[1]} elements, not {bias.size}")

@@ -4,7 +4,7 @@
 /// z[j] in registers. Its threads hold an edge each, for alpha and the gradient of the logit, and
 /// in between columns of grad: a row of grad is read once for both <grad, z> and the gradient of z.
 /// Gradients of target, and of columns of several groups, are added atomically.
-#include "attention_columns.cuh"
+#include "attention.cuh"
 
 namespace hpcgnn {
 

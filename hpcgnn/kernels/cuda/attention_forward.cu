@@ -4,7 +4,7 @@
 /// and their maximum; then columns of z, which they sum, an edge after the other. A group alone on
 /// its row updates the state; pieces of a split row leave states of their own, which
 /// `attention_merge` joins in order: the result is the same every time.
-#include "attention_columns.cuh"
+#include "attention.cuh"
 
 namespace hpcgnn {
 

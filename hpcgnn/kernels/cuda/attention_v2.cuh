@@ -1,7 +1,7 @@
 /// What the kernels of GATv2 share: logits <vector, L(target + z)> of a head over a tile.
 #pragma once
 
-#include "attention_columns.cuh"
+#include "attention.cuh"
 
 namespace hpcgnn {
 

@@ -5,17 +5,7 @@ import platform
 from typing import Any, TypeAlias
 
 from hpcgnn.errors import InputError
-
-__all__ = [
-    "DeviceArray",
-    "GpuUnavailableError",
-    "card_id",
-    "load_cupy",
-    "pointer",
-    "require_array",
-    "require_gpu",
-    "use_device",
-]
+from hpcgnn.kernels.arguments import WireFormat
 
 # A cupy.ndarray: CuPy is no dependency, so that its types cannot be named.
 DeviceArray: TypeAlias = Any
@@ -88,6 +78,22 @@ def pointer(array: DeviceArray | None) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
+def storage_of(array: DeviceArray, half: WireFormat | None) -> str:
+    """Return the name of the elements' type: what `half` says where `array` is uint16.
+
+    Raises
+    ------
+    TypeError
+        An array is uint16 and `half` does not say what its bits mean.
+    """
+    name = str(array.dtype)
+    if name != "uint16":
+        return name
+    if half not in ("bfloat16", "float16"):
+        raise TypeError(f"uint16 operands need half='bfloat16' or half='float16', not {half!r}")
+    return half
+
+
 def require_array(name: str, array: object, ndim: int, dtypes: tuple[str, ...]) -> None:
     """Raise unless `array` is a C-contiguous CuPy array of one of `dtypes`.
 
@@ -107,3 +113,18 @@ def require_array(name: str, array: object, ndim: int, dtypes: tuple[str, ...]) 
         raise ValueError(f"{name} must have {ndim} dimensions, not {found.ndim}")
     if not found.flags.c_contiguous:
         raise TypeError(f"{name} must be C-contiguous; pass cupy.ascontiguousarray({name})")
+
+
+class EventClock:
+    """A `hpcgnn.trace.DeviceClock`: marks CuPy's current stream with CUDA events."""
+
+    def mark(self) -> Any:
+        """Return an event behind the work that was issued so far."""
+        event = load_cupy().cuda.Event()
+        event.record()
+        return event
+
+    def ns_between(self, start: Any, end: Any) -> int:
+        """Return the nanoseconds from one event to a later one, when that has come."""
+        end.synchronize()
+        return round(float(load_cupy().cuda.get_elapsed_time(start, end)) * 1e6)

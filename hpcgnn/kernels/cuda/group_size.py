@@ -16,16 +16,6 @@ import numpy as np
 from hpcgnn.errors import InputError
 from hpcgnn.typing import LocalIndices, Offsets
 
-__all__ = [
-    "PAPER_RULE",
-    "TIGR_SIZE",
-    "FixedSize",
-    "GroupRule",
-    "GroupSizeRule",
-    "dimension_rule",
-    "fit_rule",
-]
-
 # What Tigr chooses for all graphs.
 TIGR_SIZE = 10
 # Multiply-adds that GNNAdvisor gives to one thread.

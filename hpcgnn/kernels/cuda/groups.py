@@ -9,8 +9,6 @@ from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
-__all__ = ["ATTENTION_GROUP_SIZE", "DeviceGroups", "NeighborGroups", "neighbor_groups"]
-
 # A piece of a split row leaves a whole state behind, so that pieces are long; hubs still spread.
 ATTENTION_GROUP_SIZE = 256
 

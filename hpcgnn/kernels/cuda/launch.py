@@ -9,16 +9,6 @@ import numpy as np
 
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 
-__all__ = [
-    "COMPILE_OPTIONS",
-    "Fields",
-    "launch",
-    "short_name",
-    "source_text",
-    "tile_lanes",
-    "vector_width",
-]
-
 COMPILE_OPTIONS = ("--std=c++17",)
 # Names and values of a kernel's struct; a struct inside it is a mapping.
 Fields: TypeAlias = dict[str, Any]

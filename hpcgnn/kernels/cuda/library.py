@@ -5,8 +5,6 @@ from typing import Any
 
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 
-__all__ = ["CusparseMatrix"]
-
 
 class CusparseMatrix:
     """A CSR matrix that cuSPARSE multiplies.

@@ -6,8 +6,6 @@ from typing import Any
 
 from hpcgnn.kernels.cuda.device import DeviceArray, GpuUnavailableError, load_cupy, pointer
 
-__all__ = ["NcclRanks", "new_nccl_id"]
-
 Messages = Sequence[tuple[int, DeviceArray]]
 """A rank, and the C-contiguous array that goes to it or comes from it."""
 

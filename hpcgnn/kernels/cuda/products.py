@@ -2,13 +2,10 @@
 
 import numpy as np
 
-from hpcgnn.kernels.arguments import DENSE, Half
-from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array
-from hpcgnn.kernels.cuda.elements import storage_of
+from hpcgnn.kernels.arguments import DENSE, WireFormat
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array, storage_of
 from hpcgnn.kernels.cuda.groups import DeviceGroups
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
-
-__all__ = ["spmm"]
 
 _PAIRS = {
     ("float32", "float32"): (4, 1),
@@ -31,7 +28,7 @@ def spmm(
     rows: DeviceArray | None = None,
     accumulate: bool = False,
     mean: bool = False,
-    half: Half | None = None,
+    half: WireFormat | None = None,
     groups: DeviceGroups | None = None,
 ) -> None:
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.

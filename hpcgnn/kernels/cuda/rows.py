@@ -4,12 +4,9 @@ import math
 
 import numpy as np
 
-from hpcgnn.kernels.arguments import DENSE, Half
-from hpcgnn.kernels.cuda.device import DeviceArray, pointer, require_array
-from hpcgnn.kernels.cuda.elements import storage_of
+from hpcgnn.kernels.arguments import DENSE, WireFormat
+from hpcgnn.kernels.cuda.device import DeviceArray, pointer, require_array, storage_of
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
-
-__all__ = ["drop_threshold", "dropout_rows", "gather_rows", "scatter_add_rows"]
 
 _COPIES = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1)}
 _CONVERSIONS = {
@@ -27,19 +24,12 @@ _SUMS = {
 
 
 def gather_rows(
-    x: DeviceArray, rows: DeviceArray | None, out: DeviceArray, *, half: Half | None = None
+    x: DeviceArray, rows: DeviceArray | None, out: DeviceArray, *, half: WireFormat | None = None
 ) -> None:
     """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
 
     Arguments and meaning are those of `hpcgnn.kernels.gather_rows`, with CuPy arrays; `rows` is not
     checked. Runs on CuPy's current stream.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype or pair of dtypes, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
     """
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, DENSE)
@@ -56,19 +46,12 @@ def gather_rows(
 
 
 def scatter_add_rows(
-    src: DeviceArray, rows: DeviceArray, out: DeviceArray, *, half: Half | None = None
+    src: DeviceArray, rows: DeviceArray, out: DeviceArray, *, half: WireFormat | None = None
 ) -> None:
     """Add rows: ``out[rows[i]] += src[i]``, in any order where rows repeat.
 
     Arguments and meaning are those of `hpcgnn.kernels.scatter_add_rows`, with CuPy arrays, but
     `out` must not have 16 bits, and `rows` is not checked. Runs on CuPy's current stream.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype or pair of dtypes, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
     """
     require_array("src", src, 2, DENSE)
     require_array("out", out, 2, DENSE)

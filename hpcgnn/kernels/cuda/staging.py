@@ -9,8 +9,6 @@ from numpy.typing import DTypeLike
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.typing import Array
 
-__all__ = ["Download", "Upload", "Uploads", "empty_pinned"]
-
 
 def empty_pinned(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return a host array that the device copies to and from while the host does other things."""

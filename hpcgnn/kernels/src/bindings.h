@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "pattern.h"
+#include "pattern/pattern.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
@@ -74,8 +74,7 @@ inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, st
 }
 
 void bind_attention(nb::module_& m);
-void bind_attention_shared(nb::module_& m);
-void bind_attention_v2(nb::module_& m);
+void bind_cover(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sparse(nb::module_& m);

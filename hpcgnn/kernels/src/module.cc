@@ -2,8 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
-#include "cover_bindings.h"
-#include "isa.h"
+#include "simd/isa.h"
 
 NB_MODULE(_kernels, m) {
   m.def("available_isas", &hpcgnn::kernels::available_isas);
@@ -12,6 +11,4 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_rows(m);
   hpcgnn::kernels::bind_cover(m);
   hpcgnn::kernels::bind_attention(m);
-  hpcgnn::kernels::bind_attention_shared(m);
-  hpcgnn::kernels::bind_attention_v2(m);
 }

@@ -6,11 +6,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "attention.h"
-#include "exponential.h"
-#include "simd_portable.h"
+#include "attention/attention.h"
+#include "pattern/pattern.h"
+#include "simd/exponential.h"
+#include "simd/portable.h"
 #include "testing.h"
-#include "transpose.h"
 
 namespace hpcgnn::kernels::testing {
 namespace {
@@ -131,7 +131,7 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
                        .rows = nullptr,
                        .row_ids = nullptr,
                        .column_ids = nullptr,
-                       .z = l.z.data(),
+                       .values = l.z.data(),
                        .source = l.source.data(),
                        .target = l.target.data(),
                        .num_rows = a.num_rows(),
@@ -148,7 +148,7 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
                        .isa = isa};
   const AttentionState state{r.lse.data(), total.data(), r.out.data()};
   const StateShape shape{a.num_rows(), l.heads, l.width};
-  attention_forward(block, state);
+  additive_forward(block, state);
   const std::int64_t pitch = shape.num_heads * shape.head_width;
   finish_states<T>(state, shape, {r.out.data(), pitch}, nullptr, threads);
   inner_products_of_heads<T>({l.grad.data(), pitch}, {r.out.data(), pitch}, nullptr, shape,
@@ -156,14 +156,14 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
   const Csr transpose = transposed(a);
   block.indptr = transpose.indptr.data();
   block.indices = transpose.indices.data();
-  attention_backward(block, {.lse = r.lse.data(),
-                             .grad = l.grad.data(),
-                             .delta = delta.data(),
-                             .dz = r.dz.data(),
-                             .dsource = r.dsource.data(),
-                             .dtarget = r.dtarget.data(),
-                             .weights = nullptr,
-                             .dweights = nullptr});
+  additive_backward(block, {.lse = r.lse.data(),
+                            .grad = l.grad.data(),
+                            .delta = delta.data(),
+                            .dz = r.dz.data(),
+                            .dsource = r.dsource.data(),
+                            .dtarget = r.dtarget.data(),
+                            .weights = nullptr,
+                            .dweights = nullptr});
   return r;
 }
 

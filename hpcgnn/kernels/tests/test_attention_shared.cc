@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "attention_shared.h"
+#include "attention/shared.h"
 #include "testing.h"
 
 namespace hpcgnn::kernels::testing {
@@ -25,7 +25,7 @@ AttentionBlock block_of(const Csr& a, std::int64_t heads, std::int64_t width, co
           .rows = nullptr,
           .row_ids = nullptr,
           .column_ids = nullptr,
-          .z = z,
+          .values = z,
           .source = source,
           .target = target,
           .num_rows = a.num_rows(),
@@ -68,8 +68,8 @@ Shared<T> compute(const AttentionBlock& block, const std::vector<T>& grad) {
   r.dsource.resize(size(kSlices * block.num_columns * block.num_heads));
   r.dtarget.resize(size(by_head));
   const SharedMeans means{r.mean.data(), r.lse.data(), block.head_width};
-  attention_shared_forward(block, means, 1);
-  attention_shared_backward(
+  shared_forward(block, means, 1);
+  shared_backward(
       block, {means, grad.data(), r.dx.data(), r.dsource.data(), r.dtarget.data(), kSlices}, 1);
   return r;
 }
@@ -88,8 +88,8 @@ void test_layer(const Csr& a, std::int64_t heads, std::int64_t width, Isa isa) {
   std::vector<T> top(target.size(), -std::numeric_limits<T>::infinity()), total(target.size()),
       out(grad.size());
   const AttentionState state{top.data(), total.data(), out.data()};
-  attention_forward(block_of(a, heads, width, z.data(), source.data(), target.data(), 1, isa),
-                    state);
+  additive_forward(block_of(a, heads, width, z.data(), source.data(), target.data(), 1, isa),
+                   state);
   finish_states<T>(state, {rows, heads, width}, {out.data(), heads * width}, nullptr, 1);
   Shared<T> first;
   for (const int threads : {1, 2, 3, 4}) {

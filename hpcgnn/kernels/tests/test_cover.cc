@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cover.h"
+#include "cover/cover.h"
 
 namespace {
 

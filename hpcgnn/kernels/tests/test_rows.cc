@@ -4,11 +4,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "dropout.h"
-#include "half.h"
-#include "rows.h"
+#include "pattern/pattern.h"
+#include "rows/rows.h"
+#include "simd/half.h"
 #include "testing.h"
-#include "transpose.h"
 
 namespace hpcgnn::kernels::testing {
 namespace {

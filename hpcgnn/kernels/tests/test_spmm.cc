@@ -3,9 +3,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "cache.h"
-#include "spmm.h"
-#include "spmm_transpose.h"
+#include "spmm/cache.h"
+#include "spmm/spmm.h"
+#include "spmm/transpose.h"
 #include "testing.h"
 
 namespace hpcgnn::kernels::testing {

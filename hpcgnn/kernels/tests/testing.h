@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "isa.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels::testing {
 

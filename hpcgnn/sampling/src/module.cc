@@ -9,6 +9,7 @@
 
 #include "alias.h"
 #include "bindings.h"
+#include "fan_out.h"
 #include "frontier.h"
 #include "induce.h"
 #include "nodes.h"

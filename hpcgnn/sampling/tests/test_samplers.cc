@@ -5,6 +5,7 @@
 
 #include "alias.h"
 #include "cumulative.h"
+#include "fan_out.h"
 #include "frontier.h"
 #include "induce.h"
 #include "nodes.h"

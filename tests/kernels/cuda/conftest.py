@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
-from tests.kernels.cuda.stand_in import Card, StandIn, compiler
+from tests.support.stand_in import Card, StandIn, compiler
 
 
 def card_is_there() -> bool:

@@ -3,19 +3,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcgnn import kernels
 from hpcgnn.kernels import cuda
-from tests.kernels import attention_oracle as oracle
-from tests.kernels.attention_oracle import SLOPE, expected, make_layer
 from tests.kernels.conftest import NAMES, ugly_graph
-from tests.kernels.cuda.attention_runs import (
+from tests.kernels.cuda.test_products import rounded
+from tests.support import attention_oracle as oracle
+from tests.support.attention_calls import DEVICE, HOST
+from tests.support.attention_oracle import SLOPE, expected, make_layer
+from tests.support.attention_runs import (
     run_backward,
     run_forward,
     run_state,
     zero_grads,
 )
-from tests.kernels.cuda.stand_in import host
-from tests.kernels.cuda.test_products import rounded
+from tests.support.stand_in import host
 
 # Heads and widths, with and without whole vectors, and wider than the registers of a tile.
 SHAPES = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 100), (1, 256), (1, 259)]
@@ -64,7 +64,7 @@ def test_the_state_is_that_of_the_cpu(device):
     layer = make_layer(ugly_graph("power law"), 2, 7, "float32")
     wanted = oracle.empty_state(layer)
     graph = layer.graph
-    kernels.attention_forward(
+    HOST.attention_forward(
         graph.indptr, graph.indices, layer.z, layer.source, layer.target, *wanted, slope=SLOPE
     )
     top, total, out = (host(array) for array in run_state(device, layer, 9))
@@ -107,7 +107,7 @@ def test_blocks_join_one_state_through_rows(device):
     # The same edges twice: sums double, so that the result stays and lse grows by log 2.
     state = run_state(device, wide, 3, state, rows=rows)
     state = run_state(device, wide, 4, state, rows=rows)
-    cuda.attention_finish(*state)
+    DEVICE.attention_finish(*state)
     wanted_lse, wanted_out, _ = expected(layer)
     assert_close(host(state[0])[rows] - np.log(2), wanted_lse, "float64")
     assert_close(host(state[2])[rows], wanted_out, "float64")
@@ -137,10 +137,10 @@ def test_merge_and_scores_equal_the_cpu(device, dtype):
         mine[1][:3], other[1][2:5] = np.nan, np.nan
         rows = rng.permutation(9).astype(np.int32)
         wanted = mine[0].copy(), totals[0].copy(), mine[1].copy()
-        kernels.attention_merge(rows, other[0], totals[1], other[1], *wanted)
+        HOST.attention_merge(rows, other[0], totals[1], other[1], *wanted)
         state = [device.asarray(array) for array in (mine[0], totals[0], mine[1])]
         moved = [device.asarray(array) for array in (other[0], totals[1], other[1])]
-        cuda.attention_merge(device.asarray(rows), *moved, *state)
+        DEVICE.attention_merge(device.asarray(rows), *moved, *state)
         state = [host(array) for array in state]
         held = ~np.isneginf(wanted[0])
         np.testing.assert_array_equal(state[0], wanted[0])
@@ -150,8 +150,8 @@ def test_merge_and_scores_equal_the_cpu(device, dtype):
         weights = rng.standard_normal((heads, width)).astype(dtype)
         source, scores = np.empty((9, heads), dtype), device.empty((9, heads), dtype)
         z = rng.standard_normal((9, heads * width)).astype(dtype)
-        kernels.attention_scores(z, weights, source)
-        cuda.attention_scores(device.asarray(z), device.asarray(weights), scores)
+        HOST.attention_scores(z, weights, source)
+        DEVICE.attention_scores(device.asarray(z), device.asarray(weights), scores)
         assert_close(scores, source.astype(np.float64), dtype)
 
 
@@ -159,19 +159,19 @@ def test_merge_and_scores_equal_the_cpu(device, dtype):
 def test_weights_of_the_source_get_their_gradient(device, heads, width):
     layer = make_layer(ugly_graph("holes"), heads, width)
     weights = np.random.default_rng(4).standard_normal((heads, width))
-    kernels.attention_scores(layer.z, weights, layer.source)
+    HOST.attention_scores(layer.z, weights, layer.source)
     lse, out = oracle.run_forward(layer)
     wanted, found = np.ones((heads, width)), device.asarray(np.ones((heads, width)))
     grads = oracle.run_backward(layer, lse, out, weights=weights, dweights=wanted)
     mine = zero_grads(device, layer)
     moved = device.asarray(lse), device.asarray(out)
     delta = device.empty(layer.target.shape, "float64")
-    cuda.attention_delta(device.asarray(layer.grad), moved[1], delta)
+    DEVICE.attention_delta(device.asarray(layer.grad), moved[1], delta)
     csr = [device.asarray(array) for array in oracle.transposed(layer.graph)]
     operands = [device.asarray(array) for array in (layer.z, layer.source, layer.target)]
     rest = moved[0], device.asarray(layer.grad), delta
     given = {"weights": device.asarray(weights), "dweights": found}
-    cuda.attention_backward(*csr, *operands, *rest, *mine, slope=SLOPE, **given)
+    DEVICE.attention_backward(*csr, *operands, *rest, *mine, slope=SLOPE, **given)
     for each, other in zip((*mine, found), (*grads, wanted), strict=True):
         assert_close(each, other, "float64")
 
@@ -181,26 +181,26 @@ def test_finish_writes_into_columns_of_a_wider_matrix(device):
     bias = np.random.default_rng(8).standard_normal(10)
     wide = device.empty((layer.graph.num_rows, 17), "float64")
     state = run_state(device, layer, 5)
-    cuda.attention_finish(*state, into=wide[:, 3:13], bias=device.asarray(bias))
+    DEVICE.attention_finish(*state, into=wide[:, 3:13], bias=device.asarray(bias))
     wanted_lse, wanted_out, _ = expected(layer)
     assert_close(state[0], wanted_lse, "float64")
     assert_close(host(wide)[:, 3:13], wanted_out + bias, "float64")
     assert np.isnan(host(wide)[:, [0, 1, 2, 13, 14, 15, 16]]).all()
     with pytest.raises(TypeError, match="contiguous rows"):
-        cuda.attention_finish(*state, into=wide[:, :10].T)
+        DEVICE.attention_finish(*state, into=wide[:, :10].T)
     with pytest.raises(ValueError, match="into must have the shape"):
-        cuda.attention_finish(*state, into=wide)
+        DEVICE.attention_finish(*state, into=wide)
     with pytest.raises(ValueError, match="bias must have 10"):
-        cuda.attention_finish(*state, bias=device.asarray(bias[:3]))
+        DEVICE.attention_finish(*state, bias=device.asarray(bias[:3]))
 
 
 def test_delta_takes_the_bias_off(device):
     rng = np.random.default_rng(3)
     grad, out, bias = (rng.standard_normal(s) for s in ((7, 12), (7, 12), 12))
     wanted, delta = np.empty((7, 4)), device.empty((7, 4), "float64")
-    kernels.attention_delta(grad, out, wanted, bias=bias)
+    HOST.attention_delta(grad, out, wanted, bias=bias)
     moved = (device.asarray(array) for array in (grad, out))
-    cuda.attention_delta(*moved, delta, bias=device.asarray(bias))
+    DEVICE.attention_delta(*moved, delta, bias=device.asarray(bias))
     np.testing.assert_allclose(host(delta), wanted, rtol=1e-12)
 
 
@@ -233,7 +233,7 @@ def test_what_is_no_number_shows(device):
 
 def test_faults_are_refused(device):
     layer = make_layer(ugly_graph("holes"), 2, 3)
-    with pytest.raises(ValueError, match="needs the names"):
+    with pytest.raises(TypeError, match="row_ids must be"):
         run_forward(device, layer, edge_dropout=(1, 0.5))
     with pytest.raises(ValueError, match="the word of a dropout"):
         run_forward(device, layer, dropout=(1 << 64, 0.5, *names_of(layer.graph)))

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from hpcgnn.kernels import cuda
-from tests.kernels import attention_oracle as oracle
 from tests.kernels import test_attention_v2 as host_tests
-from tests.kernels.attention_oracle import SLOPE, transposed
 from tests.kernels.conftest import ugly_graph
-from tests.kernels.cuda.attention_runs import on_device
-from tests.kernels.cuda.stand_in import host
 from tests.kernels.cuda.test_attention import names_of
 from tests.kernels.cuda.test_products import rounded
+from tests.support import attention_oracle as oracle
+from tests.support.attention_calls import DEVICE
+from tests.support.attention_oracle import SLOPE, transposed
+from tests.support.attention_runs import on_device
+from tests.support.stand_in import host
 
 # Heads and widths, with and without whole vectors, and wider than the registers of a tile.
 SHAPES = [(1, 1), (3, 7), (2, 32), (1, 132), (1, 259)]
@@ -30,20 +31,20 @@ def run(device, layer, size=5, **options):
     csr = make(layer.graph.indptr), make(layer.graph.indices)
     turned = tuple(map(make, transposed(layer.graph)))
     groups, turned_groups = (cuda.DeviceGroups.of(each[0], size) for each in (csr, turned))
-    cuda.attention_v2_forward(
+    DEVICE.attention_v2_forward(
         *csr, z, target, vector, *state, slope=SLOPE, groups=groups, **options
     )
-    cuda.attention_finish(*state)
+    DEVICE.attention_finish(*state)
     lse, _, out = state
     delta = device.empty(lse.shape, dtype)
-    cuda.attention_delta(grad, out, delta)
+    DEVICE.attention_delta(grad, out, delta)
     shapes = layer.z.shape, layer.target.shape, layer.vector.shape
     dz, dtarget, dvector = (device.zeros(shape, dtype) for shape in shapes)
     operands = z, target, vector, lse, grad, delta
-    cuda.attention_v2_backward_rows(
+    DEVICE.attention_v2_backward_rows(
         *csr, *operands, dtarget, dvector, slope=SLOPE, groups=groups, **options
     )
-    cuda.attention_v2_backward_columns(
+    DEVICE.attention_v2_backward_columns(
         *turned, *operands, dz, slope=SLOPE, groups=turned_groups, **options
     )
     return [host(each) for each in (lse, out, dz, dtarget, dvector)]
@@ -90,14 +91,14 @@ def test_16_bit_values(device, heads, width, half):
 
 
 def test_a_tile_sums_the_vector_over_many_groups(device, monkeypatch):
-    monkeypatch.setattr("hpcgnn.kernels.cuda.attention_v2._TILES", 3)
+    monkeypatch.setattr("hpcgnn.kernels.cuda.attention._TILES", 3)
     layer = host_tests.make_layer(ugly_graph("power law"), 3, 4)
     assert_equal(run(device, layer), *host_tests.expected(layer), "float64")
 
 
 def test_faults_are_refused(device):
     layer = host_tests.make_layer(ugly_graph("holes"), 2, 3)
-    with pytest.raises(ValueError, match="needs the names"):
+    with pytest.raises(TypeError, match="row_ids must be"):
         run(device, layer, edge_dropout=(1, 0.5))
     with pytest.raises(ValueError, match="vector must have the shape"):
         run(device, replace(layer, vector=np.ones((2, 4))))

@@ -4,7 +4,7 @@ import pytest
 from hpcgnn import kernels
 from hpcgnn.kernels import cuda
 from tests.kernels.conftest import random_graph, ugly_graph
-from tests.kernels.cuda.stand_in import host
+from tests.support.stand_in import host
 
 WIDTHS = [1, 3, 16, 17, 100, 256]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}

@@ -3,8 +3,8 @@ import pytest
 
 from hpcgnn import kernels
 from hpcgnn.kernels import cuda
-from tests.kernels.cuda.stand_in import host
 from tests.kernels.cuda.test_products import rounded, widened
+from tests.support.stand_in import host
 
 WIDTHS = [1, 3, 16, 17, 100, 256]
 KEY = 0xFEDCBA9876543210

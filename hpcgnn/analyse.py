@@ -1,0 +1,40 @@
+"""``hpcgnn analyse NAME RUN``: tables and figures of what a run recorded."""
+
+import difflib
+import runpy
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hpcgnn.console import run_command
+from hpcgnn.errors import InputError
+
+ANALYSES: Mapping[str, str] = MappingProxyType(
+    {
+        "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
+        "comm_matrix": "rows and bytes from rank to rank",
+        "learning_curves": "loss and accuracy by epoch, over seeds",
+        "search": "the runs of a search, best first, with the settings in which they differ",
+    }
+)
+
+USAGE = """usage: hpcgnn analyse NAME RUN [arguments]      (hpcgnn analyse NAME --help)
+"""
+
+
+def main() -> None:
+    """Run the analysis that the first argument names, or list them all."""
+    match sys.argv[1:]:
+        case [] | ["-h" | "--help", *_]:
+            listing = "".join(f"  {name:<17}{purpose}\n" for name, purpose in ANALYSES.items())
+            sys.stdout.write(f"{USAGE}\n{listing}")
+        case [name, *_] if name in ANALYSES:
+            del sys.argv[1]
+            runpy.run_module(f"hpcgnn.analysis.{name}", run_name="__main__", alter_sys=True)
+        case [name, *_]:
+            near = difflib.get_close_matches(name, ANALYSES, n=1, cutoff=0.0)
+            raise InputError(f"no analysis {name!r}; did you mean {near[0]!r}?")
+
+
+if __name__ == "__main__":
+    run_command("analyse", main)

@@ -1,0 +1,23 @@
+"""Attention over a distributed pattern of edges: scores, softmax states, the pass over all ranks.
+
+`AttentionOperator` is what layers attend with; `DistributedAttention` is the product loop with a
+softmax. No array of edges is ever made.
+"""
+
+from hpcgnn.attention.distributed import DistributedAttention
+from hpcgnn.attention.operator import AttentionOperator, Softmax
+from hpcgnn.attention.scores import AdditiveScores, DynamicScores, Scores
+from hpcgnn.attention.shared import SharedHeads, WholePattern
+from hpcgnn.attention.softmax import AttentionState
+
+__all__ = [
+    "AdditiveScores",
+    "AttentionOperator",
+    "AttentionState",
+    "DistributedAttention",
+    "DynamicScores",
+    "Scores",
+    "SharedHeads",
+    "Softmax",
+    "WholePattern",
+]

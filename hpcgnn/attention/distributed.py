@@ -1,0 +1,149 @@
+"""Attention over a distributed pattern: the product loop with a softmax in place of a sum.
+
+Forward, a rank fetches the values of ghosts (C F) and, for pushed entries (Gᵀ R), computes partial
+softmax states of other ranks' rows and pushes those; states merge exactly, in any order. Backward,
+gradients of fetched values return to their owners, and for pushed entries the owner of a value
+fetches what it needs of the rows and pushes back the gradients of their targets. This is case 2 of
+"Sequential Aggregation and Rematerialization": the resident schedule keeps fetched values from the
+forward pass, the sequential one fetches them again, block by block.
+"""
+
+from hpcgnn.attention.operator import Softmax
+from hpcgnn.attention.remote import FetchedValues, PushedStates, draw_of, node_ids
+from hpcgnn.attention.scores import Scores
+from hpcgnn.attention.shared import WholePattern
+from hpcgnn.attention.softmax import AttentionState
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.kernels import EdgeDraw, Gradients, SoftmaxGradient
+from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.product import DistributedSpMM
+from hpcgnn.spmm.remote import Exchange
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+
+class DistributedAttention(DistributedSpMM):
+    """A pattern that aggregates by attention, and by plain sums; an `AttentionOperator`.
+
+    Parameters
+    ----------
+    grid, matrix, exchange, trace
+        As for `DistributedSpMM`; the matrix has no values.
+    row_ids, column_ids
+        int64 original ids of the local rows and columns, which masks of edges are drawn from.
+    """
+
+    @collective
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        exchange: Exchange,
+        trace: TraceRecorder,
+        row_ids: GlobalIndices,
+        column_ids: GlobalIndices,
+    ) -> None:
+        super().__init__(grid, matrix, exchange, trace)
+        put = self._memory.put
+        self._row_ids, self._column_ids = put(row_ids), put(column_ids)
+        self._values = self._states = None
+        if self._fetched is not None:
+            ghost_ids = node_ids(self._fetched, column_ids)
+            self._values = FetchedValues(self._fetched, self._row_ids, ghost_ids, trace)
+        if self._pushed is not None:
+            target_ids = node_ids(self._pushed, row_ids)
+            self._states = PushedStates(self._pushed, target_ids, self._column_ids, trace)
+
+    @property
+    def whole(self) -> WholePattern | None:
+        """The pattern where one rank's main memory holds all of it; see `AttentionOperator`."""
+        alone = self._grid.num_blocks == self._grid.replication == 1
+        # No kernel of a device attends over the input.
+        if not alone or not isinstance(self._diagonal, LocalCSR):
+            return None
+        return WholePattern(self._diagonal.with_all_rows, self._row_ids, self._column_ids)
+
+    @collective
+    def attend(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        draw: EdgeDraw | None,
+        out: FloatArray,
+        *,
+        bias: FloatArray | None = None,
+        keep: bool,
+    ) -> Softmax:
+        """Write the attention-weighted means of the rows; see `AttentionOperator`."""
+        self._check(values, targets)
+        shape = len(targets), scores.heads, values.shape[1]
+        state = AttentionState.empty(*shape, values.dtype, self._memory)
+        fetched, pushed, trace = self._values, self._states, self.trace
+        fetch = None if fetched is None else fetched.start(values, keep=keep)
+        push = None if pushed is None else pushed.start(scores, values, targets, state, draw)
+        with trace.span("interior.forward"):
+            if self._diagonal is not None:
+                own = draw_of(draw, self._row_ids, self._column_ids)
+                score = scores.operands(self._memory, values, targets)
+                scores.forward(self._diagonal, score, state, own)
+        kept = None
+        if fetched is not None and fetch is not None:
+            kept = fetched.attend(fetch, scores, targets, state, draw, keep=keep)
+        # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
+        del fetch
+        if push is not None:
+            push.finish()
+        if self._grid.replication > 1:
+            with trace.span("reduce.replicas", rows=len(state.out), bytes=state.out.nbytes):
+                state.merge_replicas(self._carrier)
+        state.finish(out, bias)
+        return Softmax(state.top, kept)
+
+    @collective
+    def attend_transpose(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        softmax: Softmax,
+        gradient: FloatArray,
+        delta: FloatArray,
+        draw: EdgeDraw | None,
+    ) -> Gradients:
+        """Return the gradients of values, targets and weights; see `AttentionOperator`."""
+        self._check(values, targets)
+        saved = SoftmaxGradient(softmax.lse, gradient, delta)
+        zeros = self._memory.arrays.zeros
+        like = values, targets, scores.weights
+        sums = for_values, *_ = tuple(zeros(each.shape, each.dtype) for each in like)
+        found = Gradients(*sums)
+        push = None
+        if self._values is not None:
+            push = self._values.start_transpose(
+                scores, values, targets, saved, softmax.kept, found, draw
+            )
+        with self.trace.span("interior.reverse"):
+            if self._diagonal is not None:
+                own = draw_of(draw, self._row_ids, self._column_ids)
+                score = scores.operands(self._memory, values, targets)
+                blocks = self._diagonal, self._diagonal.transposed
+                scores.backward(*blocks, score, saved, found, own)
+        if push is not None:
+            push.finish()
+        if self._states is not None:
+            self._states.transpose(scores, values, targets, saved, found, draw)
+        if self._grid.replication > 1:
+            rows, num_bytes = len(for_values), for_values.nbytes
+            with self.trace.span("reduce.replicas", rows=rows, bytes=num_bytes):
+                for each in sums:
+                    self._carrier.sum_over_replicas(each)
+        return found
+
+    def _check(self, values: FloatArray, targets: FloatArray) -> None:
+        if (len(targets), len(values)) != self.shape:
+            raise ValueError(
+                f"expected {self.shape[1]} values and {self.shape[0]} targets, not {len(values)} "
+                f"and {len(targets)}"
+            )

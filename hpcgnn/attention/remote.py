@@ -1,0 +1,298 @@
+"""The two remote parts of an attention: what is fetched, and what is pushed.
+
+Fetched: rows of this rank attend to values of other ranks. Pushed: rows of other ranks attend to
+values of this rank, which sends them partial softmax states.
+"""
+
+import numpy as np
+
+from hpcgnn.attention.scores import Scores
+from hpcgnn.attention.softmax import AttentionState, pack, packed_width, unpack
+from hpcgnn.kernels import Draw, EdgeDraw, Gradients, SoftmaxGradient
+from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.sparse import Memory
+from hpcgnn.spmd import collective, neighborwise_collective
+from hpcgnn.spmm.exchange.ghosts import Fetch, Push
+from hpcgnn.spmm.remote import Pushing, RemotePart
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+
+
+@collective
+def node_ids(part: RemotePart, ids: GlobalIndices) -> tuple[GlobalIndices, ...]:
+    """Return the ids of the ghosts of a remote part, for each stage of a fetch."""
+    # Ids stay below 2^53, which float64 rows carry exactly and no wire narrows.
+    fetch = part.start_fetch(part.memory.put(ids.astype(np.float64)[:, None]))
+    return tuple(fetch.stage(index)[:, 0].astype(np.int64) for index in range(len(part.blocks)))
+
+
+def draw_of(
+    draw: EdgeDraw | None, row_ids: GlobalIndices, column_ids: GlobalIndices
+) -> Draw | None:
+    """Return a draw for a block whose nodes have these ids."""
+    if draw is None:
+        return None
+    return Draw(draw, row_ids, column_ids)
+
+
+class FetchedValues:
+    """``C F``: rows of this rank attend to values of other ranks.
+
+    Parameters
+    ----------
+    part
+        C and F.
+    row_ids
+        (rows,) original ids.
+    ghost_ids
+        Of `node_ids`.
+    trace
+        Where times are recorded.
+    """
+
+    def __init__(
+        self,
+        part: RemotePart,
+        row_ids: GlobalIndices,
+        ghost_ids: tuple[GlobalIndices, ...],
+        trace: TraceRecorder,
+    ) -> None:
+        self._part, self._trace = part, trace
+        self._row_ids, self._ghost_ids = row_ids, ghost_ids
+        put = part.memory.put
+        self._reorder = [each if each is None else put(each) for each in _push_order(part)]
+
+    @collective
+    def start(self, values: FloatArray, *, keep: bool) -> Fetch:
+        """Start to fetch values, to keep them where the schedule is resident."""
+        ghosts = self._part.ghosts
+        return ghosts.start_fetch(values, keep=keep and not ghosts.sequential)
+
+    @collective
+    def attend(
+        self,
+        fetch: Fetch,
+        scores: Scores,
+        targets: FloatArray,
+        state: AttentionState,
+        draw: EdgeDraw | None,
+        *,
+        keep: bool,
+    ) -> tuple[Array, ...] | None:
+        """Add the edges to the state, stage by stage; return the values that are kept."""
+        keep = keep and not self._part.ghosts.sequential
+        memory, kept = self._part.memory, []
+        for index, block in enumerate(self._part.blocks):
+            with self._trace.span("wait.forward"):
+                rows = fetch.stage(index)
+            with self._trace.span("boundary.forward"):
+                own = draw_of(draw, self._row_ids, self._ghost_ids[index])
+                score = scores.operands(memory, rows, targets, self._format_of(rows))
+                scores.forward(block, score, state, own)
+            if keep:
+                kept.append(rows)
+        return tuple(kept) if keep else None
+
+    @collective
+    def start_transpose(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        saved: SoftmaxGradient,
+        kept: tuple[Array, ...] | None,
+        found: Gradients,
+        draw: EdgeDraw | None,
+    ) -> Pushing:
+        """Start to return the gradients of fetched values to their owners."""
+        ghosts, memory = self._part.ghosts, self._part.memory
+
+        def fill(push: Push) -> None:
+            # What was not kept is fetched again: the rematerialisation of the SAR paper. Started
+            # here by a sequential schedule, it leaves one window of ghosts in memory and not two.
+            fetch = None if kept is not None else ghosts.start_fetch(values)
+            for index, block in enumerate(self._part.push_blocks):
+                with self._trace.span("wait.reverse"):
+                    rows = kept[index] if fetch is None and kept else _stage_of(fetch, index)
+                    buffer = push.buffer(index)
+                # A push may number the ghosts of a stage otherwise than the fetch of them.
+                take = self._reorder[index]
+                rows = rows if take is None else rows[take]
+                ids = self._ghost_ids[index] if take is None else self._ghost_ids[index][take]
+                with self._trace.span("boundary.reverse"):
+                    into = _zeros_for(buffer, values.dtype, memory)
+                    shares = Gradients(into, found.targets, found.weights)
+                    own = draw_of(draw, self._row_ids, ids)
+                    score = scores.operands(memory, rows, targets, self._format_of(rows))
+                    scores.backward(block, block.transposed, score, saved, shares, own)
+                    _store(into, buffer, ghosts.wire.format, memory)
+                push.send(index)
+
+        assert found.values is not None
+        # Own edges may have written gradients of the same rows: what arrives is added, in the order
+        # of the plan.
+        add = self._part.adding(found.values)
+        return Pushing(self._part, ghosts.start_push(values, add, additive=True), fill)
+
+    def _format_of(self, rows: Array) -> WireFormat | None:
+        return self._part.ghosts.wire.format if rows.dtype == np.uint16 else None
+
+
+class PushedStates:
+    """``Gᵀ R``: rows of other ranks attend to values of this rank.
+
+    Parameters
+    ----------
+    part
+        The pattern with own columns as rows and other ranks' rows as ghosts.
+    target_ids
+        Of `node_ids`.
+    column_ids
+        (columns,) original ids.
+    trace
+        Where times are recorded.
+    """
+
+    def __init__(
+        self,
+        part: RemotePart,
+        target_ids: tuple[GlobalIndices, ...],
+        column_ids: GlobalIndices,
+        trace: TraceRecorder,
+    ) -> None:
+        assert part.push_blocks is part.blocks, "states are pushed in the numbering of a fetch"
+        self._part, self._trace = part, trace
+        self._target_ids, self._column_ids = target_ids, column_ids
+
+    @collective
+    def start(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        state: AttentionState,
+        draw: EdgeDraw | None,
+    ) -> Pushing:
+        """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
+        ghosts, heads, width = self._part.ghosts, scores.heads, values.shape[1]
+        form, memory = ghosts.wire.format, self._part.memory
+
+        # A finished state is two arrays instead of three, and merges as exactly.
+        def merge(rows: LocalIndices, arrived: Array) -> None:
+            out, lse = unpack(arrived, [width], [heads], form)
+            state.merge_finished(rows, out, lse)
+
+        def fill(push: Push) -> None:
+            fetch = ghosts.start_fetch(self._pack_targets(scores, targets))
+            for index, block in enumerate(self._part.blocks):
+                # Rows that are pushed to belong to others, so their targets come first; additive
+                # scores need one logit a head, which is little beside a state.
+                theirs = self._unpack_targets(scores, targets, _stage_of(fetch, index))
+                buffer = push.buffer(index)
+                with self._trace.span("boundary.reverse"):
+                    partial = AttentionState.empty(len(theirs), heads, width, values.dtype, memory)
+                    own = draw_of(draw, self._target_ids[index], self._column_ids)
+                    score = scores.operands(memory, values, theirs)
+                    scores.forward(block.transposed, score, partial, own)
+                    # Finished here and not at the owner: the division by the total needs this state
+                    # alone.
+                    partial.finish()
+                    packed = pack([partial.out], [partial.top], form, memory)
+                    _store(packed, buffer, form, memory)
+                push.send(index)
+
+        columns = packed_width(width, heads, form, values.dtype)
+        like = memory.arrays.empty((0, columns), values.dtype)
+        return Pushing(self._part, ghosts.start_push(like, merge), fill)
+
+    @collective
+    def transpose(
+        self,
+        scores: Scores,
+        values: FloatArray,
+        targets: FloatArray,
+        saved: SoftmaxGradient,
+        found: Gradients,
+        draw: EdgeDraw | None,
+    ) -> None:
+        """Add the gradients of own values, and push those of other ranks' targets to them."""
+        ghosts, memory = self._part.ghosts, self._part.memory
+        form = ghosts.wire.format
+        wide, narrow = [saved.grad], [saved.lse, saved.delta]
+        # Targets travel last in their group, and are taken off by that place below.
+        (narrow if scores.narrow_targets else wide).append(targets)
+        # One exchange for all that a row's gradient needs: its edges here are differentiated
+        # without another word from its owner.
+        fetch = ghosts.start_fetch(pack(wide, narrow, form, memory))
+        push = ghosts.start_push(targets, self._part.adding(found.targets), additive=True)
+        for index, block in enumerate(self._part.blocks):
+            rows = _stage_of(fetch, index)
+            arrays = unpack(rows, [a.shape[1] for a in wide], [a.shape[1] for a in narrow], form)
+            theirs = arrays.pop() if scores.narrow_targets else arrays.pop(1)
+            buffer = push.buffer(index)
+            with self._trace.span("boundary.reverse"):
+                into = _zeros_for(buffer, values.dtype, memory)
+                shares = Gradients(found.values, into, found.weights)
+                own = draw_of(draw, self._target_ids[index], self._column_ids)
+                their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
+                score = scores.operands(memory, values, theirs)
+                blocks = block.transposed, block.with_all_rows
+                scores.backward(*blocks, score, their_saved, shares, own)
+                _store(into, buffer, form, memory)
+            push.send(index)
+        push.finish()
+
+    def _pack_targets(self, scores: Scores, targets: FloatArray) -> FloatArray:
+        if not scores.narrow_targets:
+            return targets
+        return pack([], [targets], self._part.ghosts.wire.format, self._part.memory)
+
+    def _unpack_targets(self, scores: Scores, targets: FloatArray, rows: Array) -> FloatArray:
+        narrow = [targets.shape[1]] if scores.narrow_targets else []
+        wide = [] if scores.narrow_targets else [targets.shape[1]]
+        return unpack(rows, wide, narrow, self._part.ghosts.wire.format)[0]
+
+
+def _push_order(part: RemotePart) -> list[LocalIndices | None]:
+    """Return, for each stage, where a push's columns are among those of a fetch; None: in order."""
+    if part.push_blocks is part.blocks:
+        return [None] * len(part.blocks)
+    assert len(part.push_blocks) == len(part.blocks)
+    order: list[LocalIndices | None] = []
+    for index in range(len(part.blocks)):
+        fetched = part.ghosts.columns.ghosts_of(index)
+        pushed = part.ghosts.push_columns.ghosts_of(index)
+        found = np.full(max(fetched.max(initial=-1), pushed.max(initial=-1)) + 1, -1, np.int32)
+        known = np.flatnonzero(fetched >= 0).astype(np.int32)
+        found[fetched[known]] = known
+        take = found[pushed]
+        assert take.min(initial=0) >= 0, "a pushed ghost was not fetched"
+        order.append(take)
+    return order
+
+
+@neighborwise_collective
+def _stage_of(fetch: Fetch | None, index: int) -> Array:
+    """Return the rows of a stage."""
+    assert fetch is not None
+    return fetch.stage(index)
+
+
+def _zeros_for(buffer: Array, dtype: np.dtype[np.generic], memory: Memory) -> FloatArray:
+    """Return zeros to add up in: the buffer itself where it has the dtype of sums."""
+    if buffer.dtype == dtype:
+        buffer[:] = 0
+        return buffer
+    made: FloatArray = memory.arrays.zeros(buffer.shape, dtype)
+    return made
+
+
+def _store(rows: FloatArray, buffer: Array, half: WireFormat | None, memory: Memory) -> None:
+    """Write sums to the buffer that travels, rounded as the wire rounds."""
+    if rows is buffer:
+        return
+    if buffer.dtype == np.uint16:
+        assert half is not None
+        memory.kernels.gather_rows(rows, None, buffer, half=half)
+    else:
+        buffer[:] = rows

@@ -1,0 +1,178 @@
+"""The state of a softmax over edges, and how states and narrow columns travel.
+
+A state is merged with others exactly and in any order, so stages, other ranks' partial results and
+replicas all join in the same way (the running maximum of the SAR paper, section 3.3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcgnn.kernels import SoftmaxState
+from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.sparse.local import MAIN
+from hpcgnn.sparse.memory import Memory
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, FloatArray, LocalIndices
+
+
+class Replicas(Protocol):
+    """The copies of a block row, which add up."""
+
+    def sum_over_replicas(self, partial: Array) -> None:
+        """Replace `partial` by the sum over the replicas; collective."""
+        ...
+
+    def max_over_replicas(self, values: Array) -> None:
+        """Replace `values` by the largest over the replicas; collective."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionState(SoftmaxState):
+    """A softmax state, for R rows, H heads of width D, and the memory where it is."""
+
+    memory: Memory = MAIN
+
+    @classmethod
+    def empty(
+        cls, num_rows: int, heads: int, width: int, dtype: DTypeLike, memory: Memory = MAIN
+    ) -> "AttentionState":
+        """Return the state of no edges for values of `width` = H * D columns."""
+        arrays = memory.arrays
+        # -inf marks a row that no edge has reached; it makes `out` unread, so nothing has to clear
+        # it.
+        top = arrays.full((num_rows, heads), -np.inf, dtype)
+        total = arrays.zeros(top.shape, dtype)
+        return cls(top, total, arrays.empty((num_rows, width), dtype), memory)
+
+    def merge_finished(self, rows: LocalIndices, out: FloatArray, lse: FloatArray) -> None:
+        """Merge finished states of some rows: their results and log-sum-exps."""
+        # A finished state is one of a single edge: its result is the value, its lse the logit.
+        total = (lse > -np.inf).astype(lse.dtype)
+        self.memory.kernels.attention_merge(rows, SoftmaxState(lse, total, out), self)
+
+    @collective
+    def merge_replicas(self, replicas: Replicas) -> None:
+        """Merge the states of all replicas of this block row."""
+        arrays = self.memory.arrays
+        # Three reductions instead of a merge for each replica: with one common maximum, totals and
+        # results are plain sums.
+        own = self.top.copy()
+        replicas.max_over_replicas(self.top)
+        seen = own > -np.inf
+        # -inf minus -inf is no number: rows without an edge here are masked on both sides before
+        # they are subtracted, not after.
+        below = arrays.where(seen, own, 0) - arrays.where(seen, self.top, 0)
+        factor = arrays.where(seen, arrays.exp(below), 0)
+        by_head = self.out.reshape(*own.shape, self.out.shape[1] // own.shape[1])
+        # What no edge has written to may be anything, not a number among it.
+        by_head[~seen] = 0
+        by_head *= factor[:, :, None]
+        self.total[:] *= factor
+        replicas.sum_over_replicas(self.total)
+        replicas.sum_over_replicas(self.out)
+
+    def finish(self, into: FloatArray | None = None, bias: FloatArray | None = None) -> None:
+        """Turn `top` into the log-sum-exp, and write the result plus a bias.
+
+        Parameters
+        ----------
+        into
+            (R, H * D), perhaps columns of a wider array; None: `out` itself.
+        bias
+            (H * D,); None: nothing.
+        """
+        self.memory.kernels.attention_finish(self, into=into, bias=bias)
+
+
+def pack(
+    wide: Sequence[FloatArray],
+    narrow: Sequence[FloatArray],
+    half: WireFormat | None,
+    memory: Memory = MAIN,
+) -> FloatArray:
+    """Return arrays side by side, for one exchange.
+
+    Parameters
+    ----------
+    wide
+        (rows, any width), as precise as the wire.
+    narrow
+        (rows, few) logits and the like, which must not be rounded to 16 bits: they travel there as
+        a rounded part and the rest.
+    half
+        What the wire rounds to, or None.
+    memory
+        Where the arrays are.
+    """
+    arrays = memory.arrays
+    parts = list(narrow)
+    if half is not None and narrow[0].dtype == np.float32:
+        parts = []
+        for each in narrow:
+            # Two 16-bit floats carry about twice the digits of one: logits differ by little where
+            # softmax is steep, and the sum of both parts is the logit but for the rounding of the
+            # rest.
+            rounded = widen(to_wire(each, half, memory), half)
+            # A log-sum-exp of -inf, of a row without edges, must arrive as -inf, which -inf plus a
+            # rest of 0 is.
+            finite = arrays.isfinite(rounded)
+            rest = arrays.where(finite, each, 0) - arrays.where(finite, rounded, 0)
+            parts += [rounded, rest]
+    packed: FloatArray = arrays.concatenate([*wide, *parts], axis=1)
+    return packed
+
+
+def unpack(
+    rows: Array, wide: Sequence[int], narrow: Sequence[int], half: WireFormat | None
+) -> list[FloatArray]:
+    """Return the arrays of `pack` from what arrived, C-contiguous.
+
+    Parameters
+    ----------
+    rows
+        (rows, columns) in the dtype of the wire.
+    wide, narrow
+        The widths of the arrays.
+    half
+        What the wire rounds to, or None.
+    """
+    found, start = [], 0
+    for width in wide:
+        found.append(widen(rows[:, start : start + width], half))
+        start += width
+    for width in narrow:
+        value = widen(rows[:, start : start + width], half)
+        start += width
+        if rows.dtype == np.uint16:
+            value += widen(rows[:, start : start + width], half)
+            start += width
+        found.append(value)
+    return found
+
+
+def packed_width(wide: int, narrow: int, half: WireFormat | None, dtype: DTypeLike) -> int:
+    """Return the columns of `pack` for `wide` and `narrow` columns of a dtype."""
+    return wide + narrow * (1 if half is None or np.dtype(dtype) != np.float32 else 2)
+
+
+def widen(rows: Array, half: WireFormat | None) -> FloatArray:
+    """Return rows from the wire as a new C-contiguous array of float32, or float64 if they are."""
+    if rows.dtype != np.uint16:
+        return rows.copy(order="C")
+    if half == "float16":
+        return rows.view(np.float16).astype(np.float32, order="C")
+    # A bfloat16 is the upper half of a float32.
+    return (rows.astype(np.uint32, order="C") << 16).view(np.float32)
+
+
+def to_wire(rows: FloatArray, half: WireFormat, memory: Memory = MAIN) -> Array:
+    """Return float32 rows rounded to 16 bits."""
+    arrays = memory.arrays
+    rounded: Array = arrays.empty(rows.shape, np.uint16)
+    memory.kernels.gather_rows(arrays.ascontiguousarray(rows), None, rounded, half=half)
+    return rounded

@@ -1,0 +1,124 @@
+"""Rows of all ranks in an order of the user's, brought to rank 0 a piece at a time.
+
+Nodes lie on the ranks in the order of the parts. `in_order` sorts rows over the ranks by a key, so
+that rank 0's rows come first, then rank 1's; `RowStream` then passes them through rank 0, which
+never holds more than a piece.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcgnn import watchdog
+from hpcgnn.comm import Communicator, redistribute
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices
+
+PIECE_BYTES = 32 << 20
+_SAMPLES_PER_RANK = 64
+
+
+@collective
+def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[Array, ...]:
+    """Sort rows over the ranks by their keys, rows with equal keys by rank and position.
+
+    A sample sort: ranks end with about equally many rows, whatever the keys.
+
+    Parameters
+    ----------
+    layer
+        The ranks that hold the rows.
+    keys
+        (m,) int64 keys of this rank's rows.
+    arrays
+        (m, ...) arrays to sort, of equal dtypes and trailing shapes on all ranks.
+
+    Returns
+    -------
+    tuple of arrays
+        The rows of this rank; all its keys are at most those of the next rank.
+    """
+    bounds = _bounds(layer, keys)
+    owners = np.searchsorted(bounds, keys, side="right").astype(np.int32)
+    sorted_keys, *rows = redistribute(layer, owners, keys, *arrays)
+    order = np.argsort(sorted_keys, kind="stable")
+    return tuple(each[order] for each in rows)
+
+
+def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:
+    """Return the (ranks - 1,) keys at which the next rank's rows begin."""
+    total = int(layer.allreduce(len(keys)))
+    wanted = _SAMPLES_PER_RANK * layer.size
+    # A rank with more rows gives more samples, so that the samples stand for all rows.
+    mine = min(len(keys), -(-wanted * len(keys) // max(total, 1)))
+    places = (np.arange(mine) * 2 + 1) * len(keys) // max(2 * mine, 1)
+    samples = np.sort(np.concatenate(layer.allgather(np.sort(keys)[places])))
+    cuts = np.arange(1, layer.size) * len(samples) // layer.size
+    bounds: GlobalIndices = samples[cuts] if len(samples) else np.zeros(layer.size - 1, np.int64)
+    return bounds
+
+
+class RowStream:
+    """The rows of all ranks, rank after rank, as pieces on rank 0; other ranks yield nothing.
+
+    Use it as a context manager and iterate it on every rank. Rank 0 may leave the block early,
+    after an error; the other ranks then end without having sent the rest.
+
+    Parameters
+    ----------
+    layer
+        The ranks that hold the rows.
+    arrays
+        (m, ...) arrays of equal dtypes and trailing shapes on all ranks.
+    piece_bytes
+        About how much is yielded at a time.
+    """
+
+    @collective
+    def __init__(self, layer: Communicator, *arrays: Array, piece_bytes: int = PIECE_BYTES) -> None:
+        self._layer, self._arrays = layer, arrays
+        row_bytes = sum(each.itemsize * math.prod(each.shape[1:]) for each in arrays)
+        self._step = max(1, piece_bytes // max(1, row_bytes))
+        counts = layer.gather(len(arrays[0]), root=0) or []
+        self._unsent = dict(enumerate(counts[1:], start=1))
+
+    def __enter__(self) -> "RowStream":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for source, count in self._unsent.items():
+            if count > 0:
+                self._layer.send(False, dest=source)
+
+    @collective
+    def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        """Yield the pieces on rank 0; send them elsewhere."""
+        if self._layer.rank > 0:
+            self._send_when_asked()
+            return
+        yield from self._own_pieces()
+        for source, count in list(self._unsent.items()):
+            for start in range(0, count, self._step):
+                yield self._fetch(source, min(self._step, count - start))
+
+    def _own_pieces(self) -> Iterator[tuple[Array, ...]]:
+        for start in range(0, len(self._arrays[0]), self._step):
+            yield tuple(each[start : start + self._step] for each in self._arrays)
+
+    def _fetch(self, source: int, rows: int) -> tuple[Array, ...]:
+        watchdog.beat()
+        self._layer.send(True, dest=source)
+        piece = tuple(np.empty((rows, *each.shape[1:]), each.dtype) for each in self._arrays)
+        for each in piece:
+            self._layer.Recv(each, source=source)
+        self._unsent[source] -= rows
+        return piece
+
+    def _send_when_asked(self) -> None:
+        for piece in self._own_pieces():
+            if not self._layer.recv(source=0):
+                return
+            watchdog.beat()
+            for each in piece:
+                self._layer.Send(np.ascontiguousarray(each), dest=0)

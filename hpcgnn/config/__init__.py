@@ -1,0 +1,1 @@
+"""The configuration: a file for each larger section, and files and overrides that set them."""

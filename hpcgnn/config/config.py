@@ -1,0 +1,125 @@
+"""The configuration: frozen sections that check themselves.
+
+A TOML file gives a table for each section; ``section.key=value`` arguments override it, and
+``hpcgnn train --keys`` lists every key with its default and meaning.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.links import LinksConfig
+from hpcgnn.config.model import ModelConfig
+from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.programs import ProgramsConfig
+from hpcgnn.config.sampling import SamplingConfig
+from hpcgnn.config.training import TrainConfig
+from hpcgnn.watchdog import DEFAULT_LIMIT_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphConfig:
+    """Which graph, and which of its edges and features."""
+
+    store: str = option("", "path of the store (.h5)")
+    split: str = option("", "name of the split to train on; empty: the store's first")
+    relations: tuple[str, ...] = option((), "relations to aggregate over; empty: all")
+    undirected: bool = option(False, "add the reverse of every edge")
+    reverse: bool = option(
+        True, "models that tell relations apart: each has its reverse as a relation beside it"
+    )
+    normalize_features: str = option(
+        "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
+    )
+
+    def __post_init__(self) -> None:
+        require(bool(self.store), "graph.store", self.store, "give the path of a store")
+        choice(
+            "graph.normalize_features", self.normalize_features, ("none", "row", "l2", "standard")
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectAndSmoothConfig:
+    """Label propagation on the kept model's predictions."""
+
+    enabled: bool = option(False, "correct and smooth the predictions of the kept model")
+    scale: str = option("autoscale", "of the spread errors: autoscale or fixed")
+    fixed_scale: float = option(1.0, "factor of the spread errors, for fixed")
+    correct_matrix: str = option("DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1")
+    correct_alpha: float = option(0.9, "share of the neighbours in a step, in [0, 1]")
+    correct_steps: int = option(50, "steps that spread errors; 0: only training nodes change")
+    smooth_matrix: str = option("DAD", "as correct_matrix")
+    smooth_alpha: float = option(0.8, "share of the neighbours in a step, in [0, 1]")
+    smooth_steps: int = option(50, "steps that spread predictions")
+
+    def __post_init__(self) -> None:
+        section = "correct_and_smooth"
+        choice(f"{section}.scale", self.scale, ("autoscale", "fixed"))
+        factor = self.fixed_scale
+        finite = math.isfinite(factor) and factor > 0
+        require(finite, f"{section}.fixed_scale", factor, "must be positive")
+        for stage in ("correct", "smooth"):
+            matrix, alpha = getattr(self, f"{stage}_matrix"), getattr(self, f"{stage}_alpha")
+            steps = getattr(self, f"{stage}_steps")
+            choice(f"{section}.{stage}_matrix", matrix, ("DAD", "DA", "AD"))
+            require(0 <= alpha <= 1, f"{section}.{stage}_alpha", alpha, "must lie in [0, 1]")
+            require(steps >= 0, f"{section}.{stage}_steps", steps, "must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Where results go, and how a run stops and continues."""
+
+    dir: str = option("", "run directory")
+    resume: str = option(
+        "auto", "continue from the newest checkpoint in run.dir: auto (if any), never, must"
+    )
+    checkpoint_every: int = option(10, "epochs between checkpoints; 0: at the end and on signals")
+    keep_checkpoints: int = option(2, "newest checkpoints to keep for each seed")
+    save_predictions: bool = option(True, "write predictions.h5 with the best seed's kept model")
+    threads: int = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
+    stall_s: float = option(
+        DEFAULT_LIMIT_S,
+        "seconds in which no span of a rank begins or ends before the job ends with status 76, "
+        "naming rank, host and span; 0: never",
+    )
+
+    def __post_init__(self) -> None:
+        require(bool(self.dir), "run.dir", self.dir, "give a directory")
+        choice("run.resume", self.resume, ("auto", "never", "must"))
+        keep = self.keep_checkpoints
+        require(keep >= 1, "run.keep_checkpoints", keep, "must be at least 1")
+        for key in ("checkpoint_every", "threads"):
+            value = getattr(self, key)
+            require(value >= 0, f"run.{key}", value, "must not be negative")
+        lasts = self.stall_s == 0 or 1 <= self.stall_s < math.inf
+        require(lasts, "run.stall_s", self.stall_s, "must be 0, or at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceConfig:
+    """What is recorded."""
+
+    enabled: bool = option(False, "write trace/rankNNNNN.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """All sections; the field names are the tables of the TOML file."""
+
+    graph: GraphConfig
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    correct_and_smooth: CorrectAndSmoothConfig = field(default_factory=CorrectAndSmoothConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    links: LinksConfig = field(default_factory=LinksConfig)
+    programs: ProgramsConfig = field(default_factory=ProgramsConfig)
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    run: RunConfig
+    trace: TraceConfig = field(default_factory=TraceConfig)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, for people."""
+        return "ggnn" if self.train.task == "programs" else self.model.name

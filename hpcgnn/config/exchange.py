@@ -1,0 +1,68 @@
+"""The configuration's section on how rows travel, and which products travel once."""
+
+from dataclasses import dataclass
+
+from hpcgnn.config.options import choice, option, require
+from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES, find_method
+from hpcgnn.spmm.gpu.transports import TRANSPORTS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExchangeConfig:
+    """How rows travel between ranks."""
+
+    method: str = option(
+        "aware", f"{', '.join(EXCHANGES)}, or package.module:NAME, a hpcgnn.spmm.Method"
+    )
+    wire: str = option(
+        "native", "number format on the wire: native (train.dtype), bfloat16, float16"
+    )
+    transport: str = option(
+        "auto",
+        "how rows of GPUs travel: mpi (straight from device memory), staged (through host memory), "
+        "nccl, or auto: mpi where the MPI library takes device memory, else staged",
+    )
+    active_sets: bool = option(
+        True, "train on the rows that the training nodes reach, layer by layer; same results"
+    )
+    prepare: str = option(
+        "before", "when active sets are found: before training, or in the first_epoch"
+    )
+    replication: int = option(1, "copies of every block row (1.5D); divides the number of ranks")
+    schedule: str = option(
+        "resident",
+        "resident (all rows of other ranks at once) or sequential (one rank's after another's: "
+        "least memory); same results",
+    )
+    prefetch: int = option(
+        0, "blocks of rows under way while one is multiplied; with schedule=sequential"
+    )
+    keep_products: str = option(
+        "auto",
+        "keep the first layer's products with the features, where no epoch changes these: never, "
+        "always, or auto: with schedule=resident; saves their exchange, costs about the memory of "
+        "the features",
+    )
+
+    def __post_init__(self) -> None:
+        if ":" not in self.method:
+            choice("exchange.method", self.method, EXCHANGES)
+        find_method(self.method)
+        choice("exchange.wire", self.wire, WIRES)
+        choice("exchange.transport", self.transport, TRANSPORTS)
+        choice("exchange.prepare", self.prepare, ("before", "first_epoch"))
+        choice("exchange.schedule", self.schedule, SCHEDULES)
+        choice("exchange.keep_products", self.keep_products, ("auto", "always", "never"))
+        require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
+        require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")
+        prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
+        remedy = "needs exchange.schedule=sequential"
+        require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)
+
+    @property
+    def keeps_products(self) -> bool:
+        """Whether memory may be spent on products that no epoch changes."""
+        if self.keep_products == "auto":
+            # Who walks from rank to rank does so because memory is short.
+            return self.schedule == "resident"
+        return self.keep_products == "always"

@@ -1,0 +1,134 @@
+"""Reading and writing configurations: TOML, overrides, and errors that name the nearest key."""
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.config.config import Config
+from hpcgnn.config.options import known, typed
+from hpcgnn.errors import InputError
+
+_SECTIONS: Mapping[str, type] = types.MappingProxyType(dict(typing.get_type_hints(Config)))
+_NAMES = ("graph.split", "train.splits")
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration.
+
+    Parameters
+    ----------
+    path
+        A TOML file; None starts from the defaults.
+    overrides
+        ``section.key=value`` with a TOML value; a bare word is a string.
+
+    Raises
+    ------
+    InputError
+        On an unreadable file, a syntax error, an unknown or ill-typed key (naming the nearest one),
+        or a value out of range.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    if path is not None:
+        try:
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"configuration {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(f"configuration {path} is not valid TOML: {error}") from error
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            raise InputError(f"override {override!r}: write section.key=value")
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise InputError(f"configuration {path}: {section} must be a table, [{section}]")
+        inner, _, option = name.partition(".")
+        if option and _is_table(section, inner):
+            table, name = table.setdefault(inner, {}), option
+            if not isinstance(table, dict):
+                raise InputError(f"override {override!r}: it is set to a value elsewhere")
+        table[name] = _parse_value(text.strip())
+    return config_from_tables(tables)
+
+
+def config_from_tables(tables: Mapping[str, Any]) -> Config:
+    """Build a configuration from a mapping of sections.
+
+    Raises
+    ------
+    InputError
+        As in `load_config`.
+    """
+    sections = {}
+    for section, table in tables.items():
+        known(section, _SECTIONS, "section")
+        if not isinstance(table, Mapping):
+            raise InputError(f"{section} must be a table, [{section}], not {table!r}")
+        sections[section] = dict(table)
+    built = {}
+    for section, kind in _SECTIONS.items():
+        hints = typing.get_type_hints(kind)
+        values = {}
+        for key, value in sections.get(section, {}).items():
+            known(key, hints, f"key in [{section}]")
+            full = f"{section}.{key}"
+            values[key] = typed(full, names_of(value) if full in _NAMES else value, hints[key])
+        built[section] = kind(**values)
+    return Config(**built)
+
+
+def names_of(value: Any) -> Any:
+    """Return the name, or the names, that a value gives; those of splits are often numbers."""
+    if isinstance(value, list):
+        return [names_of(each) for each in value]
+    return str(value) if type(value) is int else value
+
+
+def dump_toml(config: Config) -> str:
+    """Return the resolved configuration as TOML that `load_config` reads back equal."""
+    lines = []
+    for section in dataclasses.fields(config):
+        lines.append(f"[{section.name}]")
+        table = dataclasses.asdict(getattr(config, section.name))
+        lines += [f"{key} = {_dump_value(value)}" for key, value in table.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def describe_keys() -> list[tuple[str, str, str]]:
+    """Return (section.key, default, meaning) of every key."""
+    rows = []
+    for section, kind in _SECTIONS.items():
+        for each in dataclasses.fields(kind):
+            default = "{}" if each.default is dataclasses.MISSING else json.dumps(each.default)
+            rows.append((f"{section}.{each.name}", default, each.metadata["meaning"]))
+    return rows
+
+
+def _is_table(section: str, key: str) -> bool:
+    """Tell whether the value of a key is a table itself, as of model.options."""
+    hints = typing.get_type_hints(_SECTIONS[section]) if section in _SECTIONS else {}
+    return typing.get_origin(hints.get(key)) is dict
+
+
+def _dump_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{_dump_value(k)} = {_dump_value(v)}" for k, v in value.items()) + "}"
+        )
+    # The JSON form of a bool, number, string or list is TOML as well, but for this character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text

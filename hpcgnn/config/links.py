@@ -1,0 +1,51 @@
+"""The section of the configuration on link prediction."""
+
+import math
+from dataclasses import dataclass
+
+from hpcgnn.config.options import choice, option, require
+from hpcgnn.nn import LINK_LOSSES, SCORERS
+
+NEGATIVES = ("uniform", "degree")
+"""Names of the ways to draw the wrong ends of edges."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinksConfig:
+    """Which edges are predicted, from what, and against what."""
+
+    relations: tuple[str, ...] = option(
+        (), "relations whose edges are predicted; empty: those of graph.relations"
+    )
+    train: float = option(0.2, "share of their edges that is trained on, in (0, 1)")
+    valid: float = option(0.05, "share of their edges that chooses the model, in [0, 1)")
+    test: float = option(0.1, "share of their edges that is tested on, in [0, 1)")
+    split_seed: int = option(1, "draws the shares, and what edges are ranked against")
+    width: int = option(0, "columns of a node's embedding; 0: model.hidden")
+    scorer: str = option("dot", f"of the embeddings of two nodes: {', '.join(SCORERS)}")
+    loss: str = option("logistic", f"of the scores: {', '.join(LINK_LOSSES)}")
+    margin: float = option(1.0, "by which an edge shall exceed a wrong one; with loss=margin")
+    negatives: str = option(
+        "uniform",
+        "wrong ends of edges, new in each epoch: uniform over the nodes, or by degree: those of "
+        "other edges",
+    )
+    num_negatives: int = option(4, "wrong ends for each edge in an epoch")
+    ranked: int = option(100, "wrong ends, always the same, that a tested edge is ranked against")
+
+    def __post_init__(self) -> None:
+        choice("links.scorer", self.scorer, SCORERS)
+        choice("links.loss", self.loss, LINK_LOSSES)
+        choice("links.negatives", self.negatives, NEGATIVES)
+        require(0 < self.train < 1, "links.train", self.train, "must lie in (0, 1)")
+        for key in ("valid", "test"):
+            share = getattr(self, key)
+            require(0 <= share < 1, f"links.{key}", share, "must lie in [0, 1)")
+        total = self.train + self.valid + self.test
+        require(total < 1, "links.train + links.valid + links.test", total, "must be below 1")
+        finite = math.isfinite(self.margin) and self.margin > 0
+        require(finite, "links.margin", self.margin, "must be positive")
+        require(self.width >= 0, "links.width", self.width, "must not be negative")
+        require(self.split_seed >= 0, "links.split_seed", self.split_seed, "must not be negative")
+        for key in ("num_negatives", "ranked"):
+            require(getattr(self, key) >= 1, f"links.{key}", getattr(self, key), "at least 1")

@@ -1,0 +1,137 @@
+"""The section of the configuration that describes the model."""
+
+from dataclasses import dataclass, field, fields
+from types import GenericAlias
+from typing import Any
+
+from hpcgnn.config.options import choice, known, option, require, typed
+from hpcgnn.errors import InputError
+from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS, ModelShape, find_model
+
+_MODEL_SIZES = (
+    "name",
+    "hidden",
+    "num_layers",
+    "dropout",
+    "input_dropout",
+    "input_width",
+    "embeddings",
+    "options",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """The model and its sizes."""
+
+    name: str = option(
+        "sage", f"{', '.join(MODELS)}, or package.module:Class, a model of one's own"
+    )
+    hidden: int = option(128, "width of hidden layers")
+    num_layers: int = option(2, "number of layers")
+    dropout: float = option(0.5, "probability, for the input of every layer but the first")
+    input_dropout: float = option(
+        0.0, "probability, for the features; with node types, for what their input layers give"
+    )
+    input_width: int = option(
+        0, "columns that the input layers of node types give; 0: model.hidden"
+    )
+    embeddings: bool = option(
+        False, "nodes of types without features have learned vectors of their own"
+    )
+    norm: str = option("none", "none; batch, layer or graph: normalises every hidden layer")
+    activation: str = option("relu", f"between layers: {', '.join(ACTIVATIONS)}")
+    residual: bool = option(False, "add a layer's own input to its output")
+    jumping: str = option(
+        "none", "none; concat or max: a linear map of all layers' outputs gives the logits"
+    )
+    heads: int = option(1, "attention heads of a layer")
+    attention_dropout: float = option(0.0, "probability, for the coefficient of an edge and head")
+    edge_dropout: float = option(0.0, "probability, for an edge before the softmax")
+    hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
+    teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
+    num_bases: int = option(
+        0, "matrices that the weights of relations are combined from; 0: each has its own"
+    )
+    options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"meaning": "table of the options that a model of one's own declares"},
+    )
+
+    def __post_init__(self) -> None:
+        if ":" not in self.name:
+            choice("model.name", self.name, MODELS)
+        kind = find_model(self.name)
+        choice("model.norm", self.norm, NORMS)
+        choice("model.activation", self.activation, ACTIVATIONS)
+        choice("model.jumping", self.jumping, JUMPING)
+        self._check_heeded()
+        require(self.hidden >= 1, "model.hidden", self.hidden, "must be at least 1")
+        require(self.num_layers >= 1, "model.num_layers", self.num_layers, "must be at least 1")
+        require(self.heads >= 1, "model.heads", self.heads, "must be at least 1")
+        require(0 <= self.teleport <= 1, "model.teleport", self.teleport, "must lie in [0, 1]")
+        for key in ("hops", "num_bases", "input_width"):
+            value = getattr(self, key)
+            require(value >= 0, f"model.{key}", value, "must not be negative")
+        for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
+            value = getattr(self, key)
+            require(0 <= value < 1, f"model.{key}", value, "must lie in [0, 1)")
+        # The graph's relations are not known here; they are compared when it is read.
+        bases = max(self.num_bases, 1)
+        shape = self.shape(num_features=1, num_classes=1, num_relations=bases)
+        kind.check(shape)
+
+    def shape(
+        self,
+        *,
+        num_features: int,
+        num_classes: int,
+        num_relations: int = 1,
+        type_features: tuple[int, ...] = (),
+    ) -> ModelShape:
+        """Return the sizes and options of the model on a graph with these sizes."""
+        options = {each.name: getattr(self, each.name) for each in fields(self)}
+        # What nodes have is no size of the model.
+        del options["name"], options["embeddings"], options["options"]
+        return ModelShape(
+            num_features=num_features,
+            num_classes=num_classes,
+            num_relations=num_relations,
+            type_features=type_features,
+            own=self.own_options(),
+            **options,
+        )
+
+    def own_options(self) -> dict[str, Any]:
+        """Return the options that the model's class declares, the defaults where none is given.
+
+        Raises
+        ------
+        InputError
+            When one is not declared, naming the nearest, or is of another type than its default.
+        """
+        declared = find_model(self.name).own_options
+        if self.options and not declared:
+            raise InputError(f"model.options: {self.name} has no options of its own; leave it out")
+        given = {}
+        for key, value in self.options.items():
+            known(key, declared, f"key in [model.options] of {self.name}")
+            given[key] = typed(f"model.options.{key}", value, _hint(declared[key]))
+        return {**declared, **given}
+
+    def _check_heeded(self) -> None:
+        """Refuse an option that the model would ignore."""
+        heeded = {*_MODEL_SIZES, *find_model(self.name).options}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name not in heeded and value != each.default:
+                others = [name for name, kind in MODELS.items() if each.name in kind.options]
+                raise InputError(
+                    f"model.{each.name} = {value!r}: {self.name} has no such option; leave it out, "
+                    f"or choose model.name = {' or '.join(others)}"
+                )
+
+
+def _hint(default: Any) -> Any:
+    """Return the type that values have in place of a default."""
+    return GenericAlias(tuple, type(default[0])) if isinstance(default, tuple) else type(default)

@@ -1,0 +1,111 @@
+"""The section of the configuration for program graphs, and a search over it by an array of jobs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from hpcgnn.autograd.band import BAND_PRECISIONS
+from hpcgnn.config.options import choice, option, require
+from hpcgnn.nn import PROPAGATORS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramsConfig:
+    """A gated graph neural network on supergraphs, with train.task=programs."""
+
+    propagator: str = option(
+        "sparse", f"how messages pass in training: {', '.join(PROPAGATORS)}; evaluation: sparse"
+    )
+    block: int = option(
+        0, "size of the band's blocks; with sparse: leave out edges beyond such a band, 0: none"
+    )
+    supernodes: int = option(
+        0,
+        "most dense rows and columns beside the band, for the nodes with most neighbours of each "
+        "graph that does not fit it; the others are ordered anew",
+    )
+    band_precision: str = option(
+        "native",
+        "products of the band's blocks on GPUs: native (train.dtype), tf32 or bfloat16",
+    )
+    filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
+    self_edges: bool = option(False, "an edge from each node to itself, of a type of its own")
+    hidden: int = option(128, "width of node states")
+    dropout: float = option(0.0, "probability, for the messages into the GRU cell")
+    nodes: int = option(4096, "nodes of a supergraph; a larger graph is one of its own")
+    supergraphs: int = option(4, "supergraphs of a step, shared among the ranks")
+    window: int = option(2048, "graphs that are packed together")
+    epoch_graphs: int = option(0, "graphs of an epoch, drawn anew in each; 0: all")
+    prefetch: int = option(2, "steps that are read and packed ahead")
+    judge_store: str = option(
+        "", "store whose validation, test and unseen graphs are judged; empty: graph.store"
+    )
+    evaluate_graphs: int = option(
+        0, "graphs of a split that are judged after an epoch; 0: all; the kept model: always all"
+    )
+
+    def __post_init__(self) -> None:
+        choice("programs.propagator", self.propagator, PROPAGATORS)
+        choice("programs.band_precision", self.band_precision, BAND_PRECISIONS)
+        banded = self.propagator == "sparse" or self.block > 0
+        require(banded, "programs.block", self.block, "a band needs blocks of at least 1")
+        filtered = not self.filter or self.block > 0
+        require(filtered, "programs.filter", self.filter, "needs programs.block")
+        beside = self.supernodes == 0 or (self.block > 0 and not self.filter)
+        remedy = "are for graphs that do not fit programs.block: needs it, without programs.filter"
+        require(beside, "programs.supernodes", self.supernodes, remedy)
+        finite = math.isfinite(self.dropout) and 0 <= self.dropout < 1
+        require(finite, "programs.dropout", self.dropout, "must lie in [0, 1)")
+        for key in ("hidden", "nodes", "supergraphs", "window", "prefetch"):
+            value = getattr(self, key)
+            require(value >= 1, f"programs.{key}", value, "must be at least 1")
+        for key in ("block", "supernodes", "epoch_graphs", "evaluate_graphs"):
+            value = getattr(self, key)
+            require(value >= 0, f"programs.{key}", value, "must not be negative")
+
+
+RANGES: Mapping[str, Sequence[object]] = MappingProxyType(
+    {
+        "train.optimizer": ("sgd",),
+        "train.schedule": ("linear",),
+        "train.learning_rate": (0.03, 0.1, 0.3, 1.0, 3.0),
+        "train.decay_steps": (100_000, 300_000),
+        "train.schedule_gamma": (0.1, 1.0),
+        "train.momentum": (0.3, 0.5, 0.7, 0.9, 0.95, 0.97),
+        "train.nesterov": (False, True),
+        "train.clip_norm": (0.003, 0.01, 0.1, 0.3),
+        "train.weight_decay": (0.1, 1e-6, 1e-5, 1e-4, 1e-3),
+        "train.label_smoothing": (0.0, 0.005, 0.05),
+        "programs.dropout": (0.4, 0.3, 0.2, 0.1),
+    }
+)
+"""The values of the dense-hardware paper's Appendix E."""
+
+LARGE_BATCH: Mapping[str, Sequence[object]] = MappingProxyType(
+    {
+        "train.learning_rate": (1.0, 3.0, 7.0, 10.0, 30.0),
+        "train.decay_steps": (500, 1000, 5000, 10_000),
+    }
+)
+"""What Appendix E draws from instead where many supergraphs make a step: the paper has no rule that
+scales rates with the batch, it searches anew for each size."""
+
+
+def sample_overrides(seed: int, *, large_batch: bool = False) -> list[str]:
+    """Return ``section.key=value`` for each key of `RANGES`, drawn by `seed`.
+
+    Parameters
+    ----------
+    seed
+        The same seed draws the same values.
+    large_batch
+        Draw from `LARGE_BATCH` where it has the key.
+    """
+    rng = np.random.default_rng(seed)
+    ranges = {**RANGES, **(LARGE_BATCH if large_batch else {})}
+    drawn = {key: values[int(rng.integers(len(values)))] for key, values in ranges.items()}
+    return [f"{key}={json.dumps(value)}" for key, value in drawn.items()]

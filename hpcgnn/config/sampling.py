@@ -1,0 +1,73 @@
+"""The section of the configuration for sampled subgraphs."""
+
+from dataclasses import dataclass
+
+from hpcgnn.config.options import choice, option, require
+
+SAMPLERS = ("frontier", "multidimensional", "walk", "edge", "node", "neighbour")
+"""Names of samplers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingConfig:
+    """What a step trains on, with train.task=sampled."""
+
+    sampler: str = option(
+        "frontier", f"{', '.join(SAMPLERS)} (layer-wise fan-out from batches of training nodes)"
+    )
+    budget: int = option(
+        8000, "nodes drawn for a subgraph, repeats included; neighbour: training nodes of a batch"
+    )
+    walkers: int = option(1000, "of the frontier and of the multidimensional walk")
+    enlargement: float = option(3.0, "of the frontier's Dashboard over what it holds at one time")
+    walk_length: int = option(2, "steps of a walk")
+    fan_outs: tuple[int, ...] = option(
+        (), "neighbour: neighbours drawn in each aggregation of the model, the first one first"
+    )
+    subgraphs: int = option(1, "subgraphs of a step, shared among the ranks")
+    topology: str = option(
+        "shared",
+        "shared: every host holds the whole graph; partitioned: a rank holds a part, and draws its "
+        "share of each subgraph there",
+    )
+    halo: int = option(1, "partitioned: steps from the part within which a rank holds nodes too")
+    reshuffle_epochs: int = option(0, "partitioned: epochs between reshuffles of parts; 0: none")
+    reshuffle_share: float = option(
+        0.1, "partitioned: chance of a node to leave its rank's part of the store for a random one"
+    )
+    steps: int = option(0, "steps of an epoch; 0: as many as draw the graph's nodes once")
+    coverage: int = option(
+        20,
+        "how often a node is in the subgraphs that are counted before training, on average; they "
+        "weigh losses and edges so that sums estimate the whole graph's; 0: do neither",
+    )
+    estimator: str = option(
+        "unbiased",
+        "what the counts make of sums: unbiased, or ratio (over the weights that were sampled: "
+        "less noise, a small bias)",
+    )
+    clip: int = option(16, "drop random nodes of a subgraph down to a multiple of this; 1: none")
+    threads: int = option(1, "threads of a rank that sample ahead of training; 0: do not")
+    ahead: int = option(4, "subgraphs that a rank holds ahead of training")
+
+    def __post_init__(self) -> None:
+        choice("sampling.sampler", self.sampler, SAMPLERS)
+        choice("sampling.topology", self.topology, ("shared", "partitioned"))
+        choice("sampling.estimator", self.estimator, ("unbiased", "ratio"))
+        for key in ("budget", "walkers", "subgraphs", "clip", "ahead"):
+            value = getattr(self, key)
+            require(value >= 1, f"sampling.{key}", value, "must be at least 1")
+        for key in ("walk_length", "steps", "coverage", "threads", "halo", "reshuffle_epochs"):
+            value = getattr(self, key)
+            require(value >= 0, f"sampling.{key}", value, "must not be negative")
+        share = self.reshuffle_share
+        require(0 < share <= 1, "sampling.reshuffle_share", share, "must lie in (0, 1]")
+        partitioned = self.topology == "partitioned"
+        remedy = "needs sampling.topology=partitioned"
+        moves = self.reshuffle_epochs > 0
+        require(partitioned or not moves, "sampling.reshuffle_epochs", moves, remedy)
+        larger = self.enlargement > 1
+        require(larger, "sampling.enlargement", self.enlargement, "must be above 1")
+        by_layer = self.sampler == "neighbour"
+        positive = all(each > 0 for each in self.fan_outs) and bool(self.fan_outs) == by_layer
+        require(positive, "sampling.fan_outs", self.fan_outs, "neighbour needs them, nothing else")

@@ -1,0 +1,1 @@
+"""The formats that are read, a file each; `registry` lists them."""

@@ -1,0 +1,147 @@
+"""METIS graph files: line i after the header lists the neighbours of node i, counted from 1.
+
+The header is `nodes edges [fmt [ncon]]`. The digits of fmt say whether a line begins with a vertex
+size, continues with ncon vertex weights, and has a weight after each neighbour; sizes and vertex
+weights have no place in a store. Each edge must be listed at both its ends with the same weight.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.convert.read.files import TextBlock, read_blocks
+from hpcgnn.convert.read.text import Table, first_fields, tokenise, without_line
+from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
+from hpcgnn.convert.symmetry import SymmetryCheck
+from hpcgnn.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first line says; `leading` fields of each line are no neighbours."""
+
+    line: int
+    num_nodes: int
+    num_edges: int
+    leading: int
+    weighted: bool
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read a METIS graph; raises `InputError`."""
+    header = _read_header(path)
+    return GraphSource(
+        path=path,
+        edges=partial(_stream, path, header),
+        inputs=(path,),
+        num_nodes=header.num_nodes,
+        weighted=header.weighted,
+        # Both directions are in the file: to add them again would double the sums.
+        undirected=options.duplicates == "first",
+        ignored=("vertex sizes and weights",) if header.leading else (),
+    )
+
+
+def _read_header(path: Path) -> Header:
+    fields, line = first_fields(path)
+    if not 2 <= len(fields) <= 4 or not all(field.isdigit() for field in fields):
+        raise InputError(f"{path}: line {line} must hold 'nodes edges [fmt [ncon]]'; correct it")
+    flags = fields[2].rjust(3, b"0") if len(fields) > 2 else b"000"
+    if len(flags) != 3 or flags.strip(b"01"):
+        text = fields[2].decode()
+        raise InputError(f"{path}: line {line}: fmt is {text!r}; it is up to three digits 0 or 1")
+    constraints = int(fields[3]) if len(fields) > 3 else 1
+    leading = (flags[0:1] == b"1") + (constraints if flags[1:2] == b"1" else 0)
+    if int(fields[0]) == 0:
+        raise InputError(f"{path}: line {line}: the graph has no nodes; check the file")
+    return Header(line, int(fields[0]), int(fields[1]), leading, flags[2:3] == b"1")
+
+
+def _stream(path: Path, header: Header) -> EdgeStream:
+    node, entries = 0, 0
+    symmetry = SymmetryCheck()
+    for block in read_blocks(path):
+        chunk, num_nodes = _lists(without_line(block, header.line), header, node)
+        node += num_nodes
+        entries += len(chunk.src)
+        _check_range(chunk, header)
+        symmetry.update(chunk.src, chunk.dst, chunk.weights)
+        yield chunk
+    if node < header.num_nodes or entries != 2 * header.num_edges:
+        raise InputError(
+            f"{path}: lists {entries} neighbours of {node} nodes where line {header.line} promises "
+            f"{2 * header.num_edges} (each edge twice) of {header.num_nodes}; "
+            "the file is truncated or its header wrong"
+        )
+    if not symmetry.symmetric:
+        raise InputError(
+            f"{path}: an edge is not listed at both its ends with the same weight; complete the "
+            "lists, or convert the graph as an edge list"
+        )
+
+
+def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk, int]:
+    """Return the edges of a block whose first list is that of `first_node`, and how many lists."""
+    tokens = tokenise(block)
+    widths = tokens.per_line()
+    lines = block.first_line + np.arange(len(widths))
+    is_list = (lines > header.line) & ~_comment_lines(block)
+    nodes = first_node + np.cumsum(is_list) - 1
+    _check_widths(block, widths, lines, is_list & (nodes < header.num_nodes), header)
+    surplus = lines[(nodes >= header.num_nodes) & (widths > 0)]
+    if len(surplus):
+        raise InputError(
+            f"{block.path}: line {surplus[0]} comes after the lists of all {header.num_nodes} "
+            "nodes; remove it or correct the header"
+        )
+    lists_of = np.repeat(nodes, widths)
+    starts, ends = tokens.starts[:, None], tokens.ends[:, None]
+    fields = Table(tokens, starts, ends, np.repeat(lines, widths))
+    values = fields.integers([0])[:, 0]
+    before = np.cumsum(widths) - widths
+    place = np.arange(len(values)) - np.repeat(before, widths) - header.leading
+    neighbours = np.flatnonzero((place >= 0) & (place % (1 + header.weighted) == 0))
+    chunk = EdgeChunk(
+        values[neighbours] - 1,
+        lists_of[neighbours],
+        lambda edge: fields.locate(int(neighbours[edge])),
+        values[neighbours + 1] if header.weighted else None,
+    )
+    return chunk, min(int(is_list.sum()), header.num_nodes - first_node)
+
+
+def _comment_lines(block: TextBlock) -> NDArray[np.bool_]:
+    if b"%" not in block.data and b"#" not in block.data:
+        return np.zeros(block.data.count(b"\n"), np.bool_)
+    lines = block.data.split(b"\n")[:-1]
+    return np.array([line.lstrip()[:1] in (b"%", b"#") for line in lines], np.bool_)
+
+
+def _check_widths(
+    block: TextBlock,
+    widths: NDArray[np.int64],
+    lines: NDArray[np.int64],
+    is_list: NDArray[np.bool_],
+    header: Header,
+) -> None:
+    lists = widths - header.leading
+    row = first_fault(is_list & ((lists < 0) | (header.weighted & (lists % 2 != 0))))
+    if row is not None:
+        due = f"{header.leading} leading fields and then " if header.leading else ""
+        due += "neighbours each with a weight" if header.weighted else "neighbours"
+        raise InputError(
+            f"{block.path}: line {lines[row]} has {widths[row]} fields where {due} are due; "
+            "correct the line or the fmt of the header"
+        )
+
+
+def _check_range(chunk: EdgeChunk, header: Header) -> None:
+    position = first_fault((chunk.src < 0) | (chunk.src >= header.num_nodes))
+    if position is not None:
+        raise InputError(
+            f"{chunk.locate(position)}: neighbour {chunk.src[position] + 1} is outside "
+            f"1..{header.num_nodes}; correct or remove it"
+        )

@@ -1,0 +1,322 @@
+"""Folders of OGB node-property graphs, raw text or binary, and of graphs with node types.
+
+Raw text: `raw/{edge,node-feat,node-label,num-node-list}.csv.gz`. Binary: `raw/data.npz` with
+`edge_index`, `node_feat` and `num_nodes_list`, and `raw/node-label.npz`. The split is
+`split/NAME/{train,valid,test}.csv.gz`. Only edges and the number of nodes must be there. OGB's
+own loader adds the reverse of each edge of some graphs (ogbn-products, ogbn-proteins): say
+--undirected.
+
+Node types, as ogbn-mag is published, in `raw/`: `num-node-dict.csv.gz` has a line of type names and
+a line of their numbers of nodes; `triplet-type-list.csv.gz` a line `source,relation,target` for
+each edge type, whose edges are in `relations/SOURCE___RELATION___TARGET/edge.csv.gz`; features and
+labels are in `node-feat/TYPE/node-feat.csv.gz` and `node-label/TYPE/node-label.csv.gz`. The split
+is `split/NAME/TYPE/{train,valid,test}.csv.gz`. Where a file
+`nodetype-has-{feat,label,split}.csv.gz` names a type, the type's own file must be there.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.convert.nodes import (
+    SPLIT_NAMES,
+    EdgeType,
+    edge_ends,
+    join_types,
+    labelled,
+    relation_names,
+    split_from_indices,
+)
+from hpcgnn.convert.read.edges import EdgeArrays, index_pairs
+from hpcgnn.convert.read.features import array_features
+from hpcgnn.convert.read.files import require_file
+from hpcgnn.convert.read.npy import ArrayFile, Npz, decode_texts
+from hpcgnn.convert.read.text import first_fields, read_column, read_tables
+from hpcgnn.convert.source import (
+    ConvertOptions,
+    EdgeChunk,
+    EdgeStream,
+    Features,
+    FeatureStream,
+    GraphSource,
+    Labels,
+    Nodes,
+    TypeRange,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_LABELS = ("node_label", "node-label", "label", "labels")
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the OGB graph in the folder `path` (that which holds `raw`); raises `InputError`."""
+    raw = path / "raw"
+    if (raw / "relations").exists() or (raw / "triplet-type-list.csv.gz").exists():
+        return _read_types(path, options)
+    if (raw / "data.npz").exists():
+        return _read_binary(path, options)
+    return _read_text(path, options)
+
+
+def _read_text(path: Path, options: ConvertOptions) -> GraphSource:
+    raw = path / "raw"
+    edges = require_file(raw / "edge.csv.gz", "give the folder that holds raw/edge.csv.gz")
+    count_file = raw / "num-node-list.csv.gz"
+    num_nodes = _one_graph(read_column(count_file), str(count_file))
+    features, labels = raw / "node-feat.csv.gz", raw / "node-label.csv.gz"
+    nodes = Nodes(
+        features=_text_features(features) if features.exists() else None,
+        splits=_splits_of(path, num_nodes, options),
+        labels=_text_labels(labels) if labels.exists() else None,
+    )
+    known = {edges.name, count_file.name, features.name, labels.name, "num-edge-list.csv.gz"}
+    return GraphSource(
+        path=path,
+        edges=partial(_text_edges, edges),
+        inputs=(edges, count_file, *(file for file in (features, labels) if file.exists())),
+        num_nodes=num_nodes,
+        nodes=nodes,
+        ignored=tuple(sorted(f.name for f in raw.iterdir() if f.name not in known)),
+    )
+
+
+def _one_graph(counts: Array, where: str) -> int:
+    if counts.size != 1 or counts.dtype.kind not in "iu" or counts.ravel()[0] < 1:
+        raise InputError(
+            f"{where}: must hold one positive number of nodes, that of a single graph; "
+            "graph-property collections are not read"
+        )
+    return int(counts.ravel()[0])
+
+
+def _read_binary(path: Path, options: ConvertOptions) -> GraphSource:
+    npz = Npz(path / "raw" / "data.npz")
+    index = npz.need("edge_index")
+    features = npz.get("node_feat")
+    num_nodes = _node_count(npz, features)
+    npz.get("num_edges_list")
+    labels, inputs = _binary_labels(path / "raw" / "node-label.npz")
+    nodes = Nodes(
+        features=None if features is None else array_features(features, options),
+        splits=_splits_of(path, num_nodes, options),
+        labels=labels,
+    )
+    edges = EdgeArrays(npz.path, index.where, index.shape[-1], index_pairs(index))
+    return GraphSource(
+        path=path,
+        edges=edges.chunks,
+        inputs=(npz.path, *inputs),
+        num_nodes=num_nodes,
+        nodes=nodes,
+        ignored=npz.unused(),
+    )
+
+
+def _node_count(npz: Npz, features: ArrayFile | None) -> int:
+    counts = npz.get("num_nodes_list", "num_nodes")
+    if counts is not None:
+        return _one_graph(counts.load(), counts.where)
+    if features is None or not features.shape:
+        raise InputError(f"{npz.path}: the array num_nodes_list is missing; add it")
+    return int(features.shape[0])
+
+
+def _binary_labels(path: Path) -> tuple[Labels | None, tuple[Path, ...]]:
+    if not path.exists():
+        return None, ()
+    npz = Npz(path)
+    array = npz.get(*_LABELS)
+    if array is None:
+        raise InputError(f"{path}: holds no array {_LABELS[0]}; save the labels under that name")
+    return labelled(array.load(), array.where), (path,)
+
+
+def _text_edges(path: Path, relation: str = "") -> EdgeStream:
+    """Yield the edges of a file of two columns, source and target."""
+    for table in read_tables(path, 2):
+        ends = table.integers([0, 1])
+        yield EdgeChunk(ends[:, 0], ends[:, 1], table.locate, relation=relation)
+
+
+def _text_features(path: Path) -> Features:
+    """Return the rows of a file as features."""
+    columns = len(first_fields(path)[0])
+
+    def blocks() -> FeatureStream:
+        for table in read_tables(path, columns):
+            yield table.floats(range(columns))
+
+    return Features(columns, np.dtype(np.float32), blocks, lambda row: f"{path}: line {row + 1}")
+
+
+def _text_labels(path: Path) -> Labels:
+    """Return the labels of a file that has a row for each node."""
+    parts = [table.floats(range(table.starts.shape[1]), np.float64) for table in read_tables(path)]
+    return labelled(np.concatenate(parts) if parts else np.zeros((0, 1)), str(path))
+
+
+def _splits_of(path: Path, num_nodes: int, options: ConvertOptions) -> dict[str, NDArray[np.uint8]]:
+    """Return the splits of the graph in the folder `path`."""
+    folders = _split_folders(path, options)
+    return {name: _split_in(folder, num_nodes) for name, folder in folders.items()}
+
+
+def _split_folders(path: Path, options: ConvertOptions) -> dict[str, Path]:
+    """Return the folders of the splits of a graph, or of that which is asked for, by name."""
+    parent = path / "split"
+    if not parent.is_dir():
+        return {}
+    names = sorted(child.name for child in parent.iterdir() if child.is_dir())
+    if not names:
+        raise InputError(f"{parent}: holds no split; add one, or remove the folder")
+    asked = options.take("split")
+    if asked not in (None, "all", *names):
+        raise InputError(f"{parent}: holds the splits {', '.join(names)}; choose one with --split")
+    chosen = names if asked in (None, "all") else [asked]
+    folders = {name if len(chosen) > 1 else "": parent / name for name in chosen}
+    for folder in folders.values():
+        if (folder / "split_dict.pt").exists():
+            raise InputError(
+                f"{folder / 'split_dict.pt'}: is a pickle of torch, which is not read, since it "
+                "could execute code; save its arrays as train.csv.gz, valid.csv.gz and test.csv.gz "
+                "there"
+            )
+    return folders
+
+
+def _split_in(folder: Path, num_nodes: int) -> NDArray[np.uint8]:
+    """Return the split whose ids the files train, valid and test of a folder name."""
+    files = {part: folder / f"{part}.csv.gz" for part in SPLIT_NAMES}
+    ids = {part: read_column(file) for part, file in files.items()}
+    return split_from_indices(ids, num_nodes, {part: str(file) for part, file in files.items()})
+
+
+def _read_types(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the OGB graph with node types in the folder `path`; raises `InputError`."""
+    raw = path / "raw"
+    counts = _counts(raw / "num-node-dict.csv.gz")
+    names = relation_names(_edge_types(raw / "triplet-type-list.csv.gz", counts))
+    files = {
+        name: require_file(raw / "relations" / "___".join(each) / "edge.csv.gz")
+        for each, name in names.items()
+    }
+    parts, inputs = _parts(path, counts, options)
+    return GraphSource(
+        path=path,
+        edges=partial(_edges, files, edge_ends(names, counts)),
+        inputs=(*files.values(), *inputs),
+        relations=tuple(files),
+        num_nodes=sum(counts.values()),
+        nodes=join_types(parts, counts, str(path)),
+        ignored=_ignored(raw),
+    )
+
+
+def _edges(files: dict[str, Path], ends: dict[str, tuple[TypeRange, TypeRange]]) -> EdgeStream:
+    for relation, file in files.items():
+        for chunk in _text_edges(file, relation):
+            yield chunk.between(*ends[relation])
+
+
+def _rows(path: Path, columns: int | None = None) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for table in read_tables(path, columns):
+        width = range(table.starts.shape[1])
+        fields = [decode_texts(table.texts(column), str(path)) for column in width]
+        rows += [list(row) for row in zip(*fields, strict=True)]
+    return rows
+
+
+def _by_type(path: Path) -> dict[str, str]:
+    """Return the values of the one line below the line of type names."""
+    rows = _rows(path)
+    if len(rows) != 2 or len(set(rows[0])) != len(rows[0]):
+        raise InputError(
+            f"{path}: has {len(rows)} lines; a line of different type names and one of their "
+            "values are due (collections of graphs are not read)"
+        )
+    return dict(zip(*rows, strict=True))
+
+
+def _counts(path: Path) -> dict[str, int]:
+    require_file(path, "give the folder that holds raw/num-node-dict.csv.gz")
+    counts = {}
+    for name, text in _by_type(path).items():
+        if not text.isdecimal():
+            raise InputError(f"{path}: the number of nodes of {name!r} is {text!r}; correct it")
+        counts[name] = int(text)
+    return counts
+
+
+def _edge_types(path: Path, counts: dict[str, int]) -> list[EdgeType]:
+    types = [(source, relation, target) for source, relation, target in _rows(path, 3)]
+    for each in types:
+        for name in (each[0], each[2]):
+            if name not in counts:
+                raise InputError(
+                    f"{path}: the edge type {','.join(each)} has nodes of the type {name!r}, which "
+                    f"num-node-dict.csv.gz does not name: {', '.join(counts)}"
+                )
+    if not types or len(set(types)) != len(types):
+        raise InputError(f"{path}: must name different edge types, one on each line")
+    return types
+
+
+def _parts(
+    path: Path, counts: dict[str, int], options: ConvertOptions
+) -> tuple[dict[str, Nodes], list[Path]]:
+    raw, folders = path / "raw", _split_folders(path, options)
+    feature_files = _files(raw / "nodetype-has-feat.csv.gz", counts, raw, "node-feat")
+    label_files = _files(raw / "nodetype-has-label.csv.gz", counts, raw, "node-label")
+    split_types = {}
+    for split, folder in folders.items():
+        split_types[split] = _named(folder / "nodetype-has-split.csv.gz", counts)
+        split_types[split] |= {name for name in counts if (folder / name).is_dir()}
+    parts = {}
+    for name, count in counts.items():
+        features, labels = feature_files.get(name), label_files.get(name)
+        parts[name] = Nodes(
+            features=None if features is None else _text_features(features),
+            splits={
+                split: _split_in(folder / name, count)
+                for split, folder in folders.items()
+                if name in split_types[split]
+            },
+            labels=None if labels is None else _text_labels(labels),
+        )
+    return parts, [*feature_files.values(), *label_files.values()]
+
+
+def _files(flags: Path, counts: dict[str, int], raw: Path, kind: str) -> dict[str, Path]:
+    """Return the file `raw/KIND/TYPE/KIND.csv.gz` of each type that has one or should have one."""
+    named = _named(flags, counts)
+    files = {name: raw / kind / name / f"{kind}.csv.gz" for name in counts}
+    return {
+        name: require_file(file, f"{flags.name} says that there is one")
+        for name, file in files.items()
+        if name in named or file.exists()
+    }
+
+
+def _named(flags: Path, counts: dict[str, int]) -> set[str]:
+    if not flags.exists():
+        return set()
+    named = {name for name, flag in _by_type(flags).items() if flag == "True"}
+    if unknown := named - set(counts):
+        raise InputError(f"{flags}: names the type {unknown.pop()!r}, which has no nodes")
+    return named
+
+
+def _ignored(raw: Path) -> tuple[str, ...]:
+    """Return the files that hold more of nodes and edges than a store has a place for."""
+    known = {"edge", "num-edge-list", "node-feat", "node-label"}
+    found = [
+        file.relative_to(raw).as_posix()
+        for folder in ("relations", "node-feat", "node-label")
+        for file in (raw / folder).glob("*/*")
+        if file.name.removesuffix(".csv.gz") not in known
+    ]
+    return tuple(sorted(found))

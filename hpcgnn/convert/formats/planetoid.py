@@ -1,0 +1,169 @@
+"""Planetoid files `ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}` (Yang et al., 2016).
+
+Nodes 0 to len(allx) - 1 have the features `allx`, the first of them are the labelled training nodes
+`x`; `test.index` lists the nodes of the rows of `tx`. Test nodes that are missing in that list (the
+isolated nodes of Citeseer) get zero features and no label. The public split is: training, the rows
+of `x`; validation, the 500 nodes after them; test, the nodes of `test.index`.
+"""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from hpcgnn.convert.nodes import labelled, split_from_indices
+from hpcgnn.convert.read.features import dense_features
+from hpcgnn.convert.read.pickles import load_array, load_lists, load_matrix
+from hpcgnn.convert.read.text import read_column
+from hpcgnn.convert.source import (
+    ConvertOptions,
+    EdgeChunk,
+    EdgeStream,
+    GraphSource,
+    Labels,
+    Nodes,
+    first_fault,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_VALID_NODES = 500
+_SUFFIXES = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the graph whose files lie in the folder `path`, or one of whose files is `path`."""
+    del options  # nothing of a Planetoid graph is a matter of choice
+    prefix = find_prefix(path)
+    files = {suffix: prefix.with_name(f"{prefix.name}.{suffix}") for suffix in _SUFFIXES}
+    test = read_column(files["test.index"])
+    allx, tx, num_train = _features(files)
+    graph = load_lists(files["graph"])
+    num_nodes = max(
+        allx.shape[0] + len(test), int(test.max(initial=-1)) + 1, max(graph, default=-1) + 1
+    )
+    _check_test(files["test.index"], test, allx.shape[0], tx.shape[0])
+    order = _row_of_node(test, allx.shape[0], num_nodes)
+    last_valid = min(num_train + _VALID_NODES, allx.shape[0])
+    parts = {"train": np.arange(num_train), "valid": np.arange(num_train, last_valid), "test": test}
+    where = {name: str(files["test.index"]) for name in parts}
+    nodes = Nodes(
+        features=dense_features(_reordered(allx, tx, order), str(files["allx"])),
+        splits={"": split_from_indices(parts, num_nodes, where)},
+        labels=_labels(files, {"y": num_train, "ally": allx.shape[0], "ty": tx.shape[0]}, order),
+    )
+    src, dst = _edges(graph, files["graph"], num_nodes)
+    return GraphSource(
+        path=prefix,
+        edges=partial(_stream, src, dst, files["graph"]),
+        inputs=tuple(files.values()),
+        num_nodes=num_nodes,
+        nodes=nodes,
+    )
+
+
+def find_prefix(path: Path) -> Path:
+    """Return `FOLDER/ind.NAME` for a folder with one graph, that prefix, or a file of it."""
+    if path.is_dir():
+        graphs = sorted(path.glob("ind.*.graph"))
+        if len(graphs) != 1:
+            choice = " or ".join(str(graph.with_suffix("")) for graph in graphs)
+            remedy = f"choose {choice}" if graphs else "check the path"
+            raise InputError(f"{path}: holds {len(graphs)} Planetoid graphs; {remedy}")
+        return graphs[0].with_suffix("")
+    for suffix in _SUFFIXES:
+        if path.name.startswith("ind.") and path.name.endswith(f".{suffix}"):
+            return path.with_name(path.name.removesuffix(f".{suffix}"))
+    return path
+
+
+def _features(files: dict[str, Path]) -> tuple[Any, Any, int]:
+    x, tx, allx = (load_matrix(files[suffix]) for suffix in ("x", "tx", "allx"))
+    for suffix, part in (("x", x), ("tx", tx)):
+        if part.shape[1] != allx.shape[1]:
+            raise InputError(
+                f"{files[suffix]}: has {part.shape[1]} columns and allx has {allx.shape[1]}; "
+                "copy the files of one graph"
+            )
+    if x.shape[0] > allx.shape[0]:
+        raise InputError(f"{files['x']}: has more rows than allx; copy the files of one graph")
+    return allx, tx, x.shape[0]
+
+
+def _check_test(path: Path, test: NDArray[np.int64], num_other: int, rows: int) -> None:
+    if len(test) != rows:
+        raise InputError(
+            f"{path}: lists {len(test)} nodes for the {rows} rows of tx; copy both again"
+        )
+    if len(test) and test.min() < num_other:
+        line = int(np.argmin(test)) + 1
+        raise InputError(
+            f"{path}: line {line}: node {test.min()} belongs to the {num_other} rows of allx; "
+            "test nodes come after them"
+        )
+    if len(np.unique(test)) != len(test):
+        raise InputError(f"{path}: lists a node twice; copy it again")
+
+
+def _row_of_node(test: NDArray[np.int64], num_other: int, num_nodes: int) -> NDArray[np.int64]:
+    """Return for each node its row in allx above tx above one row of zeros."""
+    order = np.full(num_nodes, num_other + len(test))
+    order[:num_other] = np.arange(num_other)
+    order[test] = num_other + np.arange(len(test))
+    return order
+
+
+def _reordered(allx: Any, tx: Any, order: NDArray[np.int64]) -> scipy.sparse.csr_matrix:
+    zeros = scipy.sparse.csr_matrix((1, allx.shape[1]), dtype=allx.dtype)
+    return scipy.sparse.vstack([allx, tx, zeros], format="csr")[order]
+
+
+def _labels(files: dict[str, Path], rows: dict[str, int], order: NDArray[np.int64]) -> Labels:
+    arrays = {suffix: load_array(files[suffix]) for suffix in rows}
+    columns = arrays["ally"].shape[-1:]
+    for suffix, array in arrays.items():
+        if array.shape != (rows[suffix], *columns) or array.dtype.kind not in "biuf":
+            raise InputError(
+                f"{files[suffix]}: has shape {array.shape} and dtype {array.dtype} where "
+                f"{rows[suffix]} rows of 0 and 1, one column a class, are due; copy the files of "
+                "one graph"
+            )
+        _check_one_hot(files[suffix], array)
+    none = np.zeros((1, *columns), arrays["ally"].dtype)
+    marks = np.concatenate([arrays["ally"], arrays["ty"], none])[order]
+    classes = np.where(marks.any(axis=1), marks.argmax(axis=1), -1)
+    return replace(labelled(classes, str(files["ally"])), num_classes=columns[0])
+
+
+def _check_one_hot(path: Path, rows: Array) -> None:
+    row = first_fault(((rows != 0) & (rows != 1)).any(axis=1) | (rows.sum(axis=1) > 1))
+    if row is not None:
+        raise InputError(
+            f"{path}: row {row} marks other than one class; "
+            "a row has a single 1, or none for no label"
+        )
+
+
+def _edges(
+    graph: dict[int, list[int]], path: Path, num_nodes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each edge once in each direction; the lists name many twice or in one direction."""
+    lengths = [len(neighbours) for neighbours in graph.values()]
+    src = np.repeat(np.fromiter(graph, np.int64, len(graph)), lengths)
+    dst = np.fromiter((j for items in graph.values() for j in items), np.int64, len(src))
+    for ids in (src, dst):
+        if (edge := first_fault((ids < 0) | (ids >= num_nodes))) is not None:
+            raise InputError(
+                f"{path}: the list of node {src[edge]} has an id outside 0..{num_nodes - 1}; "
+                "copy it again"
+            )
+    keys = np.unique(np.concatenate([src * num_nodes + dst, dst * num_nodes + src]))
+    return keys // num_nodes, keys % num_nodes
+
+
+def _stream(src: NDArray[np.int64], dst: NDArray[np.int64], path: Path) -> EdgeStream:
+    yield EdgeChunk(src, dst, lambda edge: f"{path}, edge {edge}")

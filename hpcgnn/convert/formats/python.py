@@ -1,0 +1,344 @@
+"""Graphs in the memory of a Python program: SciPy matrices, graphs of torch-geometric and of DGL.
+
+Neither library is imported: their graphs are recognised by attributes and methods, and tensors of
+any library that can become a NumPy array will do.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.convert.nodes import (
+    SPLIT_PREFIXES,
+    EdgeType,
+    edge_ends,
+    join_types,
+    labelled,
+    relation_names,
+    splits_from_masks,
+)
+from hpcgnn.convert.pipeline import Report, write_store
+from hpcgnn.convert.source import (
+    CHUNK_EDGES,
+    ConvertOptions,
+    EdgeChunk,
+    EdgeStream,
+    Features,
+    FeatureStream,
+    GraphSource,
+    Nodes,
+    TypeRange,
+    locate_in,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.storage import Split, check_output
+from hpcgnn.typing import Array
+
+Edges = tuple[Array, Array, Array | None]
+"""Sources, targets and weights of one relation."""
+
+_DGL_FEATURES = ("feat", "x", "features")
+_MASKS = frozenset(f"{each}_mask" for prefixes in SPLIT_PREFIXES.values() for each in prefixes)
+_TORCH_GEOMETRIC_KEYS = _MASKS | {"edge_index", "edge_weight", "num_nodes", "x", "y"}
+_DGL_LABELS = ("label", "labels", "y")
+
+
+def from_scipy(
+    matrix: Any,
+    path: str | os.PathLike[str],
+    *,
+    features: Any = None,
+    labels: Any = None,
+    split: Any = None,
+    class_names: Sequence[str] = (),
+    options: ConvertOptions | None = None,
+) -> Report:
+    """Write the graph of a square SciPy matrix or sparse array to the store `path`.
+
+    A non-zero in row i, column j is the edge i -> j, the usual convention for adjacency matrices:
+    node j then aggregates from node i, and the store holds it in row j, column i. For a matrix in
+    whose rows nodes aggregate, pass its transpose. Values other than 1 become float32 weights;
+    stored zeros are no edges.
+
+    `features` [n, f], `labels` [n] (-1 for none) or [n, classes] of 0 and 1, and `split` [n] of
+    `hpcgnn.storage.Split` may be arrays or tensors. Raises `InputError` for faulty values, and then
+    an earlier file at `path` stays whole.
+    """
+    # A sparse matrix has imported SciPy; who converts files should not wait for that.
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is None or not sparse.issparse(matrix):
+        raise InputError(
+            f"matrix: is a {type(matrix).__name__}; give a SciPy sparse matrix (csr_matrix(array))"
+        )
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"matrix: has shape {matrix.shape}; an adjacency is square")
+    entries = matrix.tocoo()
+    weights = None if (entries.data == 1).all() else entries.data
+    edges = {"": (entries.row.astype(np.int64), entries.col.astype(np.int64), weights)}
+    nodes = _nodes("matrix", features, labels, split, class_names)
+    return _store(path, "matrix", edges, matrix.shape[0], nodes, options or ConvertOptions())
+
+
+def from_torch_geometric(
+    data: Any, path: str | os.PathLike[str], *, options: ConvertOptions | None = None
+) -> Report:
+    """Write a `Data` or a `HeteroData` to the store `path`.
+
+    Taken over: `edge_index` (row 0 the sources), `edge_weight`, `x`, `y`, and `train_mask`,
+    `val_mask`, `test_mask`; of several masks side by side `options.split` is the number of the
+    column (default: all). Each edge type of a `HeteroData` becomes a relation, called
+    `source-relation-target` where several edge types share a relation. Of several node types each
+    has its own features, one may have labels, and nodes are numbered type after type. Raises
+    `InputError` for faulty values, and then an earlier file at `path` stays whole.
+    """
+    options = options or ConvertOptions()
+    if not hasattr(data, "edge_types"):
+        edges = {"": _torch_geometric_edges(data, "data")}
+        count, nodes = _torch_geometric_nodes(data, options, "data")
+        return _store(path, "data", edges, count, nodes, options, ignored=_unknown(data))
+    names = relation_names(data.edge_types)
+    relations = {
+        name: _torch_geometric_edges(data[each], f"data[{name!r}]") for each, name in names.items()
+    }
+    stores = {name: data[name] for name in data.node_types}
+    parts = {
+        name: _torch_geometric_nodes(
+            store, options, f"data[{name!r}]" if len(stores) > 1 else "data"
+        )
+        for name, store in stores.items()
+    }
+    ignored = [f"{name}: {key}" for name, store in stores.items() for key in _unknown(store)]
+    ignored += [f"{name}: {key}" for each, name in names.items() for key in _unknown(data[each])]
+    return _store_types(path, "data", relations, names, parts, options, tuple(ignored))
+
+
+def _unknown(store: Any) -> tuple[str, ...]:
+    """Return the keys of a `Data` or of a part of a `HeteroData` that a store has no place for."""
+    keys = getattr(store, "keys", None)
+    found = vars(store) if keys is None else keys() if callable(keys) else keys
+    return tuple(key for key in found if key not in _TORCH_GEOMETRIC_KEYS)
+
+
+def _torch_geometric_nodes(store: Any, options: ConvertOptions, where: str) -> tuple[int, Nodes]:
+    num_nodes = getattr(store, "num_nodes", None)
+    if num_nodes is None:
+        raise InputError(f"{where}: has no num_nodes; set it")
+    splits = _find_splits(lambda name: getattr(store, name, None), options, where)
+    nodes = _nodes(where, getattr(store, "x", None), getattr(store, "y", None))
+    return int(num_nodes), replace(nodes, splits=splits)
+
+
+def _torch_geometric_edges(store: Any, where: str) -> Edges:
+    index = getattr(store, "edge_index", None)
+    if index is None:
+        raise InputError(f"{where}: has no edge_index; set it (sparse adj_t is not read)")
+    ends = to_array(index, f"{where}: edge_index")
+    if ends.ndim != 2 or ends.shape[0] != 2:
+        raise InputError(f"{where}: edge_index has shape {ends.shape}; it is [2, E]")
+    weight = getattr(store, "edge_weight", None)
+    weights = None if weight is None else to_array(weight, f"{where}: edge_weight").reshape(-1)
+    return ends[0], ends[1], weights
+
+
+def from_dgl(
+    graph: Any,
+    path: str | os.PathLike[str],
+    *,
+    weight: str | None = None,
+    options: ConvertOptions | None = None,
+) -> Report:
+    """Write a DGL graph to the store `path`.
+
+    Taken over from the nodes' data: features (`feat`), labels (`label`) and the masks `train_mask`,
+    `val_mask`, `test_mask`; from `edata` the weights called `weight`, if it is given. Several edge
+    types become relations, called `source-relation-target` where several share a relation. Of
+    several node types each has its own features, one may have labels, and nodes are numbered type
+    after type. Raises `InputError` for faulty values, and then an earlier file at `path` stays
+    whole.
+    """
+    options = options or ConvertOptions()
+    node_types, etypes = list(graph.ntypes), list(graph.canonical_etypes)
+    names = relation_names(etypes)
+    if len(node_types) == len(etypes) == 1:
+        names = {etypes[0]: ""}
+    edges = {name: _dgl_edges(graph, etype, weight) for etype, name in names.items()}
+    ignored = [
+        f"edata {key}".rstrip()
+        for each in etypes
+        for key in graph.edges[each].data
+        if key != weight
+    ]
+    parts = {}
+    for name in node_types:
+        several = len(node_types) > 1
+        where = f"graph, nodes {name}" if several else "graph"
+        data = graph.nodes[name].data if several else graph.ndata
+        count = graph.num_nodes(name) if several else graph.num_nodes()
+        features, labels = (
+            next((data[each] for each in known if each in data), None)
+            for known in (_DGL_FEATURES, _DGL_LABELS)
+        )
+        known = {next((k for k in each if k in data), "") for each in (_DGL_FEATURES, _DGL_LABELS)}
+        ignored += [f"ndata {key}" for key in data if key not in known | _MASKS]
+        splits = _find_splits(data.get, options, where)
+        parts[name] = int(count), replace(_nodes(where, features, labels), splits=splits)
+    return _store_types(path, "graph", edges, names, parts, options, tuple(ignored))
+
+
+def _dgl_edges(graph: Any, etype: EdgeType, weight: str | None) -> Edges:
+    where = f"graph, edges {etype[1]}"
+    # In the order of their ids, so that the weights of edata belong to them.
+    src, dst = graph.edges(order="eid", etype=etype)
+    if weight is None:
+        values = None
+    elif weight in graph.edges[etype].data:
+        values = to_array(graph.edges[etype].data[weight], f"{where}: {weight}").reshape(-1)
+    else:
+        raise InputError(f"{where}: edata has no {weight!r}; name another weight")
+    return to_array(src, where), to_array(dst, where), values
+
+
+def to_array(value: Any, where: str) -> Array:
+    """Return a NumPy array of a tensor on any device, or of anything NumPy takes.
+
+    Raises `InputError` that names `where` for what does not become an array of numbers or text.
+    """
+    for step in ("detach", "cpu"):
+        if hasattr(value, step):
+            value = getattr(value, step)()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{where} is no array ({error}); convert it to NumPy first") from error
+    if array.dtype.kind not in "biufSU":
+        raise InputError(f"{where} has dtype {array.dtype}; give numbers")
+    return array
+
+
+def _store_types(
+    path: str | os.PathLike[str],
+    origin: str,
+    edges: Mapping[str, Edges],
+    names: Mapping[EdgeType, str],
+    parts: Mapping[str, tuple[int, Nodes]],
+    options: ConvertOptions,
+    ignored: tuple[str, ...],
+) -> Report:
+    """Write a graph with `parts`, the number and the data of the nodes of each type."""
+    if len(parts) == 1:
+        ((count, nodes),) = parts.values()
+        return _store(path, origin, edges, count, nodes, options, ignored=ignored)
+    counts = {name: count for name, (count, _) in parts.items()}
+    joined = join_types({name: nodes for name, (_, nodes) in parts.items()}, counts, origin)
+    ends = edge_ends(names, counts)
+    return _store(path, origin, edges, sum(counts.values()), joined, options, ends, ignored)
+
+
+def _store(
+    path: str | os.PathLike[str],
+    origin: str,
+    edges: Mapping[str, Edges],
+    num_nodes: int,
+    nodes: Nodes,
+    options: ConvertOptions,
+    ends: Mapping[str, tuple[TypeRange, TypeRange]] | None = None,
+    ignored: tuple[str, ...] = (),
+) -> Report:
+    """Write edges and node data; `origin` stands for the file in messages.
+
+    `ends` are the types of the sources and targets of each relation, where nodes are numbered by
+    type.
+    """
+    out = Path(path)
+    check_output(out)
+    for relation, (src, dst, weights) in edges.items():
+        _check_edges(f"{origin}: edges {relation}".rstrip(), src, dst, weights)
+    source = GraphSource(
+        path=Path(origin),
+        edges=partial(_stream, origin, edges, ends or {}),
+        inputs=(),
+        relations=tuple(edges),
+        num_nodes=num_nodes,
+        weighted=any(weights is not None for _, _, weights in edges.values()),
+        nodes=nodes,
+        ignored=ignored,
+    )
+    return write_store(source, out, options, origin)
+
+
+def _find_splits(
+    get: Callable[[str], Any], options: ConvertOptions, origin: str
+) -> dict[str, NDArray[np.uint8]]:
+    """Return the splits from the masks that `get` finds by their usual names."""
+    masks, where = {}, {}
+    for part, prefixes in SPLIT_PREFIXES.items():
+        for name in (f"{prefix}_mask" for prefix in prefixes):
+            if part not in masks and (mask := get(name)) is not None:
+                where[part] = f"{origin}: {name}"
+                masks[part] = to_array(mask, where[part])
+    return splits_from_masks(masks, options, where)
+
+
+def _check_edges(where: str, src: Array, dst: Array, weights: Array | None) -> None:
+    shapes = [array.shape for array in (src, dst, weights) if array is not None]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
+        raise InputError(f"{where}: arrays have the shapes {shapes}; give equally long vectors")
+    if weights is not None and weights.dtype.kind not in "biuf":
+        raise InputError(f"{where}: weights have dtype {weights.dtype}; give numbers")
+
+
+def _stream(
+    origin: str, edges: Mapping[str, Edges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
+) -> EdgeStream:
+    for relation, (src, dst, weights) in edges.items():
+        where = f"{origin}: edges {relation}".rstrip()
+        for first in range(0, len(src), CHUNK_EDGES):
+            part = slice(first, first + CHUNK_EDGES)
+            values = None if weights is None else weights[part]
+            locate = partial(locate_in, where, first)
+            chunk = EdgeChunk(src[part], dst[part], locate, values, relation)
+            yield chunk.between(*ends[relation]) if ends else chunk
+
+
+def _nodes(
+    origin: str,
+    features: Any = None,
+    labels: Any = None,
+    split: Any = None,
+    class_names: Sequence[str] = (),
+) -> Nodes:
+    """Return what arrays or tensors say of nodes; raises `InputError` for faulty values."""
+    fields: dict[str, Any] = {}
+    if features is not None:
+        fields["features"] = _features(to_array(features, f"{origin}: features"), origin)
+    if labels is not None:
+        where = f"{origin}: labels"
+        fields["labels"] = labelled(to_array(labels, where), where, class_names)
+    if split is not None:
+        values = to_array(split, f"{origin}: split")
+        if values.ndim != 1 or not np.isin(values, list(Split)).all():
+            raise InputError(
+                f"{origin}: split must be a vector of 0 (none), 1 (train), 2 (valid) and 3 (test)"
+            )
+        fields["splits"] = {"": values.astype(np.uint8)}
+    return Nodes(**fields)
+
+
+def _features(array: Array, origin: str) -> Features:
+    if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{origin}: features have shape {array.shape} and dtype {array.dtype}; "
+            "give numbers [n, f]"
+        )
+
+    def blocks(rows: int) -> FeatureStream:
+        yield from (array[first : first + rows] for first in range(0, len(array), rows))
+
+    return Features.of_matrix(array.shape, array.dtype, blocks, f"{origin}: features")

@@ -1,0 +1,147 @@
+"""The formats that are read, how an input tells which it is, and the conversion of one."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hpcgnn.convert.pipeline import Report, write_store
+from hpcgnn.convert.read.files import MATRIX_MARKET, read_blocks
+from hpcgnn.convert.source import ConvertOptions, GraphSource
+from hpcgnn.errors import InputError
+from hpcgnn.storage import check_output
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The module of a reader, a line about it, the endings of its files, and the reader's name."""
+
+    module: str
+    about: str
+    endings: tuple[str, ...] = ()
+    reader: str = "read"
+
+    def read(self, path: Path, options: ConvertOptions) -> GraphSource:
+        """Read `path`; raises `InputError`. Only now are the reader and its libraries imported."""
+        source: GraphSource = getattr(_module(self.module), self.reader)(path, options)
+        return source
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "npz": Format("npz", "arrays of edges and nodes in one .npz", (".npz",)),
+        "ogb": Format("ogb", "OGB node-property folder"),
+        "graphsaint": Format("graphsaint", "GraphSAINT folder"),
+        "planetoid": Format("planetoid", "Planetoid files ind.NAME.*"),
+        "matrix-market": Format("matrix_market", "Matrix Market .mtx", endings=(".mtx",)),
+        "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
+        "edge-list": Format("tables", "lines 'src dst [weight]'"),
+        "typed-edge-list": Format(
+            "tables", "lines 'src dst relation [weight]'", reader="read_typed"
+        ),
+        "tables": Format(
+            "tables", "folder of tables that a graph.toml names", reader="read_folder"
+        ),
+    }
+)
+
+_FOLDERS = {
+    "graph.toml": "tables",
+    "adj_full.npz": "graphsaint",
+    "raw/": "ogb",
+    "ind.NAME.graph": "planetoid",
+}
+_TABLES = frozenset({"edge-list", "typed-edge-list", "tables"})
+_TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", ".parquet", ".pq")
+_REFUSED = {
+    ".h5": "a store needs no conversion",
+    ".hdf5": "a store needs no conversion",
+    ".pt": "pickles of torch could execute code: use hpcgnn.convert.from_torch_geometric in Python",
+    ".pkl": "pickles could execute code: save the arrays as .npz",
+    ".bin": "binary graphs of DGL are not read: use hpcgnn.convert.from_dgl in Python",
+}
+
+
+def _module(name: str) -> Any:
+    return import_module(f"hpcgnn.convert.formats.{name}")
+
+
+def _tables() -> Any:
+    return _module("tables")
+
+
+def detect(path: Path) -> tuple[str, str]:
+    """Return the format of `path` and the reason for it; raises `InputError` if none fits."""
+    if path.is_dir():
+        return _detect_folder(path)
+    if path.name.startswith("ind."):
+        return "planetoid", "the name begins with ind."
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder; check the path")
+    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if ending in _REFUSED:
+        raise InputError(f"{path}: is not converted; {_REFUSED[ending]}")
+    for name, each in FORMATS.items():
+        if ending in each.endings:
+            return name, f"the name ends with {ending}"
+    if ending in _TEXT_ENDINGS:
+        return _detect_text(path)
+    raise InputError(f"{path}: its name tells no format; choose one with --format: {_names()}")
+
+
+def _detect_folder(path: Path) -> tuple[str, str]:
+    for mark, name in _FOLDERS.items():
+        if any(path.glob(mark.replace("NAME", "*"))):
+            return name, f"the folder holds {mark}"
+    *marks, last = _FOLDERS
+    raise InputError(
+        f"{path}: holds none of {', '.join(marks)} and {last}; give the folder or file of one graph"
+    )
+
+
+def _detect_text(path: Path) -> tuple[str, str]:
+    first = next(read_blocks(path, 1 << 16), None)
+    if first is not None and first.data[:14].decode("latin1").lower() == MATRIX_MARKET:
+        return "matrix-market", "the first line is its banner"
+    found: tuple[str, str] = _tables().first_line_says(path)
+    return found
+
+
+def convert(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format_name: str,
+    options: ConvertOptions | None = None,
+) -> Report:
+    """Convert `path`, in the format `format_name`, into the store `out`.
+
+    An earlier file at `out` stays whole until the new one is complete. Raises `InputError` for
+    faulty input, in one line that names the file, the place in it and the remedy.
+    """
+    out_path, chosen = Path(out), options or ConvertOptions()
+    check_output(out_path)
+    source = _read_source(Path(path), format_name, chosen)
+    for file in source.inputs:
+        if out_path.exists() and file.exists() and out_path.samefile(file):
+            raise InputError(f"{out}: is an input of the conversion; choose another output")
+    return write_store(source, out_path, chosen, format_name)
+
+
+def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
+    """Read `path` as the format `name`; raises `InputError`."""
+    chosen = FORMATS.get(name)
+    if chosen is None:
+        raise InputError(f"--format {name}: is none of {_names()}")
+    source = chosen.read(path, options)
+    if name in _TABLES or not (options.nodes or options.split_files):
+        return source
+    joined: GraphSource = _tables().with_nodes(source, options)
+    return joined
+
+
+def _names() -> str:
+    return ", ".join(FORMATS)

@@ -1,0 +1,216 @@
+"""Which names of a file are variables of functions, which are visible where, and their uses."""
+
+# ruff: noqa: N815 - methods are named after the nodes that they are called for.
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcgnn.convert.programs.sources import SourceFile
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, class, function or comprehension, and the names that it binds."""
+
+    node: ast.AST
+    parent: "Scope | None"
+    bound: set[str] = field(default_factory=set)
+    elsewhere: set[str] = field(default_factory=set)
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether what it binds are variables: modules and classes bind globals and attributes."""
+        return isinstance(self.node, (*FUNCTIONS, *COMPREHENSIONS))
+
+    def visible(self) -> "dict[str, Variable]":
+        """Return the variables that a name used in this scope may mean."""
+        found: dict[str, Variable] = {}
+        hidden: set[str] = set()
+        scope: Scope | None = self
+        while scope is not None:
+            # A class body hides nothing from the functions inside it.
+            if scope is self or not isinstance(scope.node, ast.ClassDef):
+                for name in scope.bound - scope.elsewhere - hidden:
+                    hidden.add(name)
+                    if scope.has_variables:
+                        found[name] = Variable(scope, name)
+            scope = scope.parent
+        return found
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A name in the scope that binds it."""
+
+    scope: Scope
+    name: str
+
+
+class Scopes(ast.NodeVisitor):
+    """The scopes of a file; `scope_of` is that in which each name, parameter, function stands."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.scope_of: dict[ast.AST, Scope] = {}
+        self._scope = Scope(tree, None)
+        self._visible: dict[Scope, dict[str, Variable]] = {}
+        for statement in tree.body:
+            self.visit(statement)
+
+    def visible(self, scope: Scope) -> dict[str, Variable]:
+        """Return `scope.visible()`, computed once."""
+        if scope not in self._visible:
+            self._visible[scope] = scope.visible()
+        return self._visible[scope]
+
+    def variable(self, node: ast.Name | ast.arg) -> Variable | None:
+        """Return the variable that a name stands for; None for globals, attributes, builtins."""
+        name = node.id if isinstance(node, ast.Name) else node.arg
+        return self.visible(self.scope_of[node]).get(name)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Note a use, and a binding where it is one."""
+        self.scope_of[node] = self._scope
+        if not isinstance(node.ctx, ast.Load):
+            self._scope.bound.add(node.id)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        """Bind the target outside of comprehensions."""
+        self.visit(node.value)
+        inner = self._scope
+        while isinstance(self._scope.node, COMPREHENSIONS) and self._scope.parent is not None:
+            self._scope = self._scope.parent
+        self.visit(node.target)
+        self._scope = inner
+
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
+        """Leave the names to an outer scope."""
+        self._scope.elsewhere.update(node.names)
+
+    visit_Nonlocal = visit_Global
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        """Bind the name of the error."""
+        if node.name:
+            self._scope.bound.add(node.name)
+        self.generic_visit(node)
+
+    def visit_alias(self, node: ast.alias) -> None:
+        """Bind an imported name."""
+        self._scope.bound.add((node.asname or node.name).split(".")[0])
+
+    def _visit_capture(self, node: ast.MatchAs | ast.MatchStar) -> None:
+        if node.name:
+            self._scope.bound.add(node.name)
+        self.generic_visit(node)
+
+    visit_MatchAs = visit_MatchStar = _visit_capture
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Enter a class."""
+        self._scope.bound.add(node.name)
+        self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
+        self._enter(node, node.body)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Enter a function; its defaults and annotations stand outside."""
+        self._scope.bound.add(node.name)
+        returns = [node.returns] if node.returns else []
+        self._visit_all([*node.decorator_list, *returns])
+        self._visit_signature(node.args)
+        self.scope_of[node] = self._scope
+        self._enter(node, node.body, node.args)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Enter a lambda."""
+        self._visit_signature(node.args)
+        self._enter(node, [node.body], node.args)
+
+    def visit_comprehension_scope(self, node: ast.AST) -> None:
+        """Enter a comprehension; its first iterable stands outside."""
+        first, *rest = node.generators  # type: ignore[attr-defined]
+        self.visit(first.iter)
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
+        self._enter(node, [first.target, *first.ifs, *rest, *results])
+
+    visit_ListComp = visit_SetComp = visit_comprehension_scope
+    visit_DictComp = visit_GeneratorExp = visit_comprehension_scope
+
+    def _visit_signature(self, arguments: ast.arguments) -> None:
+        self._visit_all([*arguments.defaults, *(each for each in arguments.kw_defaults if each)])
+        self._visit_all([each.annotation for each in parameters(arguments) if each.annotation])
+
+    def _visit_all(self, nodes: Sequence[ast.AST]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def _enter(
+        self, node: ast.AST, body: Sequence[ast.AST], arguments: ast.arguments | None = None
+    ) -> None:
+        outer, self._scope = self._scope, Scope(node, self._scope)
+        for each in parameters(arguments) if arguments else ():
+            self._scope.bound.add(each.arg)
+            self.scope_of[each] = self._scope
+        self._visit_all(body)
+        self._scope = outer
+
+
+def as_list(part: Any) -> Sequence[Any]:
+    """Return a part of a syntax node, which is one node, none or a list, as a list."""
+    return part if isinstance(part, list) else [part]
+
+
+def parameters(arguments: ast.arguments) -> list[ast.arg]:
+    """Return all parameters, in the order of the text."""
+    star = [arguments.vararg] if arguments.vararg else []
+    double = [arguments.kwarg] if arguments.kwarg else []
+    return [*arguments.posonlyargs, *arguments.args, *star, *arguments.kwonlyargs, *double]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where a variable is read, written or declared."""
+
+    node: ast.Name | ast.arg
+    token: int
+    variable: Variable
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the variable is read here."""
+        return isinstance(self.node, ast.Name) and isinstance(self.node.ctx, ast.Load)
+
+
+class Uses:
+    """All uses of variables of functions in a file.
+
+    `of_node` is the use that a name of the syntax tree is; `of_variable` are the uses of a variable
+    in the order of the text; `scopes` those of the file.
+    """
+
+    def __init__(self, source: SourceFile) -> None:
+        self.scopes = Scopes(source.tree)
+        self.of_node: dict[ast.AST, Use] = {}
+        self.of_variable: dict[Variable, list[Use]] = {}
+        for node in self.scopes.scope_of:
+            if not isinstance(node, ast.Name | ast.arg):
+                continue
+            token, variable = source.name_token(node), self.scopes.variable(node)
+            if token is not None and variable is not None:
+                use = Use(node, token, variable)
+                self.of_node[node] = use
+                self.of_variable.setdefault(variable, []).append(use)
+        for uses in self.of_variable.values():
+            uses.sort(key=lambda use: use.token)
+
+    def inside(self, root: ast.AST) -> Iterator[Use]:
+        """Yield the uses in a part of the tree."""
+        for node in ast.walk(root):
+            if node in self.of_node:
+                yield self.of_node[node]

@@ -1,0 +1,1 @@
+"""What formats have in common: text, arrays of NumPy, pickles, features."""

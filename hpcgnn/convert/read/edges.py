@@ -1,0 +1,169 @@
+"""Edges as arrays of .npz files: sources and targets, or a sparse matrix, and what goes in step."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.console import Progress
+from hpcgnn.convert.read.npy import ArrayFile, Npz
+from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, first_fault, locate_in
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array, Offsets
+
+_QUIET_BELOW_EDGES = 4_000_000
+
+Pairs = Callable[[], Iterator[tuple[Array, Array]]]
+
+
+@dataclass(frozen=True)
+class EdgeArrays:
+    """`pairs()` yields sources and targets, `CHUNK_EDGES` at a time; the rest goes in step.
+
+    `relation_ids` [num_edges] index `relations`; without them all edges belong to the first.
+    `num_nodes` is that of a matrix, None where the arrays do not tell it.
+    """
+
+    path: Path
+    where: str
+    num_edges: int
+    pairs: Pairs
+    weights: ArrayFile | None = None
+    relation_ids: ArrayFile | None = None
+    relations: tuple[str, ...] = ("",)
+    num_nodes: int | None = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether edges have weights other than 1."""
+        return self.weights is not None
+
+    def chunks(self) -> EdgeStream:
+        """Yield the edges in stored order, each chunk divided by relation."""
+        weights = self._in_step(self.weights)
+        relation_ids = self._in_step(self.relation_ids)
+        first = 0
+        text, quiet = f"reading {self.path.name}", self.num_edges < _QUIET_BELOW_EDGES
+        with Progress(text, self.num_edges, "edges", quiet=quiet) as progress:
+            for src, dst in self.pairs():
+                values = next(weights) if weights else None
+                chunk = EdgeChunk(src, dst, partial(locate_in, self.where, first), values)
+                if relation_ids:
+                    yield from chunk.by_relation(next(relation_ids), self.relations)
+                else:
+                    yield chunk
+                first += len(src)
+                progress.advance(len(src))
+
+    def _in_step(self, array: ArrayFile | None) -> Iterator[Array] | None:
+        return None if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)
+
+
+def vector_pairs(src: ArrayFile, dst: ArrayFile) -> Pairs:
+    """Return the pairs of two vectors of whole numbers; raises `InputError`."""
+    check_vector(src, "iu")
+    check_vector(dst, "iu", src)
+    total = src.shape[0]
+    return lambda: zip(
+        src.flat(0, total, CHUNK_EDGES), dst.flat(0, total, CHUNK_EDGES), strict=True
+    )
+
+
+def index_pairs(index: ArrayFile) -> Pairs:
+    """Return the pairs of an array [2, E] of sources and targets; raises `InputError`."""
+    if len(index.shape) != 2 or index.shape[0] != 2 or index.dtype.kind not in "iu":
+        raise InputError(
+            f"{index.where} has shape {index.shape} and dtype {index.dtype} where whole numbers "
+            "[2, E] are due: sources in row 0, targets in row 1"
+        )
+    total = index.shape[1]
+    if index.fortran_order:
+        return lambda: (
+            (pairs[0::2], pairs[1::2]) for pairs in index.flat(0, 2 * total, 2 * CHUNK_EDGES)
+        )
+    return lambda: zip(
+        index.flat(0, total, CHUNK_EDGES), index.flat(total, 2 * total, CHUNK_EDGES), strict=True
+    )
+
+
+def has_weights(data: ArrayFile) -> bool:
+    """Tell whether values say more than that an entry is there: whether any of them is not 1."""
+    return any((block != 1).any() for block in data.flat(0, data.shape[0], CHUNK_EDGES))
+
+
+def check_vector(array: ArrayFile, kinds: str, like: ArrayFile | None = None) -> None:
+    """Raise `InputError` unless `array` is a vector of the dtype `kinds`, as long as `like`."""
+    if len(array.shape) != 1 or array.dtype.kind not in kinds:
+        due = "numbers" if "f" in kinds else "whole numbers"
+        raise InputError(
+            f"{array.where} has shape {array.shape} and dtype {array.dtype} where a vector of "
+            f"{due} is due; convert it before saving"
+        )
+    if like is not None and array.shape != like.shape:
+        raise InputError(
+            f"{array.where} has {array.shape[0]} values and {like.member} has {like.shape[0]}; "
+            "they must be equally long"
+        )
+
+
+def compressed_edges(npz: Npz, prefix: str = "", *, major_is_src: bool) -> EdgeArrays:
+    """Return the entries of the sparse matrix `indptr`, `indices` and `data` of an .npz file.
+
+    `major_is_src` says which end of an edge the compressed axis is: with it, index j in slice i is
+    the edge i -> j; without it, j -> i. Only the offsets are kept in memory. `data` may be missing;
+    values that are all 1 are no weights. Raises `InputError` where the arrays do not fit together.
+    """
+    indptr, indices = npz.need(f"{prefix}indptr"), npz.need(f"{prefix}indices")
+    check_vector(indptr, "iu")
+    check_vector(indices, "iu")
+    offsets = indptr.load().astype(np.int64)
+    _check_offsets(offsets, indptr, indices)
+    names = ("data",) if prefix else ("data", "weights", "weight")
+    data = npz.get(*(f"{prefix}{name}" for name in names))
+    if data is not None:
+        check_vector(data, "biuf", indices)
+    num_nodes = len(offsets) - 1
+    shape = npz.get(f"{prefix}shape")
+    if shape is not None and shape.load().tolist() != [num_nodes] * 2:
+        raise InputError(
+            f"{shape.where} is {shape.load().tolist()} where the adjacency of {num_nodes} nodes is "
+            "square; save it with one row and one column a node"
+        )
+
+    def pairs() -> Iterator[tuple[Array, Array]]:
+        first = 0
+        for minor in indices.flat(0, indices.shape[0], CHUNK_EDGES):
+            major = rows_of(offsets, first, first + len(minor))
+            yield (major, minor) if major_is_src else (minor, major)
+            first += len(minor)
+
+    return EdgeArrays(
+        npz.path,
+        indices.where,
+        indices.shape[0],
+        pairs,
+        weights=data if data is not None and has_weights(data) else None,
+        num_nodes=num_nodes,
+    )
+
+
+def _check_offsets(offsets: Offsets, indptr: ArrayFile, indices: ArrayFile) -> None:
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != indices.shape[0]:
+        raise InputError(
+            f"{indptr.where} must run from 0 to the {indices.shape[0]} entries of "
+            f"{indices.member}; save the matrix again"
+        )
+    row = first_fault(offsets[1:] < offsets[:-1])
+    if row is not None:
+        raise InputError(f"{indptr.where} decreases after row {row}; save the matrix again")
+
+
+def rows_of(indptr: Offsets, start: int, stop: int) -> Array:
+    """Return the row of each of the entries `start` to `stop` (not empty) of a CSR matrix."""
+    first = int(np.searchsorted(indptr, start, side="right")) - 1
+    last = int(np.searchsorted(indptr, stop, side="left"))
+    bounds = np.clip(indptr[first : last + 1], start, stop)
+    counts = bounds[1:] - bounds[:-1]
+    return np.repeat(np.arange(first, last), counts)

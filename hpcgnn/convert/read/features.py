@@ -1,0 +1,50 @@
+"""Matrices of features, dense in a file or sparse in memory, as streams of dense rows."""
+
+from collections.abc import Sequence
+
+import scipy.sparse
+
+from hpcgnn.convert.read.npy import ArrayFile
+from hpcgnn.convert.source import ConvertOptions, Features, FeatureStream
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+
+def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
+    """Return the rows of a matrix of numbers [n, f] as features; raises `InputError`."""
+    if len(array.shape) != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{array.where} has shape {array.shape} and dtype {array.dtype} where features, "
+            "numbers [n, f], are due; convert it before saving"
+        )
+
+    def blocks(rows: int) -> FeatureStream:
+        return array.rows(rows, options.memory_bytes)
+
+    return Features.of_matrix(array.shape, array.dtype, blocks, array.where)
+
+
+def checked_matrix(
+    where: str, *, data: Array, indices: Array, indptr: Array, shape: Sequence[int]
+) -> scipy.sparse.csr_matrix:
+    """Return a CSR matrix whose parts fit together; raises `InputError` if they do not."""
+    kinds = (data.dtype.kind in "biuf", indices.dtype.kind in "iu", indptr.dtype.kind in "iu")
+    try:
+        if not all(kinds) or len(shape) != 2 or not all(type(side) is int for side in shape):
+            raise ValueError("values must be numbers, indices and two sides whole numbers")
+        matrix = scipy.sparse.csr_matrix((data, indices, indptr), shape=tuple(shape))
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{where} is no valid CSR matrix ({reason}); save it again") from error
+    return matrix
+
+
+def dense_features(matrix: scipy.sparse.csr_matrix, where: str) -> Features:
+    """Return the rows of a CSR matrix: a store holds dense features."""
+
+    def blocks(rows: int) -> FeatureStream:
+        for first in range(0, matrix.shape[0], rows):
+            yield matrix[first : first + rows].toarray()
+
+    return Features.of_matrix(matrix.shape, matrix.dtype, blocks, where)

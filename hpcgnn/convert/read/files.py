@@ -1,0 +1,98 @@
+"""Read text files in large blocks of whole lines, gzipped or not, with bounded memory."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from hpcgnn.console import Progress
+from hpcgnn.errors import InputError
+
+BLOCK_BYTES = 4 << 20
+MATRIX_MARKET = "%%matrixmarket"
+"""How a file of that format begins, in small letters."""
+
+LONGEST_LINE_BYTES = 1 << 30
+_QUIET_BELOW_BYTES = 8 << 20
+"""Files smaller than this are read before a progress display could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Whole lines of a file: `data` ends with a line feed, `first_line` counts from 1."""
+
+    path: Path
+    data: bytes
+    first_line: int
+
+
+def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+    """Yield the lines of `path` in blocks of about `block_bytes`; the last line gets its line feed.
+
+    Raises `InputError` for a missing, unreadable, truncated or damaged file.
+    """
+    pending: list[bytes] = []
+    first_line = 1
+    for piece in read_pieces(path, block_bytes):
+        cut = piece.rfind(b"\n") + 1
+        if cut == 0:
+            pending.append(piece)
+            if (length := sum(map(len, pending))) > LONGEST_LINE_BYTES:
+                raise InputError(
+                    f"{path}: no line ends in the {length >> 20} MiB from line {first_line} on; "
+                    "this is not a text file of the expected format"
+                )
+            continue
+        data = b"".join([*pending, piece[:cut]])
+        yield TextBlock(path, data, first_line)
+        first_line += data.count(b"\n")
+        pending = [piece[cut:]]
+    if rest := b"".join(pending):
+        yield TextBlock(path, rest + b"\n", first_line)
+
+
+def read_pieces(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a file, `size` at a time, unpacked and without a byte order mark."""
+    require_file(path)
+    try:
+        total = path.stat().st_size
+        quiet = total < _QUIET_BELOW_BYTES
+        progress = Progress(f"reading {path.name}", total >> 10, "KiB", quiet=quiet)
+        with path.open("rb") as raw, progress:
+            stream = _decompressed(raw)
+            shown = 0
+            while piece := stream.read(size):
+                yield piece.removeprefix(b"\xef\xbb\xbf") if shown == 0 else piece
+                done = raw.tell() >> 10
+                progress.advance(done - shown)
+                shown = done
+    except (EOFError, zlib.error, OSError) as error:
+        raise read_error(path, error) from error
+
+
+def _decompressed(raw: IO[bytes]) -> IO[bytes]:
+    # The first bytes decide, not the name: .gz files are often unpacked without being renamed.
+    magic = raw.read(2)
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if magic == b"\x1f\x8b" else raw  # type: ignore[return-value]
+
+
+def require_file(path: Path, remedy: str = "check the path") -> Path:
+    """Return `path` if it is a regular file, else raise `InputError` with the `remedy`."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder where a file is due; {remedy}")
+    if not path.exists():
+        raise InputError(f"{path}: no such file; {remedy}")
+    return path
+
+
+def read_error(path: Path, error: Exception) -> InputError:
+    """Return the `InputError` for a read of `path` that ended in `error`."""
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        reason = error.strerror or str(error)
+        return InputError(f"{path}: cannot be read ({reason}); check its permissions and the disk")
+    return InputError(
+        f"{path}: the compressed file is truncated or damaged ({error}); copy or download it again"
+    )

@@ -1,0 +1,251 @@
+"""Read arrays of .npy and .npz files block by block, so that they may be larger than memory.
+
+Only plain numbers, booleans and text are read. An array of Python objects is a pickle inside,
+which could execute code: it is refused.
+"""
+
+import math
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from tokenize import TokenError
+from types import MappingProxyType
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from hpcgnn.convert.read.files import read_error, require_file
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_PIECE_VALUES = 1 << 20
+_HEADER_READERS = MappingProxyType(
+    {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+)
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """One stored array; `member` is its name in an .npz file, None in an .npy file."""
+
+    path: Path
+    member: str | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    fortran_order: bool
+
+    @property
+    def where(self) -> str:
+        """The file and the field, for messages."""
+        return str(self.path) if self.member is None else f"{self.path}: {self.member}"
+
+    def load(self) -> Array:
+        """Return the whole array in native byte order."""
+        self._require_content()
+        values = np.empty(math.prod(self.shape), self.dtype.newbyteorder("="))
+        filled = 0
+        for piece in self.flat(0, len(values), _PIECE_VALUES):
+            values[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return values.reshape(self.shape, order="F" if self.fortran_order else "C")
+
+    def _require_content(self) -> None:
+        """Refuse a header that declares more than the file holds, before memory is asked for it."""
+        declared = math.prod(self.shape) * self.dtype.itemsize
+        with _reading(self.path):
+            if self.member is None:
+                held = self.path.stat().st_size
+            else:
+                with zipfile.ZipFile(self.path) as archive:
+                    held = archive.getinfo(f"{self.member}.npy").file_size
+        if declared > held:
+            raise InputError(f"{self.where} is truncated; copy or save the file again")
+
+    def rows(self, count: int, memory_bytes: int) -> Generator[Array, None, None]:
+        """Yield consecutive blocks of `count` rows.
+
+        A matrix stored column by column has no rows to stream: it is loaded, or refused when it is
+        larger than `memory_bytes`.
+        """
+        width = math.prod(self.shape[1:])
+        if self.fortran_order and len(self.shape) > 1:
+            if math.prod(self.shape) * self.dtype.itemsize > memory_bytes:
+                raise InputError(
+                    f"{self.where} is stored column by column and larger than --memory; save "
+                    "np.ascontiguousarray(array), or allow more memory"
+                )
+            whole = self.load()
+            yield from (whole[first : first + count] for first in range(0, len(whole), count))
+        elif width:
+            for values in self.flat(0, self.shape[0] * width, count * width):
+                yield values.reshape(-1, *self.shape[1:])
+
+    def flat(self, start: int, stop: int, count: int) -> Iterator[Array]:
+        """Yield values `start` to `stop` in stored order, `count` at a time, in one pass."""
+        size, native = self.dtype.itemsize, self.dtype.newbyteorder("=")
+        with _open(self.path, self.member) as stream:
+            _read_header(stream, self.where)
+            # Skipped by reading: a zip member's checksum is only looked at after all of it is read.
+            for first in range(0, start * size, _PIECE_VALUES):
+                _read_exactly(stream, min(_PIECE_VALUES, start * size - first), self.where)
+            for first in range(start, stop, count):
+                data = _read_exactly(stream, min(count, stop - first) * size, self.where)
+                yield np.frombuffer(data, self.dtype).astype(native, copy=False)
+            if stop == math.prod(self.shape) and stream.read(1):
+                raise InputError(f"{self.where} is longer than its header says; save it again")
+
+
+def open_npy(path: Path) -> ArrayFile:
+    """Read the header of an .npy file; raises `InputError`."""
+    require_file(path)
+    with _open(path, None) as stream:
+        return ArrayFile(path, None, *_read_header(stream, str(path)))
+
+
+class Npz:
+    """The arrays of an .npz file, with a record of which were asked for.
+
+    An array that cannot be read (Python objects, say) is an error only when it is asked for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = require_file(path)
+        self._arrays = _read_members(path)
+        self._used: set[str] = set()
+        self._asked: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        self._asked.add(name)
+        return name in self._arrays
+
+    def get(self, *names: str) -> ArrayFile | None:
+        """Return the first of the arrays `names` that is there."""
+        self._asked.update(names)
+        for name in names:
+            if name in self._arrays:
+                return self.need(name)
+        return None
+
+    def need(self, name: str) -> ArrayFile:
+        """Return an array, or raise `InputError` when it is missing or cannot be read."""
+        self._used.add(name)
+        self._asked.add(name)
+        array = self._arrays.get(name)
+        if array is None:
+            raise InputError(
+                f"{self.path}: the array {name} is missing; "
+                f"the file holds {', '.join(self._arrays)}"
+            )
+        if isinstance(array, InputError):
+            raise array
+        return array
+
+    def texts(self, *names: str) -> list[str] | None:
+        """Return the first of the arrays `names` that is a readable vector of text."""
+        self._asked.update(names)
+        for name in names:
+            array = self._arrays.get(name)
+            if isinstance(array, ArrayFile) and array.dtype.kind in "SU" and len(array.shape) == 1:
+                self._used.add(name)
+                return decode_texts(array.load(), array.where)
+        return None
+
+    def unused(self) -> tuple[str, ...]:
+        """Return the names that were never asked for, once the reader asked for all it knows.
+
+        Raises `InputError` for a name that is nearly one of those: it is misspelt.
+        """
+        left = tuple(name for name in self._arrays if name not in self._used)
+        missing = sorted(self._asked - set(self._arrays))
+        for name in left:
+            plain = name.strip("_").lower()
+            near = [plain] if plain in missing else get_close_matches(name, missing, 1, 0.8)
+            if near and name not in self._asked:
+                raise InputError(
+                    f"{self.path}: the array {name} is not known; is it {near[0]}? Rename it, or "
+                    "leave it out"
+                )
+        return left
+
+
+def decode_texts(values: Array, where: str) -> list[str]:
+    """Return fixed-length text as strings; bytes must be UTF-8, else `InputError` is raised."""
+    if values.dtype.kind == "U":
+        return [str(value) for value in values]
+    try:
+        return [value.decode("utf-8") for value in values.tolist()]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where} holds text that is not UTF-8 ({error}); encode it anew"
+        ) from error
+
+
+def _read_members(path: Path) -> dict[str, ArrayFile | InputError]:
+    arrays: dict[str, ArrayFile | InputError] = {}
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        members = [
+            name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")
+        ]
+        for member in members:
+            with archive.open(f"{member}.npy") as stream:
+                try:
+                    header = _read_header(stream, f"{path}: {member}")
+                    arrays[member] = ArrayFile(path, member, *header)
+                except InputError as error:
+                    arrays[member] = error
+    if not arrays:
+        raise InputError(f"{path}: holds no .npy arrays; save it with numpy.savez")
+    return arrays
+
+
+@contextmanager
+def _open(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    with _reading(path), ExitStack() as stack:
+        if member is None:
+            yield stack.enter_context(path.open("rb"))
+        else:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            yield stack.enter_context(archive.open(f"{member}.npy"))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise read_error(path, error) from error
+    except (NotImplementedError, RuntimeError) as error:
+        raise InputError(
+            f"{path}: this kind of zip file is not read ({error}); save it with numpy.savez"
+        ) from error
+
+
+def _read_header(
+    stream: IO[bytes], where: str
+) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]:
+    """Return shape, dtype and whether the array is stored column by column."""
+    try:
+        version = npy_format.read_magic(stream)
+        if version not in _HEADER_READERS:
+            raise InputError(f"{where} has .npy version {version}; save it as plain numbers")
+        shape, fortran_order, dtype = _HEADER_READERS[version](stream)
+    except InputError:
+        raise
+    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
+        raise InputError(f"{where} is not a whole .npy array ({error}); save it again") from error
+    if dtype.kind not in "biufSU":
+        kind = "Python objects, which could execute code" if dtype.hasobject else f"dtype {dtype}"
+        raise InputError(f"{where} holds {kind}; save it as numbers or fixed-length text")
+    return shape, dtype, fortran_order
+
+
+def _read_exactly(stream: IO[bytes], size: int, where: str) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise InputError(f"{where} is truncated; copy or save the file again")
+    return data

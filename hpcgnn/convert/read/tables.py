@@ -1,0 +1,448 @@
+"""Tables, text or Parquet, as streams of typed columns; the one reader that uses pyarrow.
+
+Text is parted by tabs, commas, semicolons or blanks, whichever the first line has. Empty lines are
+left out, and so are lines that begin with `#` or `%`: all of them in a table of numbers, those at
+its head in a table with text, where they may be names. Only when a block is faulty are its lines
+looked at one by one, to name the line.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from numpy.typing import NDArray
+
+from hpcgnn.convert.read.files import BLOCK_BYTES, TextBlock, read_blocks, require_file
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+Kind = Literal["integer", "number", "text"]
+
+MOST_COLUMNS = 100_000
+_BATCH_ROWS = 1 << 18
+_HEAD = re.compile(rb"\A(?:[ \t]*(?:[#%][^\n]*)?\r?\n)+")
+_COMMENT = re.compile(rb"(?m)^[ \t]*[#%][^\n]*")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
+_TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
+_DUE = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
+
+
+def compute() -> Any:
+    """Return ``pyarrow.compute``, whose import takes longer than most tables."""
+    return import_module("pyarrow.compute")
+
+
+def _parquet() -> Any:
+    return import_module("pyarrow.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Some columns of consecutive rows by their place; `locate(row)` names the place of a row."""
+
+    columns: Mapping[int, Any]
+    num_rows: int
+    locate: Callable[[int], str]
+
+    def integers(self, column: int) -> NDArray[np.int64]:
+        """Return a column of whole numbers; raises `InputError` where one is missing."""
+        values = self.columns[column]
+        if values.null_count:
+            row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+            raise InputError(
+                f"{self.locate(row)}, column {column + 1} is empty where {_DUE['integer']} is due; "
+                "correct the line or remove it"
+            )
+        whole: NDArray[np.int64] = values.to_numpy()
+        return whole
+
+    def numbers(self, column: int) -> NDArray[np.float64]:
+        """Return a column of numbers, NaN where one is missing."""
+        values: NDArray[np.float64] = self.columns[column].to_numpy(zero_copy_only=False)
+        return values
+
+    def texts(self, column: int) -> Any:
+        """Return a column of texts, empty where one is missing, as a binary array."""
+        return self.columns[column].fill_null(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table: the names of its columns ("" without a header), and what parts them in text.
+
+    `header_line` is the line of the header, 0 without one; `numeric` tells for each column whether
+    the first rows hold numbers.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    header_line: int
+    separator: str
+    first_fields: tuple[str, ...]
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the file is Parquet."""
+        return self.separator == ""
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        known: frozenset[str],
+        *,
+        header: bool | None = None,
+        separator: str | None = None,
+    ) -> "TableFile":
+        """Look at the first rows; `header` tells whether there is one, None to find out.
+
+        A first line of words is a header if one of them is in `known`, or where the line below has
+        a number in the place of a word. `separator` None takes the one that the first line has.
+        """
+        if path.suffix.lower() in (".parquet", ".pq"):
+            return _open_parquet(path)
+        lines, separator = _first_lines(path, separator)
+        number, first = lines[0]
+        words = not any(_NUMBER.fullmatch(field) for field in first)
+        if header is None:
+            below = lines[1][1] if len(lines) > 1 else ()
+            numbers = any(_NUMBER.fullmatch(field) for field in below)
+            header = words and (numbers or any(field.lower() in known for field in first))
+        rows = [fields for _, fields in lines[header:]]
+        # What is no number further down is a fault, not a reason to drop the column.
+        heads = [next((r[i] for r in rows if i < len(r) and r[i]), "") for i in range(len(first))]
+        numeric = tuple(bool(_NUMBER.fullmatch(head)) for head in heads)
+        names = first if header else ("",) * len(first)
+        line = number if header else 0
+        return cls(path, names, numeric, line, separator, rows[0] if rows else first)
+
+    def column(self, name: str, option: str) -> int:
+        """Return the place of a column by its name, or by its number from 1; `InputError`."""
+        if name in self.names:
+            if self.names.count(name) > 1:
+                raise InputError(f"{self.path}: two columns are called {name!r}; rename one")
+            return self.names.index(name)
+        if name.isdecimal() and 1 <= int(name) <= len(self.names):
+            return int(name) - 1
+        known = ", ".join(filter(None, self.names)) or f"1 to {len(self.names)}, without a header"
+        raise InputError(f"{option}: {self.path} has no column {name!r}; it has {known[:200]}")
+
+    def describe(self, column: int) -> str:
+        """Return how messages call a column."""
+        return self.names[column] or f"column {column + 1}"
+
+    def blocks(self, kinds: Mapping[int, Kind], block_bytes: int = BLOCK_BYTES) -> Iterator[Table]:
+        """Yield the rows, with the columns of `kinds`; raises `InputError` that names the place."""
+        if self.is_parquet:
+            yield from _parquet_blocks(self, kinds)
+            return
+        text = any(kind == "text" for kind in kinds.values())
+        past_head = False
+        for block in read_blocks(self.path, block_bytes):
+            data = block.data
+            if not past_head and (head := _HEAD.match(data)):
+                data = b"\n" * head[0].count(b"\n") + data[head.end() :]
+            if not text and (b"#" in data or b"%" in data):
+                data = _COMMENT.sub(b"", data)
+            past_head = past_head or not data.isspace()
+            table = self._parse(TextBlock(block.path, data, block.first_line), kinds)
+            if table.num_rows:
+                yield table
+
+    def _parse(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
+        data = _without_line(block, self.header_line)
+        if self.separator == " ":
+            data = _single_blanks(data)
+        block = TextBlock(block.path, data, block.first_line)
+        places = sorted(kinds)
+        odd = (b"x" in data or b"X" in data) and "text" not in kinds.values()
+        table = None if odd or b'"' in data else self._fast(data, kinds, places)
+        if table is None:
+            return self._slow(block, kinds)
+        columns = dict(zip(places, table, strict=True))
+        return Table(columns, len(table[0]), partial(self._locate, block))
+
+    def _fast(
+        self, data: bytes, kinds: Mapping[int, Kind], places: Sequence[int]
+    ) -> list[Any] | None:
+        """Return the columns of a block, None where it is faulty or odd."""
+        if data.isspace():
+            return [pa.array([], _TYPES[kinds[place]]) for place in places]
+        try:
+            read = pa_csv.read_csv(
+                pa.BufferReader(data),
+                pa_csv.ReadOptions(
+                    use_threads=False,
+                    block_size=len(data) + 1,
+                    column_names=[str(i) for i in range(len(self.names))],
+                ),
+                pa_csv.ParseOptions(delimiter=self.separator, quote_char=False),
+                pa_csv.ConvertOptions(
+                    check_utf8=False,
+                    column_types={str(place): _TYPES[kinds[place]] for place in places},
+                    include_columns=[str(place) for place in places],
+                    null_values=[""],
+                    strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        columns = [column.combine_chunks() for column in read.columns]
+        columns = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
+        if self.separator != " " and b" " in data:
+            columns = [
+                _trim(column) if kinds[place] == "text" else column
+                for place, column in zip(places, columns, strict=True)
+            ]
+        return columns
+
+    def _slow(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
+        """Read a block line by line; raises `InputError` that names the first faulty line."""
+        rows: list[tuple[str, ...]] = []
+        lines: list[int] = []
+        for number, line in enumerate(block.data.split(b"\n")[:-1], block.first_line):
+            text = line.decode("utf-8", "surrogateescape").strip("\r")
+            where = f"{block.path}: line {number}"
+            if not text.strip():
+                continue
+            if text.count('"') % 2:
+                raise InputError(
+                    f"{where} has a quote that is not closed in its line; correct the line"
+                )
+            fields = _split(text, self.separator)
+            if len(fields) != len(self.names):
+                if text.lstrip()[0] in "#%":
+                    continue
+                raise InputError(
+                    f"{where} has {len(fields)} fields where {len(self.names)} are due; correct "
+                    "the line or remove it"
+                )
+            for column, kind in sorted(kinds.items()):
+                _check_field(fields[column], kind, f"{where}, column {column + 1}")
+            rows.append(fields)
+            lines.append(number)
+        columns = {}
+        for place, kind in kinds.items():
+            values = [row[place] for row in rows]
+            columns[place] = _column(values, kind)
+        return Table(columns, len(rows), lambda row: f"{block.path}: line {lines[row]}")
+
+    def _locate(self, block: TextBlock, row: int) -> str:
+        filled = [i for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
+        return f"{self.path}: line {block.first_line + filled[row]}"
+
+
+def _column(values: list[str], kind: Kind) -> Any:
+    if kind == "text":
+        return pa.array([value.encode("utf-8", "surrogateescape") for value in values], pa.binary())
+    convert: Callable[[str], Any] = int if kind == "integer" else float
+    return pa.array([convert(value) if value else None for value in values], _TYPES[kind])
+
+
+def _check_field(field: str, kind: Kind, where: str) -> None:
+    if kind == "text" or field == "":
+        return
+    pattern = _INTEGER if kind == "integer" else _NUMBER
+    if not pattern.fullmatch(field) or (kind == "integer" and not -(2**63) <= int(field) < 2**63):
+        shown = field[:40].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        raise InputError(
+            f"{where} holds {shown!r} where {_DUE[kind]} is due; correct the line or remove it"
+        )
+
+
+def _trim(column: Any) -> Any:
+    return compute().ascii_trim_whitespace(column.cast(pa.string(), safe=False)).cast(pa.binary())
+
+
+def _single_blanks(data: bytes) -> bytes:
+    """Return lines whose fields are parted by one blank each."""
+    if b"\t" in data or b"\r" in data:
+        data = data.translate(bytes.maketrans(b"\t\r\v\f", b"    "))
+    if b"  " in data:
+        data = re.sub(rb"  +", b" ", data)
+    if data.startswith(b" ") or b"\n " in data or b" \n" in data:
+        data = re.sub(rb"(?m)^ | $", b"", data)
+    return data
+
+
+def _without_line(block: TextBlock, number: int) -> bytes:
+    """Return the block with line `number` of the file emptied, if it is in the block."""
+    position = number - block.first_line
+    if number == 0 or not 0 <= position < block.data.count(b"\n"):
+        return block.data
+    lines = block.data.split(b"\n", position + 1)
+    lines[position] = b""
+    return b"\n".join(lines)
+
+
+def _split(text: str, separator: str) -> tuple[str, ...]:
+    if separator == " ":
+        return tuple(text.split())
+    if '"' not in text:
+        return tuple(field.strip() for field in text.split(separator))
+    fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
+    return tuple(field.strip() for field in fields)
+
+
+def _first_lines(path: Path, given: str | None) -> tuple[list[tuple[int, tuple[str, ...]]], str]:
+    """Return filled lines at the head, their numbers and fields; and the separator."""
+    found: list[tuple[int, tuple[str, ...]]] = []
+    separator = ""
+    for block in read_blocks(path, 1 << 16):
+        for number, line in enumerate(block.data.split(b"\n")[:-1], block.first_line):
+            text = line.decode("utf-8", "surrogateescape").strip("\r\n")
+            if not text.strip() or (not found and text.lstrip()[0] in "#%"):
+                continue
+            if not found:
+                separator = _separator(text) if given is None else given
+            fields = _split(text, separator)
+            if len(fields) > MOST_COLUMNS:
+                raise InputError(
+                    f"{path}: line {number} has {len(fields)} fields; at most {MOST_COLUMNS} are "
+                    "read: save wide features as .npy or as a vector column of Parquet"
+                )
+            found.append((number, fields))
+            if len(found) == 100:
+                return found, separator
+        if found:
+            return found, separator
+    raise InputError(f"{path}: holds nothing but comments and empty lines; check the file")
+
+
+def _separator(text: str) -> str:
+    plain = re.sub(r'"[^"]*"', "", text)
+    if "\t" in plain.strip(" \r"):
+        return "\t"
+    comma, semicolon = plain.count(","), plain.count(";")
+    if comma or semicolon:
+        return "," if comma >= semicolon else ";"
+    return " " if len(plain.split()) > 1 else ","
+
+
+def _open_parquet(path: Path) -> TableFile:
+    schema = _reading(path, lambda: _parquet().ParquetFile(require_file(path)).schema_arrow)
+    numeric = tuple(
+        pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_boolean(t)
+        for t in schema.types
+    )
+    integers = tuple("0" if pa.types.is_integer(t) else "" for t in schema.types)
+    if len(schema.names) > MOST_COLUMNS:
+        raise InputError(
+            f"{path}: has {len(schema.names)} columns; at most {MOST_COLUMNS} are read: save wide "
+            "features as a vector column"
+        )
+    return TableFile(path, tuple(schema.names), numeric, 1, "", integers)
+
+
+def _reading(path: Path, step: Callable[[], Any]) -> Any:
+    try:
+        return step()
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: is no whole Parquet file ({reason}); copy it again") from error
+
+
+def _parquet_blocks(file: TableFile, kinds: Mapping[int, Kind]) -> Iterator[Table]:
+    names = [file.names[place] for place in sorted(kinds)]
+    batches = _reading(
+        file.path,
+        lambda: _parquet().ParquetFile(file.path).iter_batches(_BATCH_ROWS, columns=names),
+    )
+    first = 0
+    while (batch := _reading(file.path, lambda: next(batches, None))) is not None:
+        columns = {
+            place: _cast(file, batch.column(file.names[place]), place, kind)
+            for place, kind in kinds.items()
+        }
+        yield Table(columns, batch.num_rows, partial(_row, file.path, first))
+        first += batch.num_rows
+
+
+def _row(path: Path, first: int, row: int) -> str:
+    return f"{path}: row {first + row + 1}"
+
+
+def _cast(file: TableFile, column: Any, place: int, kind: Kind) -> Any:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    if kind == "text" and (pa.types.is_list(column.type) or _is_fixed(column.type)):
+        return column
+    try:
+        if kind == "text" and not pa.types.is_binary(column.type):
+            column = column.cast(pa.string())
+        return column.cast(_TYPES[kind])
+    except pa.ArrowException as error:
+        due = _DUE.get(kind, "a text")
+        raise InputError(
+            f"{file.path}: the column {file.names[place]!r} holds {column.type} where {due} is due "
+            f"({' '.join(str(error).split())[:100]})"
+        ) from error
+
+
+def _is_fixed(kind: Any) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
+
+
+def vectors(table: Table, column: int) -> Array:
+    """Return a column of vectors [rows, width]: lists, or texts such as "0.1 0.2" or "[1, 2]".
+
+    Raises `InputError` for the first row of another width.
+    """
+    values = table.columns[column]
+    if pa.types.is_binary(values.type):
+        rows = [_vector(text, table, row) for row, text in enumerate(values.to_pylist())]
+    else:
+        lengths = compute().fill_null(compute().list_value_length(values), 0).to_numpy()
+        if (lengths == lengths[0]).all():
+            flat = values.flatten().to_numpy(zero_copy_only=False)
+            whole: Array = flat.reshape(len(values), int(lengths[0]))
+            return whole
+        rows = [np.asarray(row) for row in values.to_pylist()]
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise InputError(
+                f"{table.locate(number)}: the vector has {len(row)} numbers where the first has "
+                f"{len(rows[0])}; give all the same width"
+            )
+    return np.stack(rows)
+
+
+def _vector(text: bytes, table: Table, row: int) -> Array:
+    words = text.decode("utf-8", "replace").strip("[]() ").replace(",", " ").replace(";", " ")
+    for word in words.split():
+        if not _NUMBER.fullmatch(word):
+            raise InputError(f"{table.locate(row)}: the vector holds {word!r}; give numbers")
+    return np.array(words.split(), np.float64)
+
+
+def classes_of(chunks: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct texts of columns, sorted as bytes, and the place of each row's in them.
+
+    Raises `InputError` for text that is not UTF-8.
+    """
+    encoded = pa.chunked_array(chunks, pa.binary()).combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    distinct = encoded.dictionary.to_pylist()
+    order = sorted(range(len(distinct)), key=distinct.__getitem__)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    try:
+        texts = [distinct[i].decode("utf-8") for i in order]
+    except UnicodeDecodeError as error:
+        raise InputError(f"holds text that is not UTF-8 ({error}); encode it anew") from error
+    return texts, ranks[encoded.indices.to_numpy()]

@@ -1,0 +1,84 @@
+"""Splits that are made instead of read: drawn at random, by share or by class."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage import Split
+from hpcgnn.typing import Array
+
+_PARTS = (Split.TRAIN, Split.VALID, Split.TEST)
+
+
+def check_shares(shares: Sequence[float], what: str = "--random-split") -> None:
+    """Raise `InputError` unless these are three percentages of at most 100 together."""
+    text = ",".join(f"{share:g}" for share in shares)
+    if len(shares) != 3 or not all(0 <= share <= 100 for share in shares):
+        raise InputError(f"{what} {text}: give three percentages such as 60,20,20")
+    if not 0 < sum(shares) <= 100:
+        raise InputError(f"{what} {text}: the percentages sum to {sum(shares):g}; give at most 100")
+
+
+def random_split(
+    labels: Array | None,
+    num_nodes: int,
+    shares: Sequence[float],
+    *,
+    seed: int = 0,
+    per_class: int | None = None,
+) -> NDArray[np.uint8]:
+    """Return a split uint8[num_nodes] drawn with `seed` from the nodes that have labels.
+
+    `labels` are int[n] with -1 for none, [n, classes] of 0 and 1, or None for a graph without. The
+    `shares` are percentages of these nodes that train, validate and test, rounded so that they sum
+    to those of all; the rest is in no set. With `per_class` so many nodes of each class train (the
+    first share then counts for nothing), and the others are shares as before. Raises `InputError`
+    for a class with too few nodes or nothing to train on.
+    """
+    check_shares(shares)
+    split = np.zeros(num_nodes, np.uint8)
+    known = np.arange(num_nodes)
+    if labels is not None and labels.ndim == 1:
+        known = np.flatnonzero(labels >= 0)
+    order = np.random.default_rng(seed).permutation(known)
+    ends = np.rint(np.cumsum(shares) * len(known) / 100).astype(np.int64)
+    sizes = np.diff(ends, prepend=0)
+    if per_class is not None:
+        chosen = _of_each_class(labels, order, per_class)
+        split[chosen] = Split.TRAIN
+        order = order[split[order] == Split.NONE]
+        ends = np.cumsum([0, sizes[1], sizes[2]])
+        if ends[-1] > len(order):
+            raise InputError(
+                f"--per-class {per_class}: leaves {len(order)} nodes where validation and test "
+                f"have shares of {ends[-1]}; lower them or --per-class"
+            )
+    elif sizes[0] == 0:
+        raise InputError(
+            f"--random-split: {len(known)} nodes with labels leave none for training; raise the "
+            "first percentage"
+        )
+    starts = np.concatenate([[0], ends[:-1]])
+    for part, start, end in zip(_PARTS, starts, ends, strict=True):
+        split[order[start:end]] = part
+    return split
+
+
+def _of_each_class(labels: Array | None, order: Array, per_class: int) -> Array:
+    """Return the first `per_class` nodes of each class in `order`."""
+    if labels is None or labels.ndim != 1:
+        raise InputError("--per-class: needs one label a node; leave it out")
+    if per_class < 1:
+        raise InputError(f"--per-class {per_class}: give at least 1")
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    classes, first, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
+    if (counts < per_class).any():
+        least = int(np.argmin(counts))
+        raise InputError(
+            f"--per-class {per_class}: class {classes[least]} has {counts[least]} nodes with "
+            "labels; give at most as many"
+        )
+    chosen: Array = by_class[(first[:, None] + np.arange(per_class)).ravel()]
+    return chosen

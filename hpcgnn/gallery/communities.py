@@ -1,0 +1,184 @@
+"""Graphs with communities: labels that a graph neural network can learn from the edges.
+
+`planted_types` is the fixture for models with an input layer a node type.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.gallery.graph import Edges, GalleryGraph, both_ways, random_split
+from hpcgnn.storage import Split
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+SHARES = {"item": 0.5, "user": 0.35, "tag": 0.15}
+RELATIONS = {
+    "follows": ("item", "item"),
+    "rates": ("user", "item"),
+    "tagged": ("item", "tag"),
+    "knows": ("user", "user"),
+}
+
+
+def dcsbm(
+    labels: NDArray[np.int32],
+    seed: int,
+    *,
+    mean_degree: float = 10.0,
+    mixing: float = 0.2,
+    exponent: float = 2.5,
+    name: str = "dcsbm",
+) -> GalleryGraph:
+    """Return an undirected degree-corrected stochastic block model.
+
+    Parameters
+    ----------
+    labels
+        int32[n], the block of each node.
+    mean_degree
+        Edge ends per node that are drawn; loops and duplicates are then dropped.
+    mixing
+        Share of the edges whose second end ignores the blocks.
+    exponent
+        Of the power law of expected degrees, above 2.
+    """
+    generator = np.random.default_rng(seed)
+    num_nodes = labels.size
+    activity = generator.pareto(exponent - 1, num_nodes) + 1
+    order = np.argsort(labels, kind="stable")
+    cumulative = np.concatenate([[0.0], np.cumsum(activity[order])])
+    num_edges = round(num_nodes * mean_degree / 2)
+    src = _pick(order, cumulative, generator.random(num_edges) * cumulative[-1])
+    # A block is a range of the cumulative activity: draw inside the range of the source's block.
+    starts = np.searchsorted(labels[order], np.arange(labels.max(initial=-1) + 2))
+    low, high = cumulative[starts[labels[src]]], cumulative[starts[labels[src] + 1]]
+    anywhere = generator.random(num_edges) < mixing
+    low[anywhere], high[anywhere] = 0.0, cumulative[-1]
+    dst = _pick(order, cumulative, low + generator.random(num_edges) * (high - low))
+    edges = both_ways(src, dst, num_nodes)
+    return GalleryGraph(
+        name=name,
+        num_nodes=num_nodes,
+        edges={"": edges},
+        labels=labels,
+        class_names=_class_names(starts.size - 1),
+        undirected=True,
+    )
+
+
+def planted(
+    num_nodes: int, num_classes: int, num_features: int, seed: int, *, signal: float = 0.5
+) -> GalleryGraph:
+    """Return a small training fixture: communities, noisy features, a 60/20/20 split.
+
+    A feature row is the centre of the node's class, of length `signal` times the square root of
+    `num_features`, plus standard normal noise: one node's features say little about its class,
+    and the mean over its neighbours says much more. float32.
+    """
+    generator = np.random.default_rng([seed, 1])
+    labels = _labels(num_nodes, num_classes, generator)
+    graph = dcsbm(labels, seed, name="planted")
+    features = _features(labels, num_classes, num_features, signal, generator)
+    names = _class_names(num_classes)
+    return replace(graph, features=features, class_names=names).with_split(seed)
+
+
+def planted_types(
+    num_nodes: int, num_classes: int, num_features: int, seed: int, *, signal: float = 0.5
+) -> GalleryGraph:
+    """Return items, users and tags in communities; the labels and the split are those of items.
+
+    Half of the nodes are items with `num_features` columns, about a third users with half as many
+    and one more, the rest tags, which have no features: what a tag says of its items only shows in
+    its neighbours. Features are drawn as in `planted`, float32. Edges of a degree-corrected
+    stochastic block model over all nodes become the relations follows (item to item), rates (user
+    to item), tagged (item to tag) and knows (user to user), each edge once; those of other types
+    are left out. The split of items is 60/20/20.
+    """
+    generator = np.random.default_rng([seed, 3])
+    counts = _counts(num_nodes)
+    # Items come first, so every class occurs among them.
+    blocks = _labels(num_nodes, num_classes, generator)
+    types = np.repeat(np.arange(len(counts), dtype=np.uint8), list(counts.values()))
+    graph = dcsbm(blocks, seed, mean_degree=14.0)
+    widths = {"item": num_features, "user": num_features // 2 + 1, "tag": 0}
+    features = {}
+    for number, (name, width) in enumerate(widths.items()):
+        rows = _features(blocks[types == number], num_classes, width, signal, generator)
+        features[name] = rows if width else None
+    is_item = types == 0
+    split = np.full(num_nodes, Split.NONE, np.uint8)
+    split[is_item] = random_split(counts["item"], seed)
+    return GalleryGraph(
+        name="planted-types",
+        num_nodes=num_nodes,
+        edges=_relations(graph, types),
+        types=types,
+        type_features=features,
+        labels=np.where(is_item, blocks, -1).astype(np.int32),
+        split=split,
+        class_names=_class_names(num_classes),
+    )
+
+
+def lfr(
+    num_nodes: int, seed: int, *, mixing: float = 0.2, mean_degree: float = 20.0
+) -> GalleryGraph:
+    """Return a graph in the manner of Lancichinetti, Fortunato and Radicchi.
+
+    Community sizes follow a power law of exponent 1.5 between 20 nodes and a tenth of all, degrees
+    one of exponent 2.5.
+    """
+    generator = np.random.default_rng([seed, 2])
+    sizes = np.minimum(20 * (generator.pareto(0.5, num_nodes) + 1), max(20, num_nodes / 10))
+    ends = np.cumsum(sizes)
+    labels = np.searchsorted(ends, generator.permutation(num_nodes), side="right")
+    return dcsbm(labels.astype(np.int32), seed, mean_degree=mean_degree, mixing=mixing, name="lfr")
+
+
+def _class_names(num_classes: int) -> tuple[str, ...]:
+    return tuple(f"block{number}" for number in range(num_classes))
+
+
+def _labels(num_nodes: int, num_classes: int, generator: np.random.Generator) -> NDArray[np.int32]:
+    labels = generator.integers(0, num_classes, num_nodes, dtype=np.int32)
+    # Every class occurs, however few the nodes.
+    labels[:num_classes] = np.arange(num_classes, dtype=np.int32)[:num_nodes]
+    return labels
+
+
+def _features(
+    blocks: NDArray[np.int32],
+    num_classes: int,
+    width: int,
+    signal: float,
+    generator: np.random.Generator,
+) -> FloatArray:
+    centres = signal * generator.standard_normal((num_classes, width))
+    noise = generator.standard_normal((blocks.size, width))
+    return (centres[blocks] + noise).astype(np.float32)
+
+
+def _counts(num_nodes: int) -> dict[str, int]:
+    """Return the number of nodes of each type; at least one item."""
+    users, tags = (int(SHARES[name] * num_nodes) for name in ("user", "tag"))
+    return {"item": num_nodes - users - tags, "user": users, "tag": tags}
+
+
+def _relations(graph: GalleryGraph, types: NDArray[np.uint8]) -> dict[str, Edges]:
+    number = {name: position for position, name in enumerate(SHARES)}
+    edges = {}
+    for relation, (source, target) in RELATIONS.items():
+        kept = (types[graph.src] == number[source]) & (types[graph.dst] == number[target])
+        if source == target:
+            # The block model has every edge both ways.
+            kept &= graph.src < graph.dst
+        edges[relation] = (graph.src[kept], graph.dst[kept])
+    return edges
+
+
+def _pick(order: GlobalIndices, cumulative: FloatArray, draws: FloatArray) -> GlobalIndices:
+    """Return the node whose range of cumulative activity holds each draw."""
+    found = np.searchsorted(cumulative, draws, side="right") - 1
+    return order[np.minimum(found, order.size - 1)].astype(np.int64)

@@ -1,0 +1,243 @@
+"""``python -m hpcgnn.generate``: write a made graph, or the bundled real one, as a store."""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.console import command_parser, print_json, print_table, run_command, write_file
+from hpcgnn.errors import InputError
+from hpcgnn.gallery import (
+    DEBIAN_FEATURES,
+    DEBIAN_SPLIT_SEED,
+    GalleryGraph,
+    RandomNodes,
+    RmatEdges,
+    debian_from_index,
+    debian_packages,
+    grid_edges,
+    planted,
+    planted_types,
+    write_streamed,
+)
+from hpcgnn.storage import GraphStore, StoreHeader, check_output
+from hpcgnn.typing import GlobalIndices
+
+GRID_CHUNK = 1 << 20
+
+
+def main() -> None:
+    """Generate the graph that the command line names."""
+    options = parser().parse_args()
+    check_output(options.output)
+    began = time.perf_counter()
+    options.generate(options)
+    show(options, time.perf_counter() - began)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's argument parser; `generate` of its result writes the store."""
+    cli = command_parser(
+        "generate", "Write a graph as a store, with features, labels and a 60/20/20 split."
+    )
+    kinds = cli.add_subparsers(title="kinds", metavar="KIND", required=True)
+    add_rmat(kinds)
+    add_grid3d(kinds)
+    add_planted(kinds, "planted", planted, "communities with power-law degrees")
+    text = "items, users and tags in communities, with features of their own or none"
+    add_planted(kinds, "planted-types", planted_types, text)
+    add_debian(kinds)
+    return cli
+
+
+def add_rmat(kinds: Any) -> None:
+    """Add the sub-command rmat."""
+    text = "R-MAT graph of 2**SCALE nodes; random features and labels"
+    cli = add_kind(kinds, "rmat", text, generate_rmat)
+    cli.add_argument("--scale", type=count, required=True, help="log2 of the number of nodes")
+    text = "edges drawn per node (default: 16)"
+    cli.add_argument("--edge-factor", type=count, default=16, help=text)
+    for name, default in (("a", 0.57), ("b", 0.19), ("c", 0.19)):
+        text = f"quadrant probability (default: {default}, as Graph500)"
+        cli.add_argument(f"--{name}", type=float, default=default, help=text)
+    cli.add_argument("--undirected", action="store_true", help="add the reverse of every edge")
+    add_streamed(cli)
+
+
+def generate_rmat(options: argparse.Namespace) -> None:
+    """Write an R-MAT graph."""
+    edges = RmatEdges(
+        options.scale, options.edge_factor, options.seed, options.a, options.b, options.c
+    )
+    name, chunks = f"rmat-{options.scale}", edges.chunks()
+    stream(options, name, edges.num_nodes, chunks, edges.num_edges, options.undirected)
+
+
+def add_grid3d(kinds: Any) -> None:
+    """Add the sub-command grid3d."""
+    text = "7-point grid, undirected; random features and labels"
+    cli = add_kind(kinds, "grid3d", text, generate_grid3d)
+    cli.add_argument("--shape", type=grid_shape, required=True, metavar="X,Y,Z")
+    add_streamed(cli)
+
+
+def generate_grid3d(options: argparse.Namespace) -> None:
+    """Write a 3-D grid."""
+    num_nodes = math.prod(options.shape)
+    chunks = (
+        grid_edges(options.shape, start, min(start + GRID_CHUNK, num_nodes))
+        for start in range(0, num_nodes, GRID_CHUNK)
+    )
+    num_edges = sum(num_nodes // length * (length - 1) for length in options.shape)
+    name = "grid3d-" + "x".join(str(length) for length in options.shape)
+    stream(options, name, num_nodes, chunks, num_edges, True)
+
+
+def add_planted(
+    kinds: Any, name: str, make: Callable[[int, int, int, int], GalleryGraph], text: str
+) -> None:
+    """Add a sub-command for a graph with communities, which `make` returns."""
+    text = f"{text}; labels that a model can learn; made in memory"
+    cli = add_kind(kinds, name, text, generate_planted)
+    cli.set_defaults(make=make)
+    cli.add_argument("--nodes", type=count, required=True, help="number of nodes")
+    add_node_data(cli, 32, 8)
+
+
+def generate_planted(options: argparse.Namespace) -> None:
+    """Write a graph with planted communities."""
+    for name in ("nodes", "features", "classes"):
+        if not getattr(options, name):
+            raise InputError(f"--{name} 0: a planted graph needs at least 1")
+    graph = options.make(options.nodes, options.classes, options.features, options.seed)
+    graph.write(options.output, provenance())
+
+
+def add_debian(kinds: Any) -> None:
+    """Add the sub-command debian-packages."""
+    text = "packages of Debian 12: 58 classes, typed edges; the bundled real graph"
+    cli = add_kind(kinds, "debian-packages", text, generate_debian, seed=False)
+    text = "make it from this Packages index instead"
+    cli.add_argument("--packages", type=Path, metavar="FILE", help=text)
+    text = f"columns, with --packages (default: {DEBIAN_FEATURES})"
+    cli.add_argument("--features", type=count, help=text)
+    text = f"seed of the split (default: {DEBIAN_SPLIT_SEED})"
+    cli.add_argument("--split-seed", type=count, default=DEBIAN_SPLIT_SEED, help=text)
+    text = "virtual packages too, as nodes of another type without features"
+    cli.add_argument("--virtual", action="store_true", help=text)
+    cli.add_argument("--names", type=Path, metavar="FILE", help="also write the packages' names")
+
+
+def generate_debian(options: argparse.Namespace) -> None:
+    """Write the bundled debian-packages graph, or that of another index."""
+    if options.packages is not None:
+        num_features = DEBIAN_FEATURES if options.features is None else options.features
+        graph = debian_from_index(
+            options.packages, num_features, options.split_seed, virtual=options.virtual
+        )
+    elif options.features is not None:
+        raise InputError("--features belongs to --packages: the bundled graph has its own features")
+    else:
+        graph = debian_packages(options.split_seed, virtual=options.virtual)
+    graph.write(options.output, provenance())
+    if options.names is not None:
+        write_file(options.names, "".join(f"{name}\n" for name in graph.node_names).encode())
+
+
+def add_kind(kinds: Any, name: str, text: str, generate: Any, seed: bool = True) -> Any:
+    """Add a sub-command with the options that all kinds have."""
+    cli = kinds.add_parser(name, help=text, description=text)
+    cli.set_defaults(generate=generate)
+    cli.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.h5")
+    cli.add_argument("--json", action="store_true", help="print a summary as JSON")
+    if seed:
+        cli.add_argument("--seed", type=count, default=0, help="random seed (default: 0)")
+    return cli
+
+
+def add_node_data(cli: Any, num_features: int, num_classes: int) -> None:
+    """Add the options for features and labels."""
+    text = f"columns (default: {num_features})"
+    cli.add_argument("--features", type=count, default=num_features, help=text)
+    text = f"number (default: {num_classes})"
+    cli.add_argument("--classes", type=count, default=num_classes, help=text)
+
+
+def add_streamed(cli: Any) -> None:
+    """Add the options of graphs that are made in bounded memory."""
+    add_node_data(cli, 64, 16)
+    text = "MiB of edges kept before they go to temporary files beside OUT.h5 (default: 1024)"
+    cli.add_argument("--memory", type=count, default=1024, metavar="MIB", help=text)
+
+
+def stream(
+    options: argparse.Namespace,
+    name: str,
+    num_nodes: int,
+    chunks: Iterator[tuple[GlobalIndices, GlobalIndices]],
+    num_edges: int,
+    undirected: bool,
+) -> None:
+    """Write a graph of edge chunks and random node data."""
+    header = StoreHeader(
+        name=name,
+        num_nodes=num_nodes,
+        num_classes=options.classes,
+        undirected=undirected,
+        provenance=provenance(),
+    )
+    nodes = RandomNodes(num_nodes, options.features, options.classes, options.seed)
+    memory_bytes = options.memory << 20
+    write_streamed(options.output, header, chunks, num_edges, nodes, memory_bytes=memory_bytes)
+
+
+def provenance() -> dict[str, Any]:
+    """Return what to record in the store."""
+    return {"command": ["hpcgnn.generate", *sys.argv[1:]]}
+
+
+def count(text: str) -> int:
+    """Return the non-negative integer in `text`, for argparse."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def grid_shape(text: str) -> tuple[int, ...]:
+    """Return the three positive lengths in `text`, for argparse."""
+    shape = tuple(int(length) for length in text.split(","))
+    if len(shape) != 3 or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not three positive lengths such as 20,30,40")
+    return shape
+
+
+def show(options: argparse.Namespace, seconds: float) -> None:
+    """Print what the written store holds."""
+    with GraphStore.open(options.output) as store:
+        relations = {name: store.num_edges(name) for name in store.relations}
+        types = {each.name: each.num_nodes for each in store.node_types}
+        summary = {
+            "path": str(options.output),
+            "name": store.name,
+            "num_nodes": store.num_nodes,
+            "num_edges": store.num_edges(),
+            "num_features": store.num_features,
+            "num_classes": store.num_classes,
+            "undirected": store.undirected,
+            "fingerprint": store.fingerprint,
+            "seconds": round(seconds, 3),
+        }
+    if options.json:
+        print_json(summary | {"relations": relations, "node_types": types})
+        return
+    named = [(f"nodes: {name}", number) for name, number in types.items()]
+    named += [(f"edges: {name}", number) for name, number in relations.items() if name]
+    print_table(str(options.output), ("property", "value"), [*summary.items(), *named])
+
+
+if __name__ == "__main__":
+    run_command("generate", main)

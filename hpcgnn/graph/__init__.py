@@ -1,0 +1,1 @@
+"""The graph of a rank: rows, operators, node data, device."""

@@ -1,0 +1,56 @@
+"""What travels with every part of a run on one rank: ranks, configuration, recorder, device."""
+
+from dataclasses import dataclass, field
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.graph.device import CPU, Device, open_device
+from hpcgnn.graph.products import Operators, make_operators
+from hpcgnn.nn import find_model
+from hpcgnn.operator import Aggregation
+from hpcgnn.sparse import HiddenEdges
+from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What travels with every part of a run on one rank.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+    config
+        The configuration, equal on all ranks.
+    trace
+        Where times are recorded.
+    device
+        Where models, features and operators are.
+    aggregations
+        Those to make operators of, where no model of the configuration says which; else empty.
+    hidden
+        Edges that graphs are read without; None for none.
+    """
+
+    grid: ProcessGrid
+    config: Config
+    trace: TraceRecorder = field(default_factory=TraceRecorder.off)
+    device: Device = CPU
+    aggregations: tuple[Aggregation, ...] = ()
+    hidden: HiddenEdges | None = None
+
+    @classmethod
+    @collective
+    def open(cls, grid: ProcessGrid, config: Config, trace: TraceRecorder) -> "Context":
+        """Return the context with the device of the configuration; see `open_device`."""
+        return cls(grid, config, trace, open_device(grid, config, trace))
+
+    @property
+    def wanted(self) -> tuple[Aggregation, ...]:
+        """The aggregations to make operators of, on a graph that has them all."""
+        return self.aggregations or find_model(self.config.model.name).aggregations
+
+    def operators(self) -> Operators:
+        """Return what makes operators of the whole graph."""
+        return make_operators(self.grid, self.config.exchange, self.trace, self.device)

@@ -1,0 +1,161 @@
+"""What a run is trained on, as checkpoints keep it."""
+
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Self
+
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.nn import ModelShape, find_model
+from hpcgnn.storage import GraphStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(ABC):
+    """What is trained on, equal on all ranks and kept in checkpoints.
+
+    Parameters
+    ----------
+    name
+        For tables.
+    fingerprint
+        Of the store: a run goes on with the same content only.
+    """
+
+    name: str
+    fingerprint: str
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the facts that a checkpoint holds.
+
+        Raises
+        ------
+        InputError
+            When one is missing, unknown, or of another type.
+        """
+        hints = typing.get_type_hints(cls)
+        built: dict[str, Any] = {}
+        for name, value in values.items():
+            hint = hints.get(name)
+            if typing.get_origin(hint) is tuple and isinstance(value, list):
+                kinds, built[name] = {type(each) for each in value}, tuple(value)
+                hint = typing.get_args(hint)[0]
+            else:
+                kinds, built[name] = {type(value)}, value
+            if not kinds <= {hint}:
+                raise InputError(f"has {name} = {value!r} of its graph")
+        # Those with defaults came later.
+        for each in fields(cls):
+            if each.default is MISSING and each.name not in values:
+                raise InputError(f"has no {each.name} of its graph")
+        return cls(**built)
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The metric that models are chosen by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFacts(Facts):
+    """Sizes of the graph, equal on all ranks.
+
+    Parameters
+    ----------
+    relations
+        Those that the model tells apart.
+    type_names, type_nodes, type_features
+        The node types, how many nodes each has, and how many features these have; empty without
+        types, otherwise `num_features` is 0.
+    labelled_types
+        Node types with labelled training nodes.
+    """
+
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    multi_label: bool
+    directed: bool
+    num_parts: int
+    class_names: tuple[str, ...]
+    relations: tuple[str, ...] = ()
+    type_names: tuple[str, ...] = ()
+    type_nodes: tuple[int, ...] = ()
+    type_features: tuple[int, ...] = ()
+    labelled_types: tuple[str, ...] = ()
+
+    @classmethod
+    def of_store(
+        cls,
+        store: GraphStore,
+        *,
+        num_edges: int,
+        directed: bool,
+        relations: tuple[str, ...],
+        labelled_types: tuple[str, ...],
+    ) -> "GraphFacts":
+        """Return the sizes of a store's graph, as a configuration trains on it."""
+        types = store.node_types
+        return cls(
+            name=store.name,
+            fingerprint=store.fingerprint,
+            num_nodes=store.num_nodes,
+            num_edges=num_edges,
+            num_features=store.num_features,
+            num_classes=store.num_classes,
+            multi_label=store.multi_label,
+            directed=directed,
+            num_parts=store.num_parts,
+            class_names=store.class_names,
+            relations=relations,
+            type_names=tuple(each.name for each in types),
+            type_nodes=tuple(each.num_nodes for each in types),
+            type_features=tuple(each.num_features for each in types),
+            labelled_types=labelled_types,
+        )
+
+    @property
+    def bare_types(self) -> tuple[int, ...]:
+        """Numbers of the node types without features."""
+        return tuple(t for t, width in enumerate(self.type_features) if width == 0)
+
+    @property
+    def metric(self) -> str:
+        """The metric that models are chosen by."""
+        return "micro_f1" if self.multi_label else "accuracy"
+
+
+def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
+    """Return the sizes and options of the model of `config` for a graph.
+
+    Raises
+    ------
+    InputError
+        When options of the model do not fit the graph.
+    """
+    model = config.model
+    if model.input_width and not facts.type_names:
+        raise InputError(
+            f"model.input_width = {model.input_width}: {facts.name} has no node types, and so no "
+            "input layers; leave it out"
+        )
+    if model.embeddings and not facts.bare_types:
+        raise InputError(
+            f"model.embeddings: {facts.name} has no node type without features; leave it out"
+        )
+    label_width = facts.num_classes if config.train.label_augmentation > 0 else 0
+    shape = model.shape(
+        num_features=0 if facts.type_names else facts.num_features + label_width,
+        num_classes=facts.num_classes,
+        num_relations=max(len(facts.relations), 1),
+        type_features=tuple(
+            width + label_width * (name in facts.labelled_types)
+            for name, width in zip(facts.type_names, facts.type_features, strict=True)
+        ),
+    )
+    find_model(model.name).check(shape)
+    return shape

@@ -1,0 +1,208 @@
+"""What models read of nodes: features, scaled as configured, in a table for each node type."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.label_inputs import label_columns
+from hpcgnn.nn import NodeFeatures, TypedRows
+from hpcgnn.spmd import collective
+from hpcgnn.storage import NodeBlock
+from hpcgnn.typing import FloatArray
+
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureScale:
+    """Mean and deviation (F,) float64 of every feature; a model keeps those it was trained with."""
+
+    mean: FloatArray
+    deviation: FloatArray
+
+    def tensors(self, name: str = "") -> dict[str, Tensor]:
+        """Return it in the form that checkpoints hold, under the name of a node type."""
+        prefix = f"{name}." if name else ""
+        return {
+            f"{prefix}mean": torch.from_numpy(self.mean),
+            f"{prefix}deviation": torch.from_numpy(self.deviation),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "FeatureScale":
+        """Return what `tensors` gave, without the name."""
+        return cls(tensors["mean"].numpy(), tensors["deviation"].numpy())
+
+
+@collective
+def cast_features(grid: ProcessGrid, rows: FloatArray, dtype: str) -> FloatArray:
+    """Return features (N, F) in the training dtype; the input itself where it has that already.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a value is too large for `dtype`.
+    """
+    with np.errstate(over="ignore"):
+        features = np.ascontiguousarray(rows, dtype=dtype)
+    with agree(grid.world):
+        if features.itemsize < rows.itemsize and not np.isfinite(features).all():
+            raise InputError(
+                f"a feature is too large for train.dtype = {dtype!r}: scale the features before "
+                "converting them, or set train.dtype=float64"
+            )
+    return features
+
+
+@collective
+def scale_features(
+    grid: ProcessGrid, kind: str, features: FloatArray, known: FeatureScale | None
+) -> FeatureScale | None:
+    """Scale `features` (N, F) in place; return the scale where it was taken from all nodes.
+
+    Parameters
+    ----------
+    kind
+        ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
+    features
+        Of the local nodes.
+    known
+        For standard, the scale of the graph that the model was trained on; None takes this one's.
+    """
+    if kind in ("row", "l2"):
+        for block in _blocks(features):
+            norms = np.linalg.norm(block.astype(np.float64), 1 if kind == "row" else 2, axis=1)
+            block[:] = block / np.where(norms > 0, norms, 1)[:, None]
+    if kind != "standard":
+        return None
+    scale = known or _measure(grid, features)
+    divisor = np.where(scale.deviation > 0, scale.deviation, 1)
+    for block in _blocks(features):
+        block[:] = (block - scale.mean) / divisor
+    return scale
+
+
+def _measure(grid: ProcessGrid, features: FloatArray) -> FeatureScale:
+    # Two passes, since E[x²] - E[x]² cancels.
+    count = np.array([len(features)], np.float64)
+    total = features.sum(axis=0, dtype=np.float64)
+    allreduce_sum(grid.layer, count)
+    allreduce_sum(grid.layer, total)
+    # A node type may have no nodes.
+    count = np.maximum(count, 1)
+    mean = total / count
+    squares = np.zeros_like(mean)
+    for block in _blocks(features):
+        squares += np.square(block - mean).sum(axis=0)
+    allreduce_sum(grid.layer, squares)
+    return FeatureScale(mean, np.sqrt(squares / count))
+
+
+def _blocks(features: FloatArray) -> Iterator[FloatArray]:
+    """Yield views of rows: float64 intermediates of all rows would triple the memory."""
+    rows = max(1, _BLOCK_BYTES // max(1, 8 * features.shape[1]))
+    for start in range(0, len(features), rows):
+        yield features[start : start + rows]
+
+
+Scales: TypeAlias = Mapping[str, FeatureScale]
+"""By node type; the key of features without types is empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeInputs:
+    """The inputs of the local nodes.
+
+    Parameters
+    ----------
+    features
+        On the CPU, in the training dtype; with label augmentation, behind the features of a node C
+        columns with the labels of training nodes. Node types that no rank has such labels of go
+        without these columns.
+    scales
+        What features were scaled by, where that comes from the graph.
+    """
+
+    features: NodeFeatures
+    scales: Scales
+
+
+@collective
+def make_inputs(
+    grid: ProcessGrid, config: Config, facts: GraphFacts, nodes: NodeBlock, known: Scales | None
+) -> NodeInputs:
+    """Return the inputs that `config` makes of the features of nodes.
+
+    Parameters
+    ----------
+    grid, config, facts
+        The ranks, the configuration, the sizes of the graph.
+    nodes
+        Of this rank.
+    known
+        For standardised features: what to scale by; None takes it from this graph.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a value is too large for the training dtype.
+    """
+    names, by_type = facts.type_names or ("",), nodes.type_features
+    if not facts.type_names:
+        assert nodes.features is not None
+        by_type = (nodes.features,)
+    tables: list[FloatArray] = []
+    scales: dict[str, FeatureScale] = {}
+    for name, rows in zip(names, by_type, strict=True):
+        table = cast_features(grid, rows, config.train.dtype)
+        kind = config.graph.normalize_features if table.shape[1] else "none"
+        scale = scale_features(grid, kind, table, known[name] if known and kind != "none" else None)
+        if scale is not None:
+            scales[name] = scale
+        tables.append(table)
+    if config.train.label_augmentation > 0:
+        tables = _with_labels(tables, facts, nodes)
+    if nodes.types is None:
+        return NodeInputs(torch.from_numpy(tables[0]), scales)
+    parts = [torch.from_numpy(each) for each in tables]
+    typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
+    if config.model.embeddings:
+        typed = replace(typed, numbers=typed.places)
+    return NodeInputs(typed, scales)
+
+
+def scales_from(tensors: Mapping[str, Tensor]) -> Scales | None:
+    """Return the scales that a checkpoint holds; None without any."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, field = key.rpartition(".")
+        found.setdefault(name, {})[field] = value
+    return {name: FeatureScale.from_tensors(each) for name, each in found.items()} or None
+
+
+def _with_labels(
+    tables: Sequence[FloatArray], facts: GraphFacts, nodes: NodeBlock
+) -> list[FloatArray]:
+    """Return the tables with label columns behind those of nodes that may have labels."""
+    assert nodes.labels is not None
+    assert nodes.split is not None
+    made = []
+    for number, table in enumerate(tables):
+        labels, split = nodes.labels, nodes.split
+        if nodes.types is not None:
+            if facts.type_names[number] not in facts.labelled_types:
+                made.append(table)
+                continue
+            mine = nodes.types == number
+            labels, split = labels[mine], split[mine]
+        columns = label_columns(labels, split, facts.num_classes, table.dtype)
+        made.append(np.concatenate([table, columns], axis=1))
+    return made

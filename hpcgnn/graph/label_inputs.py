@@ -1,0 +1,148 @@
+"""Labels of training nodes as inputs: masked label prediction (Shi et al., IJCAI 2021).
+
+Every epoch hides the labels of some training nodes and predicts those from the labels of the
+others; inference gives the model the labels of all training nodes. Which labels are hidden is a
+function of the seed, the epoch and the node's original id, so it is the same at any number of
+ranks and after a resume.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.nn import NodeFeatures, TypedRows
+from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
+
+_PLACE = -1
+"""The place of this draw: layers count from 0."""
+
+
+def training_mask(labels: Array, split: Array) -> Mask:
+    """Return the labelled training nodes, (N,).
+
+    Parameters
+    ----------
+    labels
+        (N,) classes with -1 for none, or (N, C) zeros and ones.
+    split
+        (N,) of `Split`.
+    """
+    trains: Mask = split == Split.TRAIN
+    return trains if labels.ndim == 2 else trains & (labels >= 0)
+
+
+def label_columns(
+    labels: Array, split: Array, num_classes: int, dtype: np.dtype[np.generic]
+) -> FloatArray:
+    """Return the labels of the training nodes as (N, C) zeros and ones; other rows are zero.
+
+    Parameters
+    ----------
+    labels, split
+        As for `training_mask`.
+    num_classes
+        C.
+    dtype
+        Of the result.
+    """
+    trains = training_mask(labels, split)
+    columns = np.zeros((len(split), num_classes), dtype)
+    if labels.ndim == 2:
+        columns[trains] = labels[trains]
+    else:
+        columns[trains, labels[trains]] = 1
+    return columns
+
+
+class HiddenLabels:
+    """Chooses and hides the labels that an epoch predicts.
+
+    Parameters
+    ----------
+    features
+        The last C columns are labels, of node types those that training nodes have; changed in
+        place.
+    rows
+        (T,) int64 the rows of the training nodes.
+    node_ids
+        (T,) int64 their original ids.
+    num_classes
+        C.
+    share
+        Of the training nodes whose labels stay visible, in (0, 1).
+    """
+
+    def __init__(
+        self,
+        features: NodeFeatures,
+        rows: Tensor,
+        node_ids: GlobalIndices,
+        num_classes: int,
+        share: float,
+    ) -> None:
+        self._ids, self._share = np.ascontiguousarray(node_ids), share
+        self._device = rows.device
+        self._tables = [
+            _Labels(table[:, table.shape[1] - num_classes :], places, chosen)
+            for table, places, chosen in _tables(features, rows)
+            if len(places)
+        ]
+
+    def draw(self, key: DropoutKey) -> Tensor:
+        """Hide labels in the features; return the mask (T,) of the training nodes to predict."""
+        ones = np.ones((len(self._ids), 1), np.float32)
+        kept = np.empty_like(ones)
+        kernels.dropout_rows(ones, self._ids, key.at(_PLACE).word(), 1 - self._share, kept)
+        visible = torch.from_numpy(kept[:, 0] > 0).to(self._device)
+        for each in self._tables:
+            each.show(visible)
+        return ~visible
+
+
+class _Labels:
+    """The labels of some training nodes, in columns of one table of features."""
+
+    def __init__(self, columns: Tensor, places: Tensor, chosen: Tensor | slice) -> None:
+        self._columns, self._places, self._chosen = columns, places, chosen
+        self._labels = columns[places]
+
+    def show(self, visible: Tensor) -> None:
+        """Leave only the visible labels in the columns."""
+        mine = visible[self._chosen, None].to(self._labels.dtype)
+        self._columns[self._places] = self._labels * mine
+
+
+def _tables(
+    features: NodeFeatures, rows: Tensor
+) -> Iterable[tuple[Tensor, Tensor, Tensor | slice]]:
+    """Return tables, the places of training nodes there, and which of these they are."""
+    if isinstance(features, TypedRows):
+        return features.by_type(rows)
+    return [(features, rows, slice(None))]
+
+
+@collective
+def labelled_types(
+    grid: ProcessGrid, names: Sequence[str], types: Array | None, trains: Mask
+) -> tuple[str, ...]:
+    """Return the node types that have labelled training nodes, the same on all ranks.
+
+    Parameters
+    ----------
+    names
+        Of the node types.
+    types, trains
+        (N,) type of each local node, and whether it is a labelled training node.
+    """
+    if types is None:
+        return ()
+    counts = np.bincount(types[trains], minlength=len(names)).astype(np.int64)
+    allreduce_sum(grid.layer, counts)
+    return tuple(name for name, count in zip(names, counts, strict=True) if count > 0)

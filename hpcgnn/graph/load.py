@@ -1,0 +1,267 @@
+"""From a store to this rank's graph: rows, adjacency, operators, node data."""
+
+import difflib
+from collections.abc import Collection, Sequence
+
+from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.checksums import check_rows_read
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import GraphFacts, shape_for
+from hpcgnn.graph.inputs import (
+    Scales,
+    make_inputs,
+)
+from hpcgnn.graph.label_inputs import labelled_types, training_mask
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.products import AdjacencyProducts
+from hpcgnn.graph.smoothing import make_smoother
+from hpcgnn.operator import Aggregation, on_graph
+from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency, read_relations, stack_relations
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import Exchange
+from hpcgnn.storage import GraphStore, assign_parts
+
+
+@collective
+def read_matrix(
+    context: Context, store: GraphStore, row_map: RowMap, *, directed: bool
+) -> tuple[tuple[Aggregation, ...], DistCSR, PatternRows | None]:
+    """Return the aggregations that are wanted, and this rank's block row of their matrix.
+
+    Behind them the rows that it was made of, None where it has some for each relation.
+
+    Parameters
+    ----------
+    store, row_map
+        The open store, and the rows of this rank.
+    directed
+        Whether edges have a direction.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a block does not read, a weight is negative, or one matrix cannot serve all.
+    """
+    grid, config = context.grid, context.config
+    wanted = on_graph(context.wanted, directed=directed)
+    with agree(grid.world):
+        _check_one_matrix(wanted)
+    undirected, rows = config.graph.undirected, None
+    if Aggregation.MEAN_BY_RELATION in wanted:
+        names = config.graph.relations or store.relations
+        relations = read_relations(
+            grid,
+            store,
+            row_map,
+            names,
+            undirected=undirected,
+            reverse=directed and config.graph.reverse,
+        )
+        if context.hidden is not None:
+            relations = [context.hidden.drop(each) for each in relations]
+        matrix = stack_relations(row_map, relations)
+    else:
+        rows = _read_union(context, store, row_map, wanted, undirected=undirected)
+        matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
+    with agree(grid.world):
+        for part in (matrix.diagonal, matrix.remote):
+            if part.values is not None and part.values.min(initial=0) < 0:
+                raise InputError(
+                    f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
+                )
+    return wanted, matrix, rows
+
+
+def _read_union(
+    context: Context,
+    store: GraphStore,
+    row_map: RowMap,
+    wanted: tuple[Aggregation, ...],
+    *,
+    undirected: bool,
+) -> PatternRows:
+    """Return the rows of the union of relations; collective."""
+    rows = read_adjacency(
+        context.grid,
+        store,
+        row_map,
+        context.config.graph.relations,
+        undirected=undirected,
+        self_loops=any(kind.self_loops for kind in wanted),
+    )
+    return rows if context.hidden is None else context.hidden.drop(rows)
+
+
+def _check_one_matrix(wanted: Collection[Aggregation]) -> None:
+    for trait, kinds in (
+        ("count a node among its own neighbours", [e for e in wanted if e.self_loops]),
+        ("tell relations apart", [e for e in wanted if e is Aggregation.MEAN_BY_RELATION]),
+    ):
+        if 0 < len(kinds) < len(wanted):
+            names = ", ".join(each.value for each in kinds)
+            raise InputError(
+                f"aggregations: {names} {trait}, the others do not: open the graph once for each"
+            )
+
+
+def relation_names(
+    config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
+) -> tuple[str, ...]:
+    """Return the names of the relations that `wanted` tells apart; () when it unites them."""
+    if Aggregation.MEAN_BY_RELATION not in wanted:
+        return ()
+    names = tuple(config.graph.relations or store.relations)
+    if directed and config.graph.reverse:
+        names += tuple(f"{name} reversed" for name in names)
+    return names
+
+
+def _details(matrix: DistCSR, exchange: Exchange) -> dict[str, int]:
+    volume = exchange.volume()
+    return {
+        "local_nodes": matrix.row_map.num_local,
+        "local_edges": matrix.nnz,
+        "ghost_nodes": len(matrix.ghosts),
+        "boundary_nodes": matrix.num_boundary,
+        "exchange_send_rows": int(volume.sent.sum()),
+        "exchange_recv_rows": int(volume.received.sum()),
+        "exchange_max_pair_rows": int(volume.sent.max(initial=0)),
+    }
+
+
+@collective
+def load_graph(
+    context: Context,
+    *,
+    needs: Sequence[str] = ("features",),
+    scales: Scales | None = None,
+    with_rows: bool = False,
+) -> LocalGraph:
+    """Read this rank's share of the graph and prepare its products.
+
+    Parameters
+    ----------
+    needs
+        Node data that the store must hold.
+    scales
+        For standardised features: what to scale by; None takes it from this graph.
+    with_rows
+        Keep the rows, for sampling; not for models that tell relations apart.
+
+    Raises
+    ------
+    CollectiveInputError
+        On a store that does not read, or does not fit the configuration or the number of ranks.
+    """
+    grid, config, trace, device = context.grid, context.config, context.trace, context.device
+    if config.train.label_augmentation > 0 or config.correct_and_smooth.enabled:
+        needs = sorted({*needs, "labels", "split"})
+    with trace.span("read.open"), agree(grid.world):
+        store = GraphStore.open(config.graph.store, grid.world)
+    with store:
+        row_map = share_rows(grid, config, store, needs)
+        with trace.span("read.nodes"), agree(grid.world):
+            nodes = store.read_nodes(
+                row_map.start, row_map.stop, chosen_split(config, store, needs)
+            )
+        directed = not (store.undirected or config.graph.undirected)
+        relations = relation_names(config, store, context.wanted, directed=directed)
+        with trace.span("plan"):
+            wanted, matrix, edges = read_matrix(context, store, row_map, directed=directed)
+            if not with_rows:
+                # Plans are made next: they need the memory.
+                edges = None
+            ids = nodes.original_id
+            products = AdjacencyProducts(
+                context.operators(), matrix, wanted, config.train.dtype, ids
+            )
+            details = _details(matrix, products.exchange)
+        rows = None
+        if with_rows:
+            assert edges is not None
+            with trace.span("read.rows"):
+                rows = LocalRows(edges, edges)
+                if directed:
+                    both_ways = _read_union(context, store, row_map, wanted, undirected=True)
+                    rows = LocalRows(edges, both_ways)
+        smoother = None
+        if config.correct_and_smooth.enabled:
+            with trace.span("plan.smoothing"):
+                smoother = make_smoother(context, store, row_map, nodes)
+        labelled: tuple[str, ...] = ()
+        if nodes.labels is not None and nodes.split is not None:
+            trains = training_mask(nodes.labels, nodes.split)
+            names = [each.name for each in store.node_types]
+            labelled = labelled_types(grid, names, nodes.types, trains)
+        facts = GraphFacts.of_store(
+            store,
+            num_edges=grid.layer.allreduce(details["local_edges"]),
+            directed=directed,
+            relations=relations,
+            labelled_types=labelled,
+        )
+        with agree(grid.world):
+            shape_for(config, facts)
+        with trace.span("read.checksums"):
+            check_rows_read(grid.layer, store)
+    with trace.span("read.features"):
+        inputs = make_inputs(grid, config, facts, nodes, scales)
+    return LocalGraph(
+        grid=grid,
+        row_map=row_map,
+        facts=facts,
+        view=products.view,
+        products=products,
+        features=inputs.features.to(device.place),
+        scales=inputs.scales,
+        labels=nodes.labels,
+        split=nodes.split,
+        smoother=smoother,
+        details=details,
+        device=device,
+        rows=rows,
+    )
+
+
+def chosen_split(config: Config, store: GraphStore, needs: Sequence[str]) -> str:
+    """Return the name of the split to read; predictions may be of a store that lacks it."""
+    chosen = config.graph.split
+    return chosen if chosen in store.splits or "split" in needs else ""
+
+
+@collective
+def share_rows(
+    grid: ProcessGrid, config: Config, store: GraphStore, needs: Sequence[str]
+) -> RowMap:
+    """Return the rows of this rank, of a store that must hold the node data `needs`.
+
+    Raises
+    ------
+    CollectiveInputError
+        When it lacks them or a relation, or has fewer parts than there are block rows.
+    """
+    relations = config.graph.relations
+    starts = None
+    there = {
+        # Node types without features have learned vectors.
+        "features": store.has_features or bool(store.node_types),
+        "labels": store.has_labels,
+        "split": store.has_split,
+    }
+    with agree(grid.world):
+        for name in relations:
+            if name not in store.relations:
+                near = difflib.get_close_matches(name, store.relations, n=1, cutoff=0.0)
+                raise InputError(
+                    f"graph.relations: {store.path} has no relation {name!r}; "
+                    f"did you mean {near[0]!r}? (hpcgnn.inspect lists them)"
+                )
+        for field in needs:
+            if not there[field]:
+                raise InputError(f"{store.path} has no node {field}: convert the graph with them")
+        if grid.rank == 0:
+            edges = store.part_edges(relations or None)
+            starts = assign_parts(store.row_starts, edges, grid.num_blocks)
+    return RowMap(bcast(grid.world, starts), grid.block)

@@ -1,0 +1,317 @@
+"""The adjacency matrices of a model as operators, over all nodes or over active sets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+
+from hpcgnn.attention import DistributedAttention
+from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.device import CPU, Device
+from hpcgnn.nn import GraphView, LayerView
+from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
+from hpcgnn.sparse import DistCSR, active_sets, restrict, scale
+from hpcgnn.sparse.device import DeviceMemory
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import Carrier, DistributedSpMM, Exchange, Schedule, make_exchange
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """Makes exchanges and operators of one grid, on the CPU or on a GPU.
+
+    Parameters
+    ----------
+    config
+        How rows travel.
+    carrier
+        Where rows and products are.
+    device
+        Where models are.
+    """
+
+    grid: ProcessGrid
+    config: ExchangeConfig
+    trace: TraceRecorder
+    carrier: Carrier
+    device: Device = CPU
+
+    @collective
+    def exchange(self, pattern: DistCSR) -> Exchange:
+        """Return what moves rows for matrices of a pattern."""
+        config = self.config
+        schedule = Schedule(config.schedule == "sequential", config.prefetch)
+        return make_exchange(
+            config.method,
+            self.grid,
+            pattern,
+            self.trace,
+            config.wire,
+            schedule,
+            self.carrier,
+        )
+
+    @collective
+    def operator(
+        self,
+        kind: Aggregation,
+        scaled: DistCSR,
+        exchange: Exchange,
+        row_ids: GlobalIndices,
+        column_ids: GlobalIndices,
+    ) -> AggregationOperator:
+        """Return the operator of an aggregation.
+
+        Parameters
+        ----------
+        kind
+            The aggregation.
+        scaled
+            Its matrix; for ATTENTION a pattern.
+        exchange
+            Of matrices of this pattern.
+        row_ids, column_ids
+            int64 original ids of its rows and columns, which attention draws masks from.
+        """
+        if kind is Aggregation.ATTENTION:
+            return DistributedAttention(
+                self.grid, scaled, exchange, self.trace, row_ids, column_ids
+            )
+        product = DistributedSpMM(self.grid, scaled, exchange, self.trace)
+        return Transposed(product) if kind.is_reversed else product
+
+
+def make_operators(
+    grid: ProcessGrid, config: ExchangeConfig, trace: TraceRecorder, device: Device = CPU
+) -> Operators:
+    """Return what makes the operators of a device."""
+    carrier = Carrier(grid)
+    if device.transport is not None:
+        carrier = Carrier(grid, DeviceMemory(device.rule), device.transport)
+    return Operators(grid, config, trace, carrier, device)
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveViews:
+    """The aggregations of a model restricted to what some outputs need.
+
+    Parameters
+    ----------
+    layers
+        A view for each aggregation.
+    inputs
+        (input rows of the first,) int64 local nodes, on the device.
+    """
+
+    layers: tuple[LayerView, ...]
+    inputs: torch.Tensor
+
+
+class Matrices(Protocol):
+    """The matrices of a model's aggregations on one rank."""
+
+    @property
+    def whole(self) -> Mapping[Aggregation, DistCSR]:
+        """Over all nodes; of one pattern."""
+        ...
+
+    @collective
+    def active_sets(self, targets: Mask, depth: int) -> Sequence[Mask]:
+        """Return the sets ``S_0 .. S_L`` of local nodes, see `hpcgnn.sparse.active_sets`."""
+        ...
+
+    @collective
+    def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
+        """Return the matrix over two sets; None where these are all nodes of all ranks."""
+        ...
+
+
+class ScaledMatrices:
+    """The matrices of an adjacency, scaled; see `Matrices`.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+    matrix, wanted, dtype
+        As for `AdjacencyProducts`.
+    """
+
+    @collective
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        wanted: tuple[Aggregation, ...],
+        dtype: DTypeLike,
+    ) -> None:
+        self._grid, self._matrix = grid, matrix
+        self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
+        self._scaled = {
+            kind: matrix.with_values(None, None)
+            if kind.powers is None
+            else scale(matrix, kind.powers, dtype, self._plan)
+            for kind in wanted
+        }
+        self._occupied: Mask | None = None
+        self.whole: Mapping[Aggregation, DistCSR] = self._scaled
+        if Aggregation.MEAN_BY_RELATION in wanted:
+            # A row for every relation and node would be nearly all empty, in memory and on the
+            # wire: products have rows for what is occupied, and `relation_rows` tells whose.
+            self._occupied = occupied_rows(matrix)
+            every = np.ones(matrix.row_map.num_local, np.bool_)
+            self.whole = {kind: self._cut(kind, every, every) for kind in wanted}
+
+    @collective
+    def active_sets(self, targets: Mask, depth: int) -> Sequence[Mask]:
+        """Return the sets of local nodes; see `Matrices`."""
+        directions = {kind.direction for kind in self._scaled}
+        return active_sets(self._matrix, self._plan, targets, depth, sorted(directions))
+
+    @collective
+    def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
+        """Return the matrix over two sets; see `Matrices`."""
+        # All ranks restrict, or none: making an exchange is collective.
+        if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
+            return None
+        return self._cut(kind, inputs, outputs)
+
+    def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
+        # A reversed aggregation multiplies by the transpose, whose rows are the inputs.
+        rows, columns = (inputs, outputs) if kind.is_reversed else (outputs, inputs)
+        if self._occupied is not None:
+            rows = np.tile(rows, self._matrix.num_relations) & self._occupied
+        return restrict(self._scaled[kind], self._plan, rows, columns)
+
+
+class Products:
+    """The products that a model aggregates with, of matrices wherever these come from.
+
+    Parameters
+    ----------
+    make
+        Makes their operators.
+    matrices
+        Of the aggregations of the model.
+    node_ids
+        (num_local,) int64 original ids.
+    """
+
+    @collective
+    def __init__(self, make: Operators, matrices: Matrices, node_ids: GlobalIndices) -> None:
+        self._make, self._matrices, self.trace = make, matrices, make.trace
+        self.node_ids, self._ids = node_ids, make.device.ids(node_ids)
+        whole = matrices.whole
+        self._relation_rows = self._rows_by_relation(whole, np.ones(len(node_ids), np.bool_))
+        # Aggregations differ in values only: one plan serves them all, in both directions.
+        self.exchange: Exchange = make.exchange(next(iter(whole.values())))
+        self.operators = {
+            kind: make.operator(kind, part, self.exchange, node_ids, node_ids)
+            for kind, part in whole.items()
+        }
+
+    @property
+    def view(self) -> GraphView:
+        """The view of all local nodes."""
+        sums = self._make.grid.sum_over_blocks
+        return GraphView(self.operators, self._ids, sums, relation_rows=self._relation_rows)
+
+    @collective
+    def active_views(self, targets: Mask, depth: int) -> ActiveViews:
+        """Return views of all aggregations of a model for the outputs of `targets`.
+
+        Parameters
+        ----------
+        targets
+            (num_local,) the nodes whose outputs are wanted.
+        depth
+            Aggregations of the model, see `Model.num_aggregations`.
+        """
+        sets = self._matrices.active_sets(targets, depth)
+        layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
+        return ActiveViews(layers, self._make.device.tensor(np.flatnonzero(sets[0])))
+
+    def _layer(self, inputs: Mask, outputs: Mask) -> LayerView:
+        parts: dict[Aggregation, DistCSR] = {}
+        for kind in self.operators:
+            part = self._matrices.restricted(kind, inputs, outputs)
+            if part is None:
+                # Where every node of every rank is active the whole operators serve, with their
+                # buffers and kept products.
+                return self.view.layer(0)
+            parts[kind] = part
+        ids = self.node_ids[outputs], self.node_ids[inputs]
+        operators: dict[Aggregation, AggregationOperator] = {}
+        exchanges: dict[str, Exchange] = {}
+        for kind, part in parts.items():
+            # Restricted, in- and out-edges are different matrices, and move different rows.
+            if kind.direction not in exchanges:
+                exchanges[kind.direction] = self._make.exchange(part)
+            operators[kind] = self._make.operator(kind, part, exchanges[kind.direction], *ids)
+        kept = np.cumsum(inputs)[outputs] - 1
+        return LayerView(
+            operators,
+            self._make.device.ids(ids[1]),
+            self._make.grid.sum_over_blocks,
+            self._make.device.tensor(kept),
+            relation_rows=self._rows_by_relation(parts, outputs),
+        )
+
+    def _rows_by_relation(
+        self, parts: Mapping[Aggregation, DistCSR], outputs: Mask
+    ) -> tuple[LocalIndices, ...]:
+        if Aggregation.MEAN_BY_RELATION not in parts:
+            return ()
+        rows = rows_by_relation(parts[Aggregation.MEAN_BY_RELATION], outputs)
+        return tuple(self._make.device.ids(each) for each in rows)
+
+
+class AdjacencyProducts(Products):
+    """The products of an adjacency.
+
+    Parameters
+    ----------
+    make, node_ids
+        As for `Products`.
+    matrix
+        This rank's block row; with a block of rows for each relation where the model tells them
+        apart.
+    wanted
+        The aggregations of the model.
+    dtype
+        float32 or float64.
+    """
+
+    @collective
+    def __init__(
+        self,
+        make: Operators,
+        matrix: DistCSR,
+        wanted: tuple[Aggregation, ...],
+        dtype: DTypeLike,
+        node_ids: GlobalIndices,
+    ) -> None:
+        super().__init__(make, ScaledMatrices(make.grid, matrix, wanted, dtype), node_ids)
+
+
+def occupied_rows(matrix: DistCSR) -> Mask:
+    """Return a mask of the rows with entries: most nodes have neighbours by few relations only."""
+    occupied = np.zeros(matrix.shape[0], np.bool_)
+    for part in (matrix.diagonal, matrix.remote):
+        occupied[part.entry_rows()] = True
+    return occupied
+
+
+def rows_by_relation(part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:
+    """Return for each relation the output row (int32) of each of its rows in `part`."""
+    assert part.row_nodes is not None
+    relations, nodes = np.divmod(part.row_nodes, max(len(outputs), 1))
+    places = (np.cumsum(outputs) - 1).astype(np.int32)[nodes]
+    bounds = np.searchsorted(relations, np.arange(1, part.num_relations))
+    return tuple(np.split(places, bounds))

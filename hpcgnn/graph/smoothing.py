@@ -1,0 +1,91 @@
+"""Correct and Smooth for a graph of a store: its operators, its known labels, its pseudo-logits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import RowMap
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.label_inputs import label_columns, training_mask
+from hpcgnn.graph.products import AdjacencyProducts
+from hpcgnn.nn import CorrectAndSmooth, Propagation
+from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
+from hpcgnn.sparse import DistCSR, read_adjacency
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore, NodeBlock
+
+# The logits of probabilities 0 and 1 are infinite.
+_TINY = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Smoother:
+    """Corrects and smooths logits with the labels of the training nodes.
+
+    Parameters
+    ----------
+    stages
+        Both stages.
+    truth
+        (N, C) labels as zeros and ones, of the training nodes.
+    known
+        (N,) mask of the training nodes.
+    multi_label
+        Whether a node may have several classes.
+    """
+
+    stages: CorrectAndSmooth
+    truth: Tensor
+    known: Tensor
+    multi_label: bool
+
+    @collective
+    def __call__(self, logits_NC: Tensor) -> Tensor:
+        """Return logits whose softmax, or sigmoid, is the smoothed probability."""
+        scores = logits_NC.sigmoid() if self.multi_label else logits_NC.softmax(dim=1)
+        smoothed = self.stages(scores, self.truth, self.known).clamp(_TINY, 1 - _TINY)
+        return torch.logit(smoothed) if self.multi_label else smoothed.log()
+
+
+@collective
+def make_smoother(
+    context: Context, store: GraphStore, row_map: RowMap, nodes: NodeBlock
+) -> Smoother:
+    """Return what ``[correct_and_smooth]`` asks for.
+
+    It propagates over the undirected union of ``graph.relations`` without added self loops.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a block of the store does not read.
+    """
+    assert nodes.labels is not None
+    assert nodes.split is not None
+    grid, config, device = context.grid, context.config, context.device
+    options = config.correct_and_smooth
+    rows = read_adjacency(grid, store, row_map, config.graph.relations, undirected=True)
+    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
+    kinds = (Aggregation.SYMMETRIC, Aggregation.MEAN_IN)
+    dtype = np.dtype(config.train.dtype)
+    products = AdjacencyProducts(context.operators(), matrix, kinds, dtype, nodes.original_id)
+    mean = products.operators[Aggregation.MEAN_IN]
+    operators: dict[str, AggregationOperator] = {
+        "DAD": products.operators[Aggregation.SYMMETRIC],
+        "DA": mean,
+        # The transpose of D^-1 A, since A is symmetric.
+        "AD": Transposed(mean),
+    }
+    stages = CorrectAndSmooth(
+        Propagation(
+            operators[options.correct_matrix], options.correct_alpha, options.correct_steps
+        ),
+        Propagation(operators[options.smooth_matrix], options.smooth_alpha, options.smooth_steps),
+        options.fixed_scale if options.scale == "fixed" else None,
+        grid.sum_over_blocks,
+    )
+    truth = label_columns(nodes.labels, nodes.split, store.num_classes, dtype)
+    known = device.tensor(training_mask(nodes.labels, nodes.split))
+    return Smoother(stages, device.tensor(truth), known, store.multi_label)

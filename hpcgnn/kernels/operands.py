@@ -1,0 +1,239 @@
+"""What the attention kernels of both faces are handed whole: patterns, scores, states and draws.
+
+Arrays are C-contiguous and never copied: of NumPy for `hpcgnn.kernels`, of CuPy for
+`hpcgnn.kernels.cuda`. Throughout, k columns have values, the state has R rows, H heads have D
+columns each, and numbers are float64 where values are, else float32.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+
+_HEAD_STEP = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The edges of some rows, or of some columns where a transpose is asked for.
+
+    Parameters
+    ----------
+    indptr, indices
+        (m + 1,) int64, (nnz,) int32 columns; not checked everywhere, see `validate_csr`.
+    rows
+        (m,) int32 row of the state of each row of the block, without repeats; None: row i.
+    groups
+        On a GPU, the `DeviceGroups` of `indptr`; None makes them anew, which waits for a copy.
+    """
+
+    indptr: Offsets
+    indices: LocalIndices
+    rows: LocalIndices | None = None
+    groups: Any = None
+
+
+@dataclass(frozen=True)
+class EdgeDraw:
+    """Which edges one training step of an attention leaves out: functions of original ids.
+
+    Parameters
+    ----------
+    weight_word, weight_p
+        Key and probability of dropping a weight of an edge and head after the softmax; the others
+        grow by ``1 / (1 - p)``, and dropped ones still count in the total.
+    edge_word, edge_p
+        Key and probability of dropping an edge, with all its heads, before the softmax.
+    """
+
+    weight_word: int
+    weight_p: float
+    edge_word: int
+    edge_p: float
+
+    def of_heads(self, first: int) -> "EdgeDraw":
+        """Return the draw of the heads from `first` on, counted from 0 again."""
+        return replace(self, weight_word=(self.weight_word + first * _HEAD_STEP) % 2**64)
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """An `EdgeDraw` for the nodes of a block: the same at any number of ranks, blocks and threads.
+
+    Parameters
+    ----------
+    edges
+        Keys and probabilities.
+    row_ids, column_ids
+        int64 original ids of the rows of the block and of its columns.
+    heads_per_word
+        The shared kernels draw for so many heads as `EdgeDraw.of_heads` has it; 0: all from one
+        word, as the other kernels do.
+    """
+
+    edges: EdgeDraw
+    row_ids: GlobalIndices
+    column_ids: GlobalIndices
+    heads_per_word: int = 0
+
+    def of_stored(self, rows: LocalIndices | None) -> "Draw":
+        """Return the draw of a block that stores these rows, given that of all rows."""
+        return self if rows is None else replace(self, row_ids=self.row_ids[rows])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Score:
+    """How the logit e of an edge (i, j) and head h comes about, with the leaky rectifier L.
+
+    Parameters
+    ----------
+    values
+        (k, H * D) z, a head after the other: float32, float64, or 16-bit floats as uint16. The
+        shared kernels take (k, F), which all heads read.
+    target
+        The share of each row of the state.
+    slope
+        Of the rectifier for negative arguments.
+    half
+        What uint16 values hold.
+    """
+
+    kind: ClassVar[str]
+    values: Array
+    target: FloatArray
+    slope: float
+    half: WireFormat | None = None
+
+    @property
+    def terms(self) -> dict[str, FloatArray]:
+        """The operands beside the values, by name."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AdditiveScore(Score):
+    """``e = L(target[i, h] + source[j, h])`` (GAT).
+
+    Parameters
+    ----------
+    target, source
+        (R, H) and (k, H).
+    weights
+        (H, D) where source is ``attention_scores(values, weights)``: the gradient of source then
+        goes on into those of values and weights. None: source is an operand of its own.
+    """
+
+    kind = "additive"
+    source: FloatArray
+    weights: FloatArray | None = None
+
+    @property
+    def terms(self) -> dict[str, FloatArray]:
+        """The operands beside the values, by name."""
+        return {"source": self.source, "target": self.target}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DynamicScore(Score):
+    """``e = <vector[h, :], L(target[i, h, :] + values[j, h, :])>`` (GATv2).
+
+    Parameters
+    ----------
+    target, vector
+        (R, H * D) and (H, D).
+    """
+
+    kind = "dynamic"
+    vector: FloatArray
+
+    @property
+    def terms(self) -> dict[str, FloatArray]:
+        """The operands beside the values, by name."""
+        return {"target": self.target, "vector": self.vector}
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxState:
+    """What the edges seen so far add up to; states of any two sets of edges merge exactly.
+
+    Parameters
+    ----------
+    top
+        (R, H) largest logit; -inf where there was no edge, and `out` is then undefined.
+    total
+        (R, H) sum of exp(logit - top).
+    out
+        (R, H * D) sum of exp(logit - top) times the value.
+    """
+
+    top: FloatArray
+    total: FloatArray
+    out: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxGradient:
+    """What the backward pass knows of each row.
+
+    Parameters
+    ----------
+    lse
+        (R, H) what `attention_finish` left in `top`.
+    grad
+        (R, H * D) gradient of the finished `out`.
+    delta
+        (R, H) of `attention_delta`: <grad, out>.
+    """
+
+    lse: FloatArray
+    grad: FloatArray
+    delta: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Where a backward pass adds up.
+
+    Parameters
+    ----------
+    values, targets
+        Of the shapes of a score's values and target; the shared kernels take None for values that
+        are not wanted.
+    weights
+        (H, D) of the weights or the vector.
+    source
+        (k, H) of the source; the shared kernels take (slices, k, H), to be summed over the slices,
+        which as many threads work on at most.
+    """
+
+    values: FloatArray | None
+    targets: FloatArray
+    weights: FloatArray | None = None
+    source: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SharedMeans:
+    """The result of heads that attend to the rows of one matrix (k, F), before it is projected.
+
+    Parameters
+    ----------
+    mean
+        (m, H, P), P at least F: up to column F the softmax-weighted means, zeros without edges.
+    lse
+        (m, H) log of the sum of the exponentiated logits, or -inf.
+    grad
+        Of `mean`, with its shape: what the backward pass begins with.
+    """
+
+    mean: FloatArray
+    lse: FloatArray
+    grad: FloatArray | None = None
+
+
+def check_words(draw: Draw) -> None:
+    """Raise ValueError unless the words of a draw fit 64 bits."""
+    for each in (draw.edges.weight_word, draw.edges.edge_word):
+        if not 0 <= each < 1 << 64:
+            raise ValueError(f"the word of a dropout must be in [0, 2**64), not {each}")

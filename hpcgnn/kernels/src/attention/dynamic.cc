@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/problem.h"
+#include "attention/tasks.h"
+#include "parallel.h"
+#include "simd/tables.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+const DynamicKernels& kernels_of(const AttentionBlock& block) {
+  return tables_of(block.isa).dynamic.kernels[static_cast<int>(block.storage)];
+}
+
+AttentionProblem problem_of(const AttentionDropout& dropout, const AttentionBlock& block) {
+  AttentionProblem problem = dropout.problem();
+  problem.source = block.source;
+  return problem;
+}
+
+template <class T>
+void add(const std::vector<T>& sums, std::int64_t row, std::int64_t width, T* out) {
+  for (std::int64_t c = 0; c < width; ++c)
+    out[c] += sums[static_cast<std::size_t>(row * width + c)];
+}
+
+/// Walk `num_lines` lines whose gradients are `lines`, one row each; `places` says which.
+template <class T>
+void run_backward(const AttentionBlock& block, std::int64_t num_lines,
+                  DynamicKernels::Backward kernel, const DynamicGradients& gradients, void* lines,
+                  const std::int32_t* places, void* dvector) {
+  const int threads = attention_threads(block);
+  const AttentionDropout dropout(block, threads);
+  const AttentionProblem problem = problem_of(dropout, block);
+  const EdgeChunks chunks(block, num_lines);
+  const std::int64_t width = block.num_heads * block.head_width;
+  std::vector<T> carries(static_cast<std::size_t>(chunks.num_chunks() * width));
+  std::vector<T> vectors(dvector == nullptr ? 0 : carries.size());
+  parallel_tasks(threads, chunks.num_tasks(), [&](std::int64_t task) {
+    const std::int64_t offset = chunks.chunk_of(task) * width;
+    kernel(problem, chunks.task(task), gradients,
+           {carries.data() + offset, vectors.empty() ? nullptr : vectors.data() + offset});
+  });
+  for (std::int64_t chunk = 0; chunk < chunks.num_chunks(); ++chunk) {
+    const std::int64_t line = chunks.cut_line(chunk);
+    if (line >= 0)
+      add(carries, chunk, width, static_cast<T*>(lines) + (places ? places[line] : line) * width);
+    if (!vectors.empty()) add(vectors, chunk, width, static_cast<T*>(dvector));
+  }
+}
+
+}  // namespace
+
+void dynamic_forward(const AttentionBlock& block, const AttentionState& state) {
+  if (block.num_nonzeros == 0) return;
+  const int threads = attention_threads(block);
+  const AttentionDropout dropout(block, threads);
+  const auto run =
+      block.storage == Storage::kFloat64 ? add_to_states<double> : add_to_states<float>;
+  run(problem_of(dropout, block), kernels_of(block).forward, state, threads);
+}
+
+void dynamic_backward_rows(const AttentionBlock& block, const DynamicGradients& gradients) {
+  if (block.num_nonzeros == 0) return;
+  const auto run = block.storage == Storage::kFloat64 ? run_backward<double> : run_backward<float>;
+  run(block, block.num_rows, kernels_of(block).backward_rows, gradients, gradients.dtarget,
+      block.rows, gradients.dvector);
+}
+
+void dynamic_backward_columns(const AttentionBlock& block, const DynamicGradients& gradients) {
+  if (block.num_nonzeros == 0) return;
+  const auto run = block.storage == Storage::kFloat64 ? run_backward<double> : run_backward<float>;
+  run(block, block.num_columns, kernels_of(block).backward_columns, gradients, gradients.dz,
+      nullptr, nullptr);
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,200 @@
+/// The loops of attention_shared_kernel.h over columns: what moves the bytes.
+#pragma once
+
+#include "attention/columns.h"
+#include "attention/shared.h"
+#include "attention/softmax.h"
+
+namespace hpcgnn::kernels {
+
+/// Calls body.template operator()<2>(k) for pairs k, k + 1 below `count`, then <1> for the last.
+template <class Body>
+HPCGNN_INLINE void for_pairs(std::int64_t count, const Body& body) {
+  std::int64_t k = 0;
+  for (; k + 2 <= count; k += 2) body.template operator()<2>(k);
+  if (k < count) body.template operator()<1>(k);
+}
+
+template <class V>
+struct SharedColumns {
+  using Scalar = typename V::Scalar;
+  using Reg = typename V::Reg;
+  using Batch = typename Softmax<V>::Batch;
+
+  // Two sums of so many registers, and a row, fit the 32 or 16 of the machine.
+  static constexpr int kMost = V::kLanes * sizeof(Scalar) == 64 ? 8 : 4;
+  // Edges ahead: they and a batch fit the level-1 cache.
+  static constexpr std::int64_t kAhead = 16;
+  static constexpr std::int64_t kNever = std::int64_t{1} << 60;
+
+  /// The rows of x of a batch, and which of the rows after it their reader asks for. Whole rows:
+  /// the hardware follows consecutive lines.
+  struct Rows {
+    const Scalar* x;
+    std::int64_t width;
+    const std::int32_t* columns;
+    std::int64_t count;
+    const Scalar* source;  ///< what else is needed of each of them
+    std::int64_t source_pitch;
+    const Scalar* gained = nullptr;  ///< of the pitch of source, to be added to; null = nothing
+    std::int64_t first = 0, step = kNever;
+
+    /// The same for a pair of heads, one of `pairs` that ask for an equal share of the rows.
+    HPCGNN_INLINE Rows share(std::int64_t pair, std::int64_t pairs, std::int64_t known) const {
+      Rows rows = *this;
+      rows.first = known < count + kAhead ? kNever : pair;
+      rows.step = pairs;
+      return rows;
+    }
+
+    HPCGNN_INLINE const Scalar* row(std::int64_t e) const { return x + columns[e] * width; }
+
+    HPCGNN_INLINE void foresee(std::int64_t e) const {
+      const std::int64_t lines = (width * static_cast<std::int64_t>(sizeof(Scalar)) + 63) / 64;
+      const char* const next = reinterpret_cast<const char*>(row(e + kAhead));
+      for (std::int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64);
+      __builtin_prefetch(source + columns[e + kAhead] * source_pitch);
+      if (gained != nullptr) __builtin_prefetch(gained + columns[e + kAhead] * source_pitch, 1);
+    }
+  };
+
+  /// For kWays heads, out = scale * out + sum over e of weight * row e.
+  template <int kWays>
+  HPCGNN_INLINE static void add_rows(const Rows& rows, const Batch* weights, const Scalar* scales,
+                                     Scalar* out, std::int64_t pitch) {
+    for_columns<V, kMost>(rows.width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+      add_block<kWays, kRegs, kTail>(rows, weights, scales, out + column, pitch, column, tail);
+    });
+  }
+
+  template <int kWays, int kRegs, bool kTail>
+  static void add_block(const Rows& shared, const Batch* weights, const Scalar* scales, Scalar* out,
+                        std::int64_t pitch, std::int64_t column, int tail_lanes) {
+    const auto tail = V::mask(tail_lanes);
+    const Rows rows = shared;
+    Reg sums[kWays][kRegs];
+    for (int k = 0; k < kWays; ++k) {
+      if (scales[k] == 0) {
+        for (Reg& reg : sums[k]) reg = V::zero();
+        continue;
+      }
+      load_columns<V, kRegs, kTail>(out + k * pitch, tail, sums[k]);
+      for (Reg& reg : sums[k]) reg = V::mul(V::broadcast(scales[k]), reg);
+    }
+    std::int64_t asking = column == 0 ? rows.first : kNever;
+    for (std::int64_t e = 0; e < rows.count; ++e) {
+      if (e == asking) {
+        rows.foresee(e);
+        asking += rows.step;
+      }
+      Reg row[kRegs];
+      load_columns<V, kRegs, kTail>(rows.row(e) + column, tail, row);
+      for (int k = 0; k < kWays; ++k) {
+        const Reg weight = V::broadcast(weights[k].at[e]);
+        for (int r = 0; r < kRegs; ++r) sums[k][r] = V::fma(weight, row[r], sums[k][r]);
+      }
+    }
+    for (int k = 0; k < kWays; ++k) store_columns<V, kRegs, kTail>(out + k * pitch, tail, sums[k]);
+  }
+
+  /// For kWays heads, dots[e] = <row e, grad>.
+  template <int kWays>
+  HPCGNN_INLINE static void multiply_rows(const Rows& rows, const Scalar* grad, std::int64_t pitch,
+                                          Batch* dots) {
+    for_columns<V, kMost>(rows.width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+      multiply_block<kWays, kRegs, kTail>(rows, grad + column, pitch, dots, column, tail);
+    });
+  }
+
+  template <int kWays, int kRegs, bool kTail>
+  static void multiply_block(const Rows& shared, const Scalar* grad, std::int64_t pitch,
+                             Batch* dots, std::int64_t column, int tail_lanes) {
+    const auto tail = V::mask(tail_lanes);
+    const Rows rows = shared;
+    Reg factors[kWays][kRegs];
+    for (int k = 0; k < kWays; ++k)
+      load_columns<V, kRegs, kTail>(grad + k * pitch, tail, factors[k]);
+    std::int64_t asking = column == 0 ? rows.first : kNever;
+    for (std::int64_t e = 0; e < rows.count; ++e) {
+      if (e == asking) {
+        rows.foresee(e);
+        asking += rows.step;
+      }
+      Reg row[kRegs];
+      load_columns<V, kRegs, kTail>(rows.row(e) + column, tail, row);
+      for (int k = 0; k < kWays; ++k) {
+        Reg sum = V::mul(factors[k][0], row[0]);
+        for (int r = 1; r < kRegs; ++r) sum = V::fma(factors[k][r], row[r], sum);
+        const Scalar found = V::sum(sum);
+        dots[k].at[e] = column == 0 ? found : dots[k].at[e] + found;
+      }
+    }
+  }
+
+  HPCGNN_INLINE static Scalar dot(const Scalar* a, const Scalar* b, std::int64_t width) {
+    Reg sum = V::zero();
+    std::int64_t c = 0;
+    for (; c + V::kLanes <= width; c += V::kLanes)
+      sum = V::fma(V::load(a + c), V::load(b + c), sum);
+    const auto tail = V::mask(static_cast<int>(width - c));
+    if (c < width) sum = V::fma(V::load(a + c, tail), V::load(b + c, tail), sum);
+    return V::sum(sum);
+  }
+
+  /// For kWays edges, dx[column] += sum over heads of weight * grad.
+  template <int kWays>
+  HPCGNN_INLINE static void add_heads(const Batch* weights, std::int64_t e, std::int64_t heads,
+                                      const Scalar* grad, std::int64_t pitch, std::int64_t width,
+                                      const std::int32_t* columns, Scalar* dx) {
+    for_columns<V, kMost>(width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+      Scalar* into[kWays];
+      for (int k = 0; k < kWays; ++k) into[k] = dx + columns[k] * width + column;
+      heads_block<kWays, kRegs, kTail>(weights, e, heads, grad + column, pitch, into, tail);
+    });
+  }
+
+  template <int kWays, int kRegs, bool kTail>
+  static void heads_block(const Batch* weights, std::int64_t e, std::int64_t heads,
+                          const Scalar* grad, std::int64_t pitch, Scalar* const (&into)[kWays],
+                          int tail_lanes) {
+    const auto tail = V::mask(tail_lanes);
+    Reg sums[kWays][kRegs];
+    for (auto& regs : sums)
+      for (Reg& reg : regs) reg = V::zero();
+    for (std::int64_t h = 0; h < heads; ++h) {
+      Reg row[kRegs];
+      load_columns<V, kRegs, kTail>(grad + h * pitch, tail, row);
+      for (int k = 0; k < kWays; ++k) {
+        const Reg weight = V::broadcast(weights[h].at[e + k]);
+        for (int r = 0; r < kRegs; ++r) sums[k][r] = V::fma(weight, row[r], sums[k][r]);
+      }
+    }
+    // One after the other: a row may have two edges to one column.
+    for (int k = 0; k < kWays; ++k) {
+      Reg old[kRegs];
+      load_columns<V, kRegs, kTail>(into[k], tail, old);
+      for (int r = 0; r < kRegs; ++r) old[r] = V::add(old[r], sums[k][r]);
+      store_columns<V, kRegs, kTail>(into[k], tail, old);
+    }
+  }
+
+  /// Ask for the row of dx that an edge adds to.
+  HPCGNN_INLINE static void foresee(const Scalar* dx, std::int64_t width) {
+    const std::int64_t lines = (width * static_cast<std::int64_t>(sizeof(Scalar)) + 63) / 64;
+    const char* const next = reinterpret_cast<const char*>(dx);
+    for (std::int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64, 1);
+  }
+
+  /// Write the columns inside of a range to `chosen`; returns their number.
+  HPCGNN_INLINE static std::int64_t choose(const std::int32_t* columns, std::int64_t count,
+                                           const ColumnRange& range, std::int32_t* chosen) {
+    std::int64_t found = 0;
+    for (std::int64_t e = 0; e < count; ++e) {
+      chosen[found] = columns[e];
+      found += columns[e] >= range.first && columns[e] < range.last;
+    }
+    return found;
+  }
+};
+
+}  // namespace hpcgnn::kernels

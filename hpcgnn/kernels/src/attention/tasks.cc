@@ -1,0 +1,105 @@
+#include "attention/tasks.h"
+
+#include <algorithm>
+
+#include "parallel.h"
+#include "random_bits.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kGroupBytes = 256;
+constexpr std::int64_t kChunkRows = 4096;
+// Long enough to hide the partial sums it may cost, short enough to balance many threads; fixed, so
+// that the order of summation does not depend on their number.
+constexpr std::int64_t kChunkEdges = 8192;
+// Below this many multiply-adds waking threads costs more than it saves.
+constexpr std::int64_t kSerialWork = 1 << 16;
+
+template <class Body>
+void for_chunks(std::int64_t count, int num_threads, const Body& body) {
+  parallel_tasks(num_threads, (count + kChunkRows - 1) / kChunkRows, [&](std::int64_t task) {
+    const std::int64_t last = std::min(count, (task + 1) * kChunkRows);
+    for (std::int64_t i = task * kChunkRows; i < last; ++i) body(i);
+  });
+}
+
+std::vector<std::uint64_t> streams_of(const AttentionBlock& block, const EdgeDropout& dropout,
+                                      int num_threads) {
+  std::vector<std::uint64_t> streams(static_cast<std::size_t>(dropout.p == 0 ? 0 : block.num_rows));
+  for_chunks(static_cast<std::int64_t>(streams.size()), num_threads, [&](std::int64_t i) {
+    streams[static_cast<std::size_t>(i)] = row_stream(dropout.key, block.row_ids[i]);
+  });
+  return streams;
+}
+
+DropoutBits bits_of(const std::vector<std::uint64_t>& streams, const EdgeDropout& dropout) {
+  return {dropout.p == 0 ? nullptr : streams.data(), drop_threshold(dropout.p)};
+}
+
+}  // namespace
+
+AttentionDropout::AttentionDropout(const AttentionBlock& block, int num_threads)
+    : block_(block),
+      weight_streams_(streams_of(block, block.weight_dropout, num_threads)),
+      edge_streams_(streams_of(block, block.edge_dropout, num_threads)) {}
+
+AttentionProblem AttentionDropout::problem() const {
+  return {.block = &block_,
+          .source = nullptr,
+          .weights = bits_of(weight_streams_, block_.weight_dropout),
+          .edges = bits_of(edge_streams_, block_.edge_dropout)};
+}
+
+template <class T>
+std::vector<T> heads_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
+                           int num_threads) {
+  std::vector<T> result(static_cast<std::size_t>(num_columns * num_heads));
+  const T* const from = static_cast<const T*>(source);
+  for_chunks(num_columns, num_threads, [&](std::int64_t j) {
+    for (std::int64_t head = 0; head < num_heads; ++head)
+      result[static_cast<std::size_t>(head * num_columns + j)] = from[j * num_heads + head];
+  });
+  return result;
+}
+
+template std::vector<float> heads_apart(const void*, std::int64_t, std::int64_t, int);
+template std::vector<double> heads_apart(const void*, std::int64_t, std::int64_t, int);
+
+std::int64_t heads_in_group(const AttentionBlock& block) {
+  const std::int64_t bytes = block.head_width * storage_bytes(block.storage);
+  return std::clamp<std::int64_t>(kGroupBytes / bytes, 1, block.num_heads);
+}
+
+int attention_threads(const AttentionBlock& block) {
+  const std::int64_t work = block.num_nonzeros * block.num_heads * block.head_width;
+  return work < kSerialWork ? 1 : resolve_threads(block.num_threads);
+}
+
+std::int64_t line_of_edge(const std::int64_t* indptr, std::int64_t num_lines, std::int64_t edge) {
+  return std::upper_bound(indptr, indptr + num_lines + 1, edge) - indptr - 1;
+}
+
+EdgeChunks::EdgeChunks(const AttentionBlock& block, std::int64_t num_lines)
+    : block_(block),
+      lines_(num_lines),
+      chunks_((block.num_nonzeros + kChunkEdges - 1) / kChunkEdges),
+      group_(heads_in_group(block)),
+      groups_((block.num_heads + group_ - 1) / group_) {}
+
+AttentionTask EdgeChunks::task(std::int64_t index) const {
+  const std::int64_t edge = chunk_of(index) * kChunkEdges, head = index / chunks_ * group_;
+  return {.first_head = head,
+          .last_head = std::min(head + group_, block_.num_heads),
+          .first_edge = edge,
+          .last_edge = std::min(edge + kChunkEdges, block_.num_nonzeros),
+          .first_line = line_of_edge(block_.indptr, lines_, edge)};
+}
+
+std::int64_t EdgeChunks::cut_line(std::int64_t chunk) const {
+  const std::int64_t edge = chunk * kChunkEdges;
+  const std::int64_t line = line_of_edge(block_.indptr, lines_, edge);
+  return block_.indptr[line] < edge ? line : -1;
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,102 @@
+/// What the drivers of the attention kernels share: operands rearranged, edges cut into tasks.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "attention/problem.h"
+#include "parallel.h"
+
+namespace hpcgnn::kernels {
+
+/// The dropout of a block, drawn for its rows; `problem()` points into this object.
+class AttentionDropout {
+ public:
+  AttentionDropout(const AttentionBlock& block, int num_threads);
+
+  /// The block without `source`, which only the forward pass reads head by head.
+  AttentionProblem problem() const;
+
+ private:
+  const AttentionBlock& block_;
+  std::vector<std::uint64_t> weight_streams_, edge_streams_;
+};
+
+/// Columns of heads one after the other: (num_heads, num_columns) from (num_columns, num_heads).
+template <class T>
+std::vector<T> heads_apart(const void* source, std::int64_t num_columns, std::int64_t num_heads,
+                           int num_threads);
+
+/// Heads that go by together: as many as fill `kGroupBytes` of a row of z, at least one. Few, so
+/// that the cache holds more of the rows that are read most.
+std::int64_t heads_in_group(const AttentionBlock& block);
+
+/// Threads for a block: one when it is small.
+int attention_threads(const AttentionBlock& block);
+
+/// Line (row, or column of the transpose) that edge `edge` belongs to, skipping empty lines.
+/// @pre edge < indptr[num_lines].
+std::int64_t line_of_edge(const std::int64_t* indptr, std::int64_t num_lines, std::int64_t edge);
+
+/// The edges of a pattern in chunks of a fixed number, times the groups of heads, as tasks.
+class EdgeChunks {
+ public:
+  /// @param num_lines rows of the pattern that is walked.
+  EdgeChunks(const AttentionBlock& block, std::int64_t num_lines);
+
+  std::int64_t num_chunks() const { return chunks_; }
+  std::int64_t num_tasks() const { return groups_ * chunks_; }
+  std::int64_t chunk_of(std::int64_t task) const { return task % chunks_; }
+  AttentionTask task(std::int64_t index) const;
+
+  /// The line that chunk `chunk` begins inside of, or -1.
+  std::int64_t cut_line(std::int64_t chunk) const;
+
+ private:
+  const AttentionBlock& block_;
+  std::int64_t lines_, chunks_, group_, groups_;
+};
+
+template <class T>
+class Carries {
+ public:
+  Carries(const AttentionBlock& block, std::int64_t num_chunks)
+      : heads_(block.num_heads),
+        width_(block.num_heads * block.head_width),
+        top_(static_cast<std::size_t>(num_chunks * heads_), -std::numeric_limits<T>::infinity()),
+        total_(top_.size()),
+        out_(static_cast<std::size_t>(num_chunks * width_)) {}
+
+  AttentionState state(std::int64_t chunk) {
+    return {top_.data() + chunk * heads_, total_.data() + chunk * heads_,
+            out_.data() + chunk * width_};
+  }
+
+ private:
+  std::int64_t heads_, width_;
+  std::vector<T> top_, total_, out_;
+};
+
+using StateKernel = void (*)(const AttentionProblem&, const AttentionTask&,
+                             const AttentionState& state, const AttentionState& carry);
+
+/// Run a kernel over the edges of a block and merge the rows that were cut, in order.
+template <class T>
+void add_to_states(const AttentionProblem& problem, StateKernel kernel, const AttentionState& state,
+                   int num_threads) {
+  const AttentionBlock& block = *problem.block;
+  const EdgeChunks chunks(block, block.num_rows);
+  Carries<T> carries(block, chunks.num_chunks());
+  parallel_tasks(num_threads, chunks.num_tasks(), [&](std::int64_t task) {
+    kernel(problem, chunks.task(task), state, carries.state(chunks.chunk_of(task)));
+  });
+  for (std::int64_t chunk = 1; chunk < chunks.num_chunks(); ++chunk) {
+    const std::int64_t i = chunks.cut_line(chunk);
+    if (i < 0) continue;
+    const std::int32_t row = block.rows ? block.rows[i] : static_cast<std::int32_t>(i);
+    merge_states<T>(state, carries.state(chunk), &row, {1, block.num_heads, block.head_width}, 1);
+  }
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,87 @@
+#include <algorithm>
+
+#include "cover/graph.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+/// Set the level of every column that is reached before or with the nearest free row: the number of
+/// matched edges on a shortest alternating path from a free column. Return whether there is a free
+/// row; if not, all reachable columns have their level.
+bool set_levels(CoverGraph& graph) {
+  std::int64_t head = 0, tail = 0;
+  for (std::int32_t c = 0; c < graph.num_columns(); ++c) {
+    const bool starts = graph.mate[c] < 0 && graph.degree(c) > 0;
+    graph.level[c] = starts ? 0 : -1;
+    if (starts) graph.queue[tail++] = c;
+  }
+  std::int32_t nearest = -1;
+  while (head < tail) {
+    const std::int32_t c = graph.queue[head++];
+    if (nearest >= 0 && graph.level[c] > nearest) break;
+    for (const std::int32_t row : graph.neighbours(c)) {
+      const std::int32_t next = graph.mate[row];
+      if (next < 0) {
+        nearest = graph.level[c];
+      } else if (graph.level[next] < 0) {
+        graph.level[next] = graph.level[c] + 1;
+        graph.queue[tail++] = next;
+      }
+    }
+  }
+  return nearest >= 0;
+}
+
+/// Flip the path that `graph.stack[0..depth]` and the entries before their cursors describe.
+void flip_path(CoverGraph& graph, std::int64_t depth) {
+  for (std::int64_t d = 0; d <= depth; ++d) {
+    const std::int32_t c = graph.stack[d];
+    const std::int32_t row = graph.neighbour(graph.cursor[c] - 1);
+    graph.mate[c] = row;
+    graph.mate[row] = c;
+  }
+}
+
+/// Search, along rising levels, a path from the free column `root` to a free row, and flip it.
+/// Levels rise along the stack, so it holds a column at most once.
+void augment(CoverGraph& graph, std::int32_t root) {
+  std::int64_t depth = 0;
+  graph.stack[0] = root;
+  while (depth >= 0) {
+    const std::int32_t c = graph.stack[depth];
+    if (graph.cursor[c] == graph.end(c)) {
+      --depth;
+      continue;
+    }
+    const std::int32_t next = graph.mate[graph.neighbour(graph.cursor[c]++)];
+    if (next < 0) {
+      flip_path(graph, depth);
+      return;
+    }
+    if (graph.level[next] == graph.level[c] + 1) graph.stack[++depth] = next;
+  }
+}
+
+}  // namespace
+
+void match_fully(CoverGraph& graph) {
+  while (set_levels(graph)) {
+    for (std::int32_t c = 0; c < graph.num_columns(); ++c) graph.cursor[c] = graph.begin(c);
+    for (std::int32_t c = 0; c < graph.num_columns(); ++c)
+      if (graph.mate[c] < 0 && graph.degree(c) > 0) augment(graph, c);
+  }
+}
+
+void cover_from_matching(CoverGraph& graph) {
+  // No minimum cover holds a free column, so each must hold the rows that such columns reach and
+  // may not hold their mates: what is reached is forced, all else can be covered by columns.
+  std::fill_n(graph.in_cover.get(), graph.num_vertices(), false);
+  for (std::int32_t c = 0; c < graph.num_columns(); ++c) {
+    if (graph.level[c] < 0)
+      graph.in_cover[c] = graph.degree(c) > 0;
+    else if (graph.level[c] > 0)
+      graph.in_cover[graph.mate[c]] = true;
+  }
+}
+
+}  // namespace hpcgnn::kernels

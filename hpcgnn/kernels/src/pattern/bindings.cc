@@ -1,0 +1,133 @@
+#include "bindings.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+
+#include <optional>
+#include <tuple>
+
+#include "pattern/pattern.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+using namespace nb::literals;
+using Flags = Vector<const bool>;
+using Sources = std::optional<Vector<std::int64_t>>;
+
+template <class T>
+using Values = std::optional<Vector<T>>;
+template <class T>
+using Matrix3 = std::tuple<Vector<std::int64_t>, Vector<std::int32_t>, Values<T>>;
+
+template <class T>
+const T* checked_values(const Values<const T>& values, std::int64_t nonzeros) {
+  if (!values) return nullptr;
+  require(extent(*values, 0) == nonzeros, "values and indices must have the same length");
+  return values->data();
+}
+
+template <class T>
+std::tuple<Vector<std::int64_t>, Vector<std::int32_t>, Values<T>, Sources> py_transpose_csr(
+    const Offsets& indptr, const Indices& indices, const Values<const T>& values,
+    std::int64_t num_columns, bool with_source, int threads) {
+  require(num_columns >= 0, "num_columns must not be negative");
+  const std::int64_t nonzeros = extent(indices, 0);
+  const Pattern pattern{indptr.data(), indices.data(), checked_rows(indptr, indices), num_columns};
+  const T* const from = checked_values(values, nonzeros);
+  check_indptr(pattern.indptr, pattern.num_rows, nonzeros);
+  check_range("indices", pattern.indices, nonzeros, num_columns);
+  auto out_indptr = new_vector<std::int64_t>(num_columns + 1);
+  auto out_indices = new_vector<std::int32_t>(nonzeros);
+  Values<T> out_values;
+  if (values) out_values = new_vector<T>(nonzeros);
+  Sources source;
+  if (with_source) source = new_vector<std::int64_t>(nonzeros);
+  const Transposed out{out_indptr.data(), out_indices.data(),
+                       out_values ? out_values->data() : nullptr,
+                       source ? source->data() : nullptr};
+  {
+    nb::gil_scoped_release unlocked;
+    transpose_csr(pattern, from, sizeof(T), out, threads);
+  }
+  return {out_indptr, out_indices, out_values, source};
+}
+
+template <class T>
+void py_transpose_values_symmetric(const Offsets& indptr, const Indices& indices,
+                                   const Vector<const T>& values, Vector<T>& out) {
+  const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
+  require(extent(values, 0) == nonzeros && extent(out, 0) == nonzeros,
+          "values and indices must have the same length");
+  nb::gil_scoped_release unlocked;
+  check_indptr(indptr.data(), num_rows, nonzeros);
+  check_range("indices", indices.data(), nonzeros, num_rows);
+  transpose_values_symmetric({indptr.data(), indices.data(), num_rows, num_rows}, values.data(),
+                             sizeof(T), out.data());
+}
+
+/// Returns kept entries of each row, their columns and values.
+template <class T>
+Matrix3<T> py_select_csr(const Offsets& indptr, const Indices& indices,
+                         const Values<const T>& values, const Indices& columns,
+                         const std::optional<Flags>& rows, const std::optional<Flags>& entries) {
+  const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
+  const T* const from = checked_values(values, nonzeros);
+  require(!rows || extent(*rows, 0) == num_rows, "rows must have one flag for each row");
+  require(!entries || extent(*entries, 0) == nonzeros, "entries must have one flag for each entry");
+  check_indptr(indptr.data(), num_rows, nonzeros);
+  check_range("indices", indices.data(), nonzeros, extent(columns, 0));
+  const Selection selection{indptr.data(),
+                            indices.data(),
+                            num_rows,
+                            columns.data(),
+                            rows ? rows->data() : nullptr,
+                            entries ? entries->data() : nullptr};
+  auto counts = new_vector<std::int64_t>(num_rows);
+  {
+    nb::gil_scoped_release unlocked;
+    count_selected(selection, counts.data());
+  }
+  std::int64_t total = 0;
+  for (std::int64_t i = 0; i < num_rows; ++i) total += counts.data()[i];
+  auto out_indices = new_vector<std::int32_t>(total);
+  Values<T> out_values;
+  if (values) out_values = new_vector<T>(total);
+  const Selected out{out_indices.data(), out_values ? out_values->data() : nullptr};
+  {
+    nb::gil_scoped_release unlocked;
+    copy_selected(selection, from, sizeof(T), out);
+  }
+  return {counts, out_indices, out_values};
+}
+
+void py_validate_csr(const Offsets& indptr, const Indices& indices, std::int64_t num_columns,
+                     bool sorted) {
+  require(extent(indptr, 0) > 0, "indptr must not be empty");
+  nb::gil_scoped_release unlocked;
+  check_indptr(indptr.data(), extent(indptr, 0) - 1, extent(indices, 0));
+  check_range("indices", indices.data(), extent(indices, 0), num_columns);
+  if (sorted) check_sorted(indptr.data(), indices.data(), extent(indptr, 0) - 1);
+}
+
+template <class T>
+void bind_values(nb::module_& m) {
+  m.def("transpose_csr", &py_transpose_csr<T>, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "values"_a.noconvert().none(), "num_columns"_a, "with_source"_a, "threads"_a);
+  m.def("transpose_values_symmetric", &py_transpose_values_symmetric<T>, "indptr"_a.noconvert(),
+        "indices"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert());
+  m.def("select_csr", &py_select_csr<T>, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "values"_a.noconvert().none(), "columns"_a.noconvert(), "rows"_a.noconvert().none(),
+        "entries"_a.noconvert().none());
+}
+
+}  // namespace
+
+void bind_pattern(nb::module_& m) {
+  m.def("validate_csr", &py_validate_csr, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "num_columns"_a, "sorted"_a);
+  bind_values<float>(m);
+  bind_values<double>(m);
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,65 @@
+/// Row conversion and scatter-add, templates over the SIMD types; included once per instruction
+/// set.
+#pragma once
+
+#include "rows/rows.h"
+
+namespace hpcgnn::kernels {
+
+/// out[c] = (kAdd ? out[c] : 0) + source[c] for one row.
+template <class V, class S, class Out, bool kAdd>
+HPCGNN_INLINE void move_row(const S* source, Out* out, std::int64_t width) {
+  std::int64_t c = 0;
+  for (; c + V::kLanes <= width; c += V::kLanes) {
+    auto value = V::load(source + c);
+    if constexpr (kAdd) value = V::add(V::load(out + c), value);
+    V::store(out + c, value);
+  }
+  if (c < width) {
+    const auto tail = V::mask(static_cast<int>(width - c));
+    auto value = V::load(source + c, tail);
+    if constexpr (kAdd) value = V::add(V::load(out + c, tail), value);
+    V::store(out + c, value, tail);
+  }
+}
+
+template <class V, class S, class Out>
+struct RowKernels {
+  static void convert(const RowsProblem& p, std::int64_t first, std::int64_t last) {
+    const S* const source = static_cast<const S*>(p.source);
+    Out* const out = static_cast<Out*>(p.out);
+    for (std::int64_t i = first; i < last; ++i)
+      move_row<V, S, Out, false>(source + (p.rows ? p.rows[i] : i) * p.width, out + i * p.width,
+                                 p.width);
+  }
+
+  static void scatter_add(const RowsProblem& p, std::int64_t first, std::int64_t last) {
+    const S* const source = static_cast<const S*>(p.source);
+    Out* const out = static_cast<Out*>(p.out);
+    for (std::int64_t i = 0; i < p.num_rows; ++i)
+      if (p.rows[i] >= first && p.rows[i] < last)
+        move_row<V, S, Out, true>(source + i * p.width, out + p.rows[i] * p.width, p.width);
+  }
+};
+
+template <class F32, class F64>
+constexpr RowsTable make_rows_table() {
+  RowsTable table{};
+  const auto set = [&]<class V, class S, class Out>(Storage source, Storage out) {
+    const int from = static_cast<int>(source), to = static_cast<int>(out);
+    table.convert[from][to] = RowKernels<V, S, Out>::convert;
+    table.scatter_add[from][to] = RowKernels<V, S, Out>::scatter_add;
+  };
+  using enum Storage;
+  set.template operator()<F32, float, float>(kFloat32, kFloat32);
+  set.template operator()<F32, float, BFloat16>(kFloat32, kBFloat16);
+  set.template operator()<F32, float, Float16>(kFloat32, kFloat16);
+  set.template operator()<F64, double, double>(kFloat64, kFloat64);
+  set.template operator()<F32, BFloat16, float>(kBFloat16, kFloat32);
+  set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
+  set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
+  set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
+  return table;
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,92 @@
+#include "rows/rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "balance.h"
+#include "parallel.h"
+#include "simd/tables.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kSerialBytes = 1 << 18;
+constexpr std::int64_t kChunkBytes = 1 << 18;
+constexpr std::int64_t kPrefetchBytes = 4096;
+
+void gather_chunk(const char* x, const std::int32_t* rows, std::int64_t first, std::int64_t last,
+                  std::int64_t num_rows, std::int64_t row_bytes, char* out) {
+  const std::int64_t distance = std::max<std::int64_t>(1, kPrefetchBytes / row_bytes);
+  for (std::int64_t i = first; i < last; ++i) {
+    if (i + distance < num_rows) {
+      const char* const next = x + rows[i + distance] * row_bytes;
+      for (std::int64_t byte = 0; byte < row_bytes; byte += 64) __builtin_prefetch(next + byte);
+    }
+    std::memcpy(out + i * row_bytes, x + rows[i] * row_bytes, static_cast<std::size_t>(row_bytes));
+  }
+}
+
+RowsProblem problem_of(const RowsArguments& a) {
+  return {a.source, a.rows, a.out, a.num_rows, a.width};
+}
+
+}  // namespace
+
+bool rows_supports(Storage source, Storage out) {
+  return portable::kTables.rows.convert[static_cast<int>(source)][static_cast<int>(out)] != nullptr;
+}
+
+void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
+                 std::int64_t row_bytes, void* out, int num_threads) {
+  if (row_bytes == 0) return;
+  const std::int64_t total = num_rows * row_bytes;
+  const int threads = total < kSerialBytes ? 1 : resolve_threads(num_threads);
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
+  parallel_tasks(threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    gather_chunk(static_cast<const char*>(x), rows, task * chunk,
+                 std::min(num_rows, (task + 1) * chunk), num_rows, row_bytes,
+                 static_cast<char*>(out));
+  });
+}
+
+void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
+                  std::int64_t copied_bytes, void* out, int num_threads) {
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / copied_bytes);
+  parallel_tasks(num_threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    const std::int64_t last = std::min(num_rows, (task + 1) * chunk);
+    for (std::int64_t i = task * chunk; i < last; ++i)
+      std::memcpy(static_cast<char*>(out) + i * copied_bytes,
+                  static_cast<const char*>(x) + i * pitch_bytes,
+                  static_cast<std::size_t>(copied_bytes));
+  });
+}
+
+void convert_rows(const RowsArguments& a) {
+  const RowsTable::Kernel kernel =
+      tables_of(a.isa)
+          .rows.convert[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
+  const std::int64_t row_bytes =
+      std::max<std::int64_t>(1, a.width * storage_bytes(a.source_storage));
+  const int threads = a.num_rows * row_bytes < kSerialBytes ? 1 : resolve_threads(a.num_threads);
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
+  const RowsProblem problem = problem_of(a);
+  parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    kernel(problem, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
+  });
+}
+
+void scatter_add_rows(const RowsArguments& a) {
+  const RowsTable::Kernel kernel =
+      tables_of(a.isa)
+          .rows.scatter_add[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
+  const std::int64_t total = a.num_rows * a.width * storage_bytes(a.source_storage);
+  const int threads = total < kSerialBytes ? 1 : resolve_threads(a.num_threads);
+  const auto bounds = balanced_targets(a.rows, a.num_rows, a.num_out_rows, threads);
+  const RowsProblem problem = problem_of(a);
+  parallel_tasks(threads, threads, [&](std::int64_t task) {
+    const std::size_t share = static_cast<std::size_t>(task);
+    kernel(problem, bounds[share], bounds[share + 1]);
+  });
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,69 @@
+/// Packing and unpacking of rows for exchanges.
+#pragma once
+
+#include <cstdint>
+
+#include "types.h"
+
+namespace hpcgnn::kernels {
+
+/// See RowsArguments.
+struct RowsProblem {
+  const void* source;
+  const std::int32_t* rows;
+  void* out;
+  std::int64_t num_rows;
+  std::int64_t width;
+};
+
+/// Kernels by storage type of source and of out; null where the pair is not offered.
+struct RowsTable {
+  using Kernel = void (*)(const RowsProblem&, std::int64_t first, std::int64_t last);
+  Kernel convert[kNumStorages][kNumStorages];      ///< rows [first, last) of out
+  Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
+};
+
+/// Copy rows without looking at them: out row i = x row rows[i]; each row is `row_bytes` long.
+/// @pre every rows[i] is a row of x, and out does not overlap x.
+void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
+                 std::int64_t row_bytes, void* out, int num_threads);
+
+/// Copy the first `copied_bytes` of each row of x, `pitch_bytes` apart, one after the other.
+void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
+                  std::int64_t copied_bytes, void* out, int num_threads);
+
+/// Operands of a gather that converts, or of a scatter that adds.
+struct RowsArguments {
+  const void* source;
+  const std::int32_t* rows;  ///< null = identity (gather only)
+  void* out;
+  std::int64_t num_rows;  ///< length of `rows`
+  std::int64_t num_out_rows;
+  std::int64_t width;  ///< elements a row, of source and of out
+  Storage source_storage;
+  Storage out_storage;
+  int num_threads;  ///< 0 = OpenMP default
+  Isa isa;
+};
+
+/// True when rows of `source` can be converted to or added into `out`: the pairs of spmm_supports.
+bool rows_supports(Storage source, Storage out);
+
+/// out row i = source row rows[i], rounded or widened to the storage type of out.
+void convert_rows(const RowsArguments& arguments);
+
+/// out row rows[i] += source row i, for i in ascending order within each row of out: the result
+/// does not depend on the number of threads. The sum is rounded at each addition.
+void scatter_add_rows(const RowsArguments& arguments);
+
+/// out[i, c] = 0 with probability p, else x[i, c] / (1 - p).
+///
+/// Whether element (i, c) is dropped depends on (key, row_ids[i], c) alone: the same at any number
+/// of ranks and threads, in float32 and in float64, and in the backward pass. The random bits are
+/// the outputs of SplitMix64 streams, one a row, 32 bits an element. `out` may be `x`.
+/// @pre 0 <= p <= 1; p = 1 drops everything.
+template <class T>
+void dropout_rows(const T* x, const std::int64_t* row_ids, std::int64_t num_rows,
+                  std::int64_t width, std::uint64_t key, double p, T* out, int num_threads);
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,109 @@
+#include "bindings.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "pattern/pattern.h"
+#include "simd/isa.h"
+#include "spmm/spmm.h"
+#include "spmm/transpose.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+using namespace nb::literals;
+using OptionalValues = std::optional<AnyVector>;
+
+const void* checked_values(const OptionalValues& values, Storage x, std::int64_t nonzeros) {
+  if (!values) return nullptr;
+  if (storage_of(values->dtype(), "") != accumulator_of(x))
+    throw nb::type_error("values must be float64 when x is, else float32");
+  require(extent(*values, 0) == nonzeros, "values and indices must have the same length");
+  return values->data();
+}
+
+void py_spmm(const Offsets& indptr, const Indices& indices, const OptionalValues& values,
+             const AnyMatrix& x, OutMatrix& out, const std::optional<Indices>& rows,
+             bool accumulate, bool mean, int threads, const std::string& half,
+             const std::string& isa) {
+  const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
+  const Storage x_storage = storage_of(x.dtype(), half);
+  const SpmmArguments arguments{.indptr = indptr.data(),
+                                .indices = indices.data(),
+                                .values = checked_values(values, x_storage, nonzeros),
+                                .x = x.data(),
+                                .out = out.data(),
+                                .rows = checked_subset(rows, num_rows, extent(out, 0)),
+                                .num_rows = num_rows,
+                                .num_nonzeros = nonzeros,
+                                .num_x_rows = extent(x, 0),
+                                .width = extent(x, 1),
+                                .x_storage = x_storage,
+                                .out_storage = storage_of(out.dtype(), half),
+                                .accumulate = accumulate,
+                                .mean = mean,
+                                .num_threads = threads,
+                                .isa = parse_isa(isa)};
+  if (!spmm_supports(x_storage, arguments.out_storage))
+    throw nb::type_error("out must have the dtype of x, or float32 beside a 16-bit type");
+  require(extent(out, 1) == arguments.width, "x and out must have the same number of columns");
+  require(rows || extent(out, 0) == num_rows, "out must have one row for each row of indptr");
+  require(nonzeros == 0 || extent(x, 0) > 0, "x must have rows when there are non-zeros");
+  nb::gil_scoped_release unlocked;
+  spmm(arguments);
+}
+
+void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const OptionalValues& values,
+                       const AnyMatrix& x, OutMatrix& out, const std::optional<Indices>& rows,
+                       bool accumulate, bool mean, int threads, const std::string& half,
+                       const std::string& isa) {
+  const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
+  const Storage x_storage = storage_of(x.dtype(), half);
+  const SpmmTransposeArguments arguments{.indptr = indptr.data(),
+                                         .indices = indices.data(),
+                                         .values = checked_values(values, x_storage, nonzeros),
+                                         .x = x.data(),
+                                         .out = out.data(),
+                                         .rows = checked_subset(rows, num_rows, extent(x, 0)),
+                                         .num_rows = num_rows,
+                                         .num_nonzeros = nonzeros,
+                                         .num_out_rows = extent(out, 0),
+                                         .width = extent(x, 1),
+                                         .x_storage = x_storage,
+                                         .accumulate = accumulate,
+                                         .mean = mean,
+                                         .num_threads = threads,
+                                         .isa = parse_isa(isa)};
+  if (storage_of(out.dtype(), half) != accumulator_of(x_storage))
+    throw nb::type_error("out must be float64 when x is, else float32");
+  require(extent(out, 1) == arguments.width, "x and out must have the same number of columns");
+  require(rows || extent(x, 0) == num_rows, "x must have one row for each row of indptr");
+  nb::gil_scoped_release unlocked;
+  check_indptr(indptr.data(), num_rows, nonzeros);
+  // An index out of range would be written to: worth a pass over the indices.
+  check_range("indices", indices.data(), nonzeros, arguments.num_out_rows);
+  spmm_transpose(arguments);
+}
+
+}  // namespace
+
+void bind_sparse(nb::module_& m) {
+  m.def("spmm", &py_spmm, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "values"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(),
+        "rows"_a.noconvert().none(), "accumulate"_a, "mean"_a, "threads"_a, "half"_a, "isa"_a,
+        nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+                "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
+                "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
+                "mean: bool, threads: int, half: str, isa: str) -> None"));
+  m.def("spmm_transpose", &py_spmm_transpose, "indptr"_a.noconvert(), "indices"_a.noconvert(),
+        "values"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(),
+        "rows"_a.noconvert().none(), "accumulate"_a, "mean"_a, "threads"_a, "half"_a, "isa"_a,
+        nb::sig("def spmm_transpose(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+                "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
+                "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
+                "mean: bool, threads: int, half: str, isa: str) -> None"));
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,194 @@
+/// The SpMM kernel, a template over the SIMD types; included once per instruction set.
+///
+/// A block of columns stays in registers while the non-zeros of a row go by: where the registers
+/// hold the whole row, x is read in the pattern that hardware likes best, and the pattern once.
+/// Each output element is summed over its non-zeros in order, whatever the block, the tile or the
+/// thread, so results depend only on the instruction set.
+#pragma once
+
+#include "spmm/problem.h"
+
+namespace hpcgnn::kernels {
+
+// Measured: a core keeps about this many line fills on their way before prefetches are dropped.
+inline constexpr std::int64_t kPrefetchLines = 96;
+// Among the rows of x the hardware loses track of the pattern and its values: their lines are asked
+// for this many non-zeros ahead.
+inline constexpr std::int64_t kPatternDistance = 512;
+
+/// Ask for the line of an element that may lie behind the end of its array.
+template <class T>
+HPCGNN_INLINE void prefetch_far(const T* array, std::int64_t element) {
+  const auto address = reinterpret_cast<std::uintptr_t>(array);
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(address + static_cast<std::uintptr_t>(element) * sizeof(T)));
+}
+
+/// Whether a row lies in the pattern and is not too long; one branch, since all rows are asked.
+HPCGNN_INLINE bool row_is_sound(const SpmmProblem& p, std::int64_t begin, std::int64_t end) {
+  const auto first = static_cast<std::uint64_t>(begin), last = static_cast<std::uint64_t>(end);
+  return (first <= last) & (last <= static_cast<std::uint64_t>(p.num_indices)) &
+         (last - first <= p.longest_row);
+}
+
+/// `kRegs` registers of columns starting at `column`; with `kTail` the last one is partial.
+template <class V, class X, class Out, int kRegs, bool kTail, bool kWeighted>
+bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t last_row,
+                std::int64_t column, int tail_lanes) {
+  using Scalar = typename V::Scalar;
+  using Reg = typename V::Reg;
+  constexpr int kFull = kTail ? kRegs - 1 : kRegs;
+  constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
+  constexpr std::int64_t kLines = (kBytes + 63) / 64;
+  constexpr std::int64_t kDistance = (kPrefetchLines + kLines - 1) / kLines;
+  const auto tail = V::mask(tail_lanes);
+  // A copy that no store can alias stays in registers.
+  const SpmmProblem p = problem;
+  const X* const x = static_cast<const X*>(p.x) + column;
+  Out* const out = static_cast<Out*>(p.out) + column;
+  const Scalar* const values = static_cast<const Scalar*>(p.values);
+  bool skipped = false;
+
+  for (std::int64_t i = first_row; i < last_row; ++i) {
+    const std::int64_t begin = p.begin[i], end = p.end[i];
+    if (!row_is_sound(p, begin, end)) {
+      skipped = true;
+      continue;
+    }
+    Reg sum[kRegs];
+    for (Reg& reg : sum) reg = V::zero();
+
+    // Rows near the end of the pattern have nothing to look ahead to but themselves.
+    const std::int32_t* const ahead =
+        p.indices + (end + kDistance <= p.num_indices ? kDistance : 0);
+    for (std::int64_t e = begin; e < end;) {
+      const std::int64_t stop = end - e < p.pattern_step ? end : e + p.pattern_step;
+      prefetch_far(p.indices, e + kDistance + kPatternDistance);
+      if constexpr (kWeighted) prefetch_far(values, e + kPatternDistance);
+      for (; e < stop; ++e) {
+        const char* const next = reinterpret_cast<const char*>(x + ahead[e] * p.x_pitch);
+        for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
+        const X* const source = x + p.indices[e] * p.x_pitch;
+        if constexpr (kWeighted) {
+          const Reg value = V::broadcast(values[e]);
+          for (int r = 0; r < kFull; ++r)
+            sum[r] = V::fma(value, V::load(source + r * V::kLanes), sum[r]);
+          if constexpr (kTail)
+            sum[kFull] = V::fma(value, V::load(source + kFull * V::kLanes, tail), sum[kFull]);
+        } else {
+          for (int r = 0; r < kFull; ++r) sum[r] = V::add(V::load(source + r * V::kLanes), sum[r]);
+          if constexpr (kTail)
+            sum[kFull] = V::add(V::load(source + kFull * V::kLanes, tail), sum[kFull]);
+        }
+      }
+    }
+
+    if (p.mean) {
+      const std::int64_t count = p.counts ? p.counts[i] : end - begin;
+      const Reg scale =
+          V::broadcast(count > 0 ? Scalar(1) / static_cast<Scalar>(count) : Scalar(0));
+      for (Reg& reg : sum) reg = V::mul(reg, scale);
+    }
+    Out* const target = out + (p.rows ? p.rows[i] : i) * p.out_pitch;
+    if (p.accumulate) {
+      for (int r = 0; r < kFull; ++r) sum[r] = V::add(sum[r], V::load(target + r * V::kLanes));
+      if constexpr (kTail)
+        sum[kFull] = V::add(sum[kFull], V::load(target + kFull * V::kLanes, tail));
+    }
+    if (p.stream) {
+      for (int r = 0; r < kFull; ++r) V::stream(target + r * V::kLanes, sum[r]);
+    } else {
+      for (int r = 0; r < kFull; ++r) V::store(target + r * V::kLanes, sum[r]);
+    }
+    if constexpr (kTail) V::store(target + kFull * V::kLanes, sum[kFull], tail);
+  }
+  return skipped;
+}
+
+/// Cuts the columns into register blocks and runs each over the rows.
+template <class V, class X, class Out, int kMaxRegs>
+struct SpmmColumns {
+  /// Registers of the next block when `regs` are left: few sizes beyond eight are worth compiling.
+  static constexpr int block_regs(std::int64_t regs) {
+    if (regs >= 16 && kMaxRegs >= 16) return 16;
+    if (regs >= 12 && kMaxRegs >= 12) return 12;
+    return regs < 8 ? static_cast<int>(regs) : 8;
+  }
+
+  template <int kRegs, bool kTail>
+  static bool block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
+                    std::int64_t column, int tail) {
+    if constexpr (kRegs <= kMaxRegs) {
+      if (p.values != nullptr)
+        return spmm_block<V, X, Out, kRegs, kTail, true>(p, first_row, last_row, column, tail);
+      else
+        return spmm_block<V, X, Out, kRegs, kTail, false>(p, first_row, last_row, column, tail);
+    }
+    return false;
+  }
+
+  template <bool kTail>
+  static bool dispatch(int regs, const SpmmProblem& p, std::int64_t first_row,
+                       std::int64_t last_row, std::int64_t column, int tail) {
+    switch (regs) {
+      case 1:
+        return block<1, kTail>(p, first_row, last_row, column, tail);
+      case 2:
+        return block<2, kTail>(p, first_row, last_row, column, tail);
+      case 3:
+        return block<3, kTail>(p, first_row, last_row, column, tail);
+      case 4:
+        return block<4, kTail>(p, first_row, last_row, column, tail);
+      case 5:
+        return block<5, kTail>(p, first_row, last_row, column, tail);
+      case 6:
+        return block<6, kTail>(p, first_row, last_row, column, tail);
+      case 7:
+        return block<7, kTail>(p, first_row, last_row, column, tail);
+      case 8:
+        return block<8, kTail>(p, first_row, last_row, column, tail);
+      case 12:
+        return block<12, kTail>(p, first_row, last_row, column, tail);
+      case 16:
+        return block<16, kTail>(p, first_row, last_row, column, tail);
+    }
+    return false;
+  }
+
+  static bool run(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row) {
+    bool skipped = false;
+    for (std::int64_t column = 0; column < p.width;) {
+      const std::int64_t left = p.width - column;
+      const int regs = block_regs((left + V::kLanes - 1) / V::kLanes);
+      const std::int64_t lanes = std::int64_t{regs} * V::kLanes;
+      const int tail = left < lanes ? static_cast<int>(left % V::kLanes) : 0;
+      skipped |= tail > 0 ? dispatch<true>(regs, p, first_row, last_row, column, tail)
+                          : dispatch<false>(regs, p, first_row, last_row, column, 0);
+      column += lanes;
+    }
+    if (p.stream) V::fence();
+    return skipped;
+  }
+};
+
+/// The table of one instruction set; `kMaxRegs` registers of sums fit beside the operands.
+template <class F32, class F64, int kMaxRegs>
+constexpr SpmmTable make_spmm_table() {
+  SpmmTable table{};
+  const auto set = [&]<class V, class X, class Out>(Storage x, Storage out) {
+    constexpr int kRegs = sizeof(X) == sizeof(Out) && sizeof(X) > 2 ? kMaxRegs : 8;
+    table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kRegs>::run;
+  };
+  using enum Storage;
+  set.template operator()<F32, float, float>(kFloat32, kFloat32);
+  set.template operator()<F32, float, BFloat16>(kFloat32, kBFloat16);
+  set.template operator()<F32, float, Float16>(kFloat32, kFloat16);
+  set.template operator()<F64, double, double>(kFloat64, kFloat64);
+  set.template operator()<F32, BFloat16, float>(kBFloat16, kFloat32);
+  set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
+  set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
+  set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
+  return table;
+}
+
+}  // namespace hpcgnn::kernels

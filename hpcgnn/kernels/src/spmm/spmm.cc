@@ -1,0 +1,232 @@
+#include "spmm/spmm.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "balance.h"
+#include "pages.h"
+#include "parallel.h"
+#include "rows/rows.h"
+#include "simd/tables.h"
+#include "spmm/cache.h"
+#include "spmm/problem.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kChunkCost = 32768;
+constexpr std::int64_t kChunksPerThread = 8;
+// Writing a row of the result costs about as much as reading this many non-zeros.
+constexpr std::int64_t kRowCost = 3;
+// Below this many multiply-adds waking threads costs more than it saves.
+constexpr std::int64_t kSerialWork = 1 << 16;
+// Results this many times larger than the cache are gone before anyone reads them: measured with a
+// reader after the product, streaming them pays from here on.
+constexpr std::int64_t kStreamCaches = 4;
+// Non-zeros whose indices share a line.
+constexpr std::int64_t kLineIndices = 16;
+
+/// A row with more non-zeros than this is cut into segments of this length. Long enough to hide the
+/// partial sum it costs, short enough to balance many threads; fixed, so that the order of
+/// summation does not depend on their number.
+constexpr std::int64_t kSegment = 8192;
+
+/// The long rows of a product as two products: segments times x gives partial sums, which are added
+/// up per row.
+class LongRows {
+ public:
+  /// Collect the long ones among the rows [first_row, last_row).
+  /// @throws std::invalid_argument when a row has a negative length or ends behind the non-zeros.
+  void collect(const SpmmArguments& arguments, std::int64_t first_row, std::int64_t last_row);
+
+  bool empty() const { return rows_.empty(); }
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(rows_.size()); }
+  std::int64_t num_segments() const { return static_cast<std::int64_t>(begin_.size()); }
+
+  /// The product that computes the partial sums, `partial` having rows of problem.width elements.
+  SpmmProblem segments(const SpmmProblem& problem, void* partial) const;
+
+  /// The product that adds them up into the rows of problem.out.
+  SpmmProblem sums(const SpmmProblem& problem, const void* partial) const;
+
+ private:
+  void add(std::int64_t out_row, std::int64_t begin, std::int64_t end);
+
+  std::vector<std::int64_t> begin_, end_;       // non-zeros of each segment
+  std::vector<std::int32_t> identity_;          // 0, 1, ...: indices of the second product
+  std::vector<std::int64_t> first_segment_{0};  // of each row, and one past the last
+  std::vector<std::int64_t> counts_;            // non-zeros of each row
+  std::vector<std::int32_t> rows_;              // row of the result
+};
+
+void LongRows::collect(const SpmmArguments& a, std::int64_t first_row, std::int64_t last_row) {
+  for (std::int64_t i = first_row; i < last_row; ++i) {
+    const std::int64_t length = a.indptr[i + 1] - a.indptr[i];
+    // Offsets end at the number of non-zeros: one beyond it is followed by a decrease.
+    if (length < 0 || a.indptr[i + 1] > a.num_nonzeros)
+      throw std::invalid_argument("indptr must not decrease");
+    if (length > kSegment) add(a.rows ? a.rows[i] : i, a.indptr[i], a.indptr[i + 1]);
+  }
+}
+
+void LongRows::add(std::int64_t out_row, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t e = begin; e < end; e += kSegment) {
+    identity_.push_back(static_cast<std::int32_t>(begin_.size()));
+    begin_.push_back(e);
+    end_.push_back(std::min(e + kSegment, end));
+  }
+  first_segment_.push_back(num_segments());
+  counts_.push_back(end - begin);
+  rows_.push_back(static_cast<std::int32_t>(out_row));
+}
+
+SpmmProblem LongRows::segments(const SpmmProblem& problem, void* partial) const {
+  SpmmProblem result = problem;
+  result.begin = begin_.data();
+  result.end = end_.data();
+  result.out = partial;
+  result.out_pitch = problem.width;
+  result.rows = nullptr;
+  result.accumulate = result.mean = result.stream = false;
+  return result;
+}
+
+SpmmProblem LongRows::sums(const SpmmProblem& problem, const void* partial) const {
+  SpmmProblem result = problem;
+  result.begin = first_segment_.data();
+  result.end = first_segment_.data() + 1;
+  result.indices = identity_.data();
+  result.num_indices = num_segments();
+  result.values = nullptr;
+  result.x = partial;
+  result.x_pitch = problem.width;
+  result.rows = rows_.data();
+  result.counts = counts_.data();
+  result.longest_row = std::numeric_limits<std::uint64_t>::max();
+  result.stream = false;
+  return result;
+}
+
+SpmmKernel kernel_of(Isa isa, Storage x, Storage out) {
+  return tables_of(isa).spmm.kernel[static_cast<int>(x)][static_cast<int>(out)];
+}
+
+bool streams(const SpmmArguments& a) {
+  const std::int64_t pitch = a.width * storage_bytes(a.out_storage);
+  const bool aligned = pitch % 64 == 0 && reinterpret_cast<std::uintptr_t>(a.out) % 64 == 0;
+  return aligned && !a.accumulate && a.num_rows * pitch > kStreamCaches * private_cache_bytes();
+}
+
+/// Once a line; where most rows are shorter, once a row, which spares them a branch.
+std::int64_t pattern_step(const SpmmArguments& a) {
+  return a.num_nonzeros < kLineIndices * a.num_rows ? a.num_nonzeros : kLineIndices;
+}
+
+/// One product cut into tasks, for any number of column tiles of the same pattern.
+class Schedule {
+ public:
+  explicit Schedule(const SpmmArguments& a)
+      : a_(a),
+        kernel_(kernel_of(a.isa, a.x_storage, a.out_storage)),
+        sum_storage_(accumulator_of(a.x_storage)) {
+    const std::int64_t cost = a.num_nonzeros + kRowCost * a.num_rows;
+    threads_ = cost * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
+    const std::int64_t wanted = threads_ > 1 ? threads_ * kChunksPerThread : 1;
+    bounds_ = balanced_rows(a.indptr, a.num_rows, std::max(cost / kChunkCost, wanted), kRowCost);
+    skipped_.resize(bounds_.size());
+  }
+
+  int threads() const { return threads_; }
+
+  void run(const SpmmProblem& problem) {
+    parallel_tasks(threads_, static_cast<std::int64_t>(bounds_.size()) - 1, [&](std::int64_t task) {
+      const std::size_t chunk = static_cast<std::size_t>(task);
+      skipped_[chunk] = kernel_(problem, bounds_[chunk], bounds_[chunk + 1]);
+    });
+    if (!collected_) {
+      for (std::size_t chunk = 0; chunk + 1 < bounds_.size(); ++chunk)
+        if (skipped_[chunk] != 0) long_rows_.collect(a_, bounds_[chunk], bounds_[chunk + 1]);
+      collected_ = true;
+    }
+    if (!long_rows_.empty()) run_long_rows(problem);
+  }
+
+ private:
+  void run_long_rows(const SpmmProblem& problem) const {
+    const std::int64_t num_segments = long_rows_.num_segments();
+    const std::unique_ptr<std::byte[]> partial(new std::byte[static_cast<std::size_t>(
+        num_segments * problem.width * storage_bytes(sum_storage_))]);
+    const SpmmProblem segments = long_rows_.segments(problem, partial.get());
+    const SpmmKernel segment_kernel = kernel_of(a_.isa, a_.x_storage, sum_storage_);
+    parallel_tasks(threads_, num_segments,
+                   [&](std::int64_t task) { segment_kernel(segments, task, task + 1); });
+    const SpmmProblem sums = long_rows_.sums(problem, partial.get());
+    kernel_of(a_.isa, sum_storage_, a_.out_storage)(sums, 0, long_rows_.num_rows());
+  }
+
+  const SpmmArguments& a_;
+  SpmmKernel kernel_;
+  Storage sum_storage_;
+  int threads_;
+  std::vector<std::int64_t> bounds_;
+  std::vector<std::uint8_t> skipped_;
+  LongRows long_rows_;
+  bool collected_ = false;
+};
+
+void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, Tiling tiling) {
+  const std::int64_t x_bytes = storage_bytes(a.x_storage);
+  const std::int64_t out_bytes = storage_bytes(a.out_storage);
+  const std::int64_t columns = tiling.bytes / x_bytes;
+  const Pages packed = tiling.packed
+                           ? allocate_pages(static_cast<std::size_t>(a.num_x_rows * tiling.bytes))
+                           : Pages();
+  for (std::int64_t column = 0; column < a.width; column += columns) {
+    problem.width = std::min(columns, a.width - column);
+    problem.x = static_cast<const std::byte*>(a.x) + column * x_bytes;
+    problem.out = static_cast<std::byte*>(a.out) + column * out_bytes;
+    if (tiling.packed) {
+      copy_columns(problem.x, a.num_x_rows, a.width * x_bytes, problem.width * x_bytes,
+                   packed.get(), schedule.threads());
+      problem.x = packed.get();
+      problem.x_pitch = problem.width;
+    }
+    schedule.run(problem);
+  }
+}
+
+}  // namespace
+
+bool spmm_supports(Storage x, Storage out) {
+  return portable::kTables.spmm.kernel[static_cast<int>(x)][static_cast<int>(out)] != nullptr;
+}
+
+void spmm(const SpmmArguments& a) {
+  if (a.num_rows == 0 || a.width == 0) return;
+  const SpmmProblem problem{.begin = a.indptr,
+                            .end = a.indptr + 1,
+                            .indices = a.indices,
+                            .values = a.values,
+                            .x = a.x,
+                            .out = a.out,
+                            .rows = a.rows,
+                            .counts = nullptr,
+                            .x_pitch = a.width,
+                            .out_pitch = a.width,
+                            .width = a.width,
+                            .longest_row = kSegment,
+                            .num_indices = a.num_nonzeros,
+                            .pattern_step = pattern_step(a),
+                            .accumulate = a.accumulate,
+                            .mean = a.mean,
+                            .stream = streams(a)};
+  Schedule schedule(a);
+  const Tiling tiling = choose_tiling(a.num_x_rows, a.width * storage_bytes(a.x_storage),
+                                      a.num_nonzeros, private_cache_bytes());
+  run_tiles(a, schedule, problem, tiling);
+}
+
+}  // namespace hpcgnn::kernels

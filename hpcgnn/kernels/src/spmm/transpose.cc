@@ -1,0 +1,35 @@
+#include "spmm/transpose.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "parallel.h"
+#include "simd/tables.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kSerialWork = 1 << 16;
+constexpr std::int64_t kLineBytes = 64;
+
+}  // namespace
+
+void spmm_transpose(const SpmmTransposeArguments& a) {
+  const std::int64_t row_bytes = a.width * storage_bytes(accumulator_of(a.x_storage));
+  if (!a.accumulate) std::memset(a.out, 0, static_cast<std::size_t>(a.num_out_rows * row_bytes));
+  if (row_bytes == 0) return;
+  // Columns are dealt out in whole lines: two threads must not write to one line.
+  const std::int64_t lines = (row_bytes + kLineBytes - 1) / kLineBytes;
+  const std::int64_t line_columns = kLineBytes / storage_bytes(accumulator_of(a.x_storage));
+  const std::int64_t wanted =
+      a.num_nonzeros * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
+  const std::int64_t shares = std::min(lines, wanted);
+  const auto kernel = tables_of(a.isa).spmm_transpose.kernel[static_cast<int>(a.x_storage)];
+  parallel_tasks(static_cast<int>(shares), shares, [&](std::int64_t share) {
+    kernel({.arguments = &a,
+            .first_column = lines * share / shares * line_columns,
+            .last_column = std::min(a.width, lines * (share + 1) / shares * line_columns)});
+  });
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,199 @@
+"""Start and end of an MPI command: a sane world, one line for a fault, no rank left hanging.
+
+Only the standard library is imported here, since a rank that fails to import the rest must end the
+others, too.
+"""
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hpcgnn import watchdog
+from hpcgnn.errors import (
+    EXIT_TERMINATED,
+    USAGE_ERROR,
+    CollectiveExit,
+    CollectiveInputError,
+    InputError,
+    exit_on_sigterm,
+    one_line,
+)
+from hpcgnn.spmd import collective
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+_LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+_LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
+
+
+def check_world(environment: Mapping[str, str], world_size: int) -> None:
+    """Refuse a world of one rank where the launcher started several processes.
+
+    A launcher that speaks another process-management interface than the MPI library (a wrong ``srun
+    --mpi``) starts N processes that each form a world of size 1, and would train the same model N
+    times into the same directory.
+
+    Raises
+    ------
+    InputError
+        Names the variable that tells the number of processes, and the remedy.
+    """
+    if world_size != 1:
+        return
+    names = list(_LAUNCHER_SIZES)
+    if not any(name in environment for name in names[:2]):
+        # Under mpiexec this variable counts mpiexec's own daemons, not ranks.
+        names.append("SLURM_STEP_NUM_TASKS")
+    for name in names:
+        value = environment.get(name, "")
+        if value.isdigit() and int(value) > 1:
+            raise InputError(
+                f"{name}={value}, but this process is alone in its MPI world: the launcher and the "
+                "MPI library do not understand each other; with srun choose --mpi=pmix (Open MPI) "
+                "or --mpi=pmi2 (MPICH), see `srun --mpi=list`, or start with the MPI's own mpiexec"
+            )
+
+
+def is_first(environment: Mapping[str, str]) -> bool:
+    """Return whether the launcher counts this process as its first, or does not count it.
+
+    Not collective: processes that are each alone in their world cannot ask each other.
+    """
+    ranks = [environment[name] for name in _LAUNCHER_RANKS if name in environment]
+    return all(rank == "0" for rank in ranks)
+
+
+@collective
+def start_mpi_command(name: str, module: str) -> None:
+    """Run ``main`` of a module as `run_mpi_command` does, watched from before MPI starts.
+
+    The module is imported here, so that a rank whose imports fail ends the others: they wait for it
+    from the start of MPI on. What imports this module must itself import the standard library only.
+    """
+    watchdog.start(f"hpcgnn {name}", _rank_of(os.environ))
+    # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
+    # that finds no network of its kind.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    world = _world()
+    watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
+    watchdog.end_by(world.Abort)
+    run_mpi_command(name, lambda comm: _import_main(module)(comm))
+
+
+def _import_main(module: str) -> "Callable[[Intracomm], int]":
+    watchdog.set_place("import", "")
+    main: Callable[[Intracomm], int] = importlib.import_module(module).main
+    watchdog.set_place("start", "import")
+    return main
+
+
+def _world() -> "Intracomm":
+    # Importing it starts MPI, which is not to happen unwatched.
+    world: Intracomm = importlib.import_module("mpi4py.MPI").COMM_WORLD
+    return world
+
+
+@collective
+def all_of_launcher() -> "Intracomm":
+    """Return the ranks that the launcher started; this process alone where there was none.
+
+    Raises
+    ------
+    InputError
+        As `check_world`.
+    """
+    world = _world()
+    check_world(os.environ, world.size)
+    return world
+
+
+def _rank_of(environment: Mapping[str, str]) -> str:
+    return next((environment[name] for name in _LAUNCHER_RANKS if name in environment), "0")
+
+
+@collective
+def run_mpi_command(name: str, main: "Callable[[Intracomm], int]") -> None:
+    """Run `main(COMM_WORLD)` and exit with its status; an error ends every rank.
+
+    A `CollectiveInputError` is reported by rank 0 in one line, and all ranks exit with its status.
+    An `InputError` of a single rank is reported by that rank, which then aborts the job with status
+    2. A `CollectiveExit` ends every rank; any other exit would leave the others waiting, so it
+    aborts the job. Anything else is a defect: the rank prints its traceback and aborts with status
+    1.
+    """
+    world = _world()
+    try:
+        with exit_on_sigterm():
+            check_world(os.environ, world.size)
+            status = main(world)
+    except CollectiveInputError as error:
+        if world.rank == 0:
+            sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+        status = error.status
+    except InputError as error:
+        if world.size > 1 or is_first(os.environ):
+            sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+            sys.stderr.flush()
+        _end(world, USAGE_ERROR)
+        status = USAGE_ERROR
+    except CollectiveExit:
+        raise
+    except SystemExit as end:
+        if end.code != EXIT_TERMINATED and world.size > 1:
+            _print_traceback(world)
+        _end(world, end.code if isinstance(end.code, int) and end.code else 1)
+        raise
+    except BaseException:
+        _print_traceback(world)
+        _end(world, 1)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watchdog.set_place("the end of MPI", name)
+    raise SystemExit(status)
+
+
+def _end(world: "Intracomm", status: int) -> None:
+    """End all ranks where there are others; alone, return."""
+    if world.size > 1:
+        world.Abort(status)
+
+
+def _print_traceback(world: "Intracomm") -> None:
+    prefix = f"[rank {world.rank}] "
+    text = "".join(prefix + line + "\n" for line in traceback.format_exc().splitlines())
+    sys.stderr.write(f"{prefix}fails on {platform.node()}\n{text}")
+    sys.stderr.flush()
+
+
+class RankArgumentParser(argparse.ArgumentParser):
+    """An argument parser whose help and errors are printed once.
+
+    Not collective: all ranks have the same arguments, so all end alike.
+    """
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if _world().rank == 0:
+            super()._print_message(message, file)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End all ranks, which have parsed the same arguments."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise CollectiveExit(status)
+
+
+def command_parser(command: str, description: str, epilog: str) -> RankArgumentParser:
+    """Return the parser of an MPI command, whose texts keep their lines."""
+    return RankArgumentParser(
+        prog=f"hpcgnn {command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

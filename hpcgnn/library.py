@@ -1,0 +1,322 @@
+"""hpcgnn as a library: the graph of a rank, for models and training loops of one's own.
+
+`open_graph` reads a rank's share; a loop calls a model with `Graph.view` and `Graph.features`, or
+takes the losses of `Graph.steps`, and adds the gradients of all ranks up with `sum_gradients`. The
+names here are those of the package: ``hpcgnn.open_graph``. See docs/library.md.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import (
+    CollectiveInputError,
+    Communicator,
+    ProcessGrid,
+    agree,
+    sum_over_ranks,
+)
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import config_from_tables
+from hpcgnn.config.options import choice
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.device import require_device
+from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.launch import all_of_launcher
+from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
+from hpcgnn.operator import Aggregation, AggregationOperator
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train import gradients
+from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
+from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.graph_task import ClassTask, GraphTask
+from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.process import set_threads
+from hpcgnn.train.sampled.task import SampledTask
+from hpcgnn.train.task import Step
+from hpcgnn.typing import GlobalIndices
+
+NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
+"""Gives the logits (N, C) of the local nodes, as models do; no key: no dropout."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The share of one rank; a context manager, closed on all ranks.
+
+    Parameters
+    ----------
+    local
+        Rows, operators and node data.
+    config
+        The configuration that it was opened with.
+    task
+        The steps, loss and metrics of ``train.task``; None where the store has no labels or split.
+    """
+
+    local: LocalGraph
+    config: Config
+    task: GraphTask | None
+
+    @property
+    def grid(self) -> ProcessGrid:
+        """The ranks: ``grid.rank`` of ``grid.size``, and the communicator ``grid.world``."""
+        return self.local.grid
+
+    @property
+    def view(self) -> GraphView:
+        """What a model aggregates with, on all local nodes."""
+        return self.local.view
+
+    @property
+    def operators(self) -> Mapping[Aggregation, AggregationOperator]:
+        """The matrices of the aggregations that the graph was opened for."""
+        return self.local.view.operators
+
+    @property
+    def features(self) -> NodeFeatures:
+        """(N, F) in ``train.dtype``, of the local nodes; `TypedRows` with node types."""
+        return self.local.features
+
+    @property
+    def node_ids(self) -> GlobalIndices:
+        """(N,) int64 original ids of the local nodes."""
+        return self.local.products.node_ids
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) int64 with -1 for none, or (N, C) zeros and ones."""
+        return self.labelled.evaluator.labels
+
+    @property
+    def split(self) -> Tensor:
+        """(N,) uint8, see `hpcgnn.storage.Split`."""
+        return self.labelled.evaluator.split
+
+    @property
+    def train_rows(self) -> Tensor:
+        """(T,) int64 the local nodes to train on: labelled ones of the training split."""
+        return self.labelled.evaluator.train_rows
+
+    @property
+    def num_train(self) -> int:
+        """Nodes to train on, of all ranks: what a rank's sum of losses is divided by."""
+        return self.labelled.evaluator.num_train
+
+    @collective
+    def make_model(self, seed: int) -> nn.Module:
+        """Return the model of ``[model]``, equal on all ranks.
+
+        Raises
+        ------
+        CollectiveInputError
+            When the constructor of a model of the user's own fails on a rank.
+        """
+        model: nn.Module | None = None
+        with agree(self.grid.world):
+            task, local = self.task, self.local
+            model = task.make_model(seed) if task else local.make_model(self.config, seed)
+        assert model is not None
+        return model
+
+    def loss(self, logits_NC: Tensor) -> Tensor:
+        """Return this rank's share of the mean loss of the nodes to train on.
+
+        Parameters
+        ----------
+        logits_NC
+            Of all local nodes.
+        """
+        rows, evaluator = self.train_rows, self.labelled.evaluator
+        return evaluator.loss(logits_NC[rows], evaluator.labels[rows], evaluator.num_train)
+
+    def steps(self, seed: int, epoch: int) -> Iterable[Step]:
+        """Yield the steps of an epoch as the command makes them; collective.
+
+        A step is a function of a model, and returns this rank's share of its loss: of the whole
+        graph, of sampled subgraphs with ``train={"task": "sampled"}``, or of edges that are
+        predicted with ``train={"task": "links"}``.
+        """
+        return self.tasked.steps(seed, epoch)
+
+    @collective
+    def total(self, share: Tensor | float) -> float:
+        """Return the sum of a number over the ranks, as of their shares of a loss."""
+        number = share.detach() if isinstance(share, Tensor) else share
+        return sum_over_ranks(self.grid.layer, [float(number)])[0]
+
+    @collective
+    def close(self) -> None:
+        """Free the communicators; nothing of the graph can be used after it."""
+        self.grid.close()
+
+    def __enter__(self) -> "Graph":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.grid.__exit__(kind, error, trace)
+
+    @property
+    def tasked(self) -> GraphTask:
+        """The task; raises `InputError` for a graph without labels and split."""
+        if self.task is None:
+            raise InputError(
+                f"{self.config.graph.store} has no labels, or no split: convert the graph with them"
+            )
+        return self.task
+
+    @property
+    def labelled(self) -> ClassTask:
+        """The task of a graph with labels and split; raises `InputError` for another."""
+        if not isinstance(self.tasked, ClassTask):
+            raise InputError("train.task = 'links' knows no labels of nodes")
+        return self.tasked
+
+
+@collective
+def open_graph(
+    comm: "Communicator | None",
+    store: str,
+    *,
+    aggregations: Sequence[Aggregation | str] = (),
+    **sections: Mapping[str, Any],
+) -> Graph:
+    """Read this rank's share of a partitioned graph and prepare its operators.
+
+    Parameters
+    ----------
+    comm
+        The ranks; at most as many as the store has parts. None: all that the launcher started, and
+        without a launcher this process alone.
+    store
+        Path of the store.
+    aggregations
+        Those to make operators of, as members or their names, for a module of one's own; empty:
+        those of the model of ``[model]``.
+    sections
+        Tables of the configuration: ``model={"name": "gat", "hidden": 64}``,
+        ``exchange={"method": "joint"}``, ``train={"device": "cuda"}``. Of ``[run]`` only
+        ``threads`` matters.
+
+    Raises
+    ------
+    CollectiveInputError
+        On an unknown key, naming the nearest, or a store that does not fit.
+    """
+    world = comm if comm is not None else all_of_launcher()
+    with agree(world):
+        kinds = tuple(_aggregation(each) for each in aggregations)
+        config = _config(store, sections, whole=len(kinds) > 0)
+        require_device(config)
+    grid = ProcessGrid(world, config.exchange.replication)
+    try:
+        set_threads(grid, config.run.threads)
+        context = Context.open(grid, config, TraceRecorder.off())
+        return _load(Context(grid, config, context.trace, context.device, kinds))
+    except CollectiveInputError:
+        grid.close()
+        raise
+
+
+def _config(store: str, sections: Mapping[str, Mapping[str, Any]], *, whole: bool) -> Config:
+    """Return the configuration; `whole` where nothing is known of the model's layers."""
+    tables = {name: dict(table) for name, table in sections.items()}
+    tables.setdefault("graph", {})["store"] = str(store)
+    # Nothing is written.
+    tables.setdefault("run", {})["dir"] = "."
+    # A loop of one's own may never ask for what the first step would prepare.
+    exchange = tables.setdefault("exchange", {})
+    exchange.setdefault("prepare", "first_epoch")
+    if whole:
+        exchange |= {"active_sets": False, "keep_products": "never"}
+    config = config_from_tables(tables)
+    if config.train.task == "programs":
+        raise InputError("train.task = 'programs': a store of many graphs; use the command")
+    return config
+
+
+def _aggregation(name: Aggregation | str) -> Aggregation:
+    by_name = {each.value: each for each in Aggregation}
+    if isinstance(name, str):
+        choice("aggregations", name, by_name)
+    return name if isinstance(name, Aggregation) else by_name[name]
+
+
+def _load(context: Context) -> Graph:
+    """Read the share; collective."""
+    grid, config = context.grid, context.config
+    with agree(grid.world), GraphStore.open(config.graph.store, grid.world) as store:
+        is_labelled = store.has_labels and store.has_split
+    if not is_labelled and config.train.task != "links":
+        return Graph(load_graph(context), config, None)
+    kinds: Mapping[str, type[GraphTask]] = {"sampled": SampledTask, "links": LinkTask}
+    task = kinds.get(config.train.task, NodeTask).load(context)
+    return Graph(task.graph, config, task)
+
+
+@collective
+def sum_gradients(graph: Graph, model: nn.Module) -> None:
+    """Replace the gradients of `model` by their sums over the ranks, after ``loss.backward()``.
+
+    Learned vectors of nodes, which every rank has of its own nodes, keep theirs.
+    """
+    own = model.own_rows() if isinstance(model, TrainableModule) else {}
+    named = model.named_parameters()
+    gradients.sum_gradients(graph.grid, (each for name, each in named if name not in own))
+
+
+@collective
+def evaluate(graph: Graph, model: NodeFunction) -> dict[str, float]:
+    """Return the metrics of a model over all ranks, ``SPLIT_METRIC`` -> value.
+
+    Parameters
+    ----------
+    model
+        A model, or any function of its arguments; a torch module is put into evaluation mode.
+    """
+    task = graph.tasked
+    with _evaluating(model):
+        return task.evaluate(model).values
+
+
+@collective
+def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> NodeRows:
+    """Return what a model says of all nodes, sorted over the ranks by original id.
+
+    Parameters
+    ----------
+    what
+        probabilities, or embeddings of a `NodeModel`: the input of its last layer.
+    """
+    choice("what", what, ("probabilities", "embeddings"))
+    if what == "probabilities" and isinstance(graph.task, LinkTask):
+        raise InputError("what = 'probabilities': train.task = 'links' has embeddings only")
+    with _evaluating(model):
+        return order_by_id(graph.grid, infer(graph.local, model, what))
+
+
+@contextlib.contextmanager
+def _evaluating(model: NodeFunction) -> Iterator[None]:
+    """Put a torch module into evaluation mode, and back."""
+    trained = isinstance(model, nn.Module) and model.training
+    if isinstance(model, nn.Module):
+        model.eval()
+    try:
+        yield
+    finally:
+        if isinstance(model, nn.Module):
+            model.train(trained)

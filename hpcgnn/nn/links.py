@@ -1,0 +1,178 @@
+"""Link prediction: scores of pairs of nodes from their embeddings, and losses of scores.
+
+Shape suffixes: E edges, K wrong ends of each, H width of the embeddings.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.errors import InputError
+from hpcgnn.nn.model import GraphView, NodeModel
+from hpcgnn.spmd import collective
+
+
+class Dot(nn.Module):
+    """``s · d / √H``: the scores of rows of any width begin alike."""
+
+    def __init__(self, width: int, num_relations: int) -> None:
+        super().__init__()
+        del width, num_relations
+
+    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
+        """Return the scores (...,) of pairs of rows (..., H).
+
+        Parameters
+        ----------
+        source, target
+            Embeddings, shapes that broadcast.
+        relation
+            Integers of a shape that broadcasts with (...,): what the edge means.
+        """
+        del relation
+        return (source * target).sum(dim=-1) / math.sqrt(source.shape[-1])
+
+
+class DistMult(nn.Module):
+    """``Σ_h s_h w_rh d_h`` (Yang et al., ICLR 2015); w starts at 1/√H, where it is `Dot`."""
+
+    def __init__(self, width: int, num_relations: int) -> None:
+        super().__init__()
+        self.relations = nn.Parameter(torch.full((num_relations, width), width**-0.5))
+
+    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
+        """Return scores; see `Dot.forward`."""
+        return (source * self.relations[relation] * target).sum(dim=-1)
+
+
+class ComplEx(nn.Module):
+    """``Re Σ_h s_h w_rh conj(d_h)`` (Trouillon et al., ICML 2016): tells directions apart.
+
+    The first half of the columns are real parts, the second imaginary ones.
+    """
+
+    def __init__(self, width: int, num_relations: int) -> None:
+        super().__init__()
+        if width % 2:
+            raise InputError(f"links.scorer = 'complex' needs an even links.width, not {width}")
+        self.relations = nn.Parameter(torch.empty(num_relations, width))
+        nn.init.xavier_normal_(self.relations)
+
+    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
+        """Return scores; see `Dot.forward`."""
+        (a, b), (c, d) = source.chunk(2, dim=-1), target.chunk(2, dim=-1)
+        p, q = self.relations[relation].chunk(2, dim=-1)
+        return ((a * p - b * q) * c + (a * q + b * p) * d).sum(dim=-1)
+
+
+class MLP(nn.Module):
+    """A perceptron of ``s ⊙ d`` and the relation's vector, with one hidden layer."""
+
+    def __init__(self, width: int, num_relations: int) -> None:
+        super().__init__()
+        self.relations = nn.Parameter(torch.ones(num_relations, width))
+        self.hidden, self.output = nn.Linear(width, width), nn.Linear(width, 1)
+
+    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
+        """Return scores; see `Dot.forward`."""
+        joined = source * self.relations[relation] * target
+        scores: Tensor = self.output(functional.relu(self.hidden(joined)))
+        return scores.squeeze(-1)
+
+
+SCORERS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
+    {"dot": Dot, "distmult": DistMult, "complex": ComplEx, "mlp": MLP}
+)
+"""Scorers of a width and a number of relations, by their names."""
+
+LinkLoss: TypeAlias = Callable[[Tensor, Tensor, float], Tensor]
+"""Gives the sum over edges, from scores (E,) and (E, K) of wrong ends, and the margin."""
+
+
+def logistic_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
+    """Return the sum over edges of ``log(1 + exp(-s)) + mean_k log(1 + exp(s_k))``."""
+    return functional.softplus(-scores_E).sum() + functional.softplus(wrong_EK).mean(1).sum()
+
+
+def margin_loss(scores_E: Tensor, wrong_EK: Tensor, margin: float) -> Tensor:
+    """Return the sum over edges of ``mean_k max(0, margin - s + s_k)``."""
+    return functional.relu(margin - scores_E[:, None] + wrong_EK).mean(1).sum()
+
+
+LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
+    {"logistic": logistic_loss, "margin": margin_loss}
+)
+"""Losses by their names."""
+
+
+class LinkModel(NodeModel):
+    """An encoder, whose results are the nodes' embeddings, and a scorer of pairs of them.
+
+    Parameters
+    ----------
+    encoder
+        Any model; its logits are the embeddings.
+    scorer
+        One of `SCORERS`.
+    """
+
+    def __init__(self, encoder: NodeModel, scorer: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.scorer = encoder, scorer
+
+    @collective
+    def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
+        """Return the embeddings (N, H) of the local nodes."""
+        embeddings: Tensor = self.encoder(graph, x, key)
+        return embeddings
+
+    @collective
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        """Return the embeddings (N, H), without dropout."""
+        embeddings: Tensor = self.encoder(graph, x, None)
+        return embeddings
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the encoder's first layer."""
+        return self.encoder.input_parameters()
+
+    def own_rows(self) -> Mapping[str, str]:
+        """Return the encoder's parameters and buffers with rows of nodes."""
+        own = self.encoder.own_rows()
+        return {f"encoder.{name}": f"encoder.{ids}" for name, ids in own.items()}
+
+
+def make_link_model(
+    encoder: NodeModel, scorer: str, *, width: int, num_relations: int, seed: int
+) -> LinkModel:
+    """Return the model, equal on all ranks for equal arguments.
+
+    Parameters
+    ----------
+    encoder
+        See `LinkModel`.
+    scorer
+        A name in `SCORERS`.
+    width
+        Of the embeddings.
+    num_relations
+        Relations whose edges are told apart.
+    seed
+        Of the scorer's weights; torch's global generator is left as it was.
+    """
+    like = next(encoder.parameters())
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_default_dtype(torch.float64)
+        try:
+            made = SCORERS[scorer](width, num_relations)
+        finally:
+            torch.set_default_dtype(before)
+    return LinkModel(encoder, made.to(like.device, like.dtype))

@@ -1,0 +1,261 @@
+"""Models of graphs with node types: every type has an input layer of its own.
+
+The input layer of type t maps its features to the one width that the first graph layer reads:
+``H_i = W_t x_i + b_t``. Without features only ``b_t`` is left, a learned vector that all nodes of
+the type share, and each node may have a vector of its own beside it. What follows is any model of
+one kind of node.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey, linear_by_type
+from hpcgnn.nn.model import GraphView, Model, NodeModel
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class TypedRows:
+    """Node rows with a table of features for each node type; no table is padded.
+
+    Parameters
+    ----------
+    parts
+        For each type, at least one: (n_t, F_t) the features of its nodes; F_t is 0 without any.
+    types
+        (N,) integer type of each node.
+    places
+        (N,) int64 row of each node in the part of its type.
+    numbers
+        (N,) int64 number of each node among its rank's nodes of its type; None where no type has
+        vectors for its nodes.
+    """
+
+    parts: tuple[Tensor, ...]
+    types: Tensor
+    places: Tensor
+    numbers: Tensor | None = None
+
+    @classmethod
+    def in_order(cls, parts: Sequence[Tensor], types: Tensor) -> "TypedRows":
+        """Return rows from parts that hold the nodes of a type in the order of all nodes.
+
+        Raises
+        ------
+        ValueError
+            When a part has another number of rows than its type has nodes.
+        """
+        places = torch.empty(len(types), dtype=torch.int64, device=types.device)
+        for number, part in enumerate(parts):
+            rows = _rows_of(types, number)
+            if len(rows) != len(part):
+                raise ValueError(f"type {number} has {len(rows)} nodes and {len(part)} rows")
+            places[rows] = torch.arange(len(rows), device=types.device)
+        return cls(tuple(parts), types, places)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __getitem__(self, rows: Tensor) -> "TypedRows":
+        """Return chosen rows, (m,) int64 in any order."""
+        taken = [part[places] for part, places, _ in self.by_type(rows)]
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(TypedRows.in_order(taken, self.types[rows]), numbers=numbers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the features."""
+        return self.parts[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(each.nbytes for each in (*self.parts, self.types, self.places))
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, ...]:
+        """For each type (n_t,) int64 the rows of its nodes, in the order of its part."""
+        found = []
+        for number, part in enumerate(self.parts):
+            rows = _rows_of(self.types, number)
+            ordered = torch.empty(len(part), dtype=torch.int64, device=rows.device)
+            ordered[self.places[rows]] = rows
+            found.append(ordered)
+        return tuple(found)
+
+    def by_type(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield for each type its part, the places of chosen nodes there, and which of `rows`.
+
+        Parameters
+        ----------
+        rows
+            (m,) int64 nodes.
+        """
+        types, places = self.types[rows], self.places[rows]
+        for number, part in enumerate(self.parts):
+            chosen = _rows_of(types, number)
+            yield part, places[chosen], chosen
+
+    def to(self, device: torch.device) -> "TypedRows":
+        """Return the rows in the memory of a device, themselves where they are there already."""
+        parts = tuple(each.to(device) for each in self.parts)
+        numbers = None if self.numbers is None else self.numbers.to(device)
+        return TypedRows(parts, self.types.to(device), self.places.to(device), numbers)
+
+    def clone(self) -> "TypedRows":
+        """Return rows with features of their own."""
+        return replace(self, parts=tuple(each.clone() for each in self.parts))
+
+
+NodeFeatures: TypeAlias = Tensor | TypedRows
+"""(N, F), or rows that depend on node types."""
+
+
+def tensors_of(features: NodeFeatures) -> tuple[Tensor, ...]:
+    """Return the tensors that hold features."""
+    return features.parts if isinstance(features, TypedRows) else (features,)
+
+
+def _rows_of(types: Tensor, number: int) -> Tensor:
+    return torch.nonzero(types == number)[:, 0]
+
+
+_PLACE = -1 << 32
+"""The place of this draw in the key: no layer has it."""
+
+
+def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
+    """Return (n, width) float64 uniform numbers of variance 1 / width.
+
+    They are a function of the seed, the node's id and the column.
+
+    Parameters
+    ----------
+    node_ids
+        (n,) int64 original ids.
+    width
+        Columns.
+    seed
+        Of the model.
+    """
+    columns = np.arange(width, dtype=np.uint64)
+    words = _mixed(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
+    words = _mixed(words[:, None] + columns)
+    uniform: FloatArray = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    vectors: FloatArray = (2 * uniform - 1) * np.sqrt(3 / width)
+    return vectors
+
+
+def _mixed(words: Array) -> Array:
+    """Return well-mixed bits (the finaliser of MurmurHash3)."""
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    words ^= words >> np.uint64(33)
+    return words
+
+
+class InputLayers(nn.Module):
+    """A linear map for each node type.
+
+    Parameters
+    ----------
+    in_widths
+        Features F_t of each type; 0 without any.
+    out_width
+        Columns of the result.
+    """
+
+    def __init__(self, in_widths: Sequence[int], out_width: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.empty(out_width, width) for width in in_widths)
+        self.biases = nn.ParameterList(torch.zeros(out_width) for _ in in_widths)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            if weight.shape[1] > 0:
+                nn.init.xavier_uniform_(weight)
+            else:
+                # About as long as a row of the others for features of length 1.
+                nn.init.normal_(bias, std=out_width**-0.5)
+        self.vectors = nn.ParameterDict()
+
+    def add_vectors(self, node_ids: Mapping[int, GlobalIndices], seed: int) -> None:
+        """Give each node of some types a vector of its own.
+
+        The rows that this module reads must then have their `numbers`.
+
+        Parameters
+        ----------
+        node_ids
+            By the number of the type: (n_t,) int64 original ids of this rank's nodes.
+        seed
+            Of the vectors, which are equal at any number of ranks.
+        """
+        like = self.biases[0]
+        for number, ids in node_ids.items():
+            vectors = torch.from_numpy(draw_vectors(ids, len(like), seed))
+            self.vectors[str(number)] = nn.Parameter(vectors.to(like))
+            self.register_buffer(f"ids_{number}", torch.tensor(ids, device=like.device))
+
+    def forward(self, x: TypedRows) -> Tensor:
+        """Return (N, out_width)."""
+        out = linear_by_type(x.rows, x.parts, list(self.weights), list(self.biases))
+        for number, vectors in self.vectors.items():
+            assert x.numbers is not None
+            rows = x.rows[int(number)]
+            out.index_add_(0, rows, vectors.index_select(0, x.numbers[rows]))
+        return out
+
+
+class TypedModel(NodeModel):
+    """Input layers of node types before a model that knows one kind of node.
+
+    Parameters
+    ----------
+    type_widths
+        Features of each node type.
+    body
+        Reads the result of the input layers in place of features, and so has its gradient.
+    """
+
+    def __init__(self, type_widths: Sequence[int], body: Model) -> None:
+        super().__init__()
+        self.inputs = InputLayers(type_widths, body.shape.first_width)
+        self.body = body
+
+    @collective
+    def forward(self, graph: GraphView, x: TypedRows, key: DropoutKey | None) -> Tensor:
+        """Return logits as `Model.forward` does.
+
+        Parameters
+        ----------
+        graph, key
+            As for `Model.forward`; the dropout of features acts on the rows of the input layers.
+        x
+            Features of the local nodes, or of the first active layer's input rows.
+        """
+        logits: Tensor = self.body(graph, self.inputs(x), key)
+        return logits
+
+    @collective
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        """Return the input of the last layer (N, H), without dropout."""
+        return self.body.embed(graph, self.inputs(x))
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the input layers and of the first graph layer.
+
+        Nothing between them bends, so that they are one map of the features.
+        """
+        return [*self.inputs.parameters(), *self.body.input_parameters()]
+
+    def own_rows(self) -> Mapping[str, str]:
+        """Return the vectors of nodes and their ids."""
+        ids = {number: f"inputs.ids_{number}" for number in self.inputs.vectors}
+        vectors = {f"inputs.vectors.{number}": name for number, name in ids.items()}
+        return {**vectors, **{name: name for name in ids.values()}}

@@ -1,0 +1,29 @@
+"""What a layer multiplies with: a linear map of node rows and its adjoint, however it is made.
+
+`AggregationOperator` is the protocol that products, bands and sampled subgraphs fulfil;
+`Transposed` and `KeptProduct` wrap one. An `Aggregation` says which scaled matrix it is, and
+`choose_order` decides between A (X W) and (A X) W.
+"""
+
+from hpcgnn.operator.aggregation import Aggregation, on_graph
+from hpcgnn.operator.order import ComputationOrder, choose_order, heads_share_input
+from hpcgnn.operator.protocol import (
+    AggregationOperator,
+    KeptProduct,
+    OperatorSize,
+    RankSums,
+    Transposed,
+)
+
+__all__ = [
+    "Aggregation",
+    "AggregationOperator",
+    "ComputationOrder",
+    "KeptProduct",
+    "OperatorSize",
+    "RankSums",
+    "Transposed",
+    "choose_order",
+    "heads_share_input",
+    "on_graph",
+]

@@ -1,0 +1,77 @@
+"""Which scaled adjacency matrix a layer multiplies with: every property that other code asks of it.
+
+A new aggregation is a member here. Whoever makes operators reads its properties, and knows no name.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from hpcgnn.typing import FloatArray
+
+
+class Aggregation(Enum):
+    """The scaled adjacency matrices that a model can ask for.
+
+    Attributes
+    ----------
+    powers
+        Entries are divided by these powers of the sums of their row and of their column; None: a
+        pattern without values.
+    self_loops
+        Whether a node aggregates from itself too.
+    is_reversed
+        Whether it goes along out-edges, by the transpose of a matrix that has a row for each node
+        that is aggregated from; absent on undirected graphs, where it would be the same again.
+    """
+
+    powers: tuple[float, float] | None
+    self_loops: bool
+    is_reversed: bool
+
+    SYMMETRIC = "symmetric", (0.5, 0.5), "self_loops"
+    """D^-1/2 (A + I) D^-1/2."""
+    MEAN_IN = "mean_in", (1.0, 0.0)
+    """The mean over the nodes that a node aggregates from."""
+    MEAN_OUT = "mean_out", (0.0, 1.0), "is_reversed"
+    """The mean over the nodes that aggregate from a node."""
+    SUM_IN = "sum_in", (0.0, 0.0)
+    """The sum over the nodes that a node aggregates from: A itself."""
+    SUM_OUT = "sum_out", (0.0, 0.0), "is_reversed"
+    """The sum over the nodes that aggregate from a node."""
+    MEAN_BY_RELATION = "mean_by_relation", (1.0, 0.0)
+    """For every relation the mean over a node's neighbours; only nodes that have some get a row."""
+    ATTENTION = "attention", None, "self_loops"
+    """A + I without weights, an `AttentionOperator`."""
+
+    def __new__(
+        cls, name: str, powers: tuple[float, float] | None, trait: str = ""
+    ) -> "Aggregation":
+        """Return a member whose value is its name."""
+        member = object.__new__(cls)
+        member._value_, member.powers = name, powers
+        member.self_loops, member.is_reversed = trait == "self_loops", trait == "is_reversed"
+        return member
+
+    @property
+    def direction(self) -> str:
+        """The edges that it goes along, "in" or "out"; those of one direction share an exchange."""
+        return "out" if self.is_reversed else "in"
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether entries differ from the weights of their edges."""
+        return self.powers is not None and any(self.powers)
+
+    def divisors(self, by_row: FloatArray, by_column: FloatArray) -> FloatArray:
+        """Return what entries are divided by, from the sums (nnz,) of their rows and columns."""
+        assert self.powers is not None
+        for_row, for_column = self.powers
+        if for_row == for_column:
+            divisors: FloatArray = (by_row * by_column) ** for_row
+            return divisors
+        return by_row**for_row * by_column**for_column
+
+
+def on_graph(wanted: Iterable[Aggregation], *, directed: bool) -> tuple[Aggregation, ...]:
+    """Return the aggregations that a graph has, of those that a model asks for."""
+    return tuple(kind for kind in wanted if directed or not kind.is_reversed)

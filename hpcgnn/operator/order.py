@@ -1,0 +1,109 @@
+"""The order of a graph layer's two products: A (X W) or (A X) W.
+
+Both give the same result; they differ in the width that is aggregated and sent (section 6.1 of
+"Accurate, efficient and scalable training of graph neural networks"). What the forward pass keeps
+decides what the backward pass needs, so the two are chosen together, by the cost of both.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+from hpcgnn.operator.protocol import OperatorSize
+
+_GATHERED_VALUE = 1.0
+"""Cost of one value read through a non-zero: the unit, about 0.4 ns a core."""
+_MOVED_VALUE = 10.0
+"""Cost of one value sent to another rank, against the unit."""
+_MULTIPLY_ADD = 1 / 12
+"""Cost of one multiply-add of a dense product, against the unit."""
+_SHARED_VALUE, _WEIGHTED_VALUE = 1.0, 0.45
+"""Cost of one value that attention reads for all heads, and of weighing it for one of them, against
+one that is read for each head."""
+
+
+@dataclass(frozen=True)
+class ComputationOrder:
+    """Which product comes first.
+
+    Parameters
+    ----------
+    aggregate_first
+        Forward: (A X) W instead of A (X W). Its backward pass needs no aggregation for the gradient
+        of W, because A X is kept.
+    project_first
+        Backward, for the gradient of X after (A X) W: Aᵀ (G Wᵀ) instead of (Aᵀ G) Wᵀ.
+    """
+
+    aggregate_first: bool
+    project_first: bool
+
+    @property
+    def forward(self) -> str:
+        """The forward order as a formula."""
+        return "(AX)W" if self.aggregate_first else "A(XW)"
+
+    @property
+    def backward(self) -> str:
+        """The backward order as a formula."""
+        return "A'(GW')" if self.project_first else "(A'G)W'"
+
+
+def choose_order(
+    size: OperatorSize, in_width: int, out_width: int, *, needs_input_gradient: bool
+) -> ComputationOrder:
+    """Return the cheapest order of a layer; equal on all ranks.
+
+    Parameters
+    ----------
+    size
+        Of the operator A.
+    in_width, out_width
+        Columns of X and of X W.
+    needs_input_gradient
+        Whether X has a gradient; features have none.
+    """
+    orders = [
+        ComputationOrder(aggregate, project)
+        for aggregate, project in product((False, True), repeat=2)
+        # Only (A X) W leaves the backward pass a choice, and only A X can be at hand.
+        if aggregate or not (project or size.is_kept)
+    ]
+    return min(orders, key=lambda o: _cost(o, size, in_width, out_width, needs_input_gradient))
+
+
+def _cost(
+    order: ComputationOrder,
+    size: OperatorSize,
+    in_width: int,
+    out_width: int,
+    needs_input_gradient: bool,
+) -> float:
+    by_column = size.num_entries * _GATHERED_VALUE + size.num_moved * _MOVED_VALUE
+    by_row = in_width * out_width * _MULTIPLY_ADD
+    if not order.aggregate_first:
+        # Forward and backward aggregate the projected width; three products at the columns.
+        return 2 * by_column * out_width + by_row * size.num_columns * (2 + needs_input_gradient)
+    cost = 2 * by_row * size.num_rows
+    if not size.is_kept:
+        cost += by_column * in_width
+    if needs_input_gradient and order.project_first:
+        cost += by_column * in_width + by_row * size.num_rows
+    elif needs_input_gradient:
+        cost += by_column * out_width + by_row * size.num_columns
+    return cost
+
+
+def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:
+    """Return whether attention is cheaper over its input, projected after, on one rank.
+
+    Every edge then reads `in_width` values once, and weighs them for each head from cache, where
+    projected values are read for each head. The dense products are as large either way.
+
+    Parameters
+    ----------
+    in_width
+        Columns of the input.
+    heads, head_width
+        Number of heads and columns of each.
+    """
+    return in_width * (_SHARED_VALUE + _WEIGHTED_VALUE * heads) < heads * head_width

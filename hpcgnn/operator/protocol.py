@@ -1,0 +1,138 @@
+"""What every layer multiplies with, wherever it comes from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array
+
+RankSums: TypeAlias = Callable[[Array], None]
+"""Replaces an array by its sum over the block rows; collective, equal results on all ranks."""
+
+
+@dataclass(frozen=True)
+class OperatorSize:
+    """Sums over all block rows, equal on all ranks, so that ranks decide alike.
+
+    Parameters
+    ----------
+    num_rows, num_columns
+        Rows of the result and of the input.
+    num_entries
+        Non-zeros.
+    num_moved
+        Rows and partial sums that one product moves between ranks.
+    is_kept
+        Whether the product with the one input is at hand, see `KeptProduct`.
+    """
+
+    num_rows: int
+    num_columns: int
+    num_entries: int
+    num_moved: int
+    is_kept: bool = False
+
+    @property
+    def transposed(self) -> "OperatorSize":
+        """The sizes of the adjoint."""
+        return OperatorSize(self.num_columns, self.num_rows, self.num_entries, self.num_moved)
+
+
+class AggregationOperator(Protocol):
+    """A linear map of node rows and its adjoint.
+
+    `apply` and `apply_transpose` are collective over the ranks that share the operator, and satisfy
+    ⟨A x, y⟩ = ⟨x, Aᵀ y⟩ summed over ranks.
+    """
+
+    trace: TraceRecorder
+    size: OperatorSize
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Local rows of the result and of the input."""
+        ...
+
+    def apply(self, x: Array) -> Array:
+        """Return ``A x`` for `x` of (input rows, width)."""
+        ...
+
+    def apply_transpose(self, gradient: Array) -> Array:
+        """Return ``Aᵀ g`` for `gradient` of (result rows, width)."""
+        ...
+
+
+class Transposed:
+    """The adjoint of an operator as an operator: aggregates along out-edges with the same plan."""
+
+    def __init__(self, operator: AggregationOperator) -> None:
+        self._operator = operator
+        self.trace, self.size = operator.trace, operator.size.transposed
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Local rows of the result and of the input."""
+        rows, columns = self._operator.shape
+        return columns, rows
+
+    @collective
+    def apply(self, x: Array) -> Array:
+        """Return ``Aᵀ x``."""
+        return self._operator.apply_transpose(x)
+
+    @collective
+    def apply_transpose(self, gradient: Array) -> Array:
+        """Return ``A g``."""
+        return self._operator.apply(gradient)
+
+
+class KeptProduct:
+    """An operator and its product with one input, which `apply` returns.
+
+    An `AggregationOperator`; its adjoint takes any rows.
+
+    Parameters
+    ----------
+    operator
+        The matrix A.
+    x
+        (input rows, width), C-contiguous. Nobody may change it, nor the product.
+    """
+
+    @collective
+    def __init__(self, operator: AggregationOperator, x: Array) -> None:
+        self._operator, self._x = operator, x
+        self.trace, self.size = operator.trace, replace(operator.size, is_kept=True)
+        self.product = operator.apply(x)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Local rows of the result and of the input."""
+        return self._operator.shape
+
+    def apply(self, x: Array) -> Array:
+        """Return ``A x``.
+
+        Raises
+        ------
+        ValueError
+            When `x` is not the input that the product was made of.
+        """
+        # No rows have no place in memory.
+        if x.shape != self._x.shape or (x.size > 0 and _place(x) != _place(self._x)):
+            raise ValueError("the product with other rows is not at hand")
+        return self.product
+
+    @collective
+    def apply_transpose(self, gradient: Array) -> Array:
+        """Return ``Aᵀ g``."""
+        return self._operator.apply_transpose(gradient)
+
+
+def _place(array: Any) -> int:
+    """Return where an array of the host or of a GPU begins."""
+    on_gpu = getattr(array, "__cuda_array_interface__", None)
+    place: int = (on_gpu or array.__array_interface__)["data"][0]
+    return place

@@ -1,0 +1,322 @@
+"""The predicting command, on every rank.
+
+Any number of ranks up to the parts of the store writes the same rows, in the order of the original
+graph; of programs, in the order of the store.
+"""
+
+import argparse
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn import watchdog
+from hpcgnn.comm import Communicator, ProcessGrid, agree
+from hpcgnn.console import print_json, report
+from hpcgnn.errors import InputError
+from hpcgnn.graph.device import require_device
+from hpcgnn.launch import command_parser
+from hpcgnn.spmd import collective
+from hpcgnn.storage import (
+    CsvPredictions,
+    GraphStore,
+    H5Predictions,
+    NamesOf,
+    NpyPredictions,
+    ParquetPredictions,
+    PredictionFile,
+    TableColumns,
+    check_output,
+)
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.full.predictions import (
+    infer,
+    order_as_asked,
+    order_by_id,
+    score_rows,
+    write_rows,
+)
+from hpcgnn.train.process import set_threads
+from hpcgnn.train.programs.predictions import predict_programs
+from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
+from hpcgnn.typing import Array, GlobalIndices
+
+FORMATS = ("h5", "csv", "parquet", "npy")
+
+_SHOWN_NAMES = 3
+
+DESCRIPTION = """Write what a trained model says about nodes, in the order of the original graph or
+in the order in which nodes are asked for; or about the candidates of the holes of program graphs,
+and how often it is right on each split. Start it on every rank:
+  srun python -m hpcgnn.predict RUN_DIR -o OUT.h5
+It uses the model that was kept for the best seed by validation."""
+
+EPILOG = """formats:
+  h5   datasets node_id, probabilities or embeddings, prediction, classes; attributes tell the run
+  csv  header node_id,p_CLASS,...,prediction,class (or node_id,e0,...), a line for each node; name
+       behind node_id where nodes have names, class where classes have
+  parquet  the columns of the csv
+  npy  the array alone; where its rows are not nodes 0, 1, 2, ... their ids stand beside it:
+       OUT.ids.npy for OUT.npy
+Values are float32. Program graphs are written as h5: graph_id, probabilities (of candidates),
+prediction, label (the right candidate), split, file, line, files.
+exit status: 0 written; 2 a fault of the input, one line tells which."""
+
+
+@collective
+def main(comm: Communicator) -> int:
+    """Run the command with the arguments of the process; return its exit status."""
+    options = _parser().parse_args()
+    with ProcessGrid(comm, options.replication) as grid:
+        found = predict(grid, options)
+    if comm.rank == 0:
+        if options.json:
+            print_json(found)
+        else:
+            report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**found))
+            for name, each in found.get("scores", {}).items():
+                report("{set} nodes: {metric} {value:.2%} of {nodes}".format(set=name, **each))
+            for name, split in found.get("splits", {}).items():
+                line = "{graphs} graphs, accuracy {accuracy:.1%}, chance {chance:.1%}"
+                report(f"{name}: " + line.format(**split))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser("predict", DESCRIPTION, EPILOG)
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN_DIR", help="run directory of hpcgnn.train")
+    add("-o", "--output", type=Path, required=True, metavar="OUT")
+    add("--store", metavar="OTHER.h5", help="another graph with the same features (default: its)")
+    add("--seed", type=int, help="seed whose model is used (default: the best by validation)")
+    add(
+        "--what",
+        choices=("probabilities", "embeddings"),
+        default="probabilities",
+        help="embeddings are the input of the last layer (default: probabilities)",
+    )
+    add(
+        "--nodes",
+        metavar="IDS",
+        help="original ids: 1,5,9, or a file, .npy or text with an id a "
+        "line; --nodes=-4,2 for a negative first; names instead where nodes have names (default: "
+        "all nodes, by increasing id)",
+    )
+    add("--format", choices=FORMATS, help="default: by the ending of OUT")
+    add(
+        "--replication",
+        type=int,
+        default=1,
+        metavar="C",
+        help="copies of every block row (1.5D); divides the number of ranks (default: 1)",
+    )
+    add(
+        "--block",
+        type=int,
+        default=0,
+        metavar="S",
+        help="program graphs: leave out edges that blocks of this size, and the run's supernodes, "
+        "do not hold (default: 0, all edges)",
+    )
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
+    add("--json", action="store_true", help="print what was written as JSON")
+    return parser
+
+
+@collective
+def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
+    """Load the model and the graph, compute, write; return what was done.
+
+    Raises
+    ------
+    CollectiveInputError
+        On any fault of the input; an earlier file at the output stays whole.
+    """
+    with agree(grid.world):
+        saved = open_saved_model(options.run, options.seed, options.store).on(options.device)
+        require_device(saved.config)
+        watchdog.set_limit(saved.config.run.stall_s)
+        if grid.rank == 0:
+            check_output(options.output)
+        if options.block and saved.config.train.task != "programs":
+            raise InputError("--block is for runs on program graphs")
+        asks = grid.rank == 0 and options.nodes is not None
+        kind = kind_of(options)
+        mine = asked_nodes(options.nodes, saved) if asks else None
+    asked = grid.world.bcast(mine, root=0)
+    set_threads(grid, saved.config.run.threads)
+    if saved.config.train.task == "programs":
+        return _predict_programs(grid, saved, options, kind)
+    graph = load_saved_graph(grid, saved, TraceRecorder.open(None, 0, {}))
+    rows = infer(graph, saved.model(graph), options.what)
+    scores = score_rows(graph, rows)
+    if asked is None:
+        rows = order_by_id(grid, rows)
+        num_rows = graph.facts.num_nodes
+    else:
+        rows = order_as_asked(grid, rows, asked, saved.config.graph.store)
+        num_rows = len(asked)
+    with contextlib.ExitStack() as stack:
+        with agree(grid.world):
+            named = _names_of(stack, saved) if grid.rank == 0 else None
+        file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), named)
+        write_rows(grid, rows, file)
+    return {
+        "output": str(options.output),
+        "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
+        "what": options.what,
+        "of": "nodes",
+        "rows": num_rows,
+        "columns": rows.values.shape[1],
+        "ranks": grid.size,
+        "scores": scores,
+        **saved.origin(),
+    }
+
+
+def _predict_programs(
+    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace, kind: str
+) -> dict[str, Any]:
+    with agree(grid.world):
+        _check_program_options(options, kind)
+    store = options.store or saved.config.programs.judge_store or saved.config.graph.store
+    found = predict_programs(grid, saved, store, options.block, options.output)
+    return {"output": str(options.output), **found, "ranks": grid.size}
+
+
+def _check_program_options(options: argparse.Namespace, kind: str) -> None:
+    """Refuse what has no meaning for program graphs."""
+    for option, given, remedy in (
+        ("--nodes", options.nodes is not None, "all graphs of the store are scored"),
+        ("--what", options.what != "probabilities", "candidates have probabilities only"),
+        ("--replication", options.replication != 1, "their graphs have no block rows"),
+        ("--format", kind != "h5", "they are written as h5"),
+        ("--block", options.block < 0, "give a size of blocks, or 0 for all edges"),
+    ):
+        if given:
+            raise InputError(f"{option} does not apply to program graphs: {remedy}")
+
+
+def kind_of(options: argparse.Namespace) -> str:
+    """Return the format to write; raises `InputError` where nothing names one."""
+    kind: str = options.format or options.output.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        endings = ", ".join(f".{each}" for each in FORMATS)
+        raise InputError(
+            f"-o {options.output}: its ending names no format; give {endings}, or --format"
+        )
+    return kind
+
+
+def _names_of(stack: contextlib.ExitStack, saved: SavedModel) -> NamesOf | None:
+    """Return what gives nodes their names, None where they have none; open until `stack` ends."""
+    store = stack.enter_context(GraphStore.open(saved.config.graph.store))
+    return store.names if store.has_names else None
+
+
+def make_file(
+    options: argparse.Namespace,
+    saved: SavedModel,
+    kind: str,
+    shape: tuple[int, int],
+    names_of: NamesOf | None,
+) -> PredictionFile:
+    """Return the file to write, in the format that is asked for."""
+    if kind == "npy":
+        return NpyPredictions(options.output, shape)
+    names = saved.trained.class_names
+    predicts = options.what == "probabilities"
+    if kind == "h5":
+        classes = names if predicts else ()
+        return H5Predictions(
+            options.output, options.what, classes, saved.origin(), names_of=names_of
+        )
+    labels = names or tuple(str(number) for number in range(shape[1]))
+    probabilities = [f"p_{label}" for label in labels]
+    embeddings = [f"e{number}" for number in range(shape[1])]
+    columns = TableColumns(probabilities if predicts else embeddings, predicts, names, names_of)
+    table = CsvPredictions if kind == "csv" else ParquetPredictions
+    return table(options.output, columns)
+
+
+def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
+    """Return the original ids that ``--nodes`` names, by number or by name.
+
+    Raises
+    ------
+    InputError
+        Where the file does not read, or no node has such a name.
+    """
+    if saved.config.train.task == "programs":
+        return read_ids(text)
+    path = saved.config.graph.store
+    with GraphStore.open(path) as store:
+        if not store.has_names or text.endswith(".npy"):
+            return read_ids(text)
+        names = read_names(text)
+        found = store.find_names(names)
+    missing = [name for name, node in zip(names, found.tolist(), strict=True) if node < 0]
+    if missing:
+        shown = ", ".join(repr(each) for each in missing[:_SHOWN_NAMES])
+        more = len(missing) - _SHOWN_NAMES
+        rest = f" and {more} more" if more > 0 else ""
+        raise InputError(f"--nodes: {path} has no node {shown}{rest}; give names of its nodes")
+    return found
+
+
+def read_names(text: str) -> list[str]:
+    """Return the names that ``--nodes`` gives: those of a file, a name a line, or A,B,...
+
+    Raises
+    ------
+    InputError
+        Where the file does not read, or has no names.
+    """
+    try:
+        names = Path(text).read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        names = text.split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--nodes {text}: {reason}; give a file of names, or A,B,...") from None
+    names = [name for name in names if name]
+    if not names:
+        raise InputError(f"--nodes {text}: holds no names; give one a line, or A,B,...")
+    return names
+
+
+def read_ids(text: str) -> GlobalIndices:
+    """Return the ids that ``--nodes`` names, int64.
+
+    Raises
+    ------
+    InputError
+        Where the file does not read, or holds something else than integers.
+    """
+    if re.fullmatch(r"-?\d+(,-?\d+)*", text):
+        return _as_ids(text, np.array([int(each) for each in text.split(",")]))
+    try:
+        if text.endswith(".npy"):
+            values = np.load(text, allow_pickle=False)
+        else:
+            lines = [line.split("#")[0].strip() for line in Path(text).read_text().splitlines()]
+            values = np.array([int(line) for line in lines if line])
+    except OSError as error:
+        raise InputError(
+            f"--nodes {text}: {error.strerror or error}; give a file or ids such as 1,5,9"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"--nodes {text}: {error}; give one integer a line, or .npy") from error
+    return _as_ids(text, values)
+
+
+def _as_ids(text: str, values: Array) -> GlobalIndices:
+    fits = values.ndim == 1 and len(values) > 0 and values.dtype.kind in "iu"
+    if not fits or values.max() > np.iinfo(np.int64).max:
+        raise InputError(
+            f"--nodes {text}: has shape {values.shape} and type {values.dtype}; give a list of "
+            "at least one integer below 2^63"
+        )
+    return values.astype(np.int64)

@@ -1,0 +1,84 @@
+"""Results that threads make ahead of their use."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Prefetch(Generic[T]):
+    """Iterates over ``make(item)`` for items in order, made by threads before they are due.
+
+    At most `depth` results wait or are in work, so that memory stays as it is however slowly they
+    are used. The order of results does not depend on `threads`; samplers release the GIL. An error
+    of `make` is raised where its result is due. Use as a context manager: leaving it drops what
+    waits and ends the threads.
+
+    Parameters
+    ----------
+    make
+        Called from several threads at once; StopIteration ends the iteration. So ``Prefetch(next,
+        itertools.repeat(iterator), threads=1, depth=2)`` runs an iterator ahead, all of it in one
+        thread; nothing else may then use what it uses.
+    items
+        What to call it with, taken in the thread of the user.
+    threads
+        At work at one time; 0 makes each result when it is asked for.
+    depth
+        Results ahead, at least 1.
+    """
+
+    def __init__(
+        self, make: Callable[[Any], T], items: Iterable[Any], *, threads: int, depth: int
+    ) -> None:
+        if threads < 0 or depth < 1:
+            raise ValueError(f"{threads} threads and {depth} results ahead are not possible")
+        self._make, self._items, self._depth = make, iter(items), depth
+        self._executor = ThreadPoolExecutor(threads, "prefetch") if threads > 0 else None
+        self._waiting: deque[Future[T]] = deque()
+        self.most_bytes = 0
+        """The most bytes, by `nbytes` of results, that waited when one was asked for."""
+
+    def __enter__(self) -> "Prefetch[T]":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop what waits and end the threads; nothing comes after it."""
+        self._items = iter(())
+        self._waiting.clear()
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._executor is None:
+            return self._make(next(self._items))
+        self._fill(self._executor)
+        if not self._waiting:
+            raise StopIteration
+        ready = [each.result() for each in self._waiting if each.done() and not each.exception()]
+        self.most_bytes = max(self.most_bytes, sum(getattr(each, "nbytes", 0) for each in ready))
+        result = self._waiting.popleft().result()
+        # The place that became free is filled while the caller works.
+        self._fill(self._executor)
+        return result
+
+    def _fill(self, executor: ThreadPoolExecutor) -> None:
+        while len(self._waiting) < self._depth:
+            item = next(self._items, None)
+            if item is None:
+                return
+            self._waiting.append(executor.submit(self._make, item))

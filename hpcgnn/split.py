@@ -1,0 +1,178 @@
+"""``python -m hpcgnn.split``: add splits to a store that exists.
+
+Nodes are chosen by their original ids, so that a store and a partition of it get the same split.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.console import command_parser, print_json, report, run_command
+from hpcgnn.convert.splits import random_split
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore, Split, add_splits, check_output
+from hpcgnn.typing import Array, GlobalIndices
+
+DESCRIPTION = """Add splits to a store: drawn at random from the nodes with labels, or read from
+files that list the nodes of each set. The store is replaced when the new one is whole. A store and
+a partition of it get the same split."""
+
+EPILOG = """A file of nodes has one a line: its original id, or its name where nodes have names;
+what follows # is no part of it. `graph.split = NAME` trains on one, `train.splits` on several."""
+
+_SETS = (Split.TRAIN, Split.VALID, Split.TEST)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's argument parser."""
+    cli = command_parser("split", DESCRIPTION, epilog=EPILOG)
+    add = cli.add_argument
+    add("store", type=Path, metavar="STORE", help="store to add to")
+    add("-o", "--output", type=Path, metavar="OUT.h5", help="store to write (default: STORE)")
+    add("--random-split", metavar="A,B,C", help="percentages that train, validate and test")
+    add("--split-seed", type=int, metavar="S", help="seed of --random-split (default: 0)")
+    add("--per-class", type=int, metavar="N", help="--random-split: N nodes of each class train")
+    add(
+        "--count",
+        type=int,
+        metavar="K",
+        help="--random-split: K splits NAME-S, NAME-(S+1), ... by as many seeds",
+    )
+    add("--name", metavar="NAME", help="name of the drawn split (default: random)")
+    add(
+        "--split-file",
+        action="append",
+        default=[],
+        metavar="NAME=TRAIN.txt,VALID.txt,TEST.txt",
+        help="files with the nodes of each set; repeatable",
+    )
+    add("--json", action="store_true", help="print the names and sizes of all splits as JSON")
+    return cli
+
+
+def main() -> None:
+    """Draw or read, write, print."""
+    options = parser().parse_args()
+    out = options.output or options.store
+    check(options)
+    check_output(out)
+    with GraphStore.open(options.store) as store:
+        ids = store.read_original_id(0, store.num_nodes)
+        labels = store.read_labels(0, store.num_nodes)
+        splits = drawn(options, labels, ids) if options.random_split else {}
+        for text in options.split_file:
+            name, split = from_files(store, text, ids)
+            if name in splits:
+                raise InputError(f"--split-file: {name!r} is named twice; give unique names")
+            splits[name] = split
+        for name in splits:
+            if name in store.splits:
+                raise InputError(
+                    f"{options.store} has a split {name!r} already; give another with --name"
+                )
+        if labels is not None and labels.ndim == 1:
+            check_labelled(splits, labels, ids)
+        source = {"command": ["hpcgnn.split", *sys.argv[1:]], "input": store.provenance}
+        add_splits(store, out, splits, source)
+        there = store.splits
+    sizes = {
+        name: {each.name.lower(): int(np.count_nonzero(split == each)) for each in _SETS}
+        for name, split in splits.items()
+    }
+    if options.json:
+        print_json({"output": str(out), "splits": [*there, *sizes], "added": sizes})
+        return
+    for name, counts in sizes.items():
+        report(f"{out}: split {name}: " + ", ".join(f"{k} {v}" for k, v in counts.items()))
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise `InputError` where options contradict each other."""
+    if not options.random_split and not options.split_file:
+        raise InputError("nothing to add: give --random-split A,B,C or --split-file NAME=FILES")
+    if options.random_split:
+        return
+    for flag in ("split_seed", "per_class", "count", "name"):
+        if getattr(options, flag) is not None:
+            raise InputError(f"--{flag.replace('_', '-')} belongs to --random-split")
+
+
+def drawn(
+    options: argparse.Namespace, labels: Array | None, ids: GlobalIndices
+) -> dict[str, Array]:
+    """Return the drawn splits by name, each uint8 (n,) in the order of the store."""
+    try:
+        shares = [float(word) for word in options.random_split.split(",")]
+    except ValueError:
+        text = f"--random-split {options.random_split}"
+        raise InputError(f"{text}: give three percentages such as 60,20,20") from None
+    seed, name = options.split_seed or 0, options.name or "random"
+    if seed < 0 or (options.count is not None and options.count < 1):
+        raise InputError("--split-seed is at least 0, and --count at least 1")
+    by_id = np.argsort(ids, kind="stable")
+    in_order = None if labels is None else labels[by_id]
+    splits = {}
+    for number in range(seed, seed + (options.count or 1)):
+        title = name if options.count is None else f"{name}-{number}"
+        splits[title] = np.empty(len(ids), np.uint8)
+        splits[title][by_id] = random_split(
+            in_order, len(ids), shares, seed=number, per_class=options.per_class
+        )
+    return splits
+
+
+def from_files(store: GraphStore, text: str, ids: GlobalIndices) -> tuple[str, Array]:
+    """Return name and split, uint8 (n,), of ``NAME=TRAIN,VALID,TEST``."""
+    name, _, files = text.partition("=")
+    paths = files.split(",")
+    if not name or len(paths) != len(_SETS) or not all(paths):
+        raise InputError(f"--split-file {text}: give NAME=TRAIN.txt,VALID.txt,TEST.txt")
+    by_id = np.argsort(ids, kind="stable")
+    split = np.zeros(len(ids), np.uint8)
+    for part, path in zip(_SETS, paths, strict=True):
+        nodes, lines = read_nodes(store, Path(path))
+        place = np.minimum(np.searchsorted(ids[by_id], nodes), len(ids) - 1)
+        rows = by_id[place]
+        for wrong, fault in (
+            (ids[rows] != nodes, "no such node"),
+            ((split[rows] != Split.NONE) & (split[rows] != part), "the node is in another set too"),
+        ):
+            if wrong.any():
+                line = lines[int(np.argmax(wrong))]
+                raise InputError(f"{path}, line {line}: {fault}; correct or remove the line")
+        split[rows] = part
+    return name, split
+
+
+def read_nodes(store: GraphStore, path: Path) -> tuple[GlobalIndices, Sequence[int]]:
+    """Return the original ids that a file lists, -1 for an unknown name, and their lines."""
+    try:
+        content = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read ({reason}); give a node a line") from None
+    numbered = [(number, line.split("#")[0].strip()) for number, line in enumerate(content, 1)]
+    lines = [number for number, word in numbered if word]
+    words = [word for _, word in numbered if word]
+    if store.has_names:
+        return store.find_names(words), lines
+    for number, word in zip(lines, words, strict=True):
+        if not word.lstrip("-").isdecimal() or abs(int(word)) >= 1 << 63:
+            raise InputError(f"{path}, line {number}: {word!r} is no node id; give a whole number")
+    return np.array([int(word) for word in words], np.int64), lines
+
+
+def check_labelled(splits: dict[str, Array], labels: Array, ids: GlobalIndices) -> None:
+    """Raise `InputError` where a node without a label is in a set."""
+    for name, split in splits.items():
+        wrong = (split != Split.NONE) & (labels < 0)
+        if wrong.any():
+            node = ids[int(np.argmax(wrong))]
+            raise InputError(f"split {name!r}: node {node} has no label; take it out of the files")
+
+
+if __name__ == "__main__":
+    run_command("split", main)

@@ -1,0 +1,159 @@
+"""The sparsity-oblivious ghost exchange: every block row is broadcast whole.
+
+The baseline of CAGNET and of "Sparsity-Aware Communication ..." (its section 4): a stage for each
+block column; bytes do not depend on the graph. A resident schedule starts all broadcasts at once; a
+sequential one holds ``1 + prefetch`` block rows, and with a prefetch of 1 the next broadcast is
+under way while a block is multiplied. Its push is a reduction for each block column, in the dtype
+of the arrays: MPI does not add 16-bit floats.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcgnn.comm import Transfer, Volume
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.exchange.ghosts import Channel
+from hpcgnn.spmm.exchange.peers import Ghosts
+from hpcgnn.spmm.exchange.stages import (
+    Combine,
+    Slots,
+    StageColumns,
+    exchange_span,
+    world_ranks,
+)
+from hpcgnn.spmm.schedule import refuse_to_keep
+from hpcgnn.spmm.wire import Wire
+from hpcgnn.typing import Array
+
+
+class BroadcastExchange:
+    """Broadcast the block rows that this layer of the grid handles.
+
+    Parameters
+    ----------
+    channel
+        How rows travel.
+    ghosts
+        Those that are read.
+    """
+
+    @collective
+    def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
+        grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
+        self.wire, self.push_wire = channel.wire, Wire()
+        self.rank, self.ranks = grid.block, world_ranks(grid)
+        self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
+        self.sizes = channel.peers.sizes(ghosts)
+        others = self.volume().sent.nonzero()[0].tolist()
+        self.sent = tuple((int(self.ranks[i]), ghosts.num_rows) for i in others)
+        every = np.arange(ghosts.num_rows, dtype=np.int32)
+        self.own_rows = self.carrier.memory.put(every)
+        # The own block row is there without a copy.
+        self.num_ghosts = [int(self.sizes[r]) if r != self.rank else 0 for r in self.roots]
+        self.sequential = channel.schedule.sequential
+        self.window = channel.schedule.window(len(self.roots))
+        self.columns = self.push_columns = StageColumns(
+            tuple(self.sizes[self.roots].tolist()),
+            np.searchsorted(self.roots, ghosts.row_map.owner(ghosts.nodes)).astype(np.int32),
+            channel.peers.rows_at_owners(ghosts),
+        )
+
+    @collective
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+        """Start the first broadcasts; resident rows are valid while anyone has them."""
+        refuse_to_keep(keep and self.sequential)
+        return _Fetch(self, x)
+
+    @collective
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
+        """Prepare the reductions; each starts with `send`."""
+        if not additive:
+            raise ValueError("the oblivious exchange pushes sums only")
+        return _Push(self, like, combine)
+
+    def volume(self) -> Volume:
+        """Return the rows of one fetch, however the MPI library forwards them."""
+        received = np.zeros(len(self.sizes), np.int64)
+        received[self.roots] = self.sizes[self.roots]
+        sent = np.full(
+            len(self.sizes), self.sizes[self.rank] if self.rank in self.roots else 0, np.int64
+        )
+        sent[self.rank] = received[self.rank] = 0
+        return Volume(sent, received)
+
+    def slots(self, sizes: Sequence[int], width: int, dtype: np.dtype[np.generic]) -> Slots:
+        """Return the buffers for block rows."""
+        return Slots(self.carrier, sizes, self.window, width, dtype, ghosts=True)
+
+
+class _Fetch:
+    def __init__(self, exchange: BroadcastExchange, x: Array) -> None:
+        self._exchange = exchange
+        dtype = exchange.wire.dtype(x)
+        self._transfers: dict[int, Transfer] = {}
+        # Its own block row is sent from where it stands; only a narrower wire needs a copy.
+        self._own = x
+        if dtype != x.dtype:
+            carrier = exchange.carrier
+            self._own = carrier.take(x.shape, dtype)
+            carrier.memory.kernels.gather_rows(x, None, self._own, half=exchange.wire.format)
+        self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
+        with exchange_span(
+            exchange.trace, "exchange.forward", exchange.sent, self._own, exchange.carrier
+        ):
+            for index in range(exchange.window):
+                self._start(index)
+
+    def stage(self, index: int) -> Array:
+        if index > 0:
+            # The caller is done with the stage before, and its buffer is free.
+            self._start(index - 1 + self._exchange.window)
+        self._transfers.pop(index).wait()
+        return self._block(index)
+
+    def _start(self, index: int) -> None:
+        if index < len(self._exchange.roots):
+            root = self._exchange.roots[index]
+            rows = self._block(index)
+            self._transfers[index] = self._exchange.carrier.start_broadcast(rows, root)
+
+    def _block(self, index: int) -> Array:
+        if self._exchange.roots[index] == self._exchange.rank:
+            return self._own
+        return self._blocks.rows(index)
+
+
+class _Push:
+    def __init__(self, exchange: BroadcastExchange, like: Array, combine: Combine) -> None:
+        self._exchange, self._like, self._combine = exchange, like, combine
+        self._transfers: dict[int, Transfer] = {}
+        self._blocks: Slots | None = None
+
+    def buffer(self, index: int) -> Array:
+        exchange, like = self._exchange, self._like
+        if self._blocks is None:
+            # Not before: until now the ghosts of a fetch may be in memory.
+            self._blocks = exchange.slots(exchange.columns.widths, like.shape[1], like.dtype)
+            shape = (int(exchange.sizes[exchange.rank]), like.shape[1])
+            self._arrived = exchange.carrier.take(shape, like.dtype)
+        # A reduction reads its buffer until it ends, on the root as elsewhere.
+        self._transfers.pop(index - exchange.window, Transfer()).wait()
+        return self._blocks.rows(index)
+
+    def send(self, index: int) -> None:
+        exchange = self._exchange
+        assert self._blocks is not None, "a stage is filled before it is sent"
+        root, partial = exchange.roots[index], self._blocks.rows(index)
+        sent = () if root == exchange.rank else ((int(exchange.ranks[root]), len(partial)),)
+        with exchange_span(exchange.trace, "exchange.reverse", sent, partial, exchange.carrier):
+            self._transfers[index] = exchange.carrier.start_reduce(partial, self._arrived, root)
+
+    def finish(self) -> None:
+        exchange = self._exchange
+        with exchange.trace.span("wait.reverse"):
+            for transfer in self._transfers.values():
+                transfer.wait()
+        if exchange.rank in exchange.roots:
+            with exchange.trace.span("boundary.add"):
+                self._combine(exchange.own_rows, self._arrived)

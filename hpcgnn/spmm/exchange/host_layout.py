@@ -1,0 +1,206 @@
+"""Where the rows stand that the ranks of a host share, and which of them a rank visits when.
+
+The ranks of a host are *mates*. The rows that any of them needs stand in one array by *reader*, the
+mate that brings them: first those that it owns and other mates need, then those that it fetches
+from other hosts on behalf of all, by owner::
+
+    | rank 0: own rows | rank 0: fetched | rank 1: own rows | rank 1: fetched | ...
+
+All rows of one owner have one reader: a pair of an owner and a host exchanges one message.
+
+A resident schedule shares one such array. A sequential one walks over the hosts, in the part that
+ranks have in the direct exchange: at the stage of shift s the mates of host h share the rows of the
+owners on host h + s. They then visit the owners of a stage one after another, each mate another one
+at a time, so that a push adds to the sums of a host one mate to one owner at a time, and in a fixed
+order::
+
+    stage of 3 owners      mate 0   mate 1   mate 2
+      visit 0                u0       u1       u2
+      visit 1                u1       u2       u0
+      visit 2                u2       u0       u1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm import RowMap
+from hpcgnn.spmm.exchange.stages import StageColumns
+from hpcgnn.typing import GlobalIndices, LocalIndices
+
+_NO_NODES: GlobalIndices = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedRows:
+    """The rows of some owners that the ranks of a host share at one time.
+
+    Parameters
+    ----------
+    owners
+        Ranks of the layer, increasing.
+    nodes
+        For each owner the increasing global nodes that any mate needs.
+    readers
+        For each owner the number of the mate that brings its rows.
+    starts
+        For each owner the place of its first row in the array.
+    """
+
+    owners: tuple[int, ...]
+    nodes: tuple[GlobalIndices, ...]
+    readers: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        owners: Sequence[int],
+        nodes: Sequence[GlobalIndices],
+        readers: Sequence[int],
+        mates: LocalIndices,
+    ) -> "SharedRows":
+        """Return the rows in one array; `mates` are the ranks of this host."""
+        starts, first = [0] * len(owners), 0
+        for number in sorted(
+            range(len(owners)), key=lambda u: (readers[u], owners[u] != mates[readers[u]], u)
+        ):
+            starts[number] = first
+            first += len(nodes[number])
+        return cls(tuple(owners), tuple(nodes), tuple(readers), tuple(starts))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all owners."""
+        return sum(map(len, self.nodes))
+
+    def part(self, number: int) -> slice:
+        """Return where the rows of owner `number` are; nowhere if there are fewer owners."""
+        if number >= len(self.owners):
+            return slice(0, 0)
+        return slice(self.starts[number], self.starts[number] + len(self.nodes[number]))
+
+    def own(self, rank: int) -> slice:
+        """Return where the rows are that `rank` owns."""
+        return self.part(self.owners.index(rank) if rank in self.owners else len(self.owners))
+
+    def share(self, reader: int) -> slice:
+        """Return where the rows are that a mate brings."""
+        parts = [self.part(u) for u, mate in enumerate(self.readers) if mate == reader]
+        if not parts:
+            return slice(0, 0)
+        return slice(min(part.start for part in parts), max(part.stop for part in parts))
+
+    def fetched(self, reader: int, rank: int) -> GlobalIndices:
+        """Return the nodes that a mate, which is `rank`, fetches, increasing."""
+        known = zip(self.owners, self.nodes, self.readers, strict=True)
+        chosen = [nodes for owner, nodes, mate in known if mate == reader and owner != rank]
+        return np.concatenate([_NO_NODES, *chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class HostLayout:
+    """What one rank shares and visits.
+
+    Parameters
+    ----------
+    stages
+        What is shared at one time; the rows that the rank owns are in the first.
+    rank, mate
+        The rank in the layer, and its number among its mates.
+    num_visits
+        Of each stage; 0: a stage is taken whole.
+    """
+
+    stages: tuple[SharedRows, ...]
+    rank: int
+    mate: int
+    num_visits: int
+
+    @classmethod
+    def of(
+        cls,
+        row_map: RowMap,
+        ghosts: Sequence[GlobalIndices],
+        hosts: LocalIndices,
+        rank: int,
+        *,
+        sequential: bool,
+    ) -> "HostLayout":
+        """Return the layout of a rank.
+
+        Parameters
+        ----------
+        row_map
+            Owners of the nodes.
+        ghosts
+            For each mate the increasing nodes that it needs.
+        hosts
+            (ranks of the layer,) int32 the host of each.
+        rank
+            In the layer.
+        sequential
+            Whether the mates walk over the hosts.
+        """
+        here, mates = int(hosts[rank]), np.flatnonzero(hosts == hosts[rank]).astype(np.int32)
+        # A row is once in memory of the host however many mates read it; the columns of each mate's
+        # block point into this one list.
+        everything = np.unique(np.concatenate(ghosts))
+        # Increasing nodes of owners that own ranges: each owner's part is a range.
+        bounds = np.searchsorted(everything, row_map.starts)
+
+        def shared(owners: Sequence[int], readers: Sequence[int]) -> SharedRows:
+            nodes = [everything[bounds[owner] : bounds[owner + 1]] for owner in owners]
+            return SharedRows.of(owners, nodes, readers, mates)
+
+        number = int(np.searchsorted(mates, rank))
+        if not sequential:
+            # Owners are dealt out to the mates in turn, so that all of them receive alike, whoever
+            # needs the rows.
+            readers = np.arange(len(hosts)) % len(mates)
+            readers[mates] = np.arange(len(mates))
+            return cls((shared(range(len(hosts)), readers.tolist()),), rank, number, 0)
+        num_hosts, stages = int(hosts.max()) + 1, []
+        for shift in range(num_hosts):
+            owners = np.flatnonzero(hosts == (here + shift) % num_hosts).tolist()
+            # On the own host every rank reads itself.
+            stages.append(shared(owners, [u % len(mates) for u in range(len(owners))]))
+        return cls(tuple(stages), rank, number, int(np.bincount(hosts).max()))
+
+    @property
+    def fetched(self) -> GlobalIndices:
+        """The nodes that the rank fetches from other hosts, increasing."""
+        return np.sort(np.concatenate([s.fetched(self.mate, self.rank) for s in self.stages]))
+
+    def visit(self, index: int) -> tuple[int, slice]:
+        """Return the place of the stage, and the rows in it, of stage `index` of a product."""
+        if self.num_visits == 0:
+            return index, slice(0, self.stages[index].num_rows)
+        place, turn = divmod(index, self.num_visits)
+        return place, self.stages[place].part((self.mate + turn) % self.num_visits)
+
+    def begins(self, index: int) -> bool:
+        """Return whether stage `index` of a product is the first visit of a stage."""
+        return self.num_visits == 0 or index % self.num_visits == 0
+
+    def ends(self, index: int) -> bool:
+        """Return whether stage `index` of a product is the last visit of a stage."""
+        return self.begins(index + 1)
+
+    def columns(self, row_map: RowMap, nodes: GlobalIndices) -> StageColumns:
+        """Return the columns of the rank's ghosts: rows of what it visits, which mates may need."""
+        bounds = np.searchsorted(nodes, row_map.starts)
+        stages, columns = np.zeros((2, len(nodes)), np.int32)
+        for place, shared in enumerate(self.stages):
+            for number, (owner, known) in enumerate(zip(shared.owners, shared.nodes, strict=True)):
+                chosen = slice(bounds[owner], bounds[owner + 1])
+                columns[chosen] = np.searchsorted(known, nodes[chosen])
+                if self.num_visits == 0:
+                    columns[chosen] += shared.starts[number]
+                else:
+                    turn = (number - self.mate) % self.num_visits
+                    stages[chosen] = place * self.num_visits + turn
+        num_stages = len(self.stages) * (self.num_visits or 1)
+        rows = [self.visit(index)[1] for index in range(num_stages)]
+        return StageColumns(tuple(each.stop - each.start for each in rows), stages, columns)

@@ -1,0 +1,351 @@
+"""The hierarchical ghost exchange: a host fetches a row once, whatever number of its ranks need it.
+
+Columns of the remote block are rows of an array that the ranks of a host share (see `host_layout`),
+so nothing is copied a second time. The adjoint adds up the partial sums of the mates in shared
+memory, and returns one row for each ghost of the host.
+
+With a sequential schedule at most ``1 + prefetch`` stages are in memory, and the ghosts of a push
+are one block of partial sums, and the rank's share of the sums of its host.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hpcgnn import kernels
+from hpcgnn.comm import RowMap, Stage, Transfer, Volume
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.exchange.ghosts import Channel, Push
+from hpcgnn.spmm.exchange.host_layout import HostLayout
+from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts
+from hpcgnn.spmm.exchange.stages import (
+    Combine,
+    StageColumns,
+    combine_stage,
+    exchange_span,
+    rows_to,
+    world_ranks,
+)
+from hpcgnn.spmm.schedule import refuse_to_keep
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
+
+
+def received_by_hosts(layer: LayerGhosts) -> Sequence[GlobalIndices]:
+    """Return what each rank receives: its share of what its host needs."""
+    found = []
+    for rank, host in enumerate(layer.hosts):
+        ghosts = [layer.nodes[mate] for mate in np.flatnonzero(layer.hosts == host).tolist()]
+        row_map = RowMap(layer.starts, rank)
+        shared = HostLayout.of(row_map, ghosts, layer.hosts, rank, sequential=layer.sequential)
+        found.append(shared.fetched)
+    return found
+
+
+class HostExchange:
+    """Fetch every ghost of a host once.
+
+    Parameters
+    ----------
+    channel
+        How rows travel, in main memory. Partial sums stay in their own dtype until they leave the
+        host.
+    ghosts
+        What to move.
+    """
+
+    @collective
+    def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
+        grid, self.trace, self.carrier = channel.grid, channel.trace, channel.carrier
+        self.wire = self.push_wire = channel.wire
+        self.sequential = channel.schedule.sequential
+        self.window_memory = grid.shared_window()
+        hosts, row_map = grid.hosts, ghosts.row_map
+        self.ghosts = channel.peers.ghosts_of_host(ghosts)
+        self.layout = layout = HostLayout.of(
+            row_map, self.ghosts, hosts, grid.block, sequential=self.sequential
+        )
+        # The own host comes first in a sequential schedule too: it is at distance 0.
+        first = layout.stages[0]
+        own_nodes = first.nodes[first.owners.index(grid.block)]
+        own = row_map.to_local(own_nodes)
+        self.own_rows = own if ghosts.positions is None else ghosts.positions[own]
+        self.plan = channel.peers.plan(ghosts, layout.fetched)
+        self.stages: tuple[Stage, ...] = (self.plan.everything,)
+        self.columns = self.push_columns = layout.columns(row_map, ghosts.nodes)
+        if self.sequential:
+            # Times by hosts and not by ranks: all mates walk through the hosts together, since they
+            # read what any of them has fetched.
+            apart = (hosts[self.plan.peers] - hosts[grid.block]) % len(layout.stages)
+            times = range(len(layout.stages))
+            self.stages = self.plan.stages(apart, -apart % len(layout.stages), times)
+        else:
+            # Every mate's sums stand in the order of its own ghosts.
+            self.push_columns = StageColumns((len(ghosts.nodes),))
+            self.own_parts, self.fetched_parts = (
+                [_matches(known, nodes) for known in self.ghosts]
+                for nodes in (own_nodes, layout.fetched)
+            )
+        self.window = channel.schedule.window(len(self.stages))
+        ranks = world_ranks(grid)
+        self.sent = [rows_to(stage.owned, ranks) for stage in self.stages]
+        self.returned = [rows_to(stage.ghosts, ranks) for stage in self.stages]
+
+    @property
+    def read_rows(self) -> LocalIndices:
+        """Rows of the arrays that are fetched from which any rank needs, int32 increasing."""
+        rows: LocalIndices = np.union1d(self.plan.send_rows, self.own_rows)
+        return rows
+
+    @collective
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+        """Start the first stages: own rows are written, and rows of other hosts fetched.
+
+        Rows to keep are copied from shared memory.
+        """
+        refuse_to_keep(keep and self.sequential)
+        return _Fetch(self, x, keep=keep)
+
+    @collective
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
+        """Prepare the return of partial sums, which are added up on every host."""
+        if not additive:
+            raise ValueError("the hierarchical exchange pushes sums only")
+        return _VisitingPush(self, like, combine) if self.sequential else _Push(self, like, combine)
+
+    def volume(self) -> Volume:
+        """Return the rows of one fetch that leave a host, and only those."""
+        return self.plan.volume()
+
+    def fetched_rows(self, place: int) -> slice:
+        """Return where the rows are, in a shared stage, that this rank fetches or sends back."""
+        layout = self.layout
+        share, own = layout.stages[place].share(layout.mate), layout.stages[place].own(layout.rank)
+        return slice(share.start + own.stop - own.start, share.stop)
+
+
+def _matches(nodes: GlobalIndices, chosen: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
+    """Return where the common entries of two increasing lists stand, in each of them."""
+    _, left, right = np.intersect1d(nodes, chosen, assume_unique=True, return_indices=True)
+    return left.astype(np.int32), right.astype(np.int32)
+
+
+class _Fetch:
+    def __init__(self, exchange: HostExchange, x: Array, *, keep: bool) -> None:
+        self._exchange, self._keep = exchange, keep
+        self._x: Array | None = x
+        sizes, window = [each.num_rows for each in exchange.layout.stages], exchange.window
+        slots = [max(sizes[slot::window]) for slot in range(window)]
+        self._starts = np.cumsum([0, *slots]).tolist()
+        self._dtype, memory = exchange.wire.dtype(x), exchange.window_memory
+        self._shared = memory.get("fetch", (sum(slots), x.shape[1]), self._dtype)
+        exchange.carrier.ghosts.hold(self, self._shared.nbytes // len(exchange.ghosts))
+        # Mates may still read the previous product's rows.
+        memory.synchronise("fetch")
+        self._sent: deque[tuple[Transfer, Array]] = deque()
+        self._received: deque[Transfer] = deque()
+        for place in range(window):
+            self._start(place)
+
+    def stage(self, index: int) -> Array:
+        place, rows = self._exchange.layout.visit(index)
+        if self._exchange.layout.begins(index):
+            self._enter(place)
+        found = self._slot(place)[rows]
+        if not self._keep:
+            return found
+        kept = self._exchange.carrier.take(found.shape, found.dtype, ghosts=True)
+        kept[:] = found
+        return kept
+
+    def _enter(self, place: int) -> None:
+        """Wait for the rows of a stage, after all mates are done with the stage before."""
+        exchange = self._exchange
+        if place > 0:
+            exchange.window_memory.synchronise("fetch")
+            self._sent.popleft()[0].wait()
+            self._start(place - 1 + exchange.window)
+        self._received.popleft().wait()
+        if place == len(exchange.stages) - 1:
+            while self._sent:
+                self._sent.popleft()[0].wait()
+        exchange.window_memory.synchronise("fetch")
+
+    def _start(self, place: int) -> None:
+        exchange, x = self._exchange, self._x
+        if place >= len(exchange.stages):
+            return
+        assert x is not None, "rows are there until all are packed"
+        stage, slot, form = exchange.stages[place], self._slot(place), exchange.wire.format
+        packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
+        with exchange_span(
+            exchange.trace, "exchange.forward", exchange.sent[place], packed, exchange.carrier
+        ):
+            kernels.gather_rows(x, exchange.plan.rows_of(stage), packed, half=form)
+            into = slot[exchange.fetched_rows(place)]
+            sent, received = exchange.carrier.start(
+                exchange.plan, stage, packed, into, forward=True
+            )
+            if place == 0:
+                own = slot[exchange.layout.stages[0].own(exchange.layout.rank)]
+                kernels.gather_rows(x, exchange.own_rows, own, half=form)
+        self._sent.append((sent, packed))
+        self._received.append(received)
+        if place == len(exchange.stages) - 1:
+            self._x = None
+
+    def _slot(self, place: int) -> Array:
+        start = self._starts[place % self._exchange.window]
+        return self._shared[start : start + self._exchange.layout.stages[place].num_rows]
+
+
+class _Push:
+    """All mates write their sums side by side; each then adds up what it sends or owns.
+
+    It does so in mate order, so that results do not depend on timing.
+    """
+
+    def __init__(self, exchange: HostExchange, like: Array, combine: Combine) -> None:
+        self._exchange, self._combine = exchange, combine
+        width, take = like.shape[1], exchange.carrier.take
+        self._starts = np.cumsum([0, *map(len, exchange.ghosts)]).tolist()
+        memory, mate = exchange.window_memory, exchange.layout.mate
+        self._shared = memory.get("push", (self._starts[-1], width), like.dtype)
+        # Mates may still read the previous product's sums.
+        memory.synchronise("push")
+        self._partial = self._shared[self._starts[mate] : self._starts[mate + 1]]
+        dtype = exchange.wire.dtype(like)
+        exchange.carrier.ghosts.hold(self, self._partial.nbytes)
+        self._sums = take((exchange.plan.num_ghosts, width), like.dtype, ghosts=True)
+        self._outgoing = self._sums
+        if dtype != like.dtype:
+            self._outgoing = take(self._sums.shape, dtype)
+        self._arrived = take((exchange.plan.num_sent, width), dtype)
+
+    def buffer(self, index: int) -> Array:
+        assert index == 0
+        return self._partial
+
+    def send(self, index: int) -> None:
+        assert index == 0
+        exchange, (stage,) = self._exchange, self._exchange.stages
+        exchange.window_memory.synchronise("push")
+        self._sums[:] = 0
+        for rows, partial in self._mates(exchange.fetched_parts):
+            kernels.scatter_add_rows(partial, rows, self._sums)
+        with exchange_span(
+            exchange.trace,
+            "exchange.reverse",
+            exchange.returned[0],
+            self._outgoing,
+            exchange.carrier,
+        ):
+            if self._outgoing is not self._sums:
+                kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.format)
+            self._transfers = exchange.carrier.start(
+                exchange.plan, stage, self._outgoing, self._arrived, forward=False
+            )
+
+    def finish(self) -> None:
+        exchange, (stage,) = self._exchange, self._exchange.stages
+        with exchange.trace.span("boundary.add"):
+            for rows, partial in self._mates(exchange.own_parts):
+                self._combine(exchange.own_rows[rows], partial)
+        with exchange.trace.span("wait.reverse"):
+            for transfer in self._transfers:
+                transfer.wait()
+        with exchange.trace.span("boundary.add"):
+            combine_stage(exchange.plan.send_rows, stage, self._arrived, self._combine)
+
+    def _mates(
+        self, parts: list[tuple[LocalIndices, LocalIndices]]
+    ) -> Iterator[tuple[LocalIndices, Array]]:
+        for mate, (sources, targets) in enumerate(parts):
+            segment = self._shared[self._starts[mate] : self._starts[mate + 1]]
+            shape = len(sources), segment.shape[1]
+            picked = self._exchange.carrier.take(shape, segment.dtype)
+            kernels.gather_rows(segment, sources, picked)
+            yield targets, picked
+
+
+class _VisitingPush:
+    """Mates add to the sums of one host after another, one mate to one owner at a time."""
+
+    def __init__(self, exchange: HostExchange, like: Array, combine: Combine) -> None:
+        self._exchange, self._combine = exchange, combine
+        self._width, self._dtype, self._wire = like.shape[1], like.dtype, exchange.wire.dtype(like)
+        self._partial: Array | None = None
+        self._sent: deque[tuple[Transfer, Array]] = deque()
+        self._received: deque[tuple[int, Transfer, Array]] = deque()
+
+    def buffer(self, index: int) -> Array:
+        exchange = self._exchange
+        if self._partial is None:
+            # Not before: until now the ghosts of a fetch may be in memory.
+            self._partial = self._allocate()
+        place, _ = exchange.layout.visit(index)
+        if exchange.layout.begins(index):
+            # Mates may still read the sums of the host before, or of the previous product.
+            exchange.window_memory.synchronise("push")
+            self._sums[exchange.layout.stages[place].share(exchange.layout.mate)] = 0
+            exchange.window_memory.synchronise("push")
+        return self._partial[: exchange.columns.widths[index]]
+
+    def send(self, index: int) -> None:
+        exchange = self._exchange
+        assert self._partial is not None, "a stage is filled before it is sent"
+        place, rows = exchange.layout.visit(index)
+        self._sums[rows] += self._partial[: rows.stop - rows.start]
+        exchange.window_memory.synchronise("push")
+        if exchange.layout.ends(index):
+            self._ship(place)
+
+    def finish(self) -> None:
+        while self._received:
+            self._combine_next()
+        with self._exchange.trace.span("wait.reverse"):
+            while self._sent:
+                self._sent.popleft()[0].wait()
+
+    def _allocate(self) -> Array:
+        exchange = self._exchange
+        rows = max(stage.num_rows for stage in exchange.layout.stages)
+        self._sums = exchange.window_memory.get("push", (rows, self._width), self._dtype)
+        exchange.carrier.ghosts.hold(self, self._sums.nbytes // len(exchange.ghosts))
+        shape = max(exchange.columns.widths), self._width
+        return exchange.carrier.take(shape, self._dtype, ghosts=True)
+
+    def _ship(self, place: int) -> None:
+        """Send the sums of a host to their owners, or take them in when the owner is here."""
+        exchange, stage = self._exchange, self._exchange.stages[place]
+        mine = self._sums[exchange.layout.stages[place].share(exchange.layout.mate)]
+        if place == 0:
+            with exchange.trace.span("boundary.add"):
+                self._combine(exchange.own_rows, mine)
+            return
+        if len(self._received) >= exchange.window:
+            self._combine_next()
+            self._sent.popleft()[0].wait()
+        outgoing = exchange.carrier.take((stage.num_ghosts, self._width), self._wire)
+        arrived = exchange.carrier.take((stage.num_owned, self._width), self._wire)
+        with exchange_span(
+            exchange.trace,
+            "exchange.reverse",
+            exchange.returned[place],
+            outgoing,
+            exchange.carrier,
+        ):
+            kernels.gather_rows(mine, None, outgoing, half=exchange.wire.format)
+            sent, received = exchange.carrier.start(
+                exchange.plan, stage, outgoing, arrived, forward=False
+            )
+        self._sent.append((sent, outgoing))
+        self._received.append((place, received, arrived))
+
+    def _combine_next(self) -> None:
+        place, received, arrived = self._received.popleft()
+        exchange = self._exchange
+        with exchange.trace.span("wait.reverse"):
+            received.wait()
+        with exchange.trace.span("boundary.add"):
+            combine_stage(exchange.plan.send_rows, exchange.stages[place], arrived, self._combine)

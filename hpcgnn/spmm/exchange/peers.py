@@ -1,0 +1,135 @@
+"""What an exchange asks of the other ranks when it is made.
+
+An exchange is made of what its own rank holds and of these answers alone. Whoever knows the whole
+graph can answer for ranks that do not exist: `hpcgnn.plan` rehearses every exchange that way.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, redistribute
+from hpcgnn.operator import OperatorSize
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.cover import PushedEntries, Split
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Ghosts:
+    """What a ghost exchange is made for.
+
+    Parameters
+    ----------
+    row_map
+        Owners of the nodes.
+    nodes
+        (num_ghosts,) int64 increasing global nodes of other ranks.
+    positions
+        (num_local,) int32: the row of each local node in the arrays that are fetched from and
+        pushed to, -1 for none; None when they hold all local nodes in order.
+    num_rows
+        Rows of those arrays on this rank.
+    pushed
+        Whether a product pushes to them; its adjoint then fetches them.
+    """
+
+    row_map: RowMap
+    nodes: GlobalIndices
+    positions: LocalIndices | None
+    num_rows: int
+    pushed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LayerGhosts:
+    """The ghosts of all ranks of a layer, which only a planner sees at once.
+
+    Parameters
+    ----------
+    starts
+        (ranks + 1,) int64 rows of the owners.
+    nodes
+        For each rank the increasing nodes of its ghosts.
+    hosts
+        (ranks,) int32 the host of each rank.
+    sequential
+        Whether a sequential schedule moves them.
+    """
+
+    starts: Offsets
+    nodes: Sequence[GlobalIndices]
+    hosts: LocalIndices
+    sequential: bool
+
+
+Received: TypeAlias = Callable[[LayerGhosts], Sequence[GlobalIndices]]
+"""Returns for each rank of a layer the increasing nodes whose rows messages bring it."""
+
+
+class Peers:
+    """The other ranks of a grid.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+    """
+
+    def __init__(self, grid: ProcessGrid) -> None:
+        self._grid = grid
+
+    @collective
+    def plan(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
+        """Return who sends which rows to whom, where this rank receives `nodes`, (n,) int64."""
+        return CommPlan.from_ghosts(self._grid, ghosts.row_map, nodes, ghosts.positions)
+
+    @collective
+    def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
+        """Return the nodes of the ghosts of every rank on this host, in rank order."""
+        nodes: list[GlobalIndices] = self._grid.shared_window().comm.allgather(ghosts.nodes)
+        return nodes
+
+    @collective
+    def sizes(self, ghosts: Ghosts) -> Array:
+        """Return (ranks of the layer,) int64: the rows that each fetches from."""
+        return np.array(self._grid.layer.allgather(ghosts.num_rows), np.int64)
+
+    @collective
+    def rows_at_owners(self, ghosts: Ghosts) -> LocalIndices:
+        """Return (num_ghosts,) int32: the row of each ghost in its owner's array."""
+        row_map = ghosts.row_map
+        if ghosts.positions is None:
+            return (ghosts.nodes - row_map.starts[row_map.owner(ghosts.nodes)]).astype(np.int32)
+        plan = CommPlan.from_ghosts(self._grid, row_map, ghosts.nodes)
+        # float64 holds every int32 exactly, and plans move floats.
+        rows = plan.forward(ghosts.positions.astype(np.float64)[:, None])
+        return rows[:, 0].astype(np.int32)
+
+    @collective
+    def pushed_entries(self, pattern: DistCSR, split: Split) -> PushedEntries | None:
+        """Return the entries that other ranks leave to this one; None where no rank leaves any."""
+        # All ranks must agree that there is no second exchange, for making one is collective.
+        if self._grid.layer.allreduce(int(split.pushed.sum())) == 0:
+            return None
+        owners = split.owners_of_pushed(pattern)
+        entries = split.pushed_entries(pattern)
+        return PushedEntries.of(pattern, *redistribute(self._grid.layer, owners, *entries))
+
+    @collective
+    def pushed_values(self, owners: LocalIndices, values: FloatArray) -> FloatArray:
+        """Return the values of `pushed_entries` in order of their arrival."""
+        (arrived,) = redistribute(self._grid.layer, owners, values)
+        return arrived
+
+    @collective
+    def size(self, matrix: DistCSR, num_moved: int) -> OperatorSize:
+        """Return the size of the whole matrix; this rank moves `num_moved` rows a product."""
+        counts = np.array([*matrix.shape, matrix.nnz], np.int64)
+        rows, columns, entries = self._grid.layer.allreduce(counts)
+        # Replicas hold the same rows and entries, but each moves a share of its own.
+        moved = self._grid.world.allreduce(num_moved)
+        return OperatorSize(int(rows), int(columns), int(entries), moved)

@@ -1,0 +1,200 @@
+"""What exchanges in stages share: columns by stage, buffers used in turn, arrivals, and spans."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcgnn.comm import Message, ProcessGrid, Stage
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.spmm.carrier import Carrier
+from hpcgnn.trace import Span, TraceRecorder
+from hpcgnn.typing import Array, LocalIndices
+
+Combine: TypeAlias = Callable[[LocalIndices, Array], None]
+"""Takes ``(rows, arrived)`` on the owner's side: int32 rows of the owner's array, and what one
+other rank pushed to each, (len(rows), width) in the dtype of `like` or of the wire. Rows repeat
+between calls, never inside one. Calls come in an order that depends on the plan alone, not on
+timing."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageColumns:
+    """The column of each ghost: every stage numbers its rows anew.
+
+    Parameters
+    ----------
+    widths
+        Columns of each stage.
+    stages, columns
+        (ghosts,) int32: the stage of each ghost, and its column there; None: all ghosts are the
+        columns of one stage, in order.
+    """
+
+    widths: tuple[int, ...]
+    stages: LocalIndices | None = None
+    columns: LocalIndices | None = None
+
+    @classmethod
+    def of_stages(cls, ghosts: Sequence[LocalIndices]) -> "StageColumns":
+        """Return the columns of stages that have these ghosts in this order."""
+        widths = tuple(map(len, ghosts))
+        stages, columns = np.zeros((2, sum(widths)), np.int32)
+        for index, chosen in enumerate(ghosts):
+            stages[chosen] = index
+            columns[chosen] = np.arange(len(chosen))
+        return cls(widths, stages, columns)
+
+    def ghosts_of(self, index: int) -> LocalIndices:
+        """Return which ghost each column of a stage is.
+
+        Returns
+        -------
+        array
+            (columns of the stage,) int32 positions in the ghosts that the exchange was made for; -1
+            for a column that no entry of this rank's block has.
+        """
+        if self.stages is None or self.columns is None:
+            return np.arange(self.widths[index], dtype=np.int32)
+        chosen = np.flatnonzero(self.stages == index).astype(np.int32)
+        ghosts = np.full(self.widths[index], -1, np.int32)
+        ghosts[self.columns[chosen]] = chosen
+        return ghosts
+
+    def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
+        """Return a block with a column for each ghost, cut into stages."""
+        if self.stages is None or self.columns is None:
+            return (block,)
+        if len(self.widths) == 1:
+            return (block.select(self.columns, self.widths[0]),)
+        entry_stages = self.stages[block.indices]
+        # Stable: inside a stage the entries keep the order of rows and columns, on which the order
+        # of sums depends, and with it the bits of the result.
+        order = np.argsort(entry_stages, kind="stable")
+        ends = np.cumsum(np.bincount(entry_stages, minlength=len(self.widths)))
+        rows = block.entry_rows()
+        parts, start = [], 0
+        for width, stop in zip(self.widths, ends.tolist(), strict=True):
+            chosen = order[start:stop]
+            stage_rows = rows[chosen]
+            # A stage meets few of the rows; storing only these keeps a product of all stages at the
+            # cost of one, not of rows times stages.
+            first = np.flatnonzero(np.diff(stage_rows, prepend=-1))
+            parts.append(
+                LocalCSR(
+                    np.append(first, len(chosen)),
+                    self.columns[block.indices[chosen]],
+                    None if block.values is None else block.values[chosen],
+                    (block.shape[0], width),
+                    stage_rows[first],
+                )
+            )
+            start = stop
+        return tuple(parts)
+
+
+class Slots:
+    """Buffers for stages, of which `window` are in memory at one time.
+
+    Parameters
+    ----------
+    carrier
+        Lends the memory.
+    sizes
+        Rows of each stage.
+    window
+        Stage i and stage ``i + window`` have the same memory.
+    width, dtype
+        Of the rows.
+    ghosts
+        As for `Carrier.take`.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        sizes: Sequence[int],
+        window: int,
+        width: int,
+        dtype: DTypeLike,
+        *,
+        ghosts: bool = False,
+    ) -> None:
+        self._sizes, self._window = sizes, window
+        self._buffers = [
+            # Stage i and i + window never live together: a slot is as large as the largest stage
+            # that will ever use it.
+            carrier.take((max(sizes[slot::window]), width), dtype, ghosts=ghosts)
+            for slot in range(min(window, len(sizes)))
+        ]
+
+    def rows(self, index: int) -> Array:
+        """Return the rows (rows of the stage, width) of stage `index`."""
+        return self._buffers[index % self._window][: self._sizes[index]]
+
+
+def combine_stage(send_rows: LocalIndices, stage: Stage, arrived: Array, combine: Combine) -> None:
+    """Hand what a stage brought to the owner's side to `combine`, peer by peer.
+
+    Parameters
+    ----------
+    send_rows
+        Of the plan, where the rows are.
+    stage
+        Of the plan.
+    arrived
+        (own rows of the stage, width).
+    combine
+        Takes it in.
+    """
+    first = 0
+    for message in stage.owned:
+        # Peer by peer: two peers may push to the same row, and a kernel that adds rows needs them
+        # without repeats.
+        rows = send_rows[message.rows]
+        combine(rows, arrived[first : first + len(rows)])
+        first += len(rows)
+
+
+RowsTo: TypeAlias = tuple[tuple[int, int], ...]
+"""Rank in the whole grid and number of rows, for each rank that some messages go to."""
+
+
+def world_ranks(grid: ProcessGrid) -> LocalIndices:
+    """Return the rank in the whole grid of each rank of this layer, (layer ranks,) int32."""
+    ranks = np.arange(grid.num_blocks, dtype=np.int32)
+    return ranks * np.int32(grid.replication) + np.int32(grid.replica)
+
+
+def rows_to(messages: Sequence[Message], ranks: LocalIndices) -> RowsTo:
+    """Return what messages take to other ranks; `ranks` as in `world_ranks`."""
+    return tuple((int(ranks[each.peer]), each.num_rows) for each in messages)
+
+
+def exchange_span(
+    trace: TraceRecorder, name: str, sent: RowsTo, buffer: Array, carrier: Carrier
+) -> Span:
+    """Return the span of an exchange.
+
+    Parameters
+    ----------
+    trace
+        The recorder of this rank.
+    name
+        Name of the span.
+    sent
+        What this rank sends.
+    buffer
+        An array of the width and dtype that travel.
+    carrier
+        Counts the ghosts that are in memory.
+    """
+    if not trace.enabled:
+        return trace.span(name)
+    row_bytes = buffer.shape[1] * buffer.itemsize
+    peers = [(rank, rows, rows * row_bytes) for rank, rows in sent]
+    total = sum(rows for _, rows in sent)
+    size, ghost_bytes = total * row_bytes, carrier.ghosts.now
+    return trace.span(name, rows=total, bytes=size, peers=peers, ghost_bytes=ghost_bytes)

@@ -1,0 +1,119 @@
+"""The hierarchical exchange for rows on GPUs, which pass through the main memory of their host.
+
+A row of another host crosses the network once for all GPUs of a host, and each GPU copies what its
+block reads from the memory that the host's ranks share.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import Volume
+from hpcgnn.kernels.cuda.device import DeviceArray
+from hpcgnn.kernels.cuda.staging import Download, Uploads, empty_pinned
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.carrier import Carrier
+from hpcgnn.spmm.exchange.ghosts import Fetch
+from hpcgnn.spmm.exchange.hosts import HostExchange
+from hpcgnn.spmm.exchange.stages import Combine
+from hpcgnn.typing import Array, LocalIndices
+
+
+class DeviceHostExchange:
+    """A ghost exchange of main memory, for rows on a device.
+
+    Parameters
+    ----------
+    inner
+        The exchange, resident or sequential.
+    carrier
+        Where the rows are.
+    """
+
+    def __init__(self, inner: HostExchange, carrier: Carrier) -> None:
+        self.inner, self.carrier, self.uploads = inner, carrier, Uploads()
+        self.wire, self.push_wire, self.sequential = inner.wire, inner.push_wire, inner.sequential
+        self.columns, self.push_columns = inner.columns, inner.push_columns
+        self.host_rows = inner.read_rows
+        self.device_rows = carrier.memory.put(self.host_rows)
+
+    @collective
+    def start_fetch(self, x: DeviceArray, *, keep: bool = False) -> "_Fetch":
+        """Start to copy what any rank needs to the host; messages start with the first stage."""
+        return _Fetch(self, x, keep=keep)
+
+    @collective
+    def start_push(self, like: DeviceArray, combine: Combine, *, additive: bool = False) -> "_Push":
+        """Prepare the return of partial sums, which are added up on every host."""
+        return _Push(self, like, combine, additive=additive)
+
+    def volume(self) -> Volume:
+        """Return the rows of one fetch that leave a host, and only those."""
+        return self.inner.volume()
+
+
+class _Fetch:
+    def __init__(self, exchange: DeviceHostExchange, x: DeviceArray, *, keep: bool) -> None:
+        self._exchange, self._shape, self._keep = exchange, x.shape, keep
+        carrier, rows = exchange.carrier, exchange.device_rows
+        packed = carrier.take((len(rows), x.shape[1]), x.dtype)
+        carrier.memory.kernels.gather_rows(x, rows, packed)
+        self._download: Download | None = Download(packed, empty_pinned(packed.shape, x.dtype))
+        self._inner: Fetch | None = None
+        self._room: Any = None
+
+    def stage(self, index: int) -> DeviceArray:
+        if self._inner is None:
+            self._inner = self._start()
+        rows = self._inner.stage(index)
+        if self._room is None or len(self._room) < len(rows):
+            self._room = self._exchange.carrier.take(rows.shape, rows.dtype, ghosts=True)
+        into = self._room[: len(rows)]
+        self._exchange.uploads.start(rows, into)
+        return into
+
+    def _start(self) -> Fetch:
+        assert self._download is not None
+        self._download.wait()
+        packed, exchange = self._download.host, self._exchange
+        x = np.empty(self._shape, packed.dtype)
+        x[exchange.host_rows] = packed
+        self._download = None
+        # What is kept is kept on the device.
+        keep = self._keep and exchange.sequential
+        return exchange.inner.start_fetch(x, keep=keep)
+
+
+class _Push:
+    def __init__(
+        self, exchange: DeviceHostExchange, like: DeviceArray, combine: Combine, *, additive: bool
+    ) -> None:
+        self._exchange, self._width, self._dtype = exchange, like.shape[1], like.dtype
+        carrier, uploads = exchange.carrier, exchange.uploads
+
+        # Not a method: a cycle would keep the buffers until the collector runs.
+        def bring(rows: LocalIndices, arrived: Array) -> None:
+            there = carrier.take(arrived.shape, arrived.dtype)
+            uploads.start(arrived, there)
+            combine(carrier.memory.put(rows), there)
+
+        empty = np.empty((0, self._width), self._dtype)
+        self._inner = exchange.inner.start_push(empty, bring, additive=additive)
+        self._room: Any = None
+
+    def buffer(self, index: int) -> DeviceArray:
+        num_rows = self._exchange.push_columns.widths[index]
+        if self._room is None or len(self._room) < num_rows:
+            shape = num_rows, self._width
+            self._room = self._exchange.carrier.take(shape, self._dtype, ghosts=True)
+        self._partial = self._room[:num_rows]
+        return self._partial
+
+    def send(self, index: int) -> None:
+        download = Download(self._partial, empty_pinned(self._partial.shape, self._dtype))
+        download.wait()
+        self._inner.buffer(index)[:] = download.host
+        self._inner.send(index)
+
+    def finish(self) -> None:
+        self._inner.finish()

@@ -1,0 +1,195 @@
+"""Rows between GPUs by MPI, through host memory or straight from and to device memory.
+
+The host must first see the rows packed: messages wait in line, and whoever waits for one starts all
+that are in line, so that ranks start them in the order of the program however far their devices
+have come.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from hpcgnn.comm import (
+    CommPlan,
+    Communicator,
+    Stage,
+    Transfer,
+    allreduce_max,
+    allreduce_sum,
+    start_broadcast,
+    start_reduce,
+)
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
+from hpcgnn.kernels.cuda.staging import Download, Upload, Uploads, empty_pinned
+from hpcgnn.spmd import collective, neighborwise_collective
+
+_Begin: TypeAlias = Callable[[Any, Any], tuple[Transfer, Transfer]]
+"""Starts the messages of two arrays, what is sent and what is received; collective as they are."""
+
+
+class _Move(Protocol):
+    """Messages by MPI, in line or under way."""
+
+    def begin(self) -> None: ...
+
+    def end_sent(self) -> None: ...
+
+    def end_received(self) -> None: ...
+
+
+class _Queue(ABC):
+    """Messages by MPI in line; subclasses say what of a device MPI sees."""
+
+    in_step = False
+
+    def __init__(self) -> None:
+        self._line: deque[_Move] = deque()
+
+    @neighborwise_collective
+    def start(
+        self,
+        plan: CommPlan,
+        stage: Stage,
+        sent: DeviceArray,
+        received: DeviceArray,
+        *,
+        forward: bool,
+    ) -> tuple[Transfer, Transfer]:
+        """Put a stage in line; see `Transport`."""
+        start = plan.start_stage_forward if forward else plan.start_stage_reverse
+        move = self._join(lambda s, r: start(stage, s, r), sent, received)
+        return _End(self, move.end_sent), _End(self, move.end_received)
+
+    @collective
+    def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Transfer:
+        """Put a broadcast in line; see `Transport`."""
+        if comm.rank == root:
+            move = self._join(lambda s, _: (start_broadcast(comm, s, root), Transfer()), rows, None)
+            return _End(self, move.end_sent)
+        move = self._join(lambda _, r: (Transfer(), start_broadcast(comm, r, root)), None, rows)
+        return _End(self, move.end_received)
+
+    @collective
+    def start_reduce(
+        self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
+    ) -> Transfer:
+        """Put a sum in line; see `Transport`."""
+        move = self._join(
+            lambda s, r: (Transfer(), start_reduce(comm, s, r, root)),
+            partial,
+            total if comm.rank == root else None,
+            adds=True,
+        )
+        return _End(self, move.end_received)
+
+    @collective
+    def combine(self, comm: Communicator, values: DeviceArray, *, largest: bool) -> None:
+        """Replace an array by its sum or its maximum over the ranks; see `Transport`."""
+        reduce = allreduce_max if largest else allreduce_sum
+
+        def begin(sent: Any, received: Any) -> tuple[Transfer, Transfer]:
+            if received is not sent:
+                received[...] = sent
+            reduce(comm, received)
+            return Transfer(), Transfer()
+
+        _End(self, self._join(begin, values, values).end_received).wait()
+
+    @neighborwise_collective
+    def begin_all(self) -> None:
+        """Start all messages in line."""
+        while self._line:
+            self._line.popleft().begin()
+
+    def _join(self, begin: _Begin, sent: Any, received: Any, *, adds: bool = False) -> _Move:
+        move = self._make(begin, sent, received, adds=adds)
+        self._line.append(move)
+        return move
+
+    @abstractmethod
+    def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
+        """Return messages for the line; `adds`: whether MPI adds up what it moves."""
+
+
+class _End(Transfer):
+    """The transfer of one side of a move."""
+
+    def __init__(self, transport: _Queue, end: Callable[[], None]) -> None:
+        super().__init__()
+        self._transport, self._end = transport, end
+
+    def wait(self) -> None:
+        self._transport.begin_all()
+        self._end()
+
+
+class StagedTransport(_Queue):
+    """Through page-locked host memory, with any MPI."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uploads = Uploads()
+
+    def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
+        del adds
+        return _StagedMove(self._uploads, begin, sent, received)
+
+
+class _StagedMove:
+    def __init__(self, uploads: Uploads, begin: _Begin, sent: Any, received: Any) -> None:
+        self._uploads, self._begin, self._received = uploads, begin, received
+        self._download = self._host = None
+        if sent is not None:
+            self._download = Download(sent, empty_pinned(sent.shape, sent.dtype))
+        if received is not None:
+            self._host = empty_pinned(received.shape, received.dtype)
+
+    def begin(self) -> None:
+        sent = None
+        if self._download is not None:
+            self._download.wait()
+            sent = self._download.host
+        self._transfers = self._begin(sent, self._host)
+
+    def end_sent(self) -> None:
+        self._transfers[0].wait()
+        self._download = None
+
+    def end_received(self) -> None:
+        self._transfers[1].wait()
+        if self._host is not None:
+            self._uploads.hold(Upload(self._host, self._received))
+            self._host = None
+
+
+class DirectTransport(_Queue):
+    """Straight from and to device memory, by an MPI library that takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uploads = Uploads()
+
+    def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
+        # Libraries that take device memory may yet not add up in it without blocking.
+        if adds:
+            return _StagedMove(self._uploads, begin, sent, received)
+        return _DirectMove(begin, sent, received)
+
+
+class _DirectMove:
+    def __init__(self, begin: _Begin, sent: Any, received: Any) -> None:
+        self._begin, self._rows = begin, (sent, received)
+        self._packed: Any = load_cupy().cuda.Event()
+        self._packed.record()
+
+    def begin(self) -> None:
+        # MPI knows no streams: what packs the rows, and what used this memory before, must be done.
+        self._packed.synchronize()
+        self._transfers = self._begin(*self._rows)
+
+    def end_sent(self) -> None:
+        self._transfers[0].wait()
+
+    def end_received(self) -> None:
+        self._transfers[1].wait()

@@ -1,0 +1,124 @@
+"""Rows between GPUs by NCCL, on a stream of its own; every rank must have a GPU of its own.
+
+NCCL matches messages by their order alone: every pair of ranks must issue its messages in the same
+order, which stages of equal numbers on all ranks see to (`in_step`).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hpcgnn.comm import CommPlan, Communicator, Message, ProcessGrid, Stage, Transfer, agree, bcast
+from hpcgnn.errors import InputError
+from hpcgnn.kernels.cuda.device import DeviceArray, card_id, load_cupy
+from hpcgnn.kernels.cuda.nccl import NcclRanks, new_nccl_id
+from hpcgnn.spmd import collective, neighborwise_collective
+
+
+class NcclTransport:
+    """Messages by NCCL; see `Transport`.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+
+    Raises
+    ------
+    CollectiveInputError
+        When CuPy has no NCCL, or two ranks share a GPU.
+    """
+
+    in_step = True
+
+    @collective
+    def __init__(self, grid: ProcessGrid) -> None:
+        cards = grid.world.allgather(card_id())
+        with agree(grid.world):
+            if len(set(cards)) < len(cards):
+                raise InputError(
+                    "exchange.transport = 'nccl': two ranks share a GPU; start a rank for each "
+                    "GPU, or use exchange.transport=staged"
+                )
+        self._layer = _connect(grid, grid.layer)
+        self._replicas = _connect(grid, grid.replicas) if grid.replication > 1 else None
+        self._stream: Any = load_cupy().cuda.Stream(non_blocking=True)
+
+    @neighborwise_collective
+    def start(
+        self,
+        plan: CommPlan,
+        stage: Stage,
+        sent: DeviceArray,
+        received: DeviceArray,
+        *,
+        forward: bool,
+    ) -> tuple[Transfer, Transfer]:
+        """Issue the messages of a stage as one group; see `Transport`."""
+        del plan
+        outgoing, incoming = stage.owned, stage.ghosts
+        if not forward:
+            outgoing, incoming = incoming, outgoing
+        out, into = list(_parts(outgoing, sent)), list(_parts(incoming, received))
+        issued = self._issue(lambda: self._layer.start(out, into, self._stream), sent)
+        return issued, issued
+
+    @collective
+    def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Transfer:
+        """Issue a broadcast; see `Transport`."""
+        del comm
+        return self._issue(lambda: self._layer.broadcast(rows, root, self._stream), rows)
+
+    @collective
+    def start_reduce(
+        self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
+    ) -> Transfer:
+        """Issue a sum; see `Transport`."""
+        del comm
+        return self._issue(
+            lambda: self._layer.reduce(partial, total, root, self._stream), (partial, total)
+        )
+
+    @collective
+    def combine(self, comm: Communicator, values: DeviceArray, *, largest: bool) -> None:
+        """Replace an array by its sum or its maximum over the replicas; see `Transport`."""
+        del comm
+        replicas, stream = self._replicas, self._stream
+        assert replicas is not None, "there are no replicas"
+        self._issue(lambda: replicas.all_reduce(values, largest, stream), values).wait()
+
+    def _issue(self, messages: Callable[[], None], held: Any) -> "_Issued":
+        """Issue messages behind what the current stream does now."""
+        cuda = load_cupy().cuda
+        packed, moved = cuda.Event(), cuda.Event()
+        packed.record()
+        self._stream.wait_event(packed)
+        messages()
+        moved.record(self._stream)
+        return _Issued(moved, held)
+
+
+class _Issued(Transfer):
+    def __init__(self, moved: Any, held: Any) -> None:
+        super().__init__()
+        # Until the stream of products waits for the messages, nobody else may get this memory.
+        self._moved, self._held = moved, held
+
+    def wait(self) -> None:
+        load_cupy().cuda.get_current_stream().wait_event(self._moved)
+
+
+def _connect(grid: ProcessGrid, comm: Communicator) -> NcclRanks:
+    """Return the ranks of a communicator; collective over the grid."""
+    unique_id = None
+    with agree(grid.world):
+        if comm.rank == 0:
+            unique_id = new_nccl_id()
+    return NcclRanks(comm.size, comm.rank, bcast(comm, unique_id))
+
+
+def _parts(messages: tuple[Message, ...], rows: DeviceArray) -> Iterator[tuple[int, DeviceArray]]:
+    """Yield the peer and the rows of each message, which follow one another."""
+    start = 0
+    for message in messages:
+        yield message.peer, rows[start : start + message.num_rows]
+        start += message.num_rows

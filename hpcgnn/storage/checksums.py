@@ -1,0 +1,85 @@
+"""CRC-32 checksums, also of data that several processes read, each some of its rows.
+
+The checksum of a whole is a sum (exclusive or) of its pieces' checksums, each shifted by the bytes
+behind it: multiplied by x^(8 · bytes) modulo the polynomial of CRC-32. So every rank computes its
+share alone, and one reduction compares what all ranks have read with the checksum of a dataset.
+"""
+
+import zlib
+
+import numpy as np
+
+from hpcgnn.storage import _checksum
+from hpcgnn.typing import Array
+
+_POLYNOMIAL = 0xEDB88320
+_ONE = 1 << 31
+_HARDWARE: bool = _checksum.has_hardware()
+
+
+def array_crc(array: Array, crc: int = 0) -> int:
+    """Return the crc32 of an array's bytes, continuing from `crc`."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    whole = len(flat) // _checksum.BLOCK_BYTES * _checksum.BLOCK_BYTES if _HARDWARE else 0
+    crc = _checksum.crc32_blocks(flat.ctypes.data, whole, crc)
+    return zlib.crc32(flat[whole:].data, crc) if whole < len(flat) else crc
+
+
+def shift(crc: int, num_bytes: int) -> int:
+    """Return what a piece's `crc` adds to that of a whole in which `num_bytes` follow the piece."""
+    factor = _ONE
+    power, left = 3, num_bytes
+    while left:
+        if left & 1:
+            factor = _product(_POWERS[power & 31], factor)
+        left >>= 1
+        power += 1
+    return _product(factor, crc)
+
+
+def _product(a: int, b: int) -> int:
+    """Return the product of two polynomials modulo that of CRC-32; bit 31 is the constant term."""
+    result, bit = 0, _ONE
+    while bit:
+        if a & bit:
+            result ^= b
+        b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
+        bit >>= 1
+    return result
+
+
+def _powers() -> tuple[int, ...]:
+    """Return x^(2^n) for n below 32, after which they repeat."""
+    found = [1 << 30]
+    for _ in range(31):
+        found.append(_product(found[-1], found[-1]))
+    return tuple(found)
+
+
+_POWERS = _powers()
+
+
+class RowsRead:
+    """Checksums of the rows that this process has read of one dataset; repeated reads count once.
+
+    Parameters
+    ----------
+    num_rows, row_bytes
+        Of the whole dataset.
+    """
+
+    def __init__(self, num_rows: int, row_bytes: int) -> None:
+        self._num_rows, self._row_bytes = num_rows, row_bytes
+        self._crcs: dict[tuple[int, int], int] = {}
+
+    def add(self, start: int, stop: int, crc: int) -> bool:
+        """Note the checksum of rows; return False where the same rows had another one before."""
+        return start == stop or self._crcs.setdefault((start, stop), crc) == crc
+
+    def share(self) -> tuple[int, int]:
+        """Return the share in the checksum of all rows, and the number of rows read."""
+        total = rows = 0
+        for (start, stop), crc in self._crcs.items():
+            total ^= shift(crc, (self._num_rows - stop) * self._row_bytes)
+            rows += stop - start
+        return total, rows

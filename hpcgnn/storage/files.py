@@ -1,0 +1,211 @@
+"""The HDF5 file of a store: opened alone or together with other ranks, verified, written."""
+
+import math
+import stat
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import h5py
+import numpy as np
+
+from hpcgnn.errors import InputError, StorageFormatError
+from hpcgnn.storage.atomic import AtomicWriter
+from hpcgnn.storage.checksums import RowsRead, array_crc
+from hpcgnn.storage.datasets import (
+    Column,
+    damaged,
+    format_errors,
+    read_slab,
+    slab_pieces,
+    text_type,
+)
+from hpcgnn.storage.format import REMEDY
+from hpcgnn.typing import Array
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+# Older HDF5 (a site's parallel build) reads this version, and its metadata carry checksums.
+LIBRARY_VERSIONS = ("v110", "v110")
+
+
+class OpenStore:
+    """A store that is open for reading: `datasets` and their `crcs`, both by absolute name."""
+
+    def __init__(
+        self,
+        path: Path,
+        file: h5py.File,
+        datasets: Mapping[str, h5py.Dataset],
+        crcs: Mapping[str, int],
+    ) -> None:
+        self.path, self._file, self._datasets, self._crcs = path, file, datasets, crcs
+        self._seen = {
+            name: RowsRead(len(each), each.dtype.itemsize * math.prod(each.shape[1:]))
+            for name, each in datasets.items()
+        }
+
+    def close(self) -> None:
+        """Close the file; the store cannot be read any more."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all datasets: what `verify` reads."""
+        return sum(int(each.nbytes) for each in self._datasets.values())
+
+    def described(self) -> list[tuple[str, str, tuple[int, ...], int]]:
+        """Return what the fingerprint takes from each dataset, with the recorded checksums."""
+        return [
+            (name, np.dtype(each.dtype).str, each.shape, self._crcs[name])
+            for name, each in self._datasets.items()
+        ]
+
+    def verify(self, progress: Callable[[int], None] | None = None) -> None:
+        """Read everything and compare it with the checksums; raises `StorageFormatError`.
+
+        `progress` is called with the number of bytes just read, `num_bytes` in total.
+        """
+        for name, dataset in self._datasets.items():
+            crc = 0
+            for low, high in slab_pieces(dataset, 0, dataset.shape[0]):
+                piece = read_slab(self.path, dataset, low, high)
+                crc = array_crc(piece, crc)
+                if progress is not None:
+                    progress(piece.nbytes)
+            if crc != self._crcs[name]:
+                raise damaged(self.path, name, "does not match its checksum")
+
+    def rows_read(self) -> tuple[Array, Array]:
+        """Return of each dataset this process's share in its checksum, and the rows that it read.
+
+        Both are (datasets,) int64. Exclusive or joins the shares of processes that have each read
+        some of the rows, addition their numbers of rows; `check_rows_read` takes what comes of it.
+        """
+        shares = [each.share() for each in self._seen.values()]
+        found = np.array(shares, np.int64).reshape(-1, 2)
+        return found[:, 0].copy(), found[:, 1].copy()
+
+    def check_rows_read(self, crcs: Array, rows: Array) -> None:
+        """Compare what all processes have read, see `rows_read`, with the recorded checksums.
+
+        Raises `StorageFormatError`; datasets that nobody has read are not compared.
+        """
+        for (name, dataset), crc, count in zip(
+            self._datasets.items(), crcs.tolist(), rows.tolist(), strict=True
+        ):
+            if count not in (0, len(dataset)):
+                raise damaged(self.path, name, f"has {len(dataset)} rows, of which {count} belong")
+            if count and crc != self._crcs[name]:
+                raise damaged(
+                    self.path, name, "does not match its checksum: it was changed in place"
+                )
+
+    def read_share(self, number: int, of: int) -> None:
+        """Read share `number` of `of` equal ones of every dataset, for `rows_read` alone."""
+        for dataset in self._datasets.values():
+            start, stop = (len(dataset) * each // of for each in (number, number + 1))
+            for low, high in slab_pieces(dataset, start, stop):
+                self._slab(dataset, low, high)
+
+    def _check_whole(self, *names: str) -> None:
+        """Compare datasets that every process reads with their checksums, those that exist."""
+        for dataset in (self._datasets[name] for name in names if name in self._datasets):
+            rows = read_slab(self.path, dataset, 0, len(dataset))
+            if array_crc(rows) != self._crcs[dataset.name]:
+                raise damaged(self.path, dataset.name, "does not match its checksum")
+
+    def _slab(self, dataset: h5py.Dataset, start: int, stop: int, dtype: Any = None) -> Array:
+        """Return rows of a dataset as `read_slab` does, for `rows_read`."""
+        return read_slab(self.path, dataset, start, stop, dtype, self._seen[dataset.name])
+
+
+class HDF5Writer(AtomicWriter):
+    """Write an HDF5 file, whole or not at all; subclasses fill `_file`."""
+
+    def _begin(self) -> None:
+        self._file = h5py.File(self._output, "w", libver=LIBRARY_VERSIONS)
+
+    def _end(self, *, complete: bool) -> None:
+        try:
+            if complete:
+                self._finish()
+        finally:
+            self._file.close()
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Complete the datasets, and write the attributes."""
+
+    def _write_column(self, path: str, rows: Array) -> Column:
+        column = Column(self._file, path, rows.dtype, rows.shape[1:])
+        column.append(rows)
+        column.finish()
+        return column
+
+    def _set_attributes(self, holder: h5py.Group, values: Mapping[str, str | int | bool]) -> None:
+        for name, value in values.items():
+            if isinstance(value, str):
+                holder.attrs.create(name, value.encode(), dtype=text_type(value))
+            else:
+                holder.attrs[name] = (np.bool_ if isinstance(value, bool) else np.int64)(value)
+
+
+def open_file(path: Path, comm: Any | None) -> h5py.File:
+    """Open `path` for reading, in parallel where h5py can and `comm` is given.
+
+    With a parallel h5py this is collective over `comm`, and a rank's error is every rank's. Raises
+    `InputError` where there is no readable file and `StorageFormatError` where it is not HDF5.
+    """
+    raise_together(fault_of(lambda: check_path(path)), comm)
+    with format_errors(path, "file"):
+        if is_parallel(comm):
+            return h5py.File(path, "r", driver="mpio", comm=comm)
+        # A lock protects nothing here (stores are never changed in place), and some parallel file
+        # systems refuse it.
+        return h5py.File(path, "r", locking=False)
+
+
+def is_parallel(comm: Any | None) -> bool:
+    """Tell whether files are opened collectively."""
+    return comm is not None and bool(h5py.get_config().mpi)
+
+
+def fault_of(action: Callable[[], object]) -> InputError | None:
+    """Call `action` and return the `InputError` that it raises."""
+    try:
+        action()
+    except InputError as error:
+        return error
+    return None
+
+
+def raise_together(fault: InputError | None, comm: Any | None) -> None:
+    """Raise `fault`; where files are opened collectively, raise any rank's fault on every rank."""
+    faults = comm.allgather(fault) if comm is not None and is_parallel(comm) else [fault]
+    for each in faults:
+        if each is not None:
+            raise each
+
+
+def check_path(path: Path) -> None:
+    """Raise `InputError` unless `path` is a readable HDF5 file."""
+    remedy = "name a store made by hpcgnn.convert"
+    try:
+        # Looked at first: opening a pipe would wait for its other end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path}: is not a regular file; {remedy}")
+        with path.open("rb") as file:
+            head = file.read(len(SIGNATURE))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be opened ({reason}); {remedy}") from None
+    if head != SIGNATURE:
+        raise StorageFormatError(f"{path}: is not an HDF5 file; {remedy}, or {REMEDY}")

@@ -1,0 +1,61 @@
+"""What the files of all stores have in common: chunks, texts, the fingerprint, faults."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of one chunk: what is read at least when a rank reads a few rows."""
+
+ATTRIBUTE_BYTES = 60_000
+"""The longest text attribute: HDF5 keeps longer ones where it has no checksum for them."""
+
+REMEDY = "restore the file from a copy or make it again (hpcgnn.convert, hpcgnn.partition)"
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise `InputError` where `text` is empty or could not be shown on one line."""
+    if not text or not text.isprintable():
+        raise InputError(f"{what} {text!r} is empty or has unprintable characters; choose another")
+
+
+def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the chunk of a dataset: whole rows, about `CHUNK_BYTES`, no larger than the data."""
+    row_bytes = max(1, math.prod(shape[1:]) * itemsize)
+    rows = max(1, min(shape[0], CHUNK_BYTES // row_bytes))
+    return (rows, *shape[1:])
+
+
+def encode_json(what: str, value: Mapping[str, Any]) -> str:
+    """Return `value` as JSON text short enough for an attribute, else raise `InputError`."""
+    text = json.dumps(dict(value), sort_keys=True)
+    if len(text.encode()) > ATTRIBUTE_BYTES:
+        raise InputError(f"{what} takes {len(text)} bytes as JSON; {ATTRIBUTE_BYTES} are allowed")
+    return text
+
+
+def fingerprint(
+    scalars: Mapping[str, object], datasets: Iterable[tuple[str, str, Any, int]]
+) -> str:
+    """Return the hex fingerprint of a store's content.
+
+    `scalars` are the root attributes that give the datasets their meaning; `datasets` are tuples of
+    path, dtype text, shape and crc32. Neither the graph's name nor its provenance takes part.
+    """
+    lines = [f"{key}={value}" for key, value in sorted(scalars.items())]
+    for path, dtype, shape, crc in sorted(datasets):
+        lines.append(f"{path} {dtype} {tuple(shape)} {crc:08x}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def first_true(mask: Array) -> int | None:
+    """Return the position of the first True of a 1-D mask, or None."""
+    if not mask.size:
+        return None
+    position = int(mask.argmax())
+    return position if mask[position] else None

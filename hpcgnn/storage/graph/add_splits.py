@@ -1,0 +1,84 @@
+"""A store with more splits: everything else is copied as it is, chunk by chunk."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.storage.datasets import Column, format_errors
+from hpcgnn.storage.files import HDF5Writer
+from hpcgnn.storage.format import encode_json, fingerprint
+from hpcgnn.storage.graph import schema
+from hpcgnn.storage.graph.reader import GraphStore
+from hpcgnn.storage.graph.schema import StoreHeader
+from hpcgnn.typing import Array
+
+_ROOT_COPIES = ("adjacency", "nodes", "node_types", "partition", "classes")
+
+
+def add_splits(
+    store: GraphStore,
+    path: str | os.PathLike[str],
+    splits: Mapping[str, Array],
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write `store` to `path`, which may be its own, with `splits` uint8 (n,) behind its own.
+
+    They are in the order of the store's nodes. Memory holds no more of the store than a chunk.
+    Raises `InputError` for a name that is taken or cannot be stored, or when the file cannot be
+    written; an earlier file at `path` stays whole.
+    """
+    names = (*store.splits, *splits)
+    # The header checks them.
+    StoreHeader(name=store.name, num_nodes=store.num_nodes, splits=names)
+    with _SplitAdder(path, store, names, splits, provenance):
+        pass
+
+
+class _SplitAdder(HDF5Writer):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        store: GraphStore,
+        names: tuple[str, ...],
+        splits: Mapping[str, Array],
+        provenance: Mapping[str, Any],
+    ) -> None:
+        super().__init__(path)
+        self._store, self._names, self._splits = store, names, splits
+        self._provenance = encode_json("provenance", provenance)
+
+    def _finish(self) -> None:
+        with h5py.File(self._store.path, "r", locking=False) as source:
+            self._copy(source)
+            values = {name: source.attrs[name] for name in source.attrs}
+        texts = np.array([name.encode() for name in self._names])
+        columns = [Column(self._file, schema.SPLIT_NAMES, texts.dtype)]
+        columns[0].append(texts)
+        for name, split in self._splits.items():
+            target = "split" if name == self._names[0] else f"splits/{name}"
+            columns.append(Column(self._file, f"/nodes/{target}", schema.SPLIT_DTYPE))
+            columns[-1].append(split)
+        for column in columns:
+            column.finish()
+        described = [column.described for column in columns]
+        written = {column.path for column in columns}
+        described += [each for each in self._store.described() if each[0] not in written]
+        scalars = {name: int(values[name]) for name in schema.FINGERPRINT_SCALARS}
+        for name in values:
+            self._file.attrs[name] = values[name]
+        changed: dict[str, str | int | bool] = {
+            "format_version": schema.NAMED_FORMAT_VERSION,
+            "fingerprint": fingerprint(scalars, described),
+            "provenance": self._provenance,
+        }
+        self._set_attributes(self._file, changed)
+
+    def _copy(self, source: h5py.File) -> None:
+        with format_errors(self._store.path, "/"):
+            for name in _ROOT_COPIES:
+                if name in source:
+                    source.copy(name, self._file)
+        self._output.raise_on_error()

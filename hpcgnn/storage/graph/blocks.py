@@ -1,0 +1,87 @@
+"""Block rows in memory, the types of their nodes, and which block rows a rank owns."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+
+
+@dataclass(frozen=True)
+class CSRBlock:
+    """Consecutive rows of one relation's adjacency.
+
+    `indptr` is (num_rows + 1,) and starts at 0; `indices` (nnz,) are global columns, sorted and
+    unique inside a row; `weights` is (nnz,) float32, or None where all weights are one.
+    """
+
+    indptr: Offsets
+    indices: GlobalIndices
+    weights: FloatArray | None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the block."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of non-zeros of the block."""
+        return len(self.indices)
+
+    def to_scipy(self, num_columns: int) -> scipy.sparse.csr_matrix:
+        """Return the block as a (num_rows, num_columns) float32 SciPy matrix."""
+        weights = self.weights
+        if weights is None:
+            weights = np.ones(self.num_edges, dtype=np.float32)
+        return scipy.sparse.csr_matrix(
+            (weights, self.indices, self.indptr), shape=(self.num_rows, num_columns)
+        )
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """A type of nodes; `num_features` is 0 and `dtype` None where its nodes have no features."""
+
+    name: str
+    num_nodes: int
+    num_features: int
+    dtype: np.dtype[Any] | None
+
+
+@dataclass(frozen=True)
+class NodeBlock:
+    """The data of nodes `start` to `stop` - 1; a kind that the store lacks is None.
+
+    `features` (m, num_features) float16, float32 or float64; `labels` (m,) int32 with -1 for none,
+    or (m, num_classes) uint8 when multi-label; `split` (m,) uint8 of `Split`; `original_id` (m,)
+    int64.
+
+    In a graph with node types `features` is None, `types` (m,) uint8 are positions in
+    `GraphStore.node_types`, and `type_features` has an array (m_t, F_t) for each type t in their
+    order, with a row for each of the block's m_t nodes of that type, in the block's order; F_t is 0
+    for a type without features. In a graph without them `type_features` is empty.
+    """
+
+    start: int
+    stop: int
+    features: FloatArray | None
+    labels: Array | None
+    split: Array | None
+    original_id: GlobalIndices
+    types: Array | None = None
+    type_features: tuple[FloatArray, ...] = ()
+
+
+def group_by_type(types: Array, num_types: int) -> tuple[GlobalIndices, Offsets]:
+    """Return the positions (m,) of nodes type after type, and where each type begins in them.
+
+    `types` (m,) are numbers below `num_types`; the nodes of a type keep their order. Those of type
+    t are at `bounds[t]` to `bounds[t + 1]` - 1 of the positions, `bounds` being (num_types + 1,).
+    """
+    order = np.argsort(types, kind="stable")
+    bounds = np.zeros(num_types + 1, np.int64)
+    np.cumsum(np.bincount(types, minlength=num_types), out=bounds[1:])
+    return order, bounds

@@ -1,0 +1,124 @@
+"""Checks of values, the same for what is written and for what is read.
+
+Each function returns None for good data, and otherwise half a sentence that says which element is
+wrong; the caller adds file, dataset and remedy.
+"""
+
+import numpy as np
+
+from hpcgnn.storage.format import first_true
+from hpcgnn.storage.graph.schema import Split
+from hpcgnn.typing import Array
+
+PIECE_VALUES = 1 << 20
+"""Features that are checked at a time, so that a slab is not joined by a mask of its size."""
+
+
+def fault_in_offsets(indptr: Array, first_row: int = 0) -> str | None:
+    """Check that offsets (m + 1,) never decrease."""
+    row = first_true(indptr[1:] < indptr[:-1])
+    if row is None:
+        return None
+    return f"row {first_row + row} ends at {indptr[row + 1]} before it starts at {indptr[row]}"
+
+
+def fault_in_columns(indices: Array, num_nodes: int) -> str | None:
+    """Check that column indices lie in 0..num_nodes - 1."""
+    if not indices.size or (indices.min() >= 0 and indices.max() < num_nodes):
+        return None
+    position = first_true((indices < 0) | (indices >= num_nodes))
+    return f"column {indices[position]} is outside 0..{num_nodes - 1}"
+
+
+def fault_in_order(indptr: Array, indices: Array, first_row: int = 0) -> str | None:
+    """Check that columns increase strictly inside every row; `indptr` (m + 1,) starts at 0."""
+    if len(indices) < 2:
+        return None
+    unordered = indices[1:] <= indices[:-1]
+    # A row may start with a smaller column than the row before it ended with.
+    starts = indptr[1:-1]
+    starts = starts[(starts > 0) & (starts < len(indices))]
+    unordered[starts - 1] = False
+    position = first_true(unordered)
+    if position is None:
+        return None
+    row = int(np.searchsorted(indptr, position, side="right")) - 1
+    return f"the columns of row {first_row + row} are not sorted and unique"
+
+
+def fault_in_weights(weights: Array) -> str | None:
+    """Check that weights are finite."""
+    position = first_true(~np.isfinite(weights))
+    return None if position is None else f"weight {weights[position]} is not a finite number"
+
+
+def fault_in_features(features: Array, start: int = 0) -> str | None:
+    """Check that features (m, f) are finite; `start` is the first node's number."""
+    step = max(1, PIECE_VALUES // max(1, features.shape[1]))
+    for low in range(0, len(features), step):
+        piece = features[low : low + step]
+        finite = np.isfinite(piece)
+        row = first_true(~np.all(finite, axis=1))
+        if row is not None:
+            column = int(finite[row].argmin())
+            return f"node {start + low + row} has the value {piece[row, column]} in column {column}"
+    return None
+
+
+def fault_in_labels(labels: Array, num_classes: int, start: int = 0) -> str | None:
+    """Check labels (m,) in -1..num_classes - 1, or multi-label (m, num_classes) in 0..1."""
+    if labels.ndim == 2:
+        row = first_true(np.any(labels > 1, axis=1))
+        return None if row is None else f"node {start + row} has a value other than 0 and 1"
+    row = first_true((labels < -1) | (labels >= num_classes))
+    if row is None:
+        return None
+    classes = f"0..{num_classes - 1} (-1 means unlabelled)"
+    return f"node {start + row} has label {labels[row]}, outside {classes}"
+
+
+def fault_in_split(split: Array, start: int = 0) -> str | None:
+    """Check that split values (m,) are members of `Split`."""
+    return _fault_in_range("split value", split, int(max(Split)), start)
+
+
+def fault_in_types(types: Array, num_types: int, start: int = 0) -> str | None:
+    """Check that node types (m,) are numbers in 0..num_types - 1."""
+    return _fault_in_range("type", types, num_types - 1, start)
+
+
+def _fault_in_range(what: str, values: Array, last: int, start: int) -> str | None:
+    row = first_true((values < 0) | (values > last))
+    if row is None:
+        return None
+    return f"node {start + row} has the {what} {values[row]}, outside 0..{last}"
+
+
+def fault_in_type_rows(
+    type_rows: Array, order: Array, bounds: Array, counts: Array, start: int = 0
+) -> str | None:
+    """Check that the nodes of each type are consecutive rows of the `counts[t]` of type t.
+
+    `order` and `bounds` are those of `blocks.group_by_type`.
+    """
+    grouped = type_rows[order]
+    lengths = np.diff(bounds)
+    present = np.flatnonzero(lengths)
+    first = grouped[bounds[present]]
+    outside = first_true((first < 0) | (first > counts[present] - lengths[present]))
+    if outside is not None:
+        node = start + int(order[bounds[present[outside]]])
+        return f"node {node} has row {first[outside]}, which its type has not"
+    steps = np.arange(len(grouped)) - np.repeat(bounds[present], lengths[present])
+    position = first_true(grouped != np.repeat(first, lengths[present]) + steps)
+    if position is None:
+        return None
+    return f"node {start + int(order[position])} is not in the row after its type's node before it"
+
+
+def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:
+    """Check that part boundaries (K + 1,), K >= 1, run from 0 to num_nodes and never decrease."""
+    if len(row_starts) < 2 or row_starts[0] != 0 or row_starts[-1] != num_nodes:
+        return f"row_starts must run from 0 to {num_nodes}"
+    part = first_true(row_starts[1:] < row_starts[:-1])
+    return None if part is None else f"part {part} ends before it starts"

@@ -1,0 +1,244 @@
+"""Edges in any order and number into sorted, unique block rows, within a bounded memory."""
+
+import os
+from collections.abc import Callable
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.graph.sorting import (
+    MAX_ID,
+    Duplicates,
+    Keys,
+    Run,
+    SpilledRun,
+    SpillFile,
+    block_rows,
+    keep_first,
+    make_keys,
+    sort_edges,
+)
+from hpcgnn.storage.graph.writer import StoreWriter
+from hpcgnn.typing import Array, FloatArray
+
+PIECE = 1 << 20
+"""Edges that are checked and packed at a time."""
+
+MIN_RUN = 64
+
+# The most that one edge takes while a run is sorted, and a share for the blocks that are written.
+BYTES_PER_EDGE = 32
+BYTES_PER_WEIGHTED_EDGE = 48
+
+
+class EdgeBuilder:
+    """Collect the edges of one relation, then write them to a store.
+
+    An edge src -> dst becomes the non-zero in row dst, column src. `undirected` adds the reverse of
+    every edge. `duplicates` of a pair: the first counts, their weights are summed (edges without
+    weights count as 1, and the result has weights), or they are an error. `self_loops` "add" gives
+    each node without a loop one of weight 1. `num_nodes` None means 1 + the largest id.
+
+    Past `memory_bytes` edges go, sorted, to an unnamed file in `scratch_dir` (default: the
+    system's, see TMPDIR). A block of one row is never divided. The result does not depend on
+    `memory_bytes`, nor on how edges are divided over `add`.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int | None,
+        *,
+        undirected: bool = False,
+        self_loops: Literal["keep", "add", "drop"] = "keep",
+        duplicates: Duplicates = "first",
+        weighted: bool = False,
+        memory_bytes: int = 1 << 30,
+        scratch_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if num_nodes is not None and not 0 <= num_nodes <= MAX_ID + 1:
+            raise InputError(f"{num_nodes} nodes are given; edges of 0..{MAX_ID + 1} can be sorted")
+        self._given_nodes = num_nodes
+        self._undirected, self._self_loops = undirected, self_loops
+        self._duplicates: Duplicates = duplicates
+        self._reads_weights = weighted
+        self._weighted = weighted or duplicates == "sum"
+        each = BYTES_PER_WEIGHTED_EDGE if self._weighted else BYTES_PER_EDGE
+        self._run_edges = max(MIN_RUN, memory_bytes // each)
+        self._scratch_parent = scratch_dir
+        self._scratch: SpillFile | None = None
+        self._largest = -1
+        self._num_added = 0
+        self._runs: list[Run] = []
+        self._pending: list[tuple[Keys, FloatArray | None]] = []
+        self._pending_edges = 0
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes, final after the last `add`."""
+        return self._largest + 1 if self._given_nodes is None else self._given_nodes
+
+    @property
+    def num_added(self) -> int:
+        """The number of edges given to `add`."""
+        return self._num_added
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget all edges, and the file they were put aside in."""
+        self._runs, self._pending, self._pending_edges = [], [], 0
+        self._scratch = None
+
+    def add(self, src: ArrayLike, dst: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Add edges src -> dst, arrays (m,) of any integer type, with weights (m,) if weighted.
+
+        Raises `InputError` that names the edge's number, counted from 0 over all calls, for ids
+        that are negative or not below `num_nodes` and weights that are not finite.
+        """
+        sources, targets = np.asarray(src), np.asarray(dst)
+        values = None if weights is None else np.asarray(weights)
+        if (values is not None) != self._reads_weights:
+            raise ValueError("give weights exactly where the builder is weighted")
+        check_arrays(sources, targets, values)
+        for low in range(0, len(sources), PIECE):
+            part = slice(low, low + PIECE)
+            self._add_piece(sources[part], targets[part], None if values is None else values[part])
+
+    def write(
+        self, writer: StoreWriter, relation: str = "", progress: Callable[[int], None] | None = None
+    ) -> int:
+        """Append all rows to `writer`, return the number of non-zeros, and leave the builder empty.
+
+        The writer's graph may have more nodes than were seen here. `progress` is called with the
+        number of rows just written.
+        """
+        num_nodes = writer.header.num_nodes
+        if num_nodes < self.num_nodes:
+            raise ValueError(f"the store has {num_nodes} nodes, the edges have {self.num_nodes}")
+        self._close_run(spill=bool(self._runs))
+        blocks = block_rows(
+            self._runs,
+            num_nodes,
+            max(MIN_RUN, self._run_edges // 4),
+            self._duplicates,
+            weighted=self._weighted,
+            loops=self._self_loops == "add",
+        )
+        num_edges = 0
+        for block in blocks:
+            writer.append_adjacency(block.indptr, block.indices, block.weights, relation)
+            num_edges += block.num_edges
+            if progress is not None:
+                progress(block.num_rows)
+        self.close()
+        return num_edges
+
+    def _add_piece(self, sources: Array, targets: Array, values: Array | None) -> None:
+        first, limit = self._num_added, MAX_ID
+        if self._given_nodes is not None:
+            limit = self._given_nodes - 1
+        check_ids("source", sources, limit, first)
+        check_ids("target", targets, limit, first)
+        weights: FloatArray | None = None
+        if values is not None:
+            weights = finite_weights(values, first)
+        elif self._weighted:
+            weights = np.ones(len(sources), np.float32)
+        self._num_added += len(sources)
+        self._largest = max(self._largest, int(sources.max()), int(targets.max()))
+        loops = sources == targets
+        if self._self_loops == "drop" and loops.any():
+            kept = ~loops
+            sources, targets, loops = sources[kept], targets[kept], loops[kept]
+            weights = None if weights is None else weights[kept]
+        keys = make_keys(targets, sources)
+        if self._undirected:
+            keys, weights = add_reverse(keys, make_keys(sources, targets), weights, loops)
+        self._keep(keys, weights)
+
+    def _keep(self, keys: Keys, weights: FloatArray | None) -> None:
+        while len(keys):
+            room = self._run_edges - self._pending_edges
+            self._pending.append((keys[:room], None if weights is None else weights[:room]))
+            self._pending_edges += min(room, len(keys))
+            keys, weights = keys[room:], None if weights is None else weights[room:]
+            if self._pending_edges == self._run_edges:
+                self._close_run(spill=True)
+
+    def _close_run(self, *, spill: bool) -> None:
+        if not self._pending:
+            return
+        keys = np.concatenate([keys for keys, _ in self._pending])
+        weights: FloatArray | None = None
+        if self._weighted:
+            weights = np.concatenate([w for _, w in self._pending if w is not None])
+        self._pending, self._pending_edges = [], 0
+        keys, weights = sort_edges(keys, weights)
+        if self._duplicates == "first":
+            keys, weights = keep_first(keys, weights)
+        run = Run(keys, weights)
+        if spill:
+            self._scratch = self._scratch or SpillFile(self._scratch_parent)
+            run = SpilledRun(run, self._scratch)
+        self._runs.append(run)
+
+
+def add_reverse(
+    keys: Keys, reverse: Keys, weights: FloatArray | None, loops: NDArray[np.bool_]
+) -> tuple[Keys, FloatArray | None]:
+    """Return each key followed by its reverse, except that a loop stands once."""
+    # Side by side, not one after the other: "first" must choose the same edge in both directions.
+    both = np.stack([keys, reverse], axis=1).reshape(-1)
+    doubled = None if weights is None else np.repeat(weights, 2)
+    if not loops.any():
+        return both, doubled
+    kept = np.ones(len(both), np.bool_)
+    kept[1::2] = ~loops
+    return both[kept], None if doubled is None else doubled[kept]
+
+
+def check_arrays(sources: Array, targets: Array, weights: Array | None) -> None:
+    """Raise `InputError` unless these are integers (m,), integers (m,) and numbers (m,)."""
+    for name, array in (("source", sources), ("target", targets)):
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+            kind = f"shape {array.shape} and type {array.dtype}"
+            raise InputError(f"the edges' {name} ids have {kind}; give integers (m,)")
+    if len(sources) != len(targets) or (weights is not None and weights.shape != sources.shape):
+        counts = f"{len(sources)} sources, {len(targets)} targets"
+        if weights is not None:
+            counts += f" and weights of shape {weights.shape}"
+        raise InputError(f"edges have {counts}; give one of each for every edge")
+    if weights is not None and weights.dtype.kind not in "iuf":
+        raise InputError(f"the edges' weights have type {weights.dtype}; give numbers")
+
+
+def check_ids(role: str, ids: Array, limit: int, first_edge: int) -> None:
+    """Raise `InputError` unless the ids, at least one, lie in 0..limit."""
+    if ids.min() >= 0 and ids.max() <= limit:
+        return
+    position = int(((ids < 0) | (ids > limit)).argmax())
+    raise InputError(
+        f"edge {first_edge + position}: {role} {ids[position]} is outside 0..{limit}; "
+        "number the nodes from 0 and below their number"
+    )
+
+
+def finite_weights(weights: Array, first_edge: int) -> FloatArray:
+    """Return the weights as float32, or raise `InputError` for what is infinite or no number."""
+    with np.errstate(over="ignore"):
+        # What overflows becomes infinite, and is refused as that.
+        single = weights.astype(np.float32)
+    finite = np.isfinite(single)
+    if not np.all(finite):
+        position = int(finite.argmin())
+        raise InputError(
+            f"edge {first_edge + position}: weight {weights[position]} is not a finite float32 "
+            "number"
+        )
+    return single

@@ -1,0 +1,212 @@
+"""The names of nodes: a table sorted by bytes, so that the file itself is the index.
+
+The node with original id i has the i-th name. In a graph with node types original ids count one
+type after the other, and the names of each type are sorted by themselves: two types may share one.
+"""
+
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.datasets import Column, damaged, read_slab
+from hpcgnn.storage.graph import schema
+from hpcgnn.typing import Array, GlobalIndices, Offsets
+
+PAGE_NAMES = 1 << 14
+"""Names that are read together: what one lookup costs."""
+
+_GAP = 1 << 10
+_SPACE, _DELETE = 0x20, 0x7F
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Names in one buffer.
+
+    `offsets` is int64 (m + 1,) and starts at 0; name i is the UTF-8 text in `data` (uint8) from
+    `offsets[i]` to `offsets[i + 1]` - 1.
+    """
+
+    offsets: Offsets
+    data: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Names":
+        """Return the names of some texts, in their order."""
+        encoded = [text.encode() for text in texts]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(each) for each in encoded], out=offsets[1:])
+        return cls(offsets, np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def encoded(self) -> list[bytes]:
+        """Return each name's bytes."""
+        whole, bounds = self.data.tobytes(), self.offsets.tolist()
+        return [whole[low:high] for low, high in pairwise(bounds)]
+
+    def texts(self) -> list[str]:
+        """Return each name as text."""
+        return [each.decode() for each in self.encoded()]
+
+
+class NameWriter:
+    """Checks and appends the names of the nodes; `finish` needs the sizes of the types."""
+
+    def __init__(self, path: Path, file: h5py.File, num_nodes: int) -> None:
+        self._path, self._num_nodes = path, num_nodes
+        self._offsets = Column(file, schema.NAME_OFFSETS, schema.ID_DTYPE)
+        self._data = Column(file, schema.NAME_BYTES, np.dtype("u1"))
+        self._offsets.append(np.zeros(1, np.int64))
+        self._last = b""
+        self._breaks: list[int] = []
+
+    def append(self, offsets: ArrayLike, data: ArrayLike) -> None:
+        """Append names, see `Names`; raises `InputError` where they are not what a table holds."""
+        bounds, raw = np.asarray(offsets), np.asarray(data)
+        first = self._offsets.rows - 1
+        if bounds.ndim != 1 or bounds.dtype.kind not in "iu" or raw.dtype != np.uint8:
+            raise self._fault("give offsets int64[m + 1] and their bytes as uint8")
+        if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != len(raw):
+            raise self._fault(f"the offsets must run from 0 to the {len(raw)} bytes")
+        if first + len(bounds) - 1 > self._num_nodes:
+            raise self._fault(f"has more names than the {self._num_nodes} nodes")
+        lengths = np.diff(bounds)
+        if lengths.size and lengths.min() < 1:
+            raise self._fault(f"name {first + int(lengths.argmin())} is empty")
+        names = Names(bounds.astype(np.int64), raw)
+        self._check_text(names, first)
+        self._note_breaks(names.encoded(), first)
+        self._offsets.append(names.offsets[1:] + self._data.rows)
+        self._data.append(raw)
+
+    def finish(self, type_counts: Sequence[int]) -> list[Column]:
+        """Complete the datasets and return them.
+
+        `type_counts` are the nodes of each type, empty for a graph without types. Raises
+        `InputError` where names are missing or not in order.
+        """
+        rows = self._offsets.rows - 1
+        if rows != self._num_nodes:
+            raise self._fault(f"has {rows} names for {self._num_nodes} nodes")
+        starts = set(np.cumsum(type_counts)[:-1].tolist())
+        for position in self._breaks:
+            if position not in starts:
+                raise self._fault(
+                    f"name {position} does not come after the one before it: sort names by their "
+                    "bytes, in the order of the original ids and each once"
+                )
+        self._offsets.finish()
+        self._data.finish()
+        return [self._offsets, self._data]
+
+    def _check_text(self, names: Names, first: int) -> None:
+        controls = (names.data < _SPACE) | (names.data == _DELETE)
+        if controls.any():
+            place = int(np.searchsorted(names.offsets, controls.argmax(), side="right")) - 1
+            raise self._fault(f"name {first + place} has unprintable characters")
+        try:
+            names.data.tobytes().decode()
+        except UnicodeDecodeError as error:
+            place = int(np.searchsorted(names.offsets, error.start, side="right")) - 1
+            raise self._fault(f"name {first + place} is not UTF-8") from None
+
+    def _note_breaks(self, names: list[bytes], first: int) -> None:
+        """Remember where the order starts anew: there a type must begin."""
+        if not names:
+            return
+        if len(self._breaks) <= schema.MAX_NODE_TYPES:
+            before = [self._last, *names[:-1]]
+            rising = np.fromiter(map(operator.lt, before, names), np.bool_, len(names))
+            self._breaks += (np.flatnonzero(~rising) + first).tolist()
+        self._last = names[-1]
+
+    def _fault(self, text: str) -> InputError:
+        return InputError(f"{self._path}: {schema.NAMES}: {text}")
+
+
+class NameTable:
+    """The names in an open store, looked up in the file; `find` holds a page of names in memory.
+
+    Parameters
+    ----------
+    path
+        The file.
+    offsets, data
+        The datasets of `Names`.
+    type_starts
+        The first original id of each type, and the number of all nodes; (0, n) without types.
+    """
+
+    def __init__(
+        self, path: Path, offsets: h5py.Dataset, data: h5py.Dataset, type_starts: Sequence[int]
+    ) -> None:
+        self._path, self._offsets, self._data = path, offsets, data
+        self._starts = list(type_starts)
+        self._firsts: dict[tuple[int, int], list[bytes]] = {}
+
+    def read(self, start: int, stop: int) -> Names:
+        """Return the names of the nodes with original ids `start` to `stop` - 1."""
+        offsets = read_slab(self._path, self._offsets, start, stop + 1)
+        if offsets[0] < 0 or offsets[-1] > len(self._data) or (np.diff(offsets) < 0).any():
+            raise damaged(self._path, self._offsets.name, "points outside the names")
+        data = read_slab(self._path, self._data, int(offsets[0]), int(offsets[-1]))
+        return Names(offsets - offsets[0], data)
+
+    def texts(self, ids: GlobalIndices) -> list[str]:
+        """Return the names of original ids (m,), in their order; raises `IndexError`."""
+        if ids.size and not 0 <= ids.min() <= ids.max() < self._starts[-1]:
+            raise IndexError(f"ids are outside 0..{self._starts[-1] - 1}")
+        wanted, place = np.unique(ids, return_inverse=True)
+        found: list[str] = []
+        for low, high in _runs(wanted):
+            first = int(wanted[low])
+            texts = self.read(first, int(wanted[high - 1]) + 1).texts()
+            found += [texts[each] for each in (wanted[low:high] - first).tolist()]
+        return [found[each] for each in place.reshape(-1).tolist()]
+
+    def find(self, texts: Sequence[str], type_number: int = 0) -> GlobalIndices:
+        """Return the original ids (m,) of the nodes of a type by name, -1 where there is none."""
+        start, stop = self._starts[type_number], self._starts[type_number + 1]
+        found = np.full(len(texts), -1, np.int64)
+        if start == stop:
+            return found
+        wanted = [text.encode() for text in texts]
+        firsts = self._first_names(start, stop)
+        pages = np.array([bisect_right(firsts, name) - 1 for name in wanted], np.int64)
+        for page in np.unique(pages[pages >= 0]).tolist():
+            low = start + page * PAGE_NAMES
+            names = self.read(low, min(low + PAGE_NAMES, stop)).encoded()
+            for which in np.flatnonzero(pages == page).tolist():
+                place = bisect_left(names, wanted[which])
+                if place < len(names) and names[place] == wanted[which]:
+                    found[which] = low + place
+        return found
+
+    def _first_names(self, start: int, stop: int) -> list[bytes]:
+        """Return the first name of each page of a type; read once."""
+        if (start, stop) not in self._firsts:
+            self._firsts[start, stop] = [
+                self.read(low, low + 1).encoded()[0] for low in range(start, stop, PAGE_NAMES)
+            ]
+        return self._firsts[start, stop]
+
+
+def _runs(ids: Array) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of sorted ids that are read at once: near each other, and not too many."""
+    low = 0
+    while low < len(ids):
+        near = int(np.searchsorted(ids, ids[low] + PAGE_NAMES))
+        apart = np.flatnonzero(np.diff(ids[low:near]) > _GAP)
+        high = low + int(apart[0]) + 1 if len(apart) else near
+        yield low, high
+        low = high

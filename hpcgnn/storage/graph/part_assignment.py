@@ -1,0 +1,50 @@
+"""Which consecutive parts of a store each rank owns, in training, planning and inspection alike."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Offsets
+
+
+def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offsets:
+    """Return the row boundaries (ranks + 1,) of a contiguous split of parts over ranks.
+
+    `row_starts` (K + 1,) are the parts' boundaries and `weights` (K,) their non-negative integer
+    weights (non-zeros). Rank r owns rows `result[r]` to `result[r + 1]` - 1, which are at least one
+    whole part. No contiguous split has a smaller largest weight; equal input gives equal output.
+    Raises `InputError` where there are more ranks than parts.
+    """
+    starts, loads = np.asarray(row_starts, np.int64), np.asarray(weights, np.int64)
+    parts = len(loads)
+    if len(starts) != parts + 1 or parts < 1 or ranks < 1 or loads.min() < 0:
+        raise ValueError(f"{len(starts)} boundaries, {parts} weights and {ranks} ranks do not fit")
+    if ranks > parts:
+        raise InputError(
+            f"the store has {parts} part(s) and {ranks} ranks were started; start at most {parts}, "
+            f"or make more parts: python -m hpcgnn.partition STORE --parts {ranks} -o OUT.h5"
+        )
+    prefix = np.concatenate([[0], np.cumsum(loads)])
+    low, high = int(loads.max()), int(prefix[-1])
+    while low < high:
+        limit = (low + high) // 2
+        if fill(prefix, ranks, limit)[-1] == parts:
+            high = limit
+        else:
+            low = limit + 1
+    return starts[fill(prefix, ranks, low)]
+
+
+def fill(prefix: Offsets, ranks: int, limit: int) -> Offsets:
+    """Return part boundaries (ranks + 1,) that give each rank as many parts as `limit` allows.
+
+    Each rank gets one part at least and leaves one for each rank behind it; the last boundary is
+    the number of parts only where `limit` suffices.
+    """
+    parts = len(prefix) - 1
+    bounds = np.zeros(ranks + 1, np.int64)
+    for rank in range(ranks):
+        first = int(bounds[rank])
+        last = int(np.searchsorted(prefix, prefix[first] + limit, side="right")) - 1
+        bounds[rank + 1] = min(last, parts - (ranks - rank - 1))
+    return bounds

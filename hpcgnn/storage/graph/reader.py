@@ -1,0 +1,331 @@
+"""Reading a store: block rows and node data as slabs, checked as they are read."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.checksums import array_crc
+from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
+from hpcgnn.storage.files import OpenStore, fault_of, open_file, raise_together
+from hpcgnn.storage.graph import checks
+from hpcgnn.storage.graph.blocks import CSRBlock, NodeBlock, group_by_type
+from hpcgnn.storage.graph.contents import Contents, read_contents
+from hpcgnn.storage.graph.names import Names, NameTable
+from hpcgnn.storage.graph.schema import (
+    NAME_BYTES,
+    NAME_OFFSETS,
+    SPLIT_NAMES,
+    StoreHeader,
+    relation_path,
+)
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+
+_OF_ALL_RANKS = (
+    "/classes",
+    "/node_types/counts",
+    "/node_types/names",
+    "/partition/row_starts",
+    SPLIT_NAMES,
+)
+
+
+class GraphStore(OpenStore):
+    """A store, open for reading; use `GraphStore.open` in a `with` statement.
+
+    Rows are nodes in the store's order; `start` and `stop` are row numbers, `stop` excluded. Reads
+    touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
+
+    `node_types` is empty for a graph without them. A graph with them has features by type only: its
+    `num_features` is 0 and its `feature_dtype` None, each `NodeType` has its own.
+
+    `splits` names the splits, of which the first is read where none is chosen.
+    """
+
+    def __init__(self, path: Path, file: h5py.File, contents: Contents) -> None:
+        super().__init__(path, file, contents.datasets, contents.crcs)
+        attributes = contents.attributes
+        self.name: str = attributes["name"]
+        self.num_nodes: int = attributes["num_nodes"]
+        self.num_classes: int = attributes["num_classes"]
+        self.multi_label: bool = attributes["multi_label"]
+        self.undirected: bool = attributes["undirected"]
+        self.fingerprint: str = attributes["fingerprint"]
+        self.provenance: dict[str, Any] = attributes["provenance"]
+        self.relations: tuple[str, ...] = contents.relations
+        self.node_types = contents.node_types
+        self.splits: tuple[str, ...] = contents.splits
+        self.partition_info: dict[str, Any] = contents.partition
+        self._check_whole(*_OF_ALL_RANKS)
+        self.row_starts: Offsets = self._read_row_starts()
+        classes = self._datasets.get("/classes")
+        self.class_names = () if classes is None else read_text(path, classes)
+        self._names = self._open_names()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], comm: Any | None = None) -> "GraphStore":
+        """Open a store; with `comm` and a parallel h5py this is collective over `comm`.
+
+        Raises `InputError` where no such file can be read, `StorageFormatError` where it is no
+        store, of another version, or damaged.
+        """
+        path = Path(path)
+        file = open_file(path, comm)
+        stores: list[GraphStore] = []
+        try:
+            fault = fault_of(lambda: stores.append(cls(path, file, read_contents(path, file))))
+            # Closing a file is collective too, so the ranks must give up together.
+            raise_together(fault, comm)
+        except BaseException:
+            file.close()
+            raise
+        return stores[0]
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts; 1 for a graph that was not partitioned."""
+        return len(self.row_starts) - 1
+
+    @property
+    def num_features(self) -> int:
+        """Number of columns of the one matrix of features, 0 where there is none."""
+        features = self._node_dataset("features")
+        return 0 if features is None else int(features.shape[1])
+
+    @property
+    def feature_dtype(self) -> np.dtype[Any] | None:
+        """Type of the one matrix of features, None where there is none."""
+        features = self._node_dataset("features")
+        return None if features is None else features.dtype
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the nodes, or those of at least one node type, have features."""
+        by_type = any(each.dtype is not None for each in self.node_types)
+        return by_type or self._node_dataset("features") is not None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the nodes have labels."""
+        return self._node_dataset("labels") is not None
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the nodes have names."""
+        return self._names is not None
+
+    @property
+    def has_split(self) -> bool:
+        """Whether the nodes have a split."""
+        return self._node_dataset("split") is not None
+
+    def header(self, provenance: Mapping[str, Any]) -> StoreHeader:
+        """Return what a store of the same graph with another provenance says of it."""
+        return StoreHeader(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            num_classes=self.num_classes,
+            multi_label=self.multi_label,
+            undirected=self.undirected,
+            class_names=self.class_names,
+            node_types=tuple(each.name for each in self.node_types),
+            splits=self.splits if SPLIT_NAMES in self._datasets else (),
+            provenance=provenance,
+        )
+
+    def num_edges(self, relation: str | None = None) -> int:
+        """Return the number of stored non-zeros of a relation, or of all."""
+        names = self.relations if relation is None else (relation,)
+        return sum(int(self._adjacency(name, "indices").shape[0]) for name in names)
+
+    def weighted(self, relation: str = "") -> bool:
+        """Return whether a relation's edges carry weights."""
+        self._adjacency(relation, "indptr")
+        return f"{relation_path(relation)}/weights" in self._datasets
+
+    def read_indptr(self, start: int, stop: int, relation: str = "") -> Offsets:
+        """Return offsets (stop - start + 1,) of the rows, starting at 0."""
+        indptr, first = self._read_offsets(start, stop, relation)
+        return indptr - first
+
+    def read_adjacency(self, start: int, stop: int, relation: str = "") -> CSRBlock:
+        """Return block rows with global columns; checks offsets, columns, order and weights."""
+        indptr, first = self._read_offsets(start, stop, relation)
+        indptr -= first
+        last = first + int(indptr[-1])
+        dataset = self._adjacency(relation, "indices")
+        indices = self._slab(dataset, first, last, np.int64)
+        self._check(dataset, checks.fault_in_columns(indices, self.num_nodes))
+        self._check(dataset, checks.fault_in_order(indptr, indices, start))
+        if not self.weighted(relation):
+            return CSRBlock(indptr, indices, None)
+        dataset = self._adjacency(relation, "weights")
+        weights = self._slab(dataset, first, last)
+        self._check(dataset, checks.fault_in_weights(weights))
+        return CSRBlock(indptr, indices, weights)
+
+    def names(self, ids: GlobalIndices) -> list[str]:
+        """Return the names of the nodes with original ids (m,), for a store with names.
+
+        Raises `IndexError` for an id that no node has.
+        """
+        assert self._names is not None
+        return self._names.texts(ids)
+
+    def find_names(self, texts: Sequence[str], node_type: str | None = None) -> GlobalIndices:
+        """Return the original ids (m,) of nodes by name, -1 for a name that no node has.
+
+        With node types a name is that of a node of `node_type`, by default of the first type that
+        knows it. Raises `KeyError` for an unknown type.
+        """
+        assert self._names is not None
+        types = [each.name for each in self.node_types] or [""]
+        if node_type is not None and node_type not in types:
+            raise KeyError(f"{self.path} has no node type {node_type!r}; it has {types}")
+        found = np.full(len(texts), -1, np.int64)
+        for number, name in enumerate(types):
+            if node_type in (None, name):
+                left = np.flatnonzero(found < 0).tolist()
+                found[left] = self._names.find([texts[each] for each in left], number)
+        return found
+
+    def read_names(self, start: int, stop: int) -> Names | None:
+        """Return the names of original ids `start` to `stop` - 1, None for a store without."""
+        self._check_rows(start, stop)
+        return None if self._names is None else self._names.read(start, stop)
+
+    def read_nodes(self, start: int, stop: int, split: str = "") -> NodeBlock:
+        """Return the nodes' data with the named split; checks features, labels, split and types."""
+        features = self._read_column("features", start, stop, checks.fault_in_features)
+        original_id = self.read_original_id(start, stop)
+        labels, roles = self.read_labels(start, stop), self.read_split(start, stop, split)
+        types = self.read_types(start, stop)
+        by_type = () if types is None else self._read_type_features(start, types)
+        return NodeBlock(start, stop, features, labels, roles, original_id, types, by_type)
+
+    def read_original_id(self, start: int, stop: int) -> GlobalIndices:
+        """Return the original ids alone, as in `NodeBlock`."""
+        original_id = self._read_column("original_id", start, stop)
+        assert original_id is not None
+        return original_id
+
+    def read_types(self, start: int, stop: int) -> Array | None:
+        """Return the node types alone, as in `NodeBlock`; checks them."""
+        num_types = len(self.node_types)
+        find_fault = partial(checks.fault_in_types, num_types=num_types)
+        return self._read_column("type", start, stop, find_fault)
+
+    def read_labels(self, start: int, stop: int) -> Array | None:
+        """Return the labels alone, as in `NodeBlock`; checks them."""
+        find_fault = partial(checks.fault_in_labels, num_classes=self.num_classes)
+        return self._read_column("labels", start, stop, find_fault)
+
+    def read_split(self, start: int, stop: int, split: str = "") -> Array | None:
+        """Return a split alone, as in `NodeBlock`: that of a name, or the first; checks it.
+
+        Raises `InputError` where the store has no split of that name.
+        """
+        if split and split not in self.splits:
+            known = ", ".join(self.splits) or "none"
+            raise InputError(
+                f"{self.path}: has no split {split!r}; it has {known}; hpcgnn split adds one"
+            )
+        first = not split or split == self.splits[0]
+        name = "split" if first else f"splits/{split}"
+        return self._read_column(name, start, stop, checks.fault_in_split)
+
+    def part_edges(self, relations: tuple[str, ...] | None = None) -> Offsets:
+        """Return the non-zeros (num_parts,) of each part, summed over `relations` (None: all)."""
+        total = np.zeros(self.num_parts, np.int64)
+        for relation in self.relations if relations is None else relations:
+            dataset = self._adjacency(relation, "indptr")
+            with format_errors(self.path, dataset.name):
+                bounds = np.array([int(dataset[row]) for row in self.row_starts], np.int64)
+            self._check(dataset, checks.fault_in_offsets(bounds))
+            total += np.diff(bounds)
+        return total
+
+    def _adjacency(self, relation: str, name: str) -> h5py.Dataset:
+        if relation not in self.relations:
+            known = ", ".join(repr(each) for each in self.relations)
+            raise KeyError(f"{self.path} has no relation {relation!r}; it has {known}")
+        return self._datasets[f"{relation_path(relation)}/{name}"]
+
+    def _node_dataset(self, name: str) -> h5py.Dataset | None:
+        return self._datasets.get(f"/nodes/{name}")
+
+    def _read_column(
+        self, name: str, start: int, stop: int, find_fault: Callable[..., str | None] | None = None
+    ) -> Array | None:
+        """Return node data, None where the store lacks them; `find_fault(rows, start=start)`."""
+        self._check_rows(start, stop)
+        dataset = self._node_dataset(name)
+        if dataset is None:
+            return None
+        rows = self._slab(dataset, start, stop)
+        if find_fault is not None:
+            self._check(dataset, find_fault(rows, start=start))
+        return rows
+
+    def _read_type_features(self, start: int, types: Array) -> tuple[FloatArray, ...]:
+        """Return the features of the nodes from `start` on, whose checked types are `types`."""
+        dataset = self._datasets["/nodes/type_row"]
+        rows = self._slab(dataset, start, start + len(types))
+        order, bounds = group_by_type(types, len(self.node_types))
+        counts = np.array([each.num_nodes for each in self.node_types], np.int64)
+        self._check(dataset, checks.fault_in_type_rows(rows, order, bounds, counts, start))
+        features: list[FloatArray] = []
+        for number, each in enumerate(self.node_types):
+            mine = rows[order[bounds[number] : bounds[number + 1]]]
+            if each.dtype is None:
+                features.append(np.empty((len(mine), 0), np.float32))
+                continue
+            # A type's nodes in a block are consecutive rows of its matrix, so a slab has them all.
+            dataset = self._datasets[f"/nodes/features/{each.name}"]
+            first = int(mine[0]) if len(mine) else 0
+            block = self._slab(dataset, first, first + len(mine))
+            self._check(dataset, checks.fault_in_features(block, first))
+            features.append(block)
+        return tuple(features)
+
+    def _check_rows(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.num_nodes:
+            raise ValueError(f"rows {start} to {stop} are not within 0 to {self.num_nodes}")
+
+    def _check(self, dataset: h5py.Dataset, fault: str | None) -> None:
+        if fault is not None:
+            raise damaged(self.path, dataset.name, fault)
+
+    def _read_offsets(self, start: int, stop: int, relation: str) -> tuple[Offsets, int]:
+        self._check_rows(start, stop)
+        dataset = self._adjacency(relation, "indptr")
+        indptr = read_slab(self.path, dataset, start, stop + 1)
+        # Neighbours read their common offset both.
+        end = stop + (start < stop == self.num_nodes)
+        self._seen[dataset.name].add(start, end, array_crc(indptr[: end - start]))
+        self._check(dataset, checks.fault_in_offsets(indptr, start))
+        nnz = self.num_edges(relation)
+        if indptr[0] < 0 or indptr[-1] > nnz:
+            self._check(dataset, f"points outside the {nnz} non-zeros")
+        return indptr, int(indptr[0])
+
+    def _open_names(self) -> NameTable | None:
+        if NAME_OFFSETS not in self._datasets:
+            return None
+        counts = [each.num_nodes for each in self.node_types] or [self.num_nodes]
+        starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
+        offsets, data = self._datasets[NAME_OFFSETS], self._datasets[NAME_BYTES]
+        return NameTable(self.path, offsets, data, starts)
+
+    def _read_row_starts(self) -> Offsets:
+        dataset = self._datasets.get("/partition/row_starts")
+        if dataset is None:
+            return np.array([0, self.num_nodes], np.int64)
+        row_starts = read_slab(self.path, dataset, 0, dataset.shape[0])
+        self._check(dataset, checks.fault_in_row_starts(row_starts, self.num_nodes))
+        return row_starts

@@ -1,0 +1,260 @@
+"""The external sort of edges: sorted runs, in memory or in files, merged into block rows.
+
+An edge is one uint64 key, row << 32 | column: sorting keys sorts edges by row, then by column.
+"""
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.graph.blocks import CSRBlock
+from hpcgnn.typing import Array, FloatArray
+
+COLUMN_BITS = 32
+MAX_ID = (1 << COLUMN_BITS) - 1
+
+Keys = NDArray[np.uint64]
+Duplicates = Literal["first", "sum", "error"]
+
+
+def make_keys(rows: Array, columns: Array) -> Keys:
+    """Return the keys of edges; ids are integers in 0..MAX_ID."""
+    keys = rows.astype(np.uint64)
+    keys <<= np.uint64(COLUMN_BITS)
+    keys |= columns.astype(np.uint64)
+    return keys
+
+
+def key_rows(keys: Keys) -> NDArray[np.int64]:
+    """Return the rows of keys."""
+    return (keys >> np.uint64(COLUMN_BITS)).astype(np.int64)
+
+
+def key_columns(keys: Keys) -> NDArray[np.int64]:
+    """Return the columns of keys."""
+    return (keys & np.uint64(MAX_ID)).astype(np.int64)
+
+
+class Run:
+    """Sorted keys and, if weighted, their weights; equal keys stand in the order of adding."""
+
+    def __init__(self, keys: Keys, weights: FloatArray | None) -> None:
+        self.keys, self.weights = keys, weights
+
+    def sample_rows(self, stride: int) -> NDArray[np.int64]:
+        """Return the row of every `stride`-th key."""
+        return key_rows(self.keys[::stride])
+
+    def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of the first key of each of `rows`, which may reach MAX_ID + 1."""
+        keys = self.keys
+        wanted = make_keys(np.minimum(rows, MAX_ID), np.zeros_like(rows))
+        return np.where(rows > MAX_ID, len(keys), np.searchsorted(keys, wanted))
+
+    def piece(self, low: int, high: int) -> tuple[Keys, FloatArray | None]:
+        """Return the keys and weights at positions `low` to `high` - 1."""
+        return self.keys[low:high], None if self.weights is None else self.weights[low:high]
+
+
+class SpillFile:
+    """An unnamed file for runs: it vanishes with its last user, also when the process is killed.
+
+    Raises `InputError` where `directory` (None: the system's, see TMPDIR) takes no file.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self._directory = directory or tempfile.gettempdir()
+        self._size = 0
+        try:
+            with tempfile.TemporaryFile(dir=directory) as file:
+                self._descriptor = os.dup(file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or self._directory}: no scratch file can be made there "
+                f"({error.strerror}); name another directory (TMPDIR)"
+            ) from None
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def append(self, array: Array) -> int:
+        """Write an array behind the others; return where it begins, in bytes."""
+        start = self._size
+        view = array.reshape(-1).view(np.uint8).data
+        try:
+            while view:
+                count = os.pwrite(self._descriptor, view, self._size)
+                self._size += count
+                view = view[count:]
+        except OSError as error:
+            raise InputError(
+                f"{self._directory}: edges cannot be put aside there ({error.strerror or error}); "
+                "name a larger scratch directory (TMPDIR) or allow more memory"
+            ) from None
+        return start
+
+    def read(self, dtype: type[Any], start: int, low: int, high: int) -> Array:
+        """Return elements `low` to `high` - 1 of the array that begins at byte `start`."""
+        out = np.empty(high - low, dtype)
+        view, at = out.view(np.uint8).data, start + low * out.itemsize
+        while view:
+            count = os.preadv(self._descriptor, [view], at)
+            assert count, "what was written can be read"
+            view, at = view[count:], at + count
+        return out
+
+    def mapped(self, dtype: type[Any], start: int, count: int) -> Array:
+        """Return an array that is mapped from the file for as long as the caller holds it."""
+        whole = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+        return np.frombuffer(whole, dtype, count, start)
+
+
+class SpilledRun(Run):
+    """A run in a file, of which only the pieces asked for are in memory."""
+
+    def __init__(self, run: Run, file: SpillFile) -> None:
+        """Write `run` to `file`; raises `InputError` where the disk is full."""
+        self._file, self._count = file, len(run.keys)
+        self._keys_at = file.append(run.keys)
+        self._weights_at = None if run.weights is None else file.append(run.weights)
+
+    @property
+    def keys(self) -> Keys:  # type: ignore[override]
+        """The keys, mapped from the file for as long as the caller holds them."""
+        return self._file.mapped(np.uint64, self._keys_at, self._count)
+
+    def piece(self, low: int, high: int) -> tuple[Keys, FloatArray | None]:
+        """Return the keys and weights at positions `low` to `high` - 1, read from the file."""
+        keys = self._file.read(np.uint64, self._keys_at, low, high)
+        if self._weights_at is None:
+            return keys, None
+        return keys, self._file.read(np.float32, self._weights_at, low, high)
+
+
+def sort_edges(keys: Keys, weights: FloatArray | None) -> tuple[Keys, FloatArray | None]:
+    """Sort edges, `keys` in place where there are no weights; equal keys keep their order."""
+    if weights is None:
+        keys.sort()
+        return keys, None
+    order = np.argsort(keys, kind="stable")
+    return keys[order], weights[order]
+
+
+def first_of_each(keys: Keys) -> NDArray[np.bool_]:
+    """Return a mask of the first of every group of equal sorted keys."""
+    mask = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=mask[1:])
+    return mask
+
+
+def keep_first(keys: Keys, weights: FloatArray | None) -> tuple[Keys, FloatArray | None]:
+    """Drop all but the first of equal sorted keys."""
+    mask = first_of_each(keys)
+    if mask.all():
+        return keys, weights
+    return keys[mask], None if weights is None else weights[mask]
+
+
+def sum_equal(keys: Keys, weights: FloatArray) -> tuple[Keys, FloatArray]:
+    """Add up the weights of equal sorted keys in float64."""
+    starts = np.flatnonzero(first_of_each(keys))
+    if len(starts) == len(keys):
+        return keys, weights
+    sums = np.add.reduceat(weights, starts, dtype=np.float64)
+    return keys[starts], sums.astype(weights.dtype)
+
+
+def refuse_equal(keys: Keys) -> None:
+    """Raise `InputError` that names the first edge that occurs twice."""
+    mask = first_of_each(keys)
+    if mask.all():
+        return
+    twice = keys[mask.argmin()][None]
+    raise InputError(
+        f"edge {key_columns(twice)[0]} -> {key_rows(twice)[0]} is given more than once; remove it, "
+        "or choose what becomes of duplicates (first, sum)"
+    )
+
+
+def row_ranges(
+    runs: Sequence[Run], num_nodes: int, limit: int
+) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Yield row ranges in order, with the positions of their edges in each run.
+
+    A range has at most `limit` edges and `limit` rows, or a single row.
+    """
+    stride = max(1, limit // (2 * max(1, len(runs))))
+    samples = [run.sample_rows(stride) for run in runs]
+    grid = np.arange(0, num_nodes, limit, dtype=np.int64)
+    # The row after a sampled one too, so that a heavy row can stand alone.
+    borders = np.unique(np.concatenate([grid, [num_nodes], *samples, *(s + 1 for s in samples)]))
+    positions = [run.positions(borders) for run in runs]
+    edges = np.sum(positions, axis=0) if positions else np.zeros_like(borders)
+    at = 0
+    while at < len(borders) - 1:
+        by_edges = int(np.searchsorted(edges, edges[at] + limit, side="right")) - 1
+        by_rows = int(np.searchsorted(borders, borders[at] + limit, side="right")) - 1
+        end = max(at + 1, min(by_edges, by_rows))
+        yield int(borders[at]), int(borders[end]), [(int(p[at]), int(p[end])) for p in positions]
+        at = end
+
+
+def merge_pieces(
+    pieces: Sequence[tuple[Keys, FloatArray | None]], duplicates: Duplicates, *, weighted: bool
+) -> tuple[Keys, FloatArray | None]:
+    """Return the sorted, unique edges of pieces of runs, in the runs' order."""
+    keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
+    weights: FloatArray | None = None
+    if weighted:
+        given = [values for _, values in pieces if values is not None]
+        weights = np.concatenate([np.empty(0, np.float32), *given])
+    if len(pieces) > 1:
+        keys, weights = sort_edges(keys, weights)
+    if duplicates == "error":
+        refuse_equal(keys)
+    elif duplicates == "sum" and weights is not None:
+        return sum_equal(keys, weights)
+    return keep_first(keys, weights)
+
+
+def add_loops(
+    keys: Keys, weights: FloatArray | None, start: int, stop: int
+) -> tuple[Keys, FloatArray | None]:
+    """Give each of the rows `start` to `stop` - 1 that lacks a self loop one of weight 1."""
+    nodes = np.arange(start, stop, dtype=np.int64)
+    keys = np.concatenate([keys, make_keys(nodes, nodes)])
+    if weights is not None:
+        weights = np.concatenate([weights, np.ones(len(nodes), weights.dtype)])
+    return keep_first(*sort_edges(keys, weights))
+
+
+def block_rows(
+    runs: Sequence[Run],
+    num_nodes: int,
+    limit: int,
+    duplicates: Duplicates,
+    *,
+    weighted: bool,
+    loops: bool,
+) -> Iterator[CSRBlock]:
+    """Yield all rows of the merged runs as blocks of about `limit` edges.
+
+    `loops` adds the missing self loops. Raises `InputError` for refused duplicates.
+    """
+    for start, stop, places in row_ranges(runs, num_nodes, limit):
+        pieces = [
+            run.piece(low, high)
+            for run, (low, high) in zip(runs, places, strict=True)
+            if high > low
+        ]
+        keys, weights = merge_pieces(pieces, duplicates, weighted=weighted)
+        if loops:
+            keys, weights = add_loops(keys, weights, start, stop)
+        degrees = np.bincount(key_rows(keys) - start, minlength=stop - start)
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        yield CSRBlock(indptr, key_columns(keys), weights)

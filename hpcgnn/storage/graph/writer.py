@@ -1,0 +1,375 @@
+"""Writing a store: block rows in order, checks on the way, all or nothing at the end."""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.datasets import Column
+from hpcgnn.storage.files import HDF5Writer
+from hpcgnn.storage.format import check_text, encode_json, fingerprint
+from hpcgnn.storage.graph import checks, schema
+from hpcgnn.storage.graph.blocks import group_by_type
+from hpcgnn.storage.graph.names import NameWriter
+from hpcgnn.storage.graph.schema import StoreHeader
+from hpcgnn.typing import Array
+
+ID_STEP = 1 << 20
+
+
+class StoreWriter(HDF5Writer):
+    """Write a store to `path`, whole or not at all; wrong values raise `InputError`."""
+
+    def __init__(self, path: str | os.PathLike[str], header: StoreHeader) -> None:
+        super().__init__(path)
+        self.header = header
+        self._provenance = encode_json("provenance", header.provenance)
+        self._relations: dict[str, RelationWriter] = {}
+        self._nodes: dict[str, Column] = {}
+        self._type_counts = np.zeros(len(header.node_types), np.int64)
+        self._partition: list[Column] = []
+        self._names: NameWriter | None = None
+        self._id_range = (0, 0)
+
+    def append_adjacency(
+        self,
+        indptr_block: ArrayLike,
+        indices: ArrayLike,
+        weights: ArrayLike | None = None,
+        relation: str = "",
+    ) -> None:
+        """Append the next block rows of a relation.
+
+        `indptr_block` (m + 1,) starts at 0; `indices` (nnz,) are global columns, sorted and unique
+        inside a row; `weights` (nnz,) are stored as float32. All blocks of a relation have weights
+        or none has. Relations may take turns.
+        """
+        if relation not in self._relations:
+            self._add_relation(relation, weighted=weights is not None)
+        self._relations[relation].append(indptr_block, indices, weights)
+        self._output.raise_on_error()
+
+    def append_features(self, block: ArrayLike) -> None:
+        """Append rows (m, num_features) of float16, float32 or float64, the same in all blocks.
+
+        For a graph without node types; see `append_type_features`.
+        """
+        if self.header.node_types:
+            raise self._fault("features", "the graph has node types; give each type's features")
+        self._append_features("features", block)
+
+    def append_types(self, block: ArrayLike) -> None:
+        """Append the types (m,) of nodes, positions in the header's `node_types`."""
+        num_types = len(self.header.node_types)
+        if num_types == 0:
+            raise self._fault("type", "is given for a graph without node types; name them")
+        array = self._integers("type", block)
+        find_fault = partial(checks.fault_in_types, num_types=num_types)
+        self._append_nodes("type", array, schema.TYPE_DTYPE, find_fault)
+        order, bounds = group_by_type(array, num_types)
+        counts = np.diff(bounds)
+        # A node's row in its type's matrix follows from how many of the type came before it.
+        rows = np.empty(len(array), schema.ID_DTYPE)
+        rows[order] = np.arange(len(array)) + np.repeat(self._type_counts - bounds[:-1], counts)
+        self._append_nodes("type_row", rows, schema.ID_DTYPE)
+        self._type_counts += counts
+
+    def append_type_features(self, node_type: str, block: ArrayLike) -> None:
+        """Append rows (m, F_t) of float16, float32 or float64 of the next m nodes of a type.
+
+        Rows are in the nodes' order; they may come before or after the types. A type that is never
+        given any has no features.
+        """
+        if node_type not in self.header.node_types:
+            known = ", ".join(map(repr, self.header.node_types)) or "none"
+            raise self._fault("features", f"there is no node type {node_type!r}; known: {known}")
+        self._append_features(f"features/{node_type}", block)
+
+    def append_labels(self, block: ArrayLike) -> None:
+        """Append labels: (m,) of -1..num_classes - 1, or (m, num_classes) of 0 and 1."""
+        array, classes = np.asarray(block), self.header.num_classes
+        row_shape = (classes,) if self.header.multi_label else ()
+        if classes < 1:
+            raise self._fault("labels", "are given, but num_classes is 0; give their number")
+        if array.dtype.kind not in "iub" or array.ndim == 0 or array.shape[1:] != row_shape:
+            wanted = f"integers of shape {('n', *row_shape)} (num_classes={classes})"
+            raise self._misfit("labels", array, wanted)
+        dtype = schema.MULTI_LABEL_DTYPE if row_shape else schema.LABEL_DTYPE
+        find_fault = partial(checks.fault_in_labels, num_classes=classes)
+        self._append_nodes("labels", array, dtype, find_fault)
+
+    def append_split(self, block: ArrayLike, name: str = "") -> None:
+        """Append the split (m,) of nodes, values of `Split`.
+
+        `name` is one of the header's `splits`; the splits may take turns.
+        """
+        known = self.header.splits or ("",)
+        if name not in known:
+            raise self._fault("split", f"there is no split {name!r}; known: {', '.join(known)}")
+        dataset = "split" if name == known[0] else f"splits/{name}"
+        array = self._integers(dataset, block)
+        self._append_nodes(dataset, array, schema.SPLIT_DTYPE, checks.fault_in_split)
+
+    def append_names(self, offsets: ArrayLike, data: ArrayLike) -> None:
+        """Append the names of the nodes with the next original ids, see `Names`.
+
+        Names are sorted by their bytes and occur once; in a graph with node types those of each
+        type are, type after type. The nodes' original ids are then 0..n - 1, in this order.
+        """
+        if self._names is None:
+            self._names = NameWriter(self.path, self._file, self.header.num_nodes)
+        self._names.append(offsets, data)
+        self._output.raise_on_error()
+
+    def append_original_id(self, block: ArrayLike) -> None:
+        """Append the numbers (m,) that the nodes had in the user's files; default 0..n - 1."""
+        array = self._integers("original_id", block)
+        if array.size:
+            self._id_range = (
+                min(self._id_range[0], int(array.min())),
+                max(self._id_range[1], int(array.max())),
+            )
+        self._append_nodes("original_id", array, schema.ID_DTYPE)
+
+    def set_partition(
+        self, row_starts: ArrayLike, method: str, seed: int, metrics: Mapping[str, Any]
+    ) -> None:
+        """Record, once, that part p owns rows `row_starts[p]` to `row_starts[p + 1]` - 1.
+
+        `row_starts` (K + 1,) runs from 0 to num_nodes; parts may be empty. `metrics` must be JSON.
+        """
+        array = np.asarray(row_starts, dtype=schema.INDPTR_DTYPE)
+        fault = checks.fault_in_row_starts(array, self.header.num_nodes)
+        if fault:
+            raise InputError(f"{self.path}: /partition/row_starts: {fault}")
+        check_text("partition method", method)
+        self._partition = [self._write_column("/partition/row_starts", array)]
+        values: dict[str, str | int] = {
+            "seed": seed,
+            "method": method,
+            "metrics": encode_json("metrics", metrics),
+        }
+        self._set_attributes(self._file["/partition"], values)
+
+    def _add_relation(self, relation: str, *, weighted: bool) -> None:
+        schema.check_relation(relation)
+        if self._relations and "" in {relation, *self._relations}:
+            raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
+        self._relations[relation] = RelationWriter(
+            self.path, self._file, relation, self.header.num_nodes, weighted=weighted
+        )
+
+    def _integers(self, name: str, block: ArrayLike) -> Array:
+        array = np.asarray(block)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise self._misfit(name, array, "integers of shape ('n',)")
+        return array
+
+    def _append_features(self, name: str, block: ArrayLike) -> None:
+        array = np.asarray(block)
+        dtype = array.dtype.newbyteorder("<")
+        if array.ndim != 2 or array.shape[1] == 0 or dtype not in schema.FEATURE_DTYPES:
+            wanted = "a matrix of float16, float32 or float64 with at least one column"
+            raise self._misfit(name, array, wanted)
+        self._append_nodes(name, array, dtype, checks.fault_in_features)
+
+    def _append_nodes(
+        self,
+        name: str,
+        array: Array,
+        dtype: np.dtype[Any],
+        find_fault: Callable[..., str | None] | None = None,
+    ) -> None:
+        """Append rows to the dataset `name` below /nodes; `find_fault(rows, start=first row)`."""
+        if name not in self._nodes:
+            self._nodes[name] = Column(self._file, f"/nodes/{name}", dtype, array.shape[1:])
+        column = self._nodes[name]
+        if array.shape[1:] != column.row_shape or dtype != column.dtype:
+            wanted = f"{column.dtype} rows of shape {column.row_shape} like the rows before"
+            raise self._misfit(name, array, wanted)
+        if column.rows + len(array) > self.header.num_nodes:
+            total = column.rows + len(array)
+            raise self._fault(name, f"has at least {total} rows for {self.header.num_nodes} nodes")
+        # Before the cast, which could wrap a wrong value into a right one.
+        fault = None if find_fault is None else find_fault(array, start=column.rows)
+        if fault:
+            raise self._fault(name, fault)
+        column.append(array.astype(dtype, copy=False))
+        self._output.raise_on_error()
+
+    def _misfit(self, name: str, array: Array, wanted: str) -> InputError:
+        return self._fault(name, f"has shape {array.shape} and type {array.dtype}; give {wanted}")
+
+    def _fault(self, name: str, text: str) -> InputError:
+        return InputError(f"{self.path}: /nodes/{name}: {text}")
+
+    def _finish(self) -> None:
+        if not self._relations:
+            raise InputError(f"{self.path}: the graph has no adjacency; give at least one relation")
+        columns = [c for relation in self._relations.values() for c in relation.finish()]
+        for index, relation in enumerate(self._relations):
+            group = self._file[schema.relation_path(relation)]
+            self._set_attributes(group, {"index": index})
+        columns += self._finish_nodes()
+        if self.header.class_names:
+            names = np.array([name.encode() for name in self.header.class_names])
+            columns.append(self._write_column("/classes", names))
+        if self.header.splits:
+            names = np.array([name.encode() for name in self.header.splits])
+            columns.append(self._write_column(schema.SPLIT_NAMES, names))
+        self._set_root_attributes(columns + self._partition)
+
+    def _finish_nodes(self) -> list[Column]:
+        """Complete the nodes' datasets, with ids 0..n - 1 where none were given; return them."""
+        header = self.header
+        if "original_id" not in self._nodes:
+            for start in range(0, header.num_nodes, ID_STEP):
+                self.append_original_id(np.arange(start, min(start + ID_STEP, header.num_nodes)))
+        if header.node_types and "type" not in self._nodes:
+            raise self._fault("type", "is missing, but the graph has node types")
+        self._check_rows()
+        if header.num_classes and "labels" not in self._nodes:
+            raise self._fault("labels", f"is missing, but num_classes is {header.num_classes}")
+        for name in header.splits[:1]:
+            if "split" not in self._nodes:
+                raise self._fault("split", f"is missing, but there is a split {name!r}")
+        for name in header.splits[1:]:
+            if f"splits/{name}" not in self._nodes:
+                raise self._fault(f"splits/{name}", "is missing")
+        described = []
+        if header.node_types:
+            names = np.array([name.encode() for name in header.node_types])
+            described = [("/node_types/names", names), ("/node_types/counts", self._type_counts)]
+        for column in self._nodes.values():
+            column.finish()
+        written = [self._write_column(path, rows) for path, rows in described]
+        return [*self._nodes.values(), *written, *self._finish_names()]
+
+    def _finish_names(self) -> list[Column]:
+        if self._names is None:
+            return []
+        low, high = self._id_range
+        if low < 0 or high >= self.header.num_nodes:
+            last = self.header.num_nodes - 1
+            raise self._fault("original_id", f"with names, ids are 0..{last}, not {low}..{high}")
+        counts: list[int] = self._type_counts.tolist()
+        return self._names.finish(counts)
+
+    def _check_rows(self) -> None:
+        num_nodes = self.header.num_nodes
+        expected = {
+            f"features/{name}": (int(count), f"nodes of type {name!r}")
+            for name, count in zip(self.header.node_types, self._type_counts, strict=True)
+        }
+        for name, column in self._nodes.items():
+            rows, what = expected.get(name, (num_nodes, "nodes"))
+            if column.rows != rows:
+                raise self._fault(name, f"has {column.rows} rows for {rows} {what}")
+
+    def _set_root_attributes(self, columns: list[Column]) -> None:
+        header = self.header
+        version = schema.TYPED_FORMAT_VERSION if header.node_types else schema.FORMAT_VERSION
+        if header.splits or self._names is not None:
+            version = schema.NAMED_FORMAT_VERSION
+        numbers: dict[str, int | bool] = {
+            "format_version": version,
+            "num_nodes": header.num_nodes,
+            "num_classes": header.num_classes,
+            "multi_label": bool(header.multi_label),
+            "undirected": bool(header.undirected),
+        }
+        self._set_attributes(self._file, numbers)
+        # Read back: HDF5 notes in the file which attributes were, and bytes are to stay equal.
+        scalars = {name: int(self._file.attrs[name]) for name in schema.FINGERPRINT_SCALARS}
+        texts = {
+            "fingerprint": fingerprint(scalars, [column.described for column in columns]),
+            "name": header.name,
+            "provenance": self._provenance,
+            "format": schema.FORMAT,
+        }
+        self._set_attributes(self._file, texts)
+
+
+class RelationWriter:
+    """Check and append the block rows of one relation; all errors are `InputError`."""
+
+    def __init__(
+        self, path: Path, file: h5py.File, relation: str, num_nodes: int, *, weighted: bool
+    ) -> None:
+        self._path, self._num_nodes = path, num_nodes
+        self._group = schema.relation_path(relation)
+        self._indptr = Column(file, f"{self._group}/indptr", schema.INDPTR_DTYPE)
+        self._indices = Column(file, f"{self._group}/indices", schema.index_dtype(num_nodes))
+        self._weights = (
+            Column(file, f"{self._group}/weights", schema.WEIGHTS_DTYPE) if weighted else None
+        )
+        self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
+
+    def append(
+        self, indptr_block: ArrayLike, indices: ArrayLike, weights: ArrayLike | None
+    ) -> None:
+        """Append block rows; see `StoreWriter.append_adjacency`."""
+        indptr, columns = np.asarray(indptr_block), np.asarray(indices)
+        self._check_pattern(indptr, columns)
+        if (weights is not None) != (self._weights is not None):
+            raise self._fault("weights", "are given for some rows only; give them for all or none")
+        if weights is not None and self._weights is not None:
+            self._append_weights(self._weights, np.asarray(weights), len(columns))
+        first = self._indices.rows
+        self._indices.append(columns.astype(self._indices.dtype, copy=False))
+        self._indptr.append(indptr[1:].astype(schema.INDPTR_DTYPE) + first)
+
+    def finish(self) -> list[Column]:
+        """Complete the datasets and return them."""
+        rows = self._indptr.rows - 1
+        if rows != self._num_nodes:
+            raise self._fault("indptr", f"{rows} rows were written for {self._num_nodes} nodes")
+        columns = [self._indptr, self._indices]
+        if self._weights is not None:
+            columns.append(self._weights)
+        for column in columns:
+            column.finish()
+        return columns
+
+    def _check_pattern(self, indptr: Array, indices: Array) -> None:
+        for name, array in (("indptr", indptr), ("indices", indices)):
+            if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+                kind = f"has shape {array.shape} and type {array.dtype}"
+                raise self._fault(name, f"{kind}; give integers (m,)")
+        if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices):
+            raise self._fault("indptr", f"must run from 0 to the block's {len(indices)} non-zeros")
+        row = self._indptr.rows - 1
+        if row + len(indptr) - 1 > self._num_nodes:
+            raise self._fault("indptr", f"more rows were given than the {self._num_nodes} nodes")
+        for name, fault in (
+            ("indptr", checks.fault_in_offsets(indptr, row)),
+            ("indices", checks.fault_in_columns(indices, self._num_nodes)),
+        ):
+            if fault:
+                raise self._fault(name, fault)
+        fault = checks.fault_in_order(indptr, indices, row)
+        if fault:
+            raise self._fault("indices", fault)
+
+    def _append_weights(self, column: Column, weights: Array, expected: int) -> None:
+        if weights.shape != (expected,) or weights.dtype.kind not in "iuf":
+            raise self._fault(
+                "weights",
+                f"have shape {weights.shape} and type {weights.dtype}; give numbers ({expected},)",
+            )
+        with np.errstate(over="ignore"):
+            # What overflows becomes infinite, and is refused as that.
+            values = weights.astype(schema.WEIGHTS_DTYPE)
+        fault = checks.fault_in_weights(values)
+        if fault:
+            raise self._fault("weights", fault)
+        column.append(values)
+
+    def _fault(self, name: str, text: str) -> InputError:
+        return InputError(f"{self._path}: {self._group}/{name}: {text}")

@@ -1,0 +1,230 @@
+"""How good a model is: accuracy and F1 from counts, so that the number of ranks does not matter."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, allreduce_sum, raise_on_all
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import multi_label_loss, single_label_loss
+from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
+from hpcgnn.train.kept_products import KeptProducts
+from hpcgnn.typing import FloatArray, Mask
+
+SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
+"""The splits by the prefix of their metrics."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of one model on all splits.
+
+    Parameters
+    ----------
+    values
+        ``PREFIX_METRIC`` -> value, with prefixes train, valid, test and metrics loss, accuracy,
+        micro_f1, macro_f1; a split without nodes is absent.
+    metric
+        The metric that models are chosen by: accuracy or micro_f1.
+    """
+
+    values: dict[str, float]
+    metric: str
+
+    def rank_value(self, select: str) -> float | None:
+        """Return what ranks models on the validation nodes, larger is better; None without any."""
+        if select == "best_loss":
+            loss = self.values.get("valid_loss")
+            return None if loss is None else -loss
+        return self.chosen("valid")
+
+    def chosen(self, prefix: str) -> float | None:
+        """Return the choosing metric on a split, or None when it has no nodes."""
+        return self.values.get(f"{prefix}_{self.metric}")
+
+
+@collective
+def evaluate_single_label(
+    grid: ProcessGrid, logits_NC: Tensor, labels_N: Tensor, split_N: Tensor
+) -> Evaluation:
+    """Return loss and accuracy over all ranks; nodes without a label (-1) do not count.
+
+    Parameters
+    ----------
+    logits_NC
+        Logits of the local nodes.
+    labels_N, split_N
+        Classes (int64) and splits (uint8) of the local nodes.
+    """
+    sums = np.zeros((len(SPLITS), 3))
+    predicted_N = logits_NC.argmax(dim=1)
+    for row, split in enumerate(SPLITS.values()):
+        inside = (split_N == int(split)) & (labels_N >= 0)
+        labels = labels_N[inside]
+        loss = single_label_loss(logits_NC[inside].double(), labels, 1)
+        correct = (predicted_N[inside] == labels).sum()
+        sums[row] = [len(labels), float(loss), float(correct)]
+    allreduce_sum(grid.layer, sums)
+    values = {}
+    for prefix, (count, loss_sum, correct_sum) in zip(SPLITS, sums, strict=True):
+        if count:
+            values[f"{prefix}_loss"] = loss_sum / count
+            values[f"{prefix}_accuracy"] = correct_sum / count
+    return Evaluation(values, "accuracy")
+
+
+@collective
+def evaluate_multi_label(
+    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor
+) -> Evaluation:
+    """Return loss, micro F1 and macro F1 over all ranks.
+
+    A class is predicted where its probability exceeds one half. Macro F1 is the mean over classes,
+    where a class without true, predicted or missed nodes has 0.
+
+    Parameters
+    ----------
+    logits_NC
+        Logits of the local nodes.
+    labels_NC, split_N
+        Zeros and ones in the dtype of the logits, and splits (uint8).
+    """
+    num_classes = logits_NC.shape[1]
+    counts = np.zeros((len(SPLITS), 3, num_classes))
+    losses = np.zeros((len(SPLITS), 2))
+    predicted_NC = logits_NC > 0
+    for row, split in enumerate(SPLITS.values()):
+        inside = split_N == int(split)
+        truth = labels_NC[inside] > 0
+        guess = predicted_NC[inside]
+        counts[row] = (
+            torch.stack([(guess & truth).sum(0), (guess & ~truth).sum(0), (~guess & truth).sum(0)])
+            .cpu()
+            .numpy()
+        )
+        loss = multi_label_loss(logits_NC[inside].double(), labels_NC[inside].double(), 1)
+        losses[row] = [len(truth), float(loss)]
+    allreduce_sum(grid.layer, counts)
+    allreduce_sum(grid.layer, losses)
+    values = {}
+    for prefix, (nodes, loss_sum), split_counts in zip(SPLITS, losses, counts, strict=True):
+        if nodes:
+            values[f"{prefix}_loss"] = loss_sum / nodes
+            values[f"{prefix}_micro_f1"] = float(_f1(split_counts.sum(axis=1)))
+            values[f"{prefix}_macro_f1"] = float(_f1(split_counts).mean())
+    return Evaluation(values, "micro_f1")
+
+
+def _f1(counts: FloatArray) -> FloatArray:
+    true_positive, false_positive, false_negative = counts
+    twice = 2 * true_positive
+    total = twice + false_positive + false_negative
+    scores: FloatArray = np.divide(twice, total, out=np.zeros_like(total), where=total > 0)
+    return scores
+
+
+class Evaluator:
+    """The labels and splits of a graph: which nodes count, and how a model scores on them.
+
+    Parameters
+    ----------
+    graph
+        The share of this rank, with labels and split.
+
+    Attributes
+    ----------
+    labels
+        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype.
+    split
+        (N,) uint8.
+    train_rows
+        (T,) int64 the labelled training nodes of this rank.
+    num_train
+        Labelled training nodes of all ranks.
+    kept
+        The products that the run keeps.
+
+    Raises
+    ------
+    CollectiveInputError
+        When no node of the whole graph is there to train on, or none to be patient about.
+    """
+
+    @collective
+    def __init__(self, graph: LocalGraph, config: Config) -> None:
+        assert graph.labels is not None
+        assert graph.split is not None
+        self._graph, self._smoothing = graph, config.train.label_smoothing
+        self._multi_label = graph.facts.multi_label
+        self.labels = graph.device.tensor(graph.labels).to(
+            graph.features.dtype if self._multi_label else torch.int64
+        )
+        self.split = graph.device.tensor(graph.split)
+        labelled = np.ones(len(graph.split), bool) if self._multi_label else graph.labels >= 0
+        rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
+        self.train_rows = graph.device.tensor(rows[Split.TRAIN])
+        counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
+        self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
+        raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
+        self.kept = KeptProducts(config, graph.model_shape(config))
+        self._view = graph.view
+
+    @property
+    def trains(self) -> Mask:
+        """(N,) whether a node is a labelled training node."""
+        mask = np.zeros(len(self.split), np.bool_)
+        mask[self.train_rows.cpu().numpy()] = True
+        return mask
+
+    @collective
+    def keep_products(self) -> None:
+        """Compute the products that no evaluation changes, where the configuration keeps them."""
+        self._view = self.kept.for_evaluation(self._graph.view, self._graph.features)
+
+    def loss(
+        self, logits_TC: Tensor, labels: Tensor, count: float, weights_T: Tensor | None = None
+    ) -> Tensor:
+        """Return this rank's share of a step's loss; see `single_label_loss`."""
+        loss = multi_label_loss if self._multi_label else single_label_loss
+        return loss(logits_TC, labels, count, self._smoothing, weights_T)
+
+    @torch.no_grad()
+    @collective
+    def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
+        """Return the metrics of `model` on all splits."""
+        return self._score(model(self._view, self._graph.features, None))
+
+    @torch.no_grad()
+    @collective
+    def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:
+        """Return the metrics of the corrected and smoothed predictions, where that is on."""
+        smoother = self._graph.smoother
+        if smoother is None:
+            return {}
+        smoothed = self._score(smoother(model(self._view, self._graph.features, None)))
+        return {"smoothed": {split: smoothed.chosen(split) for split in ("valid", "test")}}
+
+    def _score(self, logits_NC: Tensor) -> Evaluation:
+        evaluate = evaluate_multi_label if self._multi_label else evaluate_single_label
+        return evaluate(self._graph.grid, logits_NC, self.labels, self.split)
+
+
+def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
+    if num_train == 0:
+        return InputError(
+            f"{config.graph.store}: no labelled node is in the training split; "
+            "convert the graph with a split that has training nodes"
+        )
+    if num_valid == 0 and config.train.patience > 0:
+        return InputError(
+            f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
+            "validation node; set train.patience=0 or convert with a validation split"
+        )
+    return None

@@ -1,0 +1,211 @@
+"""What a trained model says about nodes, in the order of the user's own ids."""
+
+import collections
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
+from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.errors import InputError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import NodeModel
+from hpcgnn.spmd import collective
+from hpcgnn.storage import H5Predictions, PredictionFile, Split
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.saved_model import open_saved_model
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
+
+_NAMED_IDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class NodeRows:
+    """Results for the nodes of one rank.
+
+    Parameters
+    ----------
+    ids
+        (N,) int64 original ids.
+    values
+        (N, width) float32 probabilities or embeddings.
+    predicted
+        (N,) int32 classes, or (N, C) uint8 of a multi-label model; None for embeddings.
+    """
+
+    ids: GlobalIndices
+    values: FloatArray
+    predicted: Array | None = None
+
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """The arrays that are there."""
+        there = (self.ids, self.values)
+        return there if self.predicted is None else (*there, self.predicted)
+
+
+@torch.no_grad()
+@collective
+def infer(graph: LocalGraph, model: Callable[..., Tensor], what: str) -> NodeRows:
+    """Return the probabilities, or the embeddings, of the local nodes.
+
+    Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; a label
+    is predicted where it exceeds one half. Where the configuration asks for it they are corrected
+    and smoothed. Embeddings are the input of the last layer.
+    """
+    ids = graph.products.node_ids
+    if what == "embeddings":
+        if not isinstance(model, NodeModel):
+            raise InputError("embeddings: only a NodeModel of hpcgnn.nn tells them")
+        values = model.embed(graph.view, graph.features).float().cpu().numpy()
+        return NodeRows(ids, values)
+    logits_NC = model(graph.view, graph.features, None)
+    if graph.smoother is not None:
+        logits_NC = graph.smoother(logits_NC)
+    logits_NC = logits_NC.double().cpu()
+    if graph.facts.multi_label:
+        return NodeRows(
+            ids, logits_NC.sigmoid().float().numpy(), (logits_NC > 0).to(torch.uint8).numpy()
+        )
+    probabilities = logits_NC.softmax(dim=1).float().numpy()
+    return NodeRows(ids, probabilities, logits_NC.argmax(dim=1).to(torch.int32).numpy())
+
+
+@collective
+def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
+    """Return how often predictions are right, by set of the split; {} without labels or classes.
+
+    ``metric`` is accuracy, or micro_f1 of a multi-label model; ``nodes`` are those with labels that
+    count. A store without a split has the set ``labelled``.
+    """
+    labels, predicted = graph.labels, rows.predicted
+    if labels is None or predicted is None:
+        return {}
+    known = np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
+    sets = {"labelled": known}
+    if graph.split is not None:
+        parts = (Split.TRAIN, Split.VALID, Split.TEST)
+        sets = {part.name.lower(): known & (graph.split == part) for part in parts}
+    # Of each set: nodes, right, and of multi-label models wrong and missed labels.
+    counts = np.zeros((len(sets), 4), np.int64)
+    for row, mask in zip(counts, sets.values(), strict=True):
+        truth, guess = labels[mask], predicted[mask]
+        right = (truth & guess) if labels.ndim == 2 else truth == guess
+        row[:2] = len(truth), np.count_nonzero(right)
+        if labels.ndim == 2:
+            row[2:] = np.count_nonzero(guess) - row[1], np.count_nonzero(truth) - row[1]
+    allreduce_sum(graph.grid.layer, counts)
+    found: dict[str, dict[str, Any]] = {}
+    for name, (nodes, right, wrong, missed) in zip(sets, counts.tolist(), strict=True):
+        if nodes == 0:
+            continue
+        whole = nodes if labels.ndim == 1 else 2 * right + wrong + missed
+        value = (right if labels.ndim == 1 else 2 * right) / max(whole, 1)
+        found[name] = {"metric": graph.facts.metric, "value": value, "nodes": nodes}
+    return found
+
+
+@collective
+def order_by_id(grid: ProcessGrid, rows: NodeRows) -> NodeRows:
+    """Return the rows sorted over the ranks of a layer by original id."""
+    return NodeRows(*in_order(grid.layer, rows.ids, *rows.columns))
+
+
+@collective
+def order_as_asked(
+    grid: ProcessGrid, rows: NodeRows, asked: GlobalIndices, source: str
+) -> NodeRows:
+    """Return the rows of the nodes `asked`, in that order; a node may be asked for twice.
+
+    Parameters
+    ----------
+    rows
+        Of all nodes.
+    asked
+        (m,) int64 original ids, equal on all ranks.
+    source
+        What the ids were looked up in, for the message.
+
+    Raises
+    ------
+    CollectiveInputError
+        When there is no node of such an id.
+    """
+    by_id = np.argsort(asked, kind="stable")
+    first = np.searchsorted(asked[by_id], rows.ids, side="left")
+    times = np.searchsorted(asked[by_id], rows.ids, side="right") - first
+    chosen = np.repeat(np.arange(len(rows.ids)), times)
+    nth = np.arange(len(chosen)) - np.repeat(np.cumsum(times) - times, times)
+    places = by_id[np.repeat(first, times) + nth]
+    _check_found(grid, asked, places, source)
+    return NodeRows(*in_order(grid.layer, places, *(each[chosen] for each in rows.columns)))
+
+
+def _check_found(grid: ProcessGrid, asked: GlobalIndices, places: Array, source: str) -> None:
+    found = np.zeros(len(asked), np.int32)
+    found[places] = 1
+    allreduce_sum(grid.layer, found)
+    missing = asked[found == 0]
+    names = ", ".join(str(each) for each in missing[:_NAMED_IDS])
+    more = f" and {len(missing) - _NAMED_IDS} more" if len(missing) > _NAMED_IDS else ""
+    raise_on_all(
+        grid.world,
+        InputError(f"--nodes: {source} has no node {names}{more}; give ids of the original graph")
+        if len(missing)
+        else None,
+    )
+
+
+@collective
+def write_rows(grid: ProcessGrid, rows: NodeRows, file: PredictionFile) -> None:
+    """Write ordered rows to a file, rank after rank, by rank 0.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the file cannot be written.
+    """
+    # Rank 0 may fail alone inside: leaving the stream releases the ranks that wait to send.
+    with agree(grid.world):
+        if grid.replica == 0:
+            with RowStream(grid.layer, *rows.columns) as stream:
+                if grid.rank == 0:
+                    _write(stream, file)
+                else:
+                    collections.deque(stream, maxlen=0)
+
+
+def _write(stream: RowStream, file: PredictionFile) -> None:
+    with file:
+        for piece in stream:
+            file.append(*piece)
+
+
+@collective
+def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> None:
+    """Write probabilities of all nodes in original order, by the model that a seed kept.
+
+    The model comes from the seed's checkpoint, since this process may have trained others only.
+
+    Parameters
+    ----------
+    graph
+        The share of this rank.
+    directory
+        Of the run; all its seeds have ended.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the checkpoint does not read or the file cannot be written.
+    """
+    with agree(graph.grid.world):
+        saved = open_saved_model(directory.path, seed)
+    rows = order_by_id(graph.grid, infer(graph, saved.model(graph), "probabilities"))
+    names = graph.facts.class_names
+    file = H5Predictions(directory.predictions, "probabilities", names, saved.origin())
+    write_rows(graph.grid, rows, file)

@@ -1,0 +1,1 @@
+"""Link prediction on the whole graph: which edges there are, from embeddings of their nodes."""

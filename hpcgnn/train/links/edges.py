@@ -1,0 +1,212 @@
+"""The edges that are predicted: which they are, and the wrong ends that they are told from.
+
+All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so that neither
+the number of ranks nor the partition changes one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest
+from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.config.links import LinksConfig
+from hpcgnn.sparse import read_adjacency
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
+
+SHARES = ("train", "valid", "test")
+"""The shares of the edges that leave the graph, by the keys of ``[links]``."""
+
+
+def mixed(*fields: Any) -> NDArray[np.uint64]:
+    """Return 64 well-mixed bits of integers of shapes that broadcast, at least one-dimensional."""
+    word = np.full(1, 0x9E3779B97F4A7C15, np.uint64)
+    for each in fields:
+        # Negative ids keep their bits.
+        value = np.atleast_1d(np.asarray(each)).astype(np.int64, copy=False).view(np.uint64)
+        word = (word ^ value) * np.uint64(0xFF51AFD7ED558CCD)
+        word = (word ^ (word >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+        word ^= word >> np.uint64(33)
+    return word
+
+
+def uniform(words: NDArray[np.uint64]) -> FloatArray:
+    """Return float64 numbers in [0, 1) of mixed bits."""
+    numbers: FloatArray = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers
+
+
+@dataclass(frozen=True, eq=False)
+class LinkEdges:
+    """Edges of a rank, which owns their targets.
+
+    Parameters
+    ----------
+    sources, targets
+        (E,) int64 global rows.
+    relations
+        (E,) int64 which of the predicted relations.
+    words
+        (E,) int64 well-mixed bits of the edge, the same on any partition.
+    """
+
+    sources: GlobalIndices
+    targets: GlobalIndices
+    relations: GlobalIndices
+    words: GlobalIndices
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def where(self, mask: Mask) -> "LinkEdges":
+        """Return the edges of a mask (E,)."""
+        columns = (self.sources, self.targets, self.relations, self.words)
+        return LinkEdges(*(each[mask] for each in columns))
+
+
+@collective
+def read_links(
+    grid: ProcessGrid,
+    store: GraphStore,
+    row_map: RowMap,
+    ids: GlobalIndices,
+    names: Sequence[str],
+    *,
+    undirected: bool,
+) -> tuple[LinkEdges, GlobalIndices]:
+    """Return the edges of some relations, and (E, 2) the original ids of their nodes.
+
+    Self loops are left out, and of the two directions of an undirected edge one.
+
+    Parameters
+    ----------
+    grid, store, row_map
+        The ranks, the open store, and the rows of this rank.
+    ids
+        (num_local,) int64 original ids.
+    names
+        Of the relations.
+    undirected
+        Whether edges have no direction.
+    """
+    rows: list[Array] = []
+    columns: list[Array] = []
+    for name in names:
+        pattern = read_adjacency(grid, store, row_map, [name], undirected=undirected)
+        rows.append(np.repeat(np.arange(row_map.num_local), np.diff(pattern.indptr)))
+        columns.append(pattern.columns)
+    relations = np.repeat(np.arange(len(names)), [len(each) for each in rows])
+    local, sources = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
+    wanted, places = np.unique(sources, return_inverse=True)
+    source_ids = RowRequest.make(grid.layer, row_map, wanted).rows(ids)[places]
+    target_ids = ids[local]
+    kept = source_ids != target_ids
+    if undirected:
+        kept &= source_ids < target_ids
+    words = mixed(relations, source_ids, target_ids).view(np.int64)
+    edges = LinkEdges(sources, local + row_map.start, relations, words)
+    return edges.where(kept), np.stack([source_ids, target_ids], axis=1)[kept]
+
+
+def split_links(ids_E2: GlobalIndices, options: LinksConfig) -> dict[str, Mask]:
+    """Return masks (E,) of the edges of each share.
+
+    All edges between two nodes, in both directions and of all relations, are of one share.
+
+    Parameters
+    ----------
+    ids_E2
+        Original ids of the nodes of the edges.
+    """
+    low, high = ids_E2.min(axis=1), ids_E2.max(axis=1)
+    draw = uniform(mixed(options.split_seed, low, high))
+    masks, start = {}, 0.0
+    for name in SHARES:
+        stop = start + getattr(options, name)
+        masks[name] = (draw >= start) & (draw < stop)
+        start = stop
+    return masks
+
+
+class Numbered:
+    """Values of all ranks, numbered by increasing keys whatever rank they come from.
+
+    Parameters
+    ----------
+    layer
+        The ranks.
+    keys, values
+        (m,) int64 different keys, and int64 values.
+    """
+
+    @collective
+    def __init__(self, layer: Communicator, keys: GlobalIndices, values: GlobalIndices) -> None:
+        (self._values,) = in_order(layer, keys, values)
+        counts = layer.allgather(len(self._values))
+        self._layer = layer
+        self._map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), layer.rank)
+
+    @collective
+    def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
+        """Return a value for each of the mixed bits, all equally likely, in their shape."""
+        count = self._map.num_rows
+        numbers = np.minimum((uniform(words) * count).astype(np.int64), count - 1)
+        wanted, places = np.unique(numbers, return_inverse=True)
+        found = RowRequest.make(self._layer, self._map, wanted).rows(self._values)
+        values: GlobalIndices = found[places].reshape(words.shape)
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Edges with wrong ends, and the rows of embeddings that their scores are made of.
+
+    Parameters
+    ----------
+    request
+        Of the rows.
+    sources, targets
+        (E,) int64 places among the rows.
+    wrong
+        (E, K) int64 places of the wrong ends, which stand for the targets.
+    relations
+        (E,) int64.
+    """
+
+    request: RowRequest
+    sources: GlobalIndices
+    targets: GlobalIndices
+    wrong: GlobalIndices
+    relations: GlobalIndices
+
+
+@collective
+def draw_pairs(
+    grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, ends: Numbered, draw: tuple[int, ...]
+) -> Pairs:
+    """Return the edges with wrong ends.
+
+    Parameters
+    ----------
+    grid, row_map
+        The ranks, and the rows of this one.
+    edges
+        Of this rank.
+    ends
+        What wrong ends are drawn from.
+    draw
+        How many of each edge, and the seeds of the draw.
+    """
+    count, *seeds = draw
+    words = mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
+    wrong = ends.draw(words.reshape(len(edges), count))
+    needed = [edges.sources, edges.targets, wrong.reshape(-1)]
+    wanted, places = np.unique(np.concatenate(needed), return_inverse=True)
+    sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
+    request = RowRequest.make(grid.layer, row_map, wanted)
+    return Pairs(request, sources, targets, flat.reshape(len(edges), count), edges.relations)

@@ -1,0 +1,76 @@
+"""The process of a rank: how many threads it may use, and requests to stop it."""
+
+import contextlib
+import os
+import platform
+import signal
+from collections.abc import Iterator
+
+import torch
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.spmd import collective
+
+EXIT_REQUEUE = 75
+"""Exit status of a run that stopped with a checkpoint and wants to be started again."""
+
+
+class StopRequest:
+    """Remembers that this rank was asked to stop; ranks agree on it once an epoch."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn SIGTERM and SIGUSR1 into a request while the block runs."""
+    request = StopRequest()
+
+    def remember(number: int, _frame: object) -> None:
+        request.received = signal.Signals(number).name
+
+    before = {
+        number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGUSR1)
+    }
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@collective
+def set_threads(grid: ProcessGrid, requested: int) -> int:
+    """Set and return the number of threads of torch and of our kernels.
+
+    Parameters
+    ----------
+    requested
+        Threads a rank; 0 takes OMP_NUM_THREADS where it is set, and otherwise divides the cores
+        that this process may use among the ranks of its host.
+    """
+    # Host names, not MPI's shared-memory split: some MPI builds report every rank as alone.
+    hosts = grid.world.allgather(platform.node())
+    if requested == 0 and os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        requested = int(os.environ["OMP_NUM_THREADS"])
+    if requested == 0:
+        cores = len(os.sched_getaffinity(0))
+        requested = max(1, cores // hosts.count(platform.node()))
+    # Our kernels and torch both follow OpenMP's setting, which torch changes for the process.
+    torch.set_num_threads(requested)
+    return requested
+
+
+def describe_binding() -> str:
+    """Return the cores that this process may use, as ``cores 0-3,8``."""
+    cores = sorted(os.sched_getaffinity(0))
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return "cores " + ",".join(
+        f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in runs
+    )

@@ -1,0 +1,1 @@
+"""Training on program graphs: VarMisuse with a gated graph neural network."""

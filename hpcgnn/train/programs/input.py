@@ -1,0 +1,160 @@
+"""What feeds a rank's steps: supergraphs from its shard, packed and ready for propagation."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, lay_out, pack_lanes
+from hpcgnn.config.programs import ProgramsConfig
+from hpcgnn.graph.device import CPU, Device
+from hpcgnn.nn import Propagator, PropagatorName, make_propagator
+from hpcgnn.storage import InstanceBatch, InstanceSplit, InstanceStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import GlobalIndices
+
+_EVALUATION_WINDOW = 512
+_NODE_BITS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A supergraph and its propagator.
+
+    Parameters
+    ----------
+    graph, propagator
+        What a model takes.
+    numbers
+        (g,) int64: its graphs in the store.
+    num_supernode_edges
+        Edges that dense rows and columns beside the band hold.
+    """
+
+    graph: Supergraph
+    propagator: Propagator
+    numbers: GlobalIndices
+    num_supernode_edges: int
+
+
+@dataclass(frozen=True, eq=False)
+class StepInput:
+    """A rank's supergraphs of a step, and the number of graphs that all ranks have in it."""
+
+    mine: tuple[Prepared, ...]
+    num_graphs: int
+
+
+class ProgramInput:
+    """Reads graphs, packs them, and builds their propagators.
+
+    Parameters
+    ----------
+    store
+        The store that is trained on.
+    judged
+        The store whose other splits are judged: the same, or one with the same types and buckets.
+    rank, num_ranks
+        Supergraph s of a step, and window w of an evaluation, belong to rank ``s % num_ranks``.
+    dtype
+        torch.float32 or torch.float64.
+    trace
+        For the propagators.
+    """
+
+    def __init__(
+        self,
+        store: InstanceStore,
+        judged: InstanceStore,
+        config: ProgramsConfig,
+        *,
+        rank: int,
+        num_ranks: int,
+        dtype: torch.dtype,
+        trace: TraceRecorder,
+        device: Device = CPU,
+    ) -> None:
+        self._store, self._judged, self._config = store, judged, config
+        self._rank, self._num_ranks = rank, num_ranks
+        self._dtype, self._trace, self.device = dtype, trace, device
+        self._num_forward = len(store.header.edge_names)
+        low, high = store.split_range(InstanceSplit.TRAIN)
+        chosen = np.arange(low, high)
+        if config.filter:
+            chosen = chosen[store.graphs["bandwidth"][chosen] < config.block]
+        self.train_graphs: GlobalIndices = chosen
+
+    def on_device(self, each: Prepared) -> Prepared:
+        """Return a supergraph whose propagator is where models run."""
+        if not self.device.is_gpu:
+            return each
+        propagator = each.propagator.on_gpu(self.device.place, self._config.band_precision)
+        return replace(each, propagator=propagator)
+
+    def steps(self, seed: int, epoch: int) -> Iterator[StepInput]:
+        """Yield the steps of an epoch, equally many on all ranks, in host memory."""
+        config = self._config
+        rng = np.random.default_rng([seed, epoch])
+        graphs = self.train_graphs
+        if 0 < config.epoch_graphs < len(graphs):
+            graphs = np.sort(rng.choice(graphs, config.epoch_graphs, replace=False))
+        sizes = self._store.graphs["num_nodes"][graphs]
+        lanes = pack_lanes(sizes, config.nodes, config.supergraphs, config.window, rng)
+        counts = [[len(each) for window in lane for each in window.bins] for lane in lanes]
+        totals = [sum(row) for row in itertools.zip_longest(*counts, fillvalue=0)]
+        mine = [self._lane(graphs, lane) for lane in lanes[self._rank :: self._num_ranks]]
+        for total in totals:
+            found = tuple(each for lane in mine if (each := next(lane, None)) is not None)
+            yield StepInput(found, total)
+
+    def evaluation(self, split: InstanceSplit, limit: int, *, block: int = 0) -> Iterator[Prepared]:
+        """Yield this rank's supergraphs of the first `limit` graphs of a split, 0: all.
+
+        Messages pass along all edges, or along those that blocks of size `block`, if it is not 0,
+        hold. The store holds a split in drawn order, so that its first graphs are a sample.
+        """
+        low, high = self._judged.split_range(split)
+        high = min(high, low + limit) if limit else high
+        firsts = range(low, high, _EVALUATION_WINDOW)[self._rank :: self._num_ranks]
+        for first in firsts:
+            numbers = np.arange(first, min(first + _EVALUATION_WINDOW, high))
+            batch = self._judged.read_graphs(numbers)
+            for chosen in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
+                yield self.on_device(self._prepare(batch, numbers, chosen, "sparse", block))
+
+    def _lane(self, graphs: GlobalIndices, windows: list[Window]) -> Iterator[Prepared]:
+        name: PropagatorName = self._config.propagator  # type: ignore[assignment]
+        for window in windows:
+            numbers = graphs[window.graphs]
+            batch = self._store.read_graphs(numbers)
+            for chosen in window.bins:
+                yield self._prepare(batch, numbers, chosen, name, self._config.block)
+
+    def _prepare(
+        self,
+        batch: InstanceBatch,
+        numbers: GlobalIndices,
+        chosen: GlobalIndices,
+        name: PropagatorName,
+        block: int,
+    ) -> Prepared:
+        mine, part, most = numbers[chosen], batch.select(chosen), self._config.supernodes
+        # Masks of dropout belong to nodes, so that they do not depend on the packing.
+        ids = mine << _NODE_BITS
+        layout = lay_out(part, block, most) if block and most else None
+        graph = Supergraph.build(
+            part, self._num_forward, ids, layout, self_edges=self._config.self_edges
+        )
+        supernodes = graph.supernodes
+        propagator = make_propagator(
+            name,
+            graph.edges,
+            block=block,
+            dtype=self._dtype,
+            trace=self._trace,
+            supernodes=supernodes,
+        )
+        beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
+        return Prepared(graph, propagator, mine, beside)

@@ -1,0 +1,257 @@
+"""What a model says about the holes of program graphs: metrics, and files of predictions.
+
+Messages pass along all edges, whatever the training dropped, unless a band is asked for.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.config.programs import ProgramsConfig
+from hpcgnn.graph.device import Device, open_device
+from hpcgnn.nn import GGNN, candidate_loss
+from hpcgnn.spmd import collective
+from hpcgnn.storage import H5Predictions, InstanceSplit, InstanceStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, check_fits, model_of
+from hpcgnn.train.programs.input import Prepared, ProgramInput
+from hpcgnn.train.run.checkpoint import check_model_tensors
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Graphs and what a model says of each.
+
+    Parameters
+    ----------
+    graphs
+        (g,) int64 numbers in the store, rising.
+    shares
+        (g, width) float32: the candidates' probabilities; 0 for those that a graph lacks.
+    """
+
+    graphs: GlobalIndices
+    shares: FloatArray
+
+    @property
+    def chosen(self) -> Array:
+        """(g,) int32: the candidate with the largest share."""
+        chosen: Array = self.shares.argmax(axis=1).astype(np.int32)
+        return chosen
+
+
+@torch.no_grad()
+@collective
+def judge(grid: ProcessGrid, source: ProgramInput, model: GGNN, limit: int) -> dict[str, float]:
+    """Return loss and accuracy on the first `limit` graphs of each split that is judged; 0: all."""
+    sums = np.zeros((len(JUDGED), 3))
+    for row, split in enumerate(JUDGED.values()):
+        for each in source.evaluation(split, limit):
+            logits_M = model(each.graph, each.propagator, None)
+            loss, correct = candidate_loss(logits_M, each.graph, 1)
+            sums[row] += [each.graph.num_graphs, float(loss), int(correct.sum())]
+    allreduce_sum(grid.world, sums)
+    values = {}
+    for prefix, (count, loss_sum, correct_sum) in zip(JUDGED, sums, strict=True):
+        if count:
+            values[f"{prefix}_loss"] = loss_sum / count
+            values[f"{prefix}_accuracy"] = correct_sum / count
+    return values
+
+
+@collective
+def score(
+    grid: ProcessGrid, prepared: Iterable[Prepared], model: GGNN, width: int
+) -> Scores | None:
+    """Return the scores of all ranks' graphs on rank 0, None elsewhere.
+
+    A graph has a few numbers only, so rank 0 gathers them all.
+
+    Parameters
+    ----------
+    prepared
+        Supergraphs of this rank.
+    width
+        Candidates of the graph with most.
+    """
+    pieces = grid.world.gather([_shares(model, each, width) for each in prepared], root=0)
+    if pieces is None:
+        return None
+    rows = [row for piece in pieces for row in piece]
+    graphs = np.concatenate([np.empty(0, np.int64), *(row.graphs for row in rows)])
+    shares = np.concatenate([np.empty((0, width), np.float32), *(row.shares for row in rows)])
+    order = np.argsort(graphs)
+    return Scores(graphs[order], shares[order])
+
+
+@torch.no_grad()
+def _shares(model: GGNN, each: Prepared, width: int) -> Scores:
+    graph = each.graph
+    logits_M = model(graph, each.propagator, None)
+    owners = torch.from_numpy(graph.candidate_graphs)
+    places = torch.arange(len(owners)) - torch.from_numpy(graph.candidate_starts)[owners]
+    table = torch.full((graph.num_graphs, width), -torch.inf, dtype=logits_M.dtype)
+    table[owners, places] = logits_M.cpu()
+    return Scores(each.numbers, table.softmax(dim=1).to(torch.float32).numpy())
+
+
+def chance(store: InstanceStore, split: InstanceSplit) -> float | None:
+    """Return the accuracy of guesses on a split, None where it has no graphs."""
+    low, high = store.split_range(split)
+    counts = store.graphs["num_candidates"][low:high]
+    return float((1 / counts).mean()) if high > low else None
+
+
+def by_split(store: InstanceStore, scores: Scores) -> dict[str, dict[str, Any]]:
+    """Return graphs, accuracy, loss and chance of each split that has scores."""
+    rows = store.graphs[scores.graphs]
+    right = scores.shares[np.arange(len(rows)), rows["label"]]
+    found = {}
+    for split in InstanceSplit:
+        mine = rows["split"] == split
+        if mine.any():
+            found[split.name.lower()] = {
+                "graphs": int(mine.sum()),
+                "accuracy": float((scores.chosen == rows["label"])[mine].mean()),
+                "loss": float(-np.log(right[mine]).mean()),
+                "chance": chance(store, split),
+            }
+    return found
+
+
+@collective
+def predict_programs(
+    grid: ProcessGrid, saved: SavedModel, store_path: str, block: int, output: Path
+) -> dict[str, Any]:
+    """Score all graphs of a store, those that were trained on too, and write the file.
+
+    Parameters
+    ----------
+    store_path
+        The store.
+    block
+        Leave out the edges that blocks of this size do not hold; 0: pass messages along all.
+
+    Returns
+    -------
+    dict
+        What was written, and ``splits``: graphs, accuracy, loss and chance of each; on all ranks.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the store does not read or fit, or the file cannot be written.
+    """
+    with agree(grid.world):
+        store = InstanceStore.open(store_path)
+    with store:
+        config = saved.config
+        with agree(grid.world):
+            facts = saved.facts(ProgramFacts)
+            check_fits(store, facts)
+        dtype = getattr(torch, config.train.dtype)
+        device = open_device(grid, config, TraceRecorder.off())
+        model = model_of(facts, config.programs, 0, dtype).to(device.place)
+        with agree(grid.world):
+            check_model_tensors(saved.checkpoint, model)
+        model.load_state_dict(saved.checkpoint.best)
+        source = _reader(grid, store, config.programs, dtype, device)
+        prepared = (
+            each for split in InstanceSplit for each in source.evaluation(split, 0, block=block)
+        )
+        scores = score(grid, prepared, model, _width(store))
+        said = None
+        with agree(grid.world):
+            if scores is not None:
+                _write(output, store, scores, saved)
+                said = len(scores.graphs), by_split(store, scores)
+        rows, splits = grid.world.bcast(said, root=0)
+        return {
+            "what": "probabilities",
+            "of": "program graphs",
+            "rows": rows,
+            "columns": _width(store),
+            "splits": splits,
+            "block": block,
+            **_origin(saved, store),
+        }
+
+
+def _reader(
+    grid: ProcessGrid,
+    store: InstanceStore,
+    config: ProgramsConfig,
+    dtype: torch.dtype,
+    device: Device,
+) -> ProgramInput:
+    return ProgramInput(
+        store,
+        store,
+        config,
+        rank=grid.rank,
+        num_ranks=grid.size,
+        dtype=dtype,
+        trace=TraceRecorder.off(),
+        device=device,
+    )
+
+
+@collective
+def save_program_predictions(
+    grid: ProcessGrid,
+    store: InstanceStore,
+    source: ProgramInput,
+    directory: RunDirectory,
+    seed: int,
+) -> None:
+    """Write predictions.h5 of a run: the graphs of `store` but those of the training split.
+
+    Parameters
+    ----------
+    grid, store, source
+        Of the run; `store` is the one that is judged.
+    directory
+        Of the run; all its seeds have ended.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the checkpoint does not read or the file cannot be written.
+    """
+    with agree(grid.world):
+        saved = open_saved_model(directory.path, seed)
+        facts, config = saved.facts(ProgramFacts), saved.config
+    model = model_of(facts, config.programs, seed, getattr(torch, config.train.dtype))
+    model.to(source.device.place).load_state_dict(saved.checkpoint.best)
+    prepared = (each for split in JUDGED.values() for each in source.evaluation(split, 0))
+    scores = score(grid, prepared, model, _width(store))
+    with agree(grid.world):
+        if scores is not None:
+            _write(directory.predictions, store, scores, saved)
+
+
+def _width(store: InstanceStore) -> int:
+    return int(store.graphs["num_candidates"].max(initial=1))
+
+
+def _origin(saved: SavedModel, store: InstanceStore) -> dict[str, str | int]:
+    return {**saved.origin(), "store": str(store.path)}
+
+
+def _write(path: Path, store: InstanceStore, scores: Scores, saved: SavedModel) -> None:
+    rows = store.graphs[scores.graphs]
+    origin = _origin(saved, store)
+    with H5Predictions(path, "probabilities", (), origin, ids="graph_id") as file:
+        file.append(scores.graphs, scores.shares, scores.chosen)
+        for name in ("label", "split", "file", "line"):
+            file.append_column(name, rows[name].astype(np.int32))
+        names = [name.encode() for name in store.files]
+        file.append_column("files", np.array(names, f"S{max(map(len, names))}"))

@@ -1,0 +1,203 @@
+"""VarMisuse on program graphs: each rank trains on supergraphs of its own."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import repeat
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import agree
+from hpcgnn.config.config import Config
+from hpcgnn.config.model import ModelConfig
+from hpcgnn.errors import InputError
+from hpcgnn.graph.checksums import check_rows_read
+from hpcgnn.graph.context import Context
+from hpcgnn.nn import GGNN, candidate_loss
+from hpcgnn.sampling import Prefetch
+from hpcgnn.spmd import collective
+from hpcgnn.storage import InstanceStore
+from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
+from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
+from hpcgnn.train.programs.predictions import chance, judge, save_program_predictions
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.task import Step, StoreKind
+
+_COUNTED = (
+    "graphs",
+    "supergraphs",
+    "nodes",
+    "edges",
+    "dropped_edges",
+    "supernodes",
+    "supernode_edges",
+)
+
+
+class ProgramsTask:
+    """The shard of one rank and the loss over all ranks.
+
+    Parameters
+    ----------
+    context
+        Of the run; its grid is without replication.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the store does not read, has nothing to train on, or options do not apply.
+    """
+
+    store: ClassVar[StoreKind] = InstanceStore
+
+    @collective
+    def __init__(self, context: Context) -> None:
+        grid, config, trace = context.grid, context.config, context.trace
+        self.grid, self._config, self._trace = grid, config, trace
+        self._dtype = getattr(torch, config.train.dtype)
+        self._device = context.device
+        with agree(grid.world):
+            _check_options(config)
+            self._store = InstanceStore.open(config.graph.store)
+            self._judged = open_judged(self._store, config.programs.judge_store)
+            self._input = ProgramInput(
+                self._store,
+                self._judged,
+                config.programs,
+                rank=grid.rank,
+                num_ranks=grid.size,
+                dtype=self._dtype,
+                trace=trace,
+                device=self._device,
+            )
+            if len(self._input.train_graphs) == 0:
+                raise InputError(f"{config.graph.store}: no graph is left to train on")
+        with trace.span("read.checksums"):
+            for store in dict.fromkeys((self._store, self._judged)):
+                with agree(grid.world):
+                    store.read_share(grid.rank, grid.size)
+                check_rows_read(grid.world, store)
+        self._trained = dict.fromkeys(_COUNTED, 0)
+
+    @classmethod
+    @collective
+    def load(cls, context: Context) -> "ProgramsTask":
+        """Read this rank's share and prepare to train on it."""
+        return cls(context)
+
+    @property
+    def facts(self) -> ProgramFacts:
+        """Sizes of the store."""
+        return program_facts(self._store, len(self._input.train_graphs))
+
+    def make_model(self, seed: int) -> GGNN:
+        """Return a new model, equal on all ranks."""
+        model = model_of(self.facts, self._config.programs, seed, self._dtype)
+        return model.to(self._device.place)
+
+    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
+        """Yield the steps of an epoch; a thread reads and packs ahead."""
+        items = self._input.steps(seed, epoch)
+        depth = self._config.programs.prefetch
+        with Prefetch(next, repeat(items), threads=1, depth=depth) as packed:
+            ready, number = self._device.prepare_ahead(packed, self._on_device), 0
+            while True:
+                with self._trace.span("wait.input"):
+                    found = next(ready, None)
+                if found is None:
+                    return
+                # Epochs have fewer steps than this.
+                key = DropoutKey(seed, (epoch << 32) + number)
+                yield partial(self._loss, found, key)
+                number += 1
+
+    def _on_device(self, step: StepInput) -> StepInput:
+        return replace(step, mine=tuple(self._input.on_device(each) for each in step.mine))
+
+    def _loss(self, ready: Callable[[], StepInput], key: DropoutKey, model: GGNN) -> Tensor:
+        step, place = ready(), self._device.place
+        total = torch.zeros((), dtype=self._dtype, device=place, requires_grad=True)
+        for each in step.mine:
+            logits_M = model(each.graph, each.propagator, key)
+            smoothing = self._config.train.label_smoothing
+            loss, _ = candidate_loss(logits_M, each.graph, step.num_graphs, smoothing)
+            total = total + loss
+            self._count(each)
+        return total
+
+    def _count(self, each: Prepared) -> None:
+        graph, supernodes = each.graph, each.graph.supernodes
+        found = {
+            "graphs": graph.num_graphs,
+            "supergraphs": 1,
+            "nodes": graph.num_nodes,
+            "edges": len(graph.edges),
+            "dropped_edges": each.propagator.dropped,
+            "supernodes": 0 if supernodes is None else len(supernodes),
+            "supernode_edges": each.num_supernode_edges,
+        }
+        for name, count in found.items():
+            self._trained[name] += count
+
+    @collective
+    def evaluate(self, model: GGNN) -> Evaluation:
+        """Return loss and accuracy on the validation, test and unseen graphs."""
+        limit = self._config.programs.evaluate_graphs
+        return Evaluation(judge(self.grid, self._input, model, limit), "accuracy")
+
+    @collective
+    def evaluate_kept(self, model: GGNN) -> dict[str, Any]:
+        """Return the metrics on all graphs, where epochs judged a sample."""
+        return {"all_graphs": judge(self.grid, self._input, model, 0)}
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return nothing: a checkpoint keeps the model only."""
+        return {}
+
+    def describe(self, threads: int) -> str:
+        """Return the line that says what is about to run."""
+        facts, programs = self.facts, self._config.programs
+        band = f" with blocks of {programs.block}" if programs.block else ""
+        if programs.supernodes:
+            band += f" and up to {programs.supernodes} supernodes a graph"
+        return (
+            f"GGNN of width {programs.hidden} on {facts.name}: {facts.num_train} training graphs "
+            f"of {facts.num_graphs}, {facts.steps} steps; {self.grid.size} ranks with {threads} "
+            f"threads, {programs.supergraphs} supergraphs of {programs.nodes} nodes a step, "
+            f"{programs.propagator}{band}, {self._config.train.dtype}"
+        )
+
+    def rank_details(self) -> dict[str, Any]:
+        """Return what this rank trained on."""
+        return dict(self._trained)
+
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the store, its baselines, and what all ranks trained on."""
+        return {
+            "propagator": self._config.programs.propagator,
+            "block": self._config.programs.block,
+            "supernodes": self._config.programs.supernodes,
+            "chance": {name: chance(self._judged, split) for name, split in JUDGED.items()},
+            "trained": {name: sum(rank[name] for rank in ranks) for name in _COUNTED},
+        }
+
+    @collective
+    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
+        """Write the shares of all candidates by the model that `seed` kept."""
+        save_program_predictions(self.grid, self._judged, self._input, directory, seed)
+
+
+def _check_options(config: Config) -> None:
+    """Refuse what this task would ignore."""
+    if config.model != ModelConfig():
+        raise InputError("[model] is for graphs of nodes; [programs] has the model of programs")
+    if config.exchange.replication != 1:
+        raise InputError("exchange.replication: supergraphs have no block rows; leave it at 1")
+    if config.train.label_augmentation or config.train.activations != "native":
+        raise InputError(
+            "train.label_augmentation and train.activations are for graphs of nodes; leave them out"
+        )

@@ -1,0 +1,325 @@
+"""Checkpoints: safetensors and JSON in a directory that appears whole or not at all.
+
+``checkpoints/seed1-epoch000120/`` holds the weights and the optimiser's state after 120 epochs, the
+weights kept so far (``best.safetensors``), what standardised features were scaled by
+(``features.safetensors``), and ``state.json`` with everything else and a checksum of each file.
+Nothing random needs saving: dropout masks and learning rates are functions of the epoch.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from hpcgnn.errors import InputError, StorageFormatError
+from hpcgnn.nn import TrainableModule
+
+FORMAT_VERSION = 1
+_NAME = re.compile(r"seed(\d+)-epoch(\d+)")
+_STATE = "state.json"
+_TENSOR_FILES = tuple(f"{name}.safetensors" for name in ("model", "optimizer", "best", "features"))
+_REMEDY = "remove that directory to resume from the checkpoint before it"
+
+Tensors = dict[str, Tensor]
+
+TensorKind = tuple[torch.dtype, tuple[int | None, ...]]
+"""Type and shape; None is any number of rows."""
+
+_NUMBER = (int, float)
+_STATE_TYPES: Mapping[str, tuple[type, ...]] = {
+    "seed": (int,),
+    "epoch": (int,),
+    "kept": (dict,),
+    "evaluations_without_gain": (int,),
+    "train_loss": _NUMBER,
+    "finished_seeds": (list,),
+    "graph": (dict,),
+}
+_KEPT_TYPES = {"epoch": (int, NoneType), "value": (*_NUMBER, NoneType), "metrics": (dict,)}
+_RESULT_TYPES = {"seed": (int,), "epochs": (int,), "valid": (*_NUMBER, NoneType)}
+_OPTIMIZER_KEYS: Mapping[type, tuple[str, ...]] = {
+    torch.optim.Adam: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.SGD: ("momentum_buffer",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a run needs to go on.
+
+    Parameters
+    ----------
+    state
+        JSON: ``seed``, ``epoch`` (epochs done), and what the loop adds.
+    model, optimizer, best, features
+        Tensors by name.
+    """
+
+    state: dict[str, Any]
+    model: Tensors
+    optimizer: Tensors
+    best: Tensors
+    features: Tensors
+
+
+def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below `directory` under a temporary name, sync it, rename it.
+
+    Not collective: rank 0 writes, since weights are equal on all ranks.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written; earlier checkpoints stay whole and nothing half-written remains.
+    """
+    state = checkpoint.state
+    target = directory / f"seed{state['seed']}-epoch{state['epoch']:06d}"
+    partial = directory / f".{target.name}.partial-{os.getpid()}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        crcs = {}
+        tensors = (checkpoint.model, checkpoint.optimizer, checkpoint.best, checkpoint.features)
+        for name, values in zip(_TENSOR_FILES, tensors, strict=True):
+            # On the CPU, so that any device may go on from it.
+            content = save_tensors({key: value.contiguous().cpu() for key, value in values.items()})
+            crcs[name] = zlib.crc32(content)
+            _write_synced(partial / name, content)
+        document = {"format_version": FORMAT_VERSION, **state, "crc32": crcs}
+        document["state_crc32"] = _state_crc(document)
+        _write_synced(partial / _STATE, json.dumps(document, indent=1).encode())
+        _sync_directory(partial)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+        _sync_directory(directory)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(partial)
+        raise InputError(
+            f"checkpoint {target}: {error.strerror}; free space or choose another run.dir, then "
+            "start the same command again to resume"
+        ) from error
+    return target
+
+
+def checkpoint_paths(directory: Path) -> list[tuple[int, int, Path]]:
+    """Return (seed, epoch, path) of every whole checkpoint, by seed and epoch."""
+    found = []
+    for path in directory.glob("seed*-epoch*") if directory.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match and (path / _STATE).is_file():
+            found.append((int(match[1]), int(match[2]), path))
+    return sorted(found)
+
+
+def prune_checkpoints(directory: Path, seed: int, keep: int) -> None:
+    """Remove all checkpoints of a seed but its newest `keep`."""
+    mine = [path for other, _, path in checkpoint_paths(directory) if other == seed]
+    for path in mine[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read the state of a checkpoint and compare its checksum.
+
+    Raises
+    ------
+    StorageFormatError
+        When it is missing or damaged, or of another version.
+    """
+    with _format_errors(path / _STATE):
+        state: dict[str, Any] = json.loads((path / _STATE).read_bytes())
+        if state["format_version"] != FORMAT_VERSION:
+            raise StorageFormatError(
+                f"checkpoint {path} has format version {state['format_version']}, this program "
+                f"reads {FORMAT_VERSION}; use the version of hpcgnn that wrote it"
+            )
+        if state.pop("state_crc32") != _state_crc(state):
+            raise ValueError("it does not match its checksum")
+    return state
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint and compare its checksums.
+
+    Raises
+    ------
+    StorageFormatError
+        When a file is missing or damaged, or of another version.
+    """
+    state = read_state(path)
+    tensors = []
+    for name in _TENSOR_FILES:
+        with _format_errors(path / name):
+            content = (path / name).read_bytes()
+            if zlib.crc32(content) != state["crc32"][name]:
+                raise ValueError("it does not match its checksum")
+            tensors.append(load_tensors(content))
+    return Checkpoint(state, *tensors)
+
+
+def check_state(path: Path, state: Mapping[str, Any]) -> None:
+    """See that a state has all that a run or a prediction takes from it, of the right types.
+
+    Raises
+    ------
+    StorageFormatError
+        Naming the entry that is missing or of another type.
+    """
+    with _format_errors(path / _STATE):
+        _check_entries("", state, _STATE_TYPES)
+        _check_entries("kept.", state["kept"], _KEPT_TYPES)
+        _check_entries("graph.", state["graph"], {"fingerprint": (str,)})
+        for each in state["finished_seeds"]:
+            _check_entries("finished_seeds.", each, _RESULT_TYPES)
+        for name, value in state["kept"]["metrics"].items():
+            _check_entries("kept.metrics.", {name: value}, {name: (*_NUMBER, dict, NoneType)})
+
+
+def _check_entries(
+    where: str, values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]
+) -> None:
+    if not isinstance(values, dict):
+        raise TypeError(f"{where.rstrip('.')} is a {type(values).__name__}, not an object")
+    for name, allowed in types.items():
+        if name not in values:
+            raise ValueError(f"it has no {where}{name}")
+        # JSON's true is no number, though Python's is.
+        if type(values[name]) not in allowed:
+            raise ValueError(f"{where}{name} is a {type(values[name]).__name__}")
+        if name in ("seed", "epoch", "epochs") and (values[name] or 0) < 0:
+            raise ValueError(f"{where}{name} is below 0")
+
+
+def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
+    """See that weights, and those kept so far, are those of `model`, rows of nodes of any number.
+
+    Raises
+    ------
+    StorageFormatError
+        As `check_tensors` does.
+    """
+    own = model.own_rows()
+    wanted = {
+        name: (value.dtype, (None, *value.shape[1:]) if name in own else tuple(value.shape))
+        for name, value in model.state_dict().items()
+    }
+    for file, tensors in (("model", checkpoint.model), ("best", checkpoint.best)):
+        check_tensors(checkpoint, file, tensors, wanted)
+
+
+def check_optimizer_tensors(
+    checkpoint: Checkpoint, model: TrainableModule, optimizer: torch.optim.Optimizer
+) -> None:
+    """See that the optimiser's state is whole for every parameter that has any.
+
+    Raises
+    ------
+    StorageFormatError
+        As `check_tensors` does.
+    """
+    own, keys = model.own_rows(), _OPTIMIZER_KEYS[type(optimizer)]
+    started = {name.rpartition("/")[0] for name in checkpoint.optimizer}
+    wanted: dict[str, TensorKind] = {}
+    for name, value in model.named_parameters():
+        shape = (None, *value.shape[1:]) if name in own else tuple(value.shape)
+        for key in keys if name in started else ():
+            step = key == "step"
+            wanted[f"{name}/{key}"] = (torch.float32, ()) if step else (value.dtype, shape)
+    check_tensors(checkpoint, "optimizer", checkpoint.optimizer, wanted)
+
+
+def check_tensors(
+    checkpoint: Checkpoint, file: str, tensors: Tensors, wanted: Mapping[str, TensorKind]
+) -> None:
+    """See that the tensors of a file have the wanted names, types and shapes.
+
+    Raises
+    ------
+    StorageFormatError
+        Naming the tensor that is missing, too many, or of another type or shape.
+    """
+    state = checkpoint.state
+    faults = [f"has no {name}" for name in wanted if name not in tensors]
+    faults += [f"has {name}, which the model has not" for name in tensors if name not in wanted]
+    for name, value in tensors.items():
+        dtype, shape = wanted.get(name, (value.dtype, tuple(value.shape)))
+        fits = len(shape) == value.ndim and all(
+            want in (None, have) for want, have in zip(shape, value.shape, strict=False)
+        )
+        if value.dtype != dtype or not fits:
+            faults.append(
+                f"{name} is {value.dtype} {tuple(value.shape)}, not {dtype} "
+                f"{str(shape).replace('None', 'any')}"
+            )
+    if faults:
+        raise StorageFormatError(
+            f"checkpoint seed{state['seed']}-epoch{state['epoch']:06d}: {file}.safetensors "
+            f"{faults[0]}: it is of another model or version; {_REMEDY}"
+        )
+
+
+@contextlib.contextmanager
+def _format_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except StorageFormatError:
+        raise
+    except OSError as error:
+        raise StorageFormatError(f"checkpoint {file}: {error.strerror}; {_REMEDY}") from error
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        raise StorageFormatError(f"checkpoint {file} is damaged ({error}); {_REMEDY}") from error
+
+
+def _state_crc(document: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
+    """Return the optimiser's state as tensors named ``PARAMETER/KEY``."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"{name}/{key}"] = torch.as_tensor(value)
+    return tensors
+
+
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+    """Put tensors of `optimizer_tensors` back."""
+    parameters = dict(model.named_parameters())
+    for name, value in tensors.items():
+        parameter, _, key = name.rpartition("/")
+        owner = parameters[parameter]
+        # torch keeps the number of steps on the CPU, wherever the parameters are.
+        optimizer.state[owner][key] = value if key == "step" else value.to(owner.device)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,243 @@
+"""The run directory: what a run writes beside its checkpoints, by rank 0 only."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import dump_toml, load_config
+from hpcgnn.errors import InputError
+from hpcgnn.train.run.checkpoint import checkpoint_paths
+
+_FREE_SECTIONS = ("exchange", "run", "trace")
+
+
+def check_same_run(before: Config, now: Config, directory: Path) -> None:
+    """See that `now` continues the run that `before` started.
+
+    Where and how it runs may change: the exchange, the run directory's settings, the trace, the
+    place of the store, the device. A run of one seed may get more epochs where its schedule allows,
+    and seeds may be appended.
+
+    Raises
+    ------
+    InputError
+        Naming the first other setting that differs.
+    """
+    for section in dataclasses.fields(Config):
+        if section.name in _FREE_SECTIONS:
+            continue
+        old, new = getattr(before, section.name), getattr(now, section.name)
+        for key in (each.name for each in dataclasses.fields(old)):
+            values = getattr(old, key), getattr(new, key)
+            if values[0] != values[1] and not _may_change(f"{section.name}.{key}", *values, before):
+                raise InputError(
+                    f"{section.name}.{key} = {values[1]!r}, but the run in {directory} has "
+                    f"{values[0]!r}: set it back, use another run.dir, or run.resume=never to "
+                    "start over"
+                )
+
+
+def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
+    if key in ("graph.store", "train.device", "train.group_size"):
+        return True
+    if key == "train.seeds":
+        return bool(new[: len(old)] == old)
+    # Finished seeds stay as they are, so that only a lone seed can go on; the rates of its past
+    # epochs must not depend on the number of epochs.
+    lasting = before.train.schedule in ("constant", "step")
+    return key == "train.epochs" and len(before.train.seeds) == 1 and lasting and new > old
+
+
+_HOLDER_BYTES = 200
+_LEFTOVERS = (".*.partial-*", "checkpoints/.*.partial-*", ".predictions.h5.*.tmp")
+
+
+class RunDirectory:
+    """Paths and files of one run.
+
+    Methods raise `InputError` where the directory does not take a file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.traces = self.path / "trace"
+        self.predictions = self.path / "predictions.h5"
+        self._metrics = self.path / "metrics.jsonl"
+        self._config = self.path / "config.toml"
+        self._summary = self.path / "summary.json"
+
+    @contextlib.contextmanager
+    def reserve(self) -> Iterator[None]:
+        """Make the directory, see that it can be written, and keep other runs out of it.
+
+        A job that is requeued, or submitted twice, must not write beside the one that still runs.
+        """
+        with self._faults(f"run.dir {self.path}", "choose a directory that can be written"):
+            for directory in (self.checkpoints, self.traces):
+                directory.mkdir(parents=True, exist_ok=True)
+            # A link in a directory that others may write to could name any file of this user.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(self.path / ".lock", flags, 0o666)
+        try:
+            self._lock(lock)
+            yield
+        finally:
+            os.close(lock)
+
+    def _lock(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, _HOLDER_BYTES, 0).decode(errors="replace").strip()
+            raise InputError(
+                f"run.dir {self.path} is in use ({holder}): wait for that run to end, or choose "
+                "another run.dir"
+            ) from None
+        except OSError:
+            # Some parallel file systems have no locks: the check is then up to the user.
+            pass
+        with self._faults(f"run.dir {self.path}", "free space, or choose another directory"):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{platform.node()}, process {os.getpid()}\n".encode(), 0)
+
+    def start(self, config: Config) -> None:
+        """Begin a run: write the resolved configuration and drop the results of an earlier one."""
+        with self._faults(self.path, "remove its files, or choose another run.dir"):
+            for _, _, path in checkpoint_paths(self.checkpoints):
+                shutil.rmtree(path)
+            for trace in self.traces.glob("rank*.jsonl"):
+                trace.unlink()
+            self._metrics.unlink(missing_ok=True)
+            self._drop_results()
+        self._write(self._config, dump_toml(config))
+
+    def resume(self, config: Config, epochs_done: dict[int, int]) -> dict[int, list[int]]:
+        """Continue a run: check that it is the same, and cut the metrics back to the checkpoint.
+
+        Returns, by seed, the epochs that the checkpoints cover and that have no line of metrics.
+
+        Parameters
+        ----------
+        config
+            The new configuration; only where and how it runs may differ, or how long.
+        epochs_done
+            Epochs that the checkpoints cover, by seed.
+        """
+        check_same_run(self._read_config(), config, self.path)
+        kept = [
+            row for row in self.read_metrics() if row["epoch"] < epochs_done.get(row["seed"], 0)
+        ]
+        with self._faults(self.path, "remove its files, or choose another run.dir"):
+            self._drop_results()
+        self._write(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        self._write(self._config, dump_toml(config))
+        there = {(row["seed"], row["epoch"]) for row in kept}
+        missing = {
+            seed: [epoch for epoch in range(done) if (seed, epoch) not in there]
+            for seed, done in epochs_done.items()
+        }
+        return {seed: epochs for seed, epochs in missing.items() if epochs}
+
+    def finished(self, config: Config) -> dict[str, Any] | None:
+        """Return the summary of a run that has ended and that `config` describes, else None."""
+        if not self._summary.is_file() or not self._config.is_file():
+            return None
+        before = self._read_config()
+        same = all(
+            getattr(before, section) == getattr(config, section)
+            for section in ("graph", "model", "train", "correct_and_smooth")
+        )
+        if not same or (config.run.save_predictions and not self.predictions.is_file()):
+            return None
+        with self._faults(self._summary, "remove that file to have it written again"):
+            summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))
+        return summary
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add the line of an epoch."""
+        with (
+            self._faults(self._metrics, "free space, then start the same command again to resume"),
+            self._metrics.open("a", encoding="utf-8") as file,
+        ):
+            file.write(json.dumps(row) + "\n")
+
+    def sync_metrics(self) -> None:
+        """Wait until the lines are on disk: no checkpoint may be newer than they are."""
+        with self._faults(self._metrics, "free space, then start the same command again to resume"):
+            descriptor = os.open(self._metrics, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the lines written so far; a last line cut short by a crash is left out."""
+        if not self._metrics.is_file():
+            return []
+        with self._faults(self._metrics, "mend that line or remove it"):
+            whole, _, _ = self._metrics.read_text(encoding="utf-8").rpartition("\n")
+            return [_metrics_row(*numbered) for numbered in enumerate(whole.splitlines(), start=1)]
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write summary.json, the sign that the run has ended."""
+        self._write(self._summary, json.dumps(summary, indent=1) + "\n")
+
+    def _read_config(self) -> Config:
+        if not self._config.is_file():
+            raise InputError(
+                f"{self.path} has checkpoints but no config.toml; use another run.dir, or "
+                "run.resume=never to start over"
+            )
+        return load_config(self._config)
+
+    def _drop_results(self) -> None:
+        """Remove what holds for a finished run only, and what a killed run left half-written."""
+        for file in (self._summary, self.predictions):
+            file.unlink(missing_ok=True)
+        for pattern in _LEFTOVERS:
+            for path in self.path.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _write(self, path: Path, text: str) -> None:
+        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        try:
+            with self._faults(path, "free space or change run.dir"):
+                with partial.open("w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _faults(self, path: str | Path, remedy: str) -> Iterator[None]:
+        """Name the path and the remedy where the system, or what a file holds, is at fault."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; {remedy}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"{path}: does not read ({error}); {remedy}") from error
+
+
+def _metrics_row(number: int, line: str) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        if not {"seed", "epoch"} <= row.keys():
+            raise ValueError("no seed or no epoch")
+        if type(row["seed"]) is not int or type(row["epoch"]) is not int:
+            raise ValueError("seed or epoch is no whole number")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    return row

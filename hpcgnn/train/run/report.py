@@ -1,0 +1,145 @@
+"""What a run tells its user on rank 0: its progress, and the results at its end."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich import progress
+from rich.console import Console
+
+from hpcgnn.console import print_table, report
+
+_QUIET_SECONDS = 10.0
+
+
+# Of the loss after the first epoch: a model that learns nothing stays below.
+_GROWTH = 10.0
+
+
+class EpochDisplay:
+    """Shows epoch, loss, metrics and time left; use as a context manager.
+
+    Parameters
+    ----------
+    title
+        What is trained.
+    total
+        Epochs in all.
+    active
+        Whether this rank shows anything.
+    """
+
+    def __init__(self, title: str, total: int, *, active: bool) -> None:
+        self._title, self._total, self._active = title, total, active
+        self._bar: progress.Progress | None = None
+        self._started = time.monotonic()
+        self._next_report = 0.0
+        self._first_epoch: int | None = None
+
+    def __enter__(self) -> "EpochDisplay":
+        if self._active and sys.stderr.isatty():
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[figures]}"),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total, figures="")
+        return self
+
+    def update(self, row: dict[str, Any]) -> None:
+        """Show the metrics of an epoch."""
+        if not self._active:
+            return
+        done = int(row["epoch"]) + 1
+        if self._first_epoch is None:
+            self._first_epoch = done - 1
+        figures = "  ".join(f"{key} {value:.4f}" for key, value in _shown(row).items())
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, figures=figures)
+            return
+        elapsed = time.monotonic() - self._started
+        if elapsed >= self._next_report or done == self._total:
+            left = elapsed / (done - self._first_epoch) * (self._total - done)
+            report(
+                f"{self._title}  epoch {done}/{self._total}  {figures}  "
+                f"{row['epoch_s']:.3f} s/epoch  {left:.0f} s left"
+            )
+            self._next_report = elapsed + _QUIET_SECONDS
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _shown(row: dict[str, Any]) -> dict[str, float]:
+    names = {"loss": "train_loss"}
+    for short, prefix in (("train", "train"), ("valid", "valid"), ("test", "test")):
+        for metric in ("accuracy", "micro_f1", "mrr"):
+            if f"{prefix}_{metric}" in row:
+                names[short] = f"{prefix}_{metric}"
+    return {short: float(row[key]) for short, key in names.items() if row.get(key) is not None}
+
+
+def print_results(summary: dict[str, Any], path: Path) -> None:
+    """Print the table of seeds, and where the rest is."""
+    metric = summary["metric"].replace("_", " ")
+    rows = [
+        (
+            (f"split {each['split']} " if "split" in each else "") + f"seed {each['seed']}",
+            each["epochs"],
+            each["best_epoch"],
+            _percent(each["valid"]),
+            _percent(each["test"]),
+            f"{each['final_train_loss']:.4f}",
+        )
+        for each in summary["seeds"]
+    ]
+    for each in summary.get("splits", ()):
+        for name in ("mean", "std"):
+            values = each[name]
+            title = f"split {each['name']} {name}"
+            rows.append((title, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
+    for name in ("mean", "std"):
+        values = summary[name]
+        rows.append((name, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
+    columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}", "train loss")
+    print_table(f"{summary['model']} on {summary['name']}", columns, rows)
+    if "splits" in summary:
+        report(f"results in {path}: summary.json, and split-NAME/ with the run of each split")
+        return
+    if summary["smoothed"] is not None:
+        mean, std = summary["smoothed"]["mean"], summary["smoothed"]["std"]
+        report(
+            f"corrected and smoothed: valid {metric} {_percent(mean['valid'])}, test "
+            f"{_percent(mean['test'])} (std {_percent(std['test'])})"
+        )
+    epoch, peak = (
+        summary["epoch_s"]["median"],
+        max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"]),
+    )
+    if epoch is not None:
+        report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
+    report(f"results in {path}: config.toml metrics.jsonl summary.json checkpoints/ and more")
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f} %"
+
+
+def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
+    """Say of which seeds the loss has grown without bound, though it is still finite."""
+    losses: dict[int, list[float]] = {}
+    for row in metrics:
+        losses.setdefault(row["seed"], []).append(row["train_loss"])
+    for seed, curve in losses.items():
+        if curve[-1] > _GROWTH * curve[0]:
+            report(
+                f"seed {seed} ends with a loss of {curve[-1]:.3g}, after {curve[0]:.3g} in its "
+                "first epoch: lower train.learning_rate or set train.clip_norm"
+            )

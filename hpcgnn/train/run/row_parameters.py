@@ -1,0 +1,101 @@
+"""Parameters whose rows belong to nodes: on a rank those of its nodes, in a checkpoint all of them.
+
+A checkpoint holds the rows by increasing original id, so that any number of ranks goes on from it.
+"""
+
+from collections.abc import Mapping
+from operator import itemgetter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import Communicator
+from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.errors import InputError
+from hpcgnn.nn import TrainableModule
+from hpcgnn.spmd import collective
+from hpcgnn.typing import GlobalIndices
+
+_NAMED_IDS = 3
+
+
+@collective
+def gather_rows(
+    layer: Communicator, model: TrainableModule, tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return tensors with the rows of all ranks on rank 0; elsewhere those have no rows.
+
+    Parameters
+    ----------
+    layer
+        A rank for each block of nodes.
+    model
+        Says which tensors have rows of nodes.
+    tensors
+        By the name of a parameter or buffer, or ``NAME/KEY``; equal names on all ranks.
+    """
+    gathered = dict(tensors)
+    # A restored optimiser may have its state in another order on each rank.
+    for name, value in sorted(tensors.items(), key=itemgetter(0)):
+        ids = _ids_name(model, name, value)
+        if ids is not None:
+            keys = model.get_buffer(ids).cpu().numpy()
+            gathered[name] = _gather(layer, keys, value).to(value.device)
+    return gathered
+
+
+def take_rows(
+    model: TrainableModule, tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return what `gather_rows` gave rank 0, with the rows of this rank's nodes.
+
+    Parameters
+    ----------
+    model
+        Of this rank.
+    tensors
+        Of a checkpoint.
+    known
+        The checkpoint's model, which has the ids of all rows.
+
+    Raises
+    ------
+    InputError
+        When a node of this rank has no row.
+    """
+    taken = dict(tensors)
+    for name, value in tensors.items():
+        ids = _ids_name(model, name, value)
+        if ids is not None:
+            places = _places(model.get_buffer(ids).cpu().numpy(), known[ids].numpy())
+            taken[name] = value[torch.from_numpy(places)]
+    return taken
+
+
+def _ids_name(model: TrainableModule, name: str, value: Tensor) -> str | None:
+    """Return the buffer with the ids of a tensor's rows; None for a tensor that all ranks share."""
+    # The number of an optimiser's steps has no rows.
+    return model.own_rows().get(name.partition("/")[0]) if value.ndim > 0 else None
+
+
+def _gather(layer: Communicator, keys: GlobalIndices, value: Tensor) -> Tensor:
+    (rows,) = in_order(layer, keys, value.detach().cpu().numpy())
+    with RowStream(layer, rows) as stream:
+        pieces = [piece for (piece,) in stream]
+    return torch.from_numpy(np.concatenate([rows[:0], *pieces]))
+
+
+def _places(mine: GlobalIndices, known: GlobalIndices) -> GlobalIndices:
+    """Return where each of `mine` is among the increasing ids `known`."""
+    places: GlobalIndices = np.searchsorted(known, mine)
+    found = places < len(known)
+    found[found] = known[places[found]] == mine[found]
+    missing = mine[~found]
+    if len(missing):
+        names = ", ".join(map(str, missing[:_NAMED_IDS]))
+        raise InputError(
+            f"model.embeddings: {len(missing)} nodes have no vector, {names} among them: the model "
+            "has vectors of the nodes that it was trained on; use their graph"
+        )
+    return places

@@ -1,0 +1,250 @@
+"""A trained model from its run directory, and the graph that it is applied to."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from hpcgnn.comm import ProcessGrid, agree
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import Facts, GraphFacts
+from hpcgnn.graph.inputs import Scales, scales_from
+from hpcgnn.graph.load import load_graph, relation_names
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import NodeModel, TrainableModule, find_model
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.run.checkpoint import (
+    Checkpoint,
+    check_model_tensors,
+    check_state,
+    check_tensors,
+    checkpoint_paths,
+    read_checkpoint,
+    read_state,
+)
+from hpcgnn.train.run.row_parameters import take_rows
+
+_Facts = TypeVar("_Facts", bound=Facts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SavedModel:
+    """The model that a seed kept.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    config
+        Of the run; its store is the one to apply the model to.
+    checkpoint
+        The newest of the seed.
+    """
+
+    run: Path
+    config: Config
+    checkpoint: Checkpoint
+
+    @property
+    def trained(self) -> GraphFacts:
+        """Sizes of the graph that the model was trained on."""
+        return self.facts(GraphFacts)
+
+    def facts(self, kind: type[_Facts]) -> _Facts:
+        """Return what the model was trained on; raises `InputError` where it is of another kind."""
+        try:
+            return kind.from_json(self.checkpoint.state["graph"])
+        except InputError as error:
+            raise InputError(f"{self.run}: its checkpoint {error}; train again") from error
+
+    def scales(self) -> Scales | None:
+        """Return what features were scaled by, None where that needs no graph.
+
+        Raises
+        ------
+        InputError
+            When it does not fit the features that the model was trained on.
+        """
+        if self.config.graph.normalize_features != "standard":
+            return None
+        facts = self.trained
+        widths = dict(zip(facts.type_names, facts.type_features, strict=True))
+        tensors = self.checkpoint.features
+        wanted = {
+            f"{name}.{field}".lstrip("."): (torch.float64, (width,))
+            for name, width in (widths or {"": facts.num_features}).items()
+            if width > 0
+            for field in ("mean", "deviation")
+        }
+        check_tensors(self.checkpoint, "features", tensors, wanted)
+        return scales_from(tensors)
+
+    @collective
+    def model(self, graph: LocalGraph) -> NodeModel:
+        """Return the model, equal on all ranks but for rows of nodes.
+
+        Raises
+        ------
+        CollectiveInputError
+            When the model has vectors of other nodes.
+        """
+        with agree(graph.grid.world):
+            model = graph.make_model(self.config, self.checkpoint.state["seed"])
+        self.load_into(graph.grid, model)
+        return model
+
+    @collective
+    def load_into(self, grid: ProcessGrid, model: TrainableModule) -> None:
+        """Give a model of the run the weights that were kept.
+
+        Raises
+        ------
+        CollectiveInputError
+            When they are those of another model, or have vectors of other nodes.
+        """
+        with agree(grid.world):
+            check_model_tensors(self.checkpoint, model)
+            weights = take_rows(model, self.checkpoint.best, self.checkpoint.best)
+        model.load_state_dict(weights)
+
+    def on(self, device: str) -> "SavedModel":
+        """Return the model for another device than the run's, cpu or cuda."""
+        train = dataclasses.replace(self.config.train, device=device)
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, train=train))
+
+    def origin(self) -> dict[str, str | int]:
+        """Return what a file of predictions says about where they come from."""
+        state = self.checkpoint.state
+        return {
+            "run": str(self.run),
+            "store": self.config.graph.store,
+            "seed": state["seed"],
+            "epoch": state["kept"]["epoch"],
+            "trained_on": state["graph"]["fingerprint"],
+        }
+
+
+def open_saved_model(run: Path, seed: int | None = None, store: str | None = None) -> SavedModel:
+    """Read the kept model of a seed, the best one by validation when None is given.
+
+    Parameters
+    ----------
+    run
+        A run directory; the run may be under way.
+    store
+        Another graph than the run's own to apply the model to.
+
+    Raises
+    ------
+    InputError
+        When there is no such checkpoint, no model was kept yet, or it does not read.
+    """
+    if not (run / "config.toml").is_file():
+        runs = sorted(run.glob("split-*/config.toml"))
+        if runs:
+            raise InputError(f"{run} has a run for each split; give one, such as {runs[0].parent}")
+        raise InputError(f"{run} is not a run directory; give the run.dir of hpcgnn.train")
+    config = load_config(run / "config.toml")
+    if store is not None:
+        graph = dataclasses.replace(config.graph, store=store)
+        config = dataclasses.replace(config, graph=graph)
+    newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
+    if seed is None and newest:
+        seed = best_seed({each: _valid(path) for each, path in newest.items()})
+    if seed is None or seed not in newest:
+        there = f"seeds {sorted(newest)}" if newest else "none; train first"
+        wanted = "no checkpoint" if seed is None else f"no checkpoint of seed {seed}"
+        raise InputError(f"{run / 'checkpoints'} has {wanted}; it has {there}")
+    checkpoint = read_checkpoint(newest[seed])
+    check_state(newest[seed], checkpoint.state)
+    if checkpoint.state["kept"]["epoch"] is None:
+        raise InputError(
+            f"{newest[seed]} has no evaluated model yet: let the run go on, or use another --seed"
+        )
+    return SavedModel(run, config, checkpoint)
+
+
+def best_seed(valid: dict[int, float | None]) -> int:
+    """Return the seed with the best validation value, the lowest of equals; None is the worst."""
+    scores = {seed: -1.0 if value is None else value for seed, value in valid.items()}
+    return max(sorted(scores), key=scores.__getitem__)
+
+
+def _valid(checkpoint: Path) -> float | None:
+    state: dict[str, Any] = read_state(checkpoint)
+    check_state(checkpoint, state)
+    metrics = state["kept"]["metrics"]
+    metric = "micro_f1" if state["graph"].get("multi_label") else "accuracy"
+    value: float | None = metrics.get("valid_mrr", metrics.get(f"valid_{metric}"))
+    return value
+
+
+@collective
+def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder) -> LocalGraph:
+    """Read the graph that a saved model is applied to; it needs no labels and no split.
+
+    Raises
+    ------
+    CollectiveInputError
+        On a store that does not read, or does not fit the model or the number of ranks.
+    """
+    config = saved.config
+    with agree(grid.world):
+        if config.train.task == "programs":
+            raise InputError(f"{saved.run} is of program graphs; its predictions.h5 has them all")
+        if config.train.task == "links":
+            raise InputError(
+                f"{saved.run} predicts links; its predictions.h5 has the embeddings of all nodes, "
+                "and other graphs are not supported"
+            )
+    with agree(grid.world):
+        trained = saved.trained
+        scales = saved.scales()
+        if grid.rank == 0:
+            with GraphStore.open(config.graph.store) as store:
+                _check_fits(store, config, trained)
+    context = Context.open(grid, config, trace)
+    graph = load_graph(context, scales=scales)
+    if config.train.label_augmentation > 0:
+        with agree(grid.world):
+            here, there = graph.facts.labelled_types, trained.labelled_types
+            _require_equal(config.graph.store, "labelled node types", here, there)
+    facts = dataclasses.replace(
+        graph.facts,
+        num_classes=trained.num_classes,
+        multi_label=trained.multi_label,
+        class_names=trained.class_names,
+    )
+    return dataclasses.replace(graph, facts=facts)
+
+
+def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
+    directed = not (store.undirected or config.graph.undirected)
+    wanted = find_model(config.model.name).aggregations
+    for what, here, there in (
+        ("features a node", store.num_features, trained.num_features),
+        (
+            "node types with features",
+            tuple((each.name, each.num_features) for each in store.node_types),
+            tuple(zip(trained.type_names, trained.type_features, strict=True)),
+        ),
+        # A graph without labels has no classes of its own.
+        ("classes", store.num_classes or trained.num_classes, trained.num_classes),
+        ("directed edges", directed, trained.directed),
+        ("relations", relation_names(config, store, wanted, directed=directed), trained.relations),
+    ):
+        _require_equal(store.path, what, here, there)
+
+
+def _require_equal(store: str | Path, what: str, here: object, there: object) -> None:
+    if here != there:
+        raise InputError(
+            f"{store} does not fit the model: {what} {here}, but it was trained with {there}; "
+            "convert the graph like the one it was trained on"
+        )

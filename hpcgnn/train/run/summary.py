@@ -1,0 +1,108 @@
+"""summary.json: final metrics, and what each rank needed to reach them."""
+
+import math
+import platform
+import resource
+import statistics
+from typing import Any
+
+from hpcgnn import __version__
+from hpcgnn.config.config import Config
+from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.task import Outcome, Task
+
+FORMAT_VERSION = 1
+_KIBIBYTE = 1024
+
+
+@collective
+def gather_rank_details(task: Task, trace: TraceRecorder) -> list[dict[str, Any]]:
+    """Return a line for each rank, on rank 0; others get an empty list."""
+    totals = trace.totals()
+    moved = {name: each for name, each in totals.items() if name.startswith("exchange")}
+    mine = {
+        "rank": task.grid.rank,
+        "host": platform.node(),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
+        "seconds_by_phase": trace.seconds_by_phase(),
+        "rows_sent": int(sum(each["rows"] for each in moved.values())),
+        "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
+        "exchanges": moved,
+        **task.rank_details(),
+    }
+    return task.grid.world.gather(mine, root=0) or []
+
+
+def summarise(
+    config: Config,
+    task: Task,
+    outcome: Outcome,
+    rows: list[dict[str, Any]],
+    ranks: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return the summary.
+
+    Parameters
+    ----------
+    outcome
+        Of the training loop; times and rows of `ranks` belong to its epochs, while `rows` has those
+        before a resume too.
+    rows
+        The lines of metrics.jsonl.
+    ranks
+        Of `gather_rank_details`.
+    """
+    facts, results = task.facts, outcome.results
+    prefixes = ("valid", "test")
+    values = {p: [each[p] for each in results if each[p] is not None] for p in prefixes}
+    return {
+        "format_version": FORMAT_VERSION,
+        "version": __version__,
+        "name": facts.name,
+        "fingerprint": facts.fingerprint,
+        "model": config.model_name,
+        "task": config.train.task,
+        "ranks": task.grid.size,
+        **task.summary(ranks),
+        "metric": facts.metric,
+        "seeds": results,
+        "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
+        "std": {p: _deviation(values[p]) for p in prefixes},
+        "smoothed": _smoothed(results),
+        "session_epochs": outcome.epochs_run,
+        "epoch_s": _spread([row["epoch_s"] for row in rows]),
+        "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
+        "ranks_detail": ranks,
+    }
+
+
+def _smoothed(results: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return mean and deviation after correct and smooth; None where it is off."""
+    smoothed = [each["smoothed"] for each in results if "smoothed" in each]
+    if not smoothed:
+        return None
+    found: dict[str, Any] = {"mean": {}, "std": {}}
+    for split in ("valid", "test"):
+        values = [each[split] for each in smoothed if each[split] is not None]
+        found["mean"][split] = statistics.fmean(values) if values else None
+        found["std"][split] = _deviation(values)
+    return found
+
+
+def _deviation(values: list[float]) -> float | None:
+    """Return the sample deviation; None for fewer than two values."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _spread(seconds: list[float]) -> dict[str, float | None]:
+    # The first epoch also builds transposes and buffers.
+    steady = seconds[1:] or seconds
+    if not steady or not all(math.isfinite(each) for each in steady):
+        return {"median": None, "min": None, "max": None, "first": None}
+    return {
+        "median": statistics.median(steady),
+        "min": min(steady),
+        "max": max(steady),
+        "first": seconds[0],
+    }

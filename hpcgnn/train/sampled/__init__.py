@@ -1,0 +1,1 @@
+"""Training on sampled subgraphs, or on batches with sampled neighbours."""

@@ -1,0 +1,231 @@
+"""What ranks sample from; the whole graph of it, once on every host."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, share_on_hosts
+from hpcgnn.errors import InputError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import NodeFeatures, TypedRows
+from hpcgnn.sampling import Topology
+from hpcgnn.sparse import PatternRows
+from hpcgnn.spmd import collective
+from hpcgnn.train.evaluation import Evaluator
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+
+
+@collective
+def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
+    """Return the features of all nodes, once on every host.
+
+    Parameters
+    ----------
+    features
+        Of the nodes of this rank, on the CPU.
+    """
+
+    def share(name: str, tensor: Tensor) -> Tensor:
+        return torch.from_numpy(share_on_hosts(grid, f"sampling.{name}", tensor.numpy()))
+
+    if not isinstance(features, TypedRows):
+        return share("features", features)
+    numbers, starts = _number(grid, features)
+    parts = [
+        share(f"features.{number}", part)
+        if part.shape[1]
+        else part.new_empty(int(starts[-1, number]), 0)
+        for number, part in enumerate(features.parts)
+    ]
+    places = share("places", torch.from_numpy(numbers))
+    return TypedRows(tuple(parts), share("types", features.types), places)
+
+
+@collective
+def fetch_features(
+    grid: ProcessGrid, features: NodeFeatures, requests: Sequence[RowRequest]
+) -> NodeFeatures:
+    """Return the features of the nodes that this rank asks for, request after request.
+
+    Parameters
+    ----------
+    features
+        Of the nodes of this rank, on the CPU.
+    requests
+        For nodes.
+    """
+    if not isinstance(features, TypedRows):
+        return torch.from_numpy(np.concatenate([each.rows(features.numpy()) for each in requests]))
+    numbers, starts = _number(grid, features)
+    pieces: list[list[Tensor]] = [[] for _ in features.parts]
+    types = []
+    for request in requests:
+        kinds = request.rows(features.types.numpy())
+        wanted = request.rows(numbers)
+        types.append(kinds)
+        for number, part in enumerate(features.parts):
+            mine = wanted[kinds == number]
+            if part.shape[1] == 0:
+                pieces[number].append(part.new_empty(len(mine), 0))
+                continue
+            row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.block)
+            # Numbers rise with global rows, as a request wants them.
+            rows = RowRequest.make(grid.layer, row_map, mine).rows(part.numpy())
+            pieces[number].append(torch.from_numpy(rows))
+    parts = [torch.cat(each) for each in pieces]
+    return TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
+
+
+def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offsets]:
+    """Return (N,) number of each local node among all nodes of its type, and where ranks begin.
+
+    The second is (ranks + 1, types).
+    """
+    counts = np.array([len(each) for each in features.parts], np.int64)
+    ends = np.cumsum(grid.layer.allgather(counts), axis=0, dtype=np.int64)
+    starts = np.concatenate([np.zeros((1, len(counts)), np.int64), ends])
+    return starts[grid.block][features.types.numpy()] + features.places.numpy(), starts
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HomeRows:
+    """The rows of this rank's block, from which graphs to sample are made.
+
+    Parameters
+    ----------
+    row_map
+        Whose rows are where.
+    edges
+        What the model aggregates over, with self loops where it wants them.
+    walked
+        What samplers walk; the same object unless the graph is directed.
+    features
+        Of the local nodes, on the CPU.
+    labels, trained, node_ids
+        (num_local,) or (num_local, C), (num_local,) bool and int64.
+    """
+
+    row_map: RowMap
+    edges: PatternRows
+    walked: PatternRows
+    features: NodeFeatures
+    labels: Array
+    trained: Array
+    node_ids: GlobalIndices
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SampledGraph:
+    """Nodes and edges to sample from: all, or those of a part and its halo.
+
+    Parameters
+    ----------
+    edges
+        What the model aggregates over, with self loops where it wants them.
+    weights
+        (E,) of `edges`; None: ones.
+    walked
+        What samplers walk: `edges`, or on a directed graph its edges both ways.
+    row_sums, column_sums
+        (N,) float64 of the weights.
+    node_ids
+        (N,) int64 original ids.
+    features, labels
+        Of all nodes, and (N,) int64 or (N, C) in the training dtype.
+    trained
+        (N,) whether the loss counts the node.
+    """
+
+    edges: Topology
+    weights: FloatArray | None
+    walked: Topology
+    row_sums: FloatArray
+    column_sums: FloatArray
+    node_ids: GlobalIndices
+    features: NodeFeatures
+    labels: Tensor
+    trained: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        patterns = {id(each): each for each in (self.edges, self.walked)}.values()
+        arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
+        arrays.append(self.labels.numpy())
+        arrays += [each for pattern in patterns for each in (pattern.indptr, pattern.indices)]
+        return self.features.nbytes + sum(each.nbytes for each in arrays if each is not None)
+
+
+def home_rows(graph: LocalGraph, evaluator: Evaluator) -> HomeRows:
+    """Return this rank's rows of what the model aggregates over, and of what samplers walk.
+
+    Parameters
+    ----------
+    graph
+        Read with its rows.
+    evaluator
+        Of the graph.
+    """
+    assert graph.rows is not None
+    return HomeRows(
+        row_map=graph.row_map,
+        edges=graph.rows.edges,
+        walked=graph.rows.both_ways,
+        features=graph.features.to(torch.device("cpu")),
+        labels=evaluator.labels.cpu().numpy(),
+        trained=evaluator.trains,
+        node_ids=graph.products.node_ids,
+    )
+
+
+@collective
+def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
+    """Bring the rows of all ranks together on every host.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the graph has too many nodes to sample.
+    """
+    with agree(grid.world):
+        if home.row_map.num_rows > np.iinfo(np.int32).max:
+            raise InputError(
+                f"{home.row_map.num_rows} nodes: sampling numbers nodes with 31 bits; "
+                "set sampling.topology=partitioned"
+            )
+    edges = _share_topology(grid, "sampling.edges", home.edges)
+    weights = None
+    if home.edges.weights is not None:
+        weights = share_on_hosts(grid, "sampling.edges.weights", home.edges.weights)
+    walked = edges
+    if home.walked is not home.edges:
+        walked = _share_topology(grid, "sampling.walked", home.walked)
+    num_nodes = edges.num_nodes
+    row_sums = np.bincount(edges.entry_rows(), weights, minlength=num_nodes)
+    column_sums = np.bincount(edges.indices, weights, minlength=num_nodes)
+    nodes = {
+        "labels": home.labels,
+        "trained": home.trained,
+        "ids": home.node_ids,
+    }
+    whole = {name: share_on_hosts(grid, f"sampling.{name}", each) for name, each in nodes.items()}
+    return SampledGraph(
+        edges=edges,
+        weights=weights,
+        walked=walked,
+        row_sums=row_sums.astype(np.float64),
+        column_sums=column_sums.astype(np.float64),
+        node_ids=whole["ids"],
+        features=share_features(grid, home.features),
+        labels=torch.from_numpy(whole["labels"]),
+        trained=whole["trained"],
+    )
+
+
+def _share_topology(grid: ProcessGrid, name: str, rows: PatternRows) -> Topology:
+    indices = share_on_hosts(grid, f"{name}.indices", rows.columns.astype(np.int32))
+    degrees = share_on_hosts(grid, f"{name}.degrees", np.diff(rows.indptr))
+    return Topology(np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64), indices)

@@ -1,0 +1,144 @@
+"""A part of the graph with its halo: what a rank samples from in partitioned training.
+
+Nodes have a home, the block row of the store that their rank judges models with. For some epochs a
+node belongs to the part of a rank, which is its home or, for a share of the nodes, a rank drawn at
+random. The rank fetches the rows of its part and of all nodes within some steps of it, and trains
+on the graph of these nodes alone: no rank ever holds more than its home, its part and the halo.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, redistribute
+from hpcgnn.errors import InputError
+from hpcgnn.sampling import Topology
+from hpcgnn.sparse import PatternRows
+from hpcgnn.spmd import collective
+from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, fetch_features
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+
+
+@collective
+def choose_part(
+    grid: ProcessGrid, row_map: RowMap, share: float, seed: int, period: int
+) -> GlobalIndices:
+    """Return this rank's part, int64 increasing rows: a function of seed and period.
+
+    Parameters
+    ----------
+    grid, row_map
+        The ranks, the homes.
+    share
+        Chance of a node to go to a rank drawn at random; nobody moves in period 0.
+    seed, period
+        Of the model; counts reshuffles.
+    """
+    rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
+    owners = np.full(len(rows), grid.block, np.int32)
+    if period > 0:
+        draws = np.random.default_rng([seed, period, grid.block])
+        moves = draws.random(len(rows)) < share
+        targets = draws.integers(0, grid.num_blocks, len(rows), dtype=np.int32)
+        owners = np.where(moves, targets, owners)
+    # Homes are in the order of ranks, so what arrives is increasing.
+    (part,) = redistribute(grid.layer, owners, rows)
+    return part
+
+
+@collective
+def fetch_part(
+    grid: ProcessGrid, home: HomeRows, part: GlobalIndices, halo: int
+) -> tuple[SampledGraph, int]:
+    """Return the graph of a part and its halo, the part first, and the rows that other ranks got.
+
+    Edges to nodes beyond the halo are left out, and sums of rows are those of what is left.
+
+    Parameters
+    ----------
+    grid, home
+        The ranks, the rows that they give.
+    part
+        (n,) int64 increasing rows.
+    halo
+        Steps from the part, along edges of `home.walked`.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a part and its halo have too many nodes to sample.
+    """
+    requests, rows = [], []
+    nodes, reached = [part], part
+    for depth in range(halo + 1):
+        requests.append(RowRequest.make(grid.layer, home.row_map, reached))
+        rows.append(_rows_of(requests[-1], home.walked))
+        if depth < halo:
+            reached = np.setdiff1d(rows[-1].columns, np.concatenate(nodes))
+            nodes.append(reached)
+    ids = np.concatenate(nodes)
+    with agree(grid.world):
+        if len(ids) > np.iinfo(np.int32).max:
+            raise InputError(f"{len(ids)} nodes of a part and its halo: sampling has 31 bits")
+    walked, weights = _cut(ids, rows, len(part))
+    edges = walked
+    if home.edges is not home.walked:
+        pieces = [_rows_of(each, home.edges) for each in requests]
+        edges, weights = _cut(ids, pieces, len(part))
+    trained = _node_rows(requests, home.trained)
+    trained[len(part) :] = False
+    graph = SampledGraph(
+        edges=edges,
+        weights=weights,
+        walked=walked,
+        row_sums=np.bincount(edges.entry_rows(), weights, len(ids)).astype(np.float64),
+        column_sums=np.bincount(edges.indices, weights, len(ids)).astype(np.float64),
+        node_ids=_node_rows(requests, home.node_ids),
+        features=fetch_features(grid, home.features, requests),
+        labels=torch.from_numpy(_node_rows(requests, home.labels)),
+        trained=trained,
+    )
+    return graph, sum(each.num_sent for each in requests)
+
+
+def _rows_of(request: RowRequest, rows: PatternRows) -> PatternRows:
+    if rows.weights is None:
+        indptr, (columns,) = request.entries(rows.indptr, rows.columns)
+        return PatternRows(indptr, columns, None)
+    indptr, (columns, weights) = request.entries(rows.indptr, rows.columns, rows.weights)
+    return PatternRows(indptr, columns, weights)
+
+
+def _node_rows(requests: Sequence[RowRequest], array: Array) -> Array:
+    return np.concatenate([each.rows(array) for each in requests])
+
+
+def _cut(
+    ids: GlobalIndices, pieces: Sequence[PatternRows], num_roots: int
+) -> tuple[Topology, FloatArray | None]:
+    """Return the rows of `ids`, without columns that are not among them, and the weights."""
+    lengths = np.concatenate([np.diff(each.indptr) for each in pieces])
+    columns = np.concatenate([each.columns for each in pieces])
+    rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
+    places, known = _places(ids, columns)
+    rows, places = rows[known], places[known]
+    # Places do not rise with global rows: the halo lies behind the part.
+    order = np.lexsort((places, rows))
+    weights = None
+    if pieces[0].weights is not None:
+        joined = np.concatenate([each.weights for each in pieces if each.weights is not None])
+        weights = joined[known][order]
+    ends = np.cumsum(np.bincount(rows, minlength=len(ids)))
+    indptr = np.concatenate([[0], ends]).astype(np.int64)
+    return Topology(indptr, places[order], num_roots), weights
+
+
+def _places(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:
+    """Return the place of each column in `ids`, and whether it is there."""
+    if len(ids) == 0:
+        return np.zeros(len(columns), np.int32), np.zeros(len(columns), np.bool_)
+    order = np.argsort(ids).astype(np.int32)
+    near = np.minimum(np.searchsorted(ids, columns, sorter=order), len(ids) - 1)
+    places = order[near]
+    return places, ids[places] == columns

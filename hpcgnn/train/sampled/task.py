@@ -1,0 +1,246 @@
+"""Training on sampled subgraphs, judged on the full graph.
+
+Ranks sample one topology, which a host holds once, or each its part of the graph. On a shared
+topology a step has the same subgraphs whatever the number of ranks. Ranks set theirs side by side,
+so that normalisation over nodes sees one batch, and their shares of the loss add up.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import agree
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.load import load_graph
+from hpcgnn.nn import NodeModel
+from hpcgnn.operator import Aggregation, on_graph
+from hpcgnn.spmd import collective
+from hpcgnn.train.graph_task import ClassTask
+from hpcgnn.train.sampled.graph import HomeRows, home_rows, share_whole
+from hpcgnn.train.sampled.input import BatchInput, StepData, StepInput, SubgraphInput
+from hpcgnn.train.sampled.part import choose_part, fetch_part
+from hpcgnn.train.sampled.views import SampledViews
+from hpcgnn.train.task import Step
+
+
+class SamplingSource(Protocol):
+    """Gives what an epoch samples from: a function of seed and epoch."""
+
+    def at(self, seed: int, epoch: int) -> StepInput:
+        """Return it; collective."""
+        ...
+
+    def details(self) -> dict[str, Any]:
+        """Return this rank's sizes for the summary; not collective."""
+        ...
+
+
+class SharedSource:
+    """One graph for all ranks and epochs.
+
+    Parameters
+    ----------
+    home
+        The rows of this rank.
+    wanted
+        The aggregations of the model.
+    """
+
+    @collective
+    def __init__(self, context: Context, home: HomeRows, wanted: tuple[Aggregation, ...]) -> None:
+        grid, config, trace = context.grid, context.config, context.trace
+        with trace.span("read.whole"):
+            graph = share_whole(grid, home)
+        views = SampledViews(context, graph, wanted)
+        with trace.span("plan.sampling"):
+            self._input: StepInput
+            if config.sampling.sampler == "neighbour":
+                self._input = BatchInput(views, parts=False)
+            else:
+                self._input = SubgraphInput.of_whole(views)
+
+    def at(self, seed: int, epoch: int) -> StepInput:  # noqa: ARG002
+        """Return the same for all."""
+        return self._input
+
+    def details(self) -> dict[str, Any]:
+        """Return what waited in the pool."""
+        return {"pool_bytes_max": self._input.pool_bytes}
+
+
+class PartSource:
+    """A part of the graph and its halo for each rank, another one from time to time.
+
+    Parameters
+    ----------
+    context, home, wanted
+        As for `SharedSource`.
+    """
+
+    def __init__(self, context: Context, home: HomeRows, wanted: tuple[Aggregation, ...]) -> None:
+        self._context, self._home, self._wanted = context, home, wanted
+        self._input: StepInput | None = None
+        self._period = (-1, -1)
+        self._sizes = dict.fromkeys(("part_nodes", "halo_nodes", "part_bytes"), 0)
+        self._moved = self._pool_bytes = 0
+
+    @collective
+    def at(self, seed: int, epoch: int) -> StepInput:
+        """Return this rank's part in an epoch; fetch it when the epoch begins a period."""
+        every = self._context.config.sampling.reshuffle_epochs
+        period = (seed, epoch // every if every > 0 else 0)
+        if self._input is None or period != self._period:
+            self._keep_peaks()
+            # Two parts at a time would not fit where one does.
+            self._input = None
+            self._input, self._period = self._fetch(*period), period
+        return self._input
+
+    def details(self) -> dict[str, Any]:
+        """Return what waited in the pools, and the largest part with its halo."""
+        self._keep_peaks()
+        moved = {"reshuffle_rows": self._moved}
+        return {"pool_bytes_max": self._pool_bytes, **self._sizes, **moved}
+
+    def _keep_peaks(self) -> None:
+        if self._input is not None:
+            self._pool_bytes = max(self._pool_bytes, self._input.pool_bytes)
+
+    def _fetch(self, seed: int, period: int) -> StepInput:
+        grid, trace = self._context.grid, self._context.trace
+        options = self._context.config.sampling
+        with trace.span("plan.reshuffle"):
+            share = options.reshuffle_share
+            part = choose_part(grid, self._home.row_map, share, seed, period)
+            graph, moved = fetch_part(grid, self._home, part, options.halo)
+        sizes = {
+            "part_nodes": len(part),
+            "halo_nodes": graph.edges.num_nodes - len(part),
+            "part_bytes": graph.nbytes,
+        }
+        self._sizes = {key: max(size, self._sizes[key]) for key, size in sizes.items()}
+        self._moved += moved
+        views = SampledViews(self._context, graph, self._wanted)
+        with trace.span("plan.sampling"):
+            if options.sampler == "neighbour":
+                return BatchInput(views, parts=True)
+            return SubgraphInput.of_part(views)
+
+
+class SampledTask(ClassTask):
+    """A graph to sample from, and the rows of this rank to evaluate models with.
+
+    Raises
+    ------
+    CollectiveInputError
+        As `load_graph` and `ClassTask`, and when options do not apply to sampled training.
+    """
+
+    @collective
+    def __init__(self, context: Context) -> None:
+        grid, config, trace = context.grid, context.config, context.trace
+        with agree(grid.world):
+            _check_options(config, context.wanted)
+        graph = load_graph(context, needs=("features", "labels", "split"), with_rows=True)
+        # Sources keep the rows as long as they need them.
+        super().__init__(replace(graph, rows=None), config)
+        if config.exchange.prepare == "before":
+            with trace.span("plan.kept_products"):
+                self.evaluator.keep_products()
+        wanted = on_graph(context.wanted, directed=graph.facts.directed)
+        with agree(grid.world):
+            if config.sampling.sampler == "neighbour":
+                _check_fan_outs(config, wanted, graph.num_aggregations(config))
+        source = PartSource if config.sampling.topology == "partitioned" else SharedSource
+        home = home_rows(graph, self.evaluator)
+        self._trace = trace
+        self._source: SamplingSource = source(context, home, wanted)
+        self._described: dict[str, Any] = {}
+
+    @classmethod
+    @collective
+    def load(cls, context: Context) -> "SampledTask":
+        """Read this rank's share and prepare to train on it."""
+        return cls(context)
+
+    @collective
+    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
+        """Yield the steps of an epoch; threads sample ahead."""
+        drawn = self._source.at(seed, epoch)
+        self._described = drawn.describe()
+        steps, number = drawn.steps(seed, epoch), 0
+        while True:
+            with self._trace.span("wait.input"):
+                ready = next(steps, None)
+            if ready is None:
+                return
+            # Epochs have fewer steps than this.
+            yield partial(self._train_loss, ready, DropoutKey(seed, (epoch << 32) + number))
+            number += 1
+
+    def rank_details(self) -> dict[str, Any]:
+        """Return sizes of this rank's share, and of what it sampled from."""
+        return {**super().rank_details(), **self._source.details()}
+
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the graph, and how it was sampled."""
+        names = [name for name in self._source.details() if name != "reshuffle_rows"]
+        sizes = {name: max(rank[name] for rank in ranks) for name in names}
+        return {**super().summary(ranks), "sampling": {**self._described, **sizes}}
+
+    def _train_loss(
+        self, ready: Callable[[], StepData], key: DropoutKey, model: NodeModel
+    ) -> Tensor:
+        with self._trace.span("plan.view"):
+            step = ready()
+        logits_TC: Tensor = model(step.view, step.features, key)
+        if step.trained is not None:
+            logits_TC = logits_TC[step.trained]
+        return self.evaluator.loss(logits_TC, step.labels, self._count(step), step.weights)
+
+    def _count(self, step: StepData) -> float:
+        """Return what the sum of a step's losses is divided by, the same on all ranks."""
+        options, layer = self._config.sampling, self.grid.layer
+        if step.size is not None:
+            return step.size
+        if step.weights is None:
+            return max(int(layer.allreduce(len(step.labels))), 1)
+        # Weights are 1 / the chance of a node to be in a subgraph. Their own sum in place of the
+        # number of nodes that it estimates gives the ratio estimator: biased, with less noise.
+        if options.estimator == "ratio":
+            return max(float(layer.allreduce(float(step.weights.double().sum()))), 1.0)
+        # Each subgraph's weighted sum estimates the sum over all training nodes.
+        return self.evaluator.num_train * options.subgraphs
+
+
+def _check_options(config: Config, wanted: tuple[Aggregation, ...]) -> None:
+    if Aggregation.MEAN_BY_RELATION in wanted:
+        raise InputError(
+            f"model.name = {config.model.name!r} tells relations apart, which subgraphs do not: "
+            "choose another model or train.task=full"
+        )
+    if config.train.label_augmentation > 0:
+        raise InputError("train.label_augmentation needs train.task=full")
+    if config.model.embeddings:
+        raise InputError("model.embeddings=true needs train.task=full")
+    if config.train.activations != "native":
+        raise InputError("train.activations=bfloat16 needs train.task=full")
+
+
+def _check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:
+    given = len(config.sampling.fan_outs)
+    if given != depth:
+        raise InputError(
+            f"sampling.fan_outs has {given} numbers: the model aggregates {depth} times"
+        )
+    if any(kind.is_reversed for kind in wanted):
+        raise InputError(
+            "sampling.sampler=neighbour draws along one direction of edges: "
+            "set graph.undirected=true"
+        )

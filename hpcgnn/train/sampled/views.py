@@ -1,0 +1,222 @@
+"""Sampled subgraphs as what models aggregate with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.sampling import SamplingConfig
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.products import make_operators
+from hpcgnn.nn import GraphView, LayerView
+from hpcgnn.operator import Aggregation, AggregationOperator
+from hpcgnn.sampling import FanOutLayer, LayeredSample, Subgraph
+from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """The entries of a sampled matrix: local rows and columns, sums of their rows and columns.
+
+    Parameters
+    ----------
+    rows, columns
+        (nnz,) int32 local.
+    weights
+        (nnz,) float64 of the edges.
+    row_sums, column_sums
+        (rows,) and (columns,) float64.
+    row_factors, column_factors
+        (nnz,) what a sum over the sampled entries of a row, or of a column, is multiplied by, entry
+        by entry, to estimate the whole sum.
+    """
+
+    rows: LocalIndices
+    columns: LocalIndices
+    weights: FloatArray
+    row_sums: FloatArray
+    column_sums: FloatArray
+    row_factors: FloatArray
+    column_factors: FloatArray
+
+    def values(self, kind: Aggregation, dtype: DTypeLike) -> FloatArray | None:
+        """Return (nnz,) values of the scaled matrix of `kind`; None for a bare pattern."""
+        if kind.powers is None:
+            return None
+        factors = self.column_factors if kind.is_reversed else self.row_factors
+        values = self.weights * factors
+        if kind.is_scaled:
+            by_row, by_column = self.row_sums[self.rows], self.column_sums[self.columns]
+            values = values / kind.divisors(by_row, by_column)
+        return values.astype(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class SubgraphsView:
+    """Subgraphs side by side.
+
+    Parameters
+    ----------
+    graph
+        What a model sees.
+    nodes
+        (n,) int32 nodes of the rows.
+    weights
+        (n,) float32 of their losses; None: all count alike.
+    """
+
+    graph: GraphView
+    nodes: LocalIndices
+    weights: FloatArray | None
+
+
+class SampledViews:
+    """Makes the views of models over sampled subgraphs.
+
+    Parameters
+    ----------
+    context
+        Of the run; sums of statistics run over all ranks, products over none.
+    graph
+        What is sampled.
+    wanted
+        The aggregations of the model.
+    """
+
+    def __init__(
+        self, context: Context, graph: SampledGraph, wanted: tuple[Aggregation, ...]
+    ) -> None:
+        grid, config, trace, device = context.grid, context.config, context.trace, context.device
+        self.context, self.graph = context, graph
+        self._grid, self._device = grid, device
+        self._wanted, self._dtype = wanted, config.train.dtype
+        self._make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
+        self._weighted = config.sampling.coverage > 0
+        self._ratio = config.sampling.estimator == "ratio"
+
+    @property
+    def parts(self) -> tuple[ProcessGrid, SampledGraph, SamplingConfig]:
+        """The ranks, what is sampled, and how."""
+        return self.context.grid, self.graph, self.context.config.sampling
+
+    def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> "SubgraphsView":
+        """Return the view of subgraphs side by side, in order, without edges between them.
+
+        Without coefficients, means are over a subgraph's own edges.
+        """
+        union = _union(subgraphs, self._weighted)
+        node_ids = self.graph.node_ids[union.nodes]
+        matrix = DistCSR.from_rows(
+            RowMap(np.array([0, len(union.nodes)], np.int64), 0), union.indptr, union.columns
+        )
+        entries = self._subgraph_entries(union)
+        operators = self._operators(matrix, entries, node_ids, node_ids)
+        view = GraphView(operators, self._device.ids(node_ids), self._grid.sum_over_blocks)
+        return SubgraphsView(view, union.nodes, union.loss_weights)
+
+    def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
+        """Return the view of a layer-wise sample, and the nodes (int32) whose features it reads."""
+        layers = tuple(self._layer(each) for each in sample.layers)
+        inputs = sample.layers[0].inputs
+        ids = self._device.ids(self.graph.node_ids[inputs])
+        return GraphView({}, ids, self._grid.sum_over_blocks, active=layers), inputs
+
+    def _layer(self, layer: FanOutLayer) -> LayerView:
+        num_inputs, pattern, graph = len(layer.inputs), layer.pattern, self.graph
+        shape = (len(layer.outputs), num_inputs)
+        row_map = RowMap(np.array([0, num_inputs], np.int64), 0)
+        empty = np.zeros(0, np.int32)
+        nothing = LocalCSR(np.zeros(1, np.int64), empty, None, (shape[0], 0), empty)
+        whole = LocalCSR(pattern.indptr, pattern.indices, None, shape)
+        matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.kept)
+        rows = pattern.entry_rows()
+        drawn = np.diff(pattern.indptr)
+        degrees = graph.edges.degrees()[layer.outputs]
+        factors = (degrees / np.maximum(drawn, 1))[rows]
+        entries = _Entries(
+            rows,
+            pattern.indices,
+            self._weights(pattern.entries),
+            graph.row_sums[layer.outputs],
+            graph.column_sums[layer.inputs],
+            factors,
+            factors,
+        )
+        node_ids = graph.node_ids[layer.inputs]
+        operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
+        kept, ids = self._device.tensor(layer.kept.astype(np.int64)), self._device.ids(node_ids)
+        return LayerView(operators, ids, self._grid.sum_over_blocks, kept)
+
+    def _subgraph_entries(self, union: "_Union") -> _Entries:
+        graph, count = self.graph, len(union.nodes)
+        rows = np.repeat(np.arange(count, dtype=np.int32), np.diff(union.indptr))
+        columns = union.columns.astype(np.int32)
+        weights = self._weights(union.entries)
+        by_row: FloatArray = np.ones(len(rows))
+        by_column = by_row
+        if union.factors is not None and union.loss_weights is not None:
+            # C_v / C_uv for the row v; the column's is C_u / C_uv, and loss weights are N / C.
+            held = union.loss_weights
+            by_row, by_column = union.factors, union.factors * held[rows] / held[columns]
+            if not self._ratio:
+                sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
+                return _Entries(rows, columns, weights, *sums, by_row, by_column)
+        row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
+        column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
+        return _Entries(rows, columns, weights, row_sums, column_sums, by_row, by_column)
+
+    def _weights(self, entries: GlobalIndices) -> FloatArray:
+        weights = self.graph.weights
+        return np.ones(len(entries)) if weights is None else weights[entries].astype(np.float64)
+
+    def _operators(
+        self,
+        matrix: DistCSR,
+        entries: _Entries,
+        row_ids: GlobalIndices,
+        column_ids: GlobalIndices,
+    ) -> Mapping[Aggregation, AggregationOperator]:
+        exchange = self._make.exchange(matrix)
+        operators: dict[Aggregation, AggregationOperator] = {}
+        for kind in self._wanted:
+            scaled = matrix.with_values(entries.values(kind, self._dtype), None)
+            operators[kind] = self._make.operator(kind, scaled, exchange, row_ids, column_ids)
+        return operators
+
+
+@dataclass(frozen=True, eq=False)
+class _Union:
+    """Subgraphs side by side."""
+
+    nodes: LocalIndices
+    indptr: GlobalIndices
+    columns: GlobalIndices
+    entries: GlobalIndices
+    factors: FloatArray | None
+    loss_weights: FloatArray | None
+
+
+def _union(subgraphs: Sequence[Subgraph], weighted: bool) -> _Union:
+    sizes = np.array([len(each.nodes) for each in subgraphs], np.int64)
+    before = np.cumsum(sizes) - sizes
+    patterns = [each.pattern for each in subgraphs]
+    counts = [np.zeros(1, np.int64), *(np.diff(each.indptr) for each in patterns)]
+    factors = [each.edge_factors for each in subgraphs if each.edge_factors is not None]
+    losses = [each.loss_weights for each in subgraphs if each.loss_weights is not None]
+    return _Union(
+        _join([each.nodes for each in subgraphs], np.int32),
+        np.cumsum(np.concatenate(counts)),
+        _join([p.indices + b for p, b in zip(patterns, before, strict=True)], np.int64),
+        _join([each.entries for each in patterns], np.int64),
+        _join(factors, np.float32) if weighted else None,
+        _join(losses, np.float32) if weighted else None,
+    )
+
+
+def _join(arrays: Sequence[Array], dtype: DTypeLike) -> Array:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)

@@ -1,0 +1,108 @@
+#include "refinement/annealing.h"
+
+#include <cmath>
+
+namespace hpcgnn::volpart {
+namespace {
+
+constexpr std::uint64_t kProposalsPerClock = 1024;
+constexpr std::uint32_t kAnyPartOneIn = 64;
+constexpr std::uint64_t kReplaceOneIn = 8;
+
+}  // namespace
+
+void Annealer::list_boundary() {
+  _boundary.clear();
+  for (Vertex v = 0; v < _state.graph().num_vertices(); ++v)
+    if (_state.on_boundary(v)) _boundary.push_back(v);
+}
+
+Part Annealer::propose(Vertex v) {
+  const Hypergraph& graph = _state.graph();
+  const std::span<const Net> nets = graph.nets_of(v);
+  const Net owned = graph.owned_begin[v + 1] - graph.owned_begin[v];
+  const bool anywhere = nets.empty() && owned == 0;
+  if (anywhere || _random.below(kAnyPartOneIn) == 0)
+    return static_cast<Part>(_random.below(static_cast<std::uint64_t>(_state.num_parts())));
+  // A neighbour's part, through a random net on either side of v: parts that share much of v's nets
+  // come up often, and no list of candidate parts has to be kept.
+  const bool through_owned = owned != 0 && (nets.empty() || _random.below(2) == 0);
+  const Net net = through_owned ? graph.owned_begin[v] + _random.below(owned)
+                                : nets[_random.below(nets.size())];
+  if (!through_owned && _random.below(2) == 0) return _state.part(graph.net_owner[net]);
+  const std::span<const Vertex> pins = graph.pins_of(net);
+  return _state.part(pins[_random.below(pins.size())]);
+}
+
+void Annealer::move(Vertex v, Part q) {
+  _state.apply(v, q, _effect);
+  _potential.follow(_state, _effect);
+}
+
+/// Move v to q if that raises the potential by at most `limit`.
+void Annealer::try_move(Vertex v, Part q, double limit) {
+  _state.evaluate(v, q, _effect);
+  const double change = _potential.change(_state, _effect);
+  if (change <= limit) {
+    move(v, q);
+    return;
+  }
+  // The cheapest refusal waits for an exchange; now and then another takes its place, as a state
+  // that has moved on may have made it dear.
+  std::optional<Refused>& known = _refused[_state.part(v)];
+  if (!known || change < known->change || _random.below(kReplaceOneIn) == 0)
+    known = Refused{v, q, change};
+}
+
+/// Move v to the full part q and the vertex that was last refused to leave q out of it, if both
+/// together raise the potential by at most `limit`.
+void Annealer::try_exchange(Vertex v, Part q, double limit) {
+  const Part p = _state.part(v);
+  std::optional<Refused>& known = _refused[q];
+  if (known && _state.part(known->v) != q) known.reset();
+  if (!known || !_balance.allows_exchange(_state, v, q, known->v, known->to)) {
+    // Where all parts are full, no move is ever refused for its cost.
+    if (!_refused[p]) _refused[p] = Refused{v, q, 0};
+    return;
+  }
+  const auto [u, r, expected] = *known;
+  // The price of the second move is exact only after the first, which is taken back if it is too
+  // dear.
+  _state.evaluate(v, q, _effect);
+  const double first = _potential.change(_state, _effect);
+  if (first > limit || first + expected > limit) return;
+  move(v, q);
+  _state.evaluate(u, r, _effect);
+  const double second = _potential.change(_state, _effect);
+  known.reset();
+  if (first + second <= limit) {
+    move(u, r);
+    return;
+  }
+  _state.evaluate(v, p, _effect);
+  move(v, p);
+}
+
+void Annealer::sweep(double temperature, double proposals) {
+  list_boundary();
+  if (_boundary.empty()) return;
+  _potential.retarget(_state);
+  _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
+  const auto count =
+      static_cast<std::uint64_t>(proposals * static_cast<double>(_boundary.size())) + 1;
+  for (std::uint64_t done = 0; done < count; ++done) {
+    if (done % kProposalsPerClock == 0 && _deadline.passed()) return;
+    const Vertex v = _boundary[_random.below(_boundary.size())];
+    const Part q = propose(v);
+    if (q == _state.part(v)) continue;
+    // Metropolis: exp(-change / temperature) > u, solved for the change, so one logarithm a
+    // proposal.
+    const double limit = -temperature * std::log(1 - _random.unit());
+    if (_balance.allows(_state, v, q))
+      try_move(v, q, limit);
+    else if (_balance.is_free(_state, v))
+      try_exchange(v, q, limit);
+  }
+}
+
+}  // namespace hpcgnn::volpart

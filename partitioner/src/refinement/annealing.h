@@ -1,0 +1,71 @@
+/// Refinement by simulated annealing over the boundary.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "deadline.h"
+#include "random.h"
+#include "refinement/potential.h"
+#include "state/balance.h"
+#include "state/state.h"
+
+namespace hpcgnn::volpart {
+
+/// Proposes moves of boundary vertices to parts that they are connected with, and now and then to
+/// any part (leaves of a full hub part have no other way out).
+class Annealer {
+ public:
+  Annealer(State& state, const Balance& balance, Potential& potential, const Deadline& deadline,
+           Random random)
+      : _state(state),
+        _balance(balance),
+        _potential(potential),
+        _deadline(deadline),
+        _random(random),
+        _effect(state.num_parts()) {}
+
+  /// Propose about `proposals` moves for each boundary vertex; a move that raises the potential by
+  /// d is made with probability exp(-d / temperature), one that lowers it always. Where the weight
+  /// limit forbids a move, it is tried together with one that makes room. Ends early when the
+  /// deadline passes.
+  void sweep(double temperature, double proposals);
+  /// Move vertices out of parts above their limit: the cheapest of a sample of their boundary,
+  /// then, where that is not enough, any.
+  void rebalance();
+
+ private:
+  struct Refused {
+    Vertex v;
+    Part to;
+    double change;
+  };
+
+  struct WayOut {
+    Part to;
+    double change;
+  };
+
+  void list_boundary();
+  Part propose(Vertex v);
+  void move(Vertex v, Part q);
+  void try_move(Vertex v, Part q, double limit);
+  void try_exchange(Vertex v, Part q, double limit);
+  /// The least of a few proposals that the weight limits allow; v's own part where they allow none.
+  WayOut best_way_out(Vertex v);
+  bool relieve(Vertex v);
+  /// Move the cheapest for their weight of a sample of the boundary of parts above their limit.
+  void shed_cheapest();
+
+  State& _state;
+  const Balance& _balance;
+  Potential& _potential;
+  const Deadline& _deadline;
+  Random _random;
+  MoveEffect _effect;
+  /// For each part, a move out of it that its cost alone stood against: half of an exchange.
+  std::vector<std::optional<Refused>> _refused;
+  std::vector<Vertex> _boundary;
+};
+
+}  // namespace hpcgnn::volpart

@@ -1,0 +1,103 @@
+#include "state/state.h"
+
+#include <utility>
+
+namespace hpcgnn::volpart {
+
+State::State(const Hypergraph& graph, int num_parts, std::vector<Part> part)
+    : _graph(&graph),
+      _part(std::move(part)),
+      _connectivity(graph, num_parts, _part),
+      _weight(static_cast<std::size_t>(num_parts)),
+      _load(static_cast<std::size_t>(num_parts)) {
+  for (Vertex v = 0; v < graph.num_vertices(); ++v) _weight[_part[v]] += graph.vertex_weight[v];
+  for (Net net = 0; net < graph.num_nets(); ++net) {
+    const Part owner = _part[graph.net_owner[net]];
+    const Weight weight = graph.net_weight[net];
+    const bool push = graph.net_push[net] != 0;
+    _connectivity.for_each_part(net, [&](Part other) {
+      if (other == owner) return;
+      _load[push ? other : owner].send += weight;
+      _load[push ? owner : other].recv += weight;
+      _total += weight;
+    });
+  }
+}
+
+bool State::is_cut(Net net) const {
+  return _connectivity.num_parts(net) > 1 ||
+         _connectivity.count(net, _part[_graph->net_owner[net]]) == 0;
+}
+
+bool State::on_boundary(Vertex v) const {
+  for (Net net = _graph->owned_begin[v]; net < _graph->owned_begin[v + 1]; ++net)
+    if (is_cut(net)) return true;
+  for (const Net net : _graph->nets_of(v))
+    if (is_cut(net)) return true;
+  return false;
+}
+
+void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
+  effect.clear();
+  const Part p = _part[v];
+  for (const Net net : _graph->nets_of(v)) evaluate_pin(net, p, q, effect);
+  for (Net net = _graph->owned_begin[v]; net < _graph->owned_begin[v + 1]; ++net)
+    evaluate_owned(net, p, q, effect);
+}
+
+// A gain cache would hold num_parts numbers a vertex; the counts of pins give the same change in
+// O(1) a net. A part is touched only where it gets its first pin of a net or loses its last.
+void State::evaluate_pin(Net net, Part p, Part q, MoveEffect& effect) const {
+  const Part owner = _part[_graph->net_owner[net]];
+  const bool leaves = p != owner && _connectivity.count(net, p) == 1;
+  const bool enters = q != owner && _connectivity.count(net, q) == 0;
+  if (!leaves && !enters) return;
+  const Weight weight = _graph->net_weight[net];
+  const Weight change = weight * (static_cast<Weight>(enters) - static_cast<Weight>(leaves));
+  if (_graph->net_push[net] != 0) {
+    if (leaves) effect.add(p, -weight, 0);
+    if (enters) effect.add(q, weight, 0);
+    if (change != 0) effect.add(owner, 0, change);
+  } else {
+    if (leaves) effect.add(p, 0, -weight);
+    if (enters) effect.add(q, 0, weight);
+    if (change != 0) effect.add(owner, change, 0);
+  }
+}
+
+// The owner's part is no receiver of its own rows, so a net reaches all its parts but that one.
+void State::evaluate_owned(Net net, Part p, Part q, MoveEffect& effect) const {
+  const bool in_p = _connectivity.count(net, p) != 0;
+  const bool in_q = _connectivity.count(net, q) != 0;
+  const Weight weight = _graph->net_weight[net];
+  const Weight num_parts = _connectivity.num_parts(net);
+  const Weight before = weight * (num_parts - static_cast<Weight>(in_p));
+  const Weight after = weight * (num_parts - static_cast<Weight>(in_q));
+  const Weight gained = in_p ? weight : 0, lost = in_q ? weight : 0;
+  if (_graph->net_push[net] != 0) {
+    effect.add(p, gained, -before);
+    effect.add(q, -lost, after);
+  } else {
+    effect.add(p, -before, gained);
+    effect.add(q, after, -lost);
+  }
+}
+
+void State::apply(Vertex v, Part q, const MoveEffect& effect) {
+  const Part p = _part[v];
+  for (const Net net : _graph->nets_of(v)) {
+    _connectivity.remove(net, p);
+    _connectivity.add(net, q);
+  }
+  for (const Part part : effect.touched()) {
+    const Load& change = effect.at(part);
+    _load[part].send += change.send;
+    _load[part].recv += change.recv;
+    _total += change.send;
+  }
+  _weight[p] -= _graph->vertex_weight[v];
+  _weight[q] += _graph->vertex_weight[v];
+  _part[v] = q;
+}
+
+}  // namespace hpcgnn::volpart

@@ -1,0 +1,83 @@
+/// A partition with its loads, kept exact under moves.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "state/connectivity.h"
+#include "state/hypergraph.h"
+
+namespace hpcgnn::volpart {
+
+/// Rows that one part sends and receives.
+struct Load {
+  Weight send = 0;
+  Weight recv = 0;
+};
+
+/// What moving one vertex would change, at the parts it touches.
+class MoveEffect {
+ public:
+  explicit MoveEffect(int num_parts) : _change(static_cast<std::size_t>(num_parts)) {}
+
+  void clear() {
+    for (const Part part : _touched) _change[part] = Change{};
+    _touched.clear();
+  }
+  void add(Part part, Weight send, Weight recv) {
+    Change& change = _change[part];
+    if (!change.touched) {
+      change.touched = true;
+      _touched.push_back(part);
+    }
+    change.load.send += send;
+    change.load.recv += recv;
+  }
+  std::span<const Part> touched() const { return _touched; }
+  const Load& at(Part part) const { return _change[part].load; }
+
+ private:
+  struct Change {
+    Load load;
+    bool touched = false;
+  };
+  std::vector<Change> _change;
+  std::vector<Part> _touched;
+};
+
+/// The part of each vertex, the weight and load of each part, the connectivity of each net.
+class State {
+ public:
+  State(const Hypergraph& graph, int num_parts, std::vector<Part> part);
+
+  const Hypergraph& graph() const { return *_graph; }
+  const Connectivity& connectivity() const { return _connectivity; }
+  int num_parts() const { return static_cast<int>(_load.size()); }
+  Part part(Vertex v) const { return _part[v]; }
+  std::span<const Part> parts() const { return _part; }
+  Weight weight(Part p) const { return _weight[p]; }
+  const Load& load(Part p) const { return _load[p]; }
+  /// Rows sent in all.
+  Weight total() const { return _total; }
+
+  /// Whether a net that v owns or is a pin of crosses parts.
+  bool on_boundary(Vertex v) const;
+  /// Set `effect` to the exact change of all loads if v moved to part q. O(nets of v).
+  void evaluate(Vertex v, Part q, MoveEffect& effect) const;
+  /// Move v to q, given what evaluate() said of it.
+  void apply(Vertex v, Part q, const MoveEffect& effect);
+
+ private:
+  bool is_cut(Net net) const;
+  void evaluate_pin(Net net, Part p, Part q, MoveEffect& effect) const;
+  void evaluate_owned(Net net, Part p, Part q, MoveEffect& effect) const;
+
+  const Hypergraph* _graph;
+  std::vector<Part> _part;
+  Connectivity _connectivity;
+  std::vector<Weight> _weight;
+  std::vector<Load> _load;
+  Weight _total = 0;
+};
+
+}  // namespace hpcgnn::volpart

@@ -1,0 +1,215 @@
+"""The Python entries, with stand-ins for torch-geometric and DGL."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from hpcgnn.convert import ConvertOptions, from_dgl, from_scipy, from_torch_geometric
+from hpcgnn.errors import InputError
+from tests.support.graph_files import Little, contents
+
+SRC, DST = torch.tensor([0, 3, 1]), torch.tensor([1, 0, 1])
+EXPECTED = [[0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+MASKS = {
+    "train_mask": torch.tensor([True, False, False, False]),
+    "val_mask": torch.tensor([False, True, False, False]),
+    "test_mask": torch.tensor([False, False, False, True]),
+}
+
+
+def node_data() -> dict[str, Any]:
+    features = torch.arange(8.0).reshape(4, 2).requires_grad_()
+    return {"x": features, "y": torch.tensor([[1], [0], [-1], [2]]), **MASKS}
+
+
+def check(path: Path) -> None:
+    found = contents(path)
+    assert found.nodes.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert found.nodes.labels.tolist() == [1, 0, -1, 2]
+    assert found.nodes.split.tolist() == [1, 2, 0, 3]
+    assert found.store.num_nodes == 4
+
+
+def data(**more: Any) -> Any:
+    fields = {"num_nodes": 4, "edge_index": torch.stack([SRC, DST]), **node_data()}
+    return SimpleNamespace(**{**fields, **more})
+
+
+def test_data_of_torch_geometric(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    report = from_torch_geometric(data(), path)
+    assert report.edges == {"": 3}
+    assert contents(path).matrix.tolist() == EXPECTED
+    check(path)
+    weights = torch.tensor([[0.5], [2.0], [0.25]])
+    from_torch_geometric(data(edge_weight=weights), path, options=ConvertOptions(undirected=True))
+    assert contents(path).matrix.tolist() == [
+        [0, 0.5, 0, 2],
+        [0.5, 0.25, 0, 0],
+        [0, 0, 0, 0],
+        [2, 0, 0, 0],
+    ]
+
+
+def test_what_a_store_has_no_place_for_is_listed(tmp_path: Path) -> None:
+    more = {"edge_attr": torch.ones(3, 2), "pos": torch.ones(4, 3)}
+    report = from_torch_geometric(data(**more), tmp_path / "out.h5")
+    assert report.ignored == ("edge_attr", "pos")
+    options = ConvertOptions(split="0")
+    with pytest.raises(InputError, match="--split: has no effect on data"):
+        from_torch_geometric(data(), tmp_path / "out.h5", options=options)
+
+
+class Hetero:
+    """What `HeteroData` offers, for one type of nodes."""
+
+    node_types = ("paper",)
+    edge_types = (("paper", "cites", "paper"), ("paper", "like", "paper"))
+
+    def __init__(self) -> None:
+        self.stores: dict[Any, Any] = {
+            "paper": SimpleNamespace(num_nodes=4, **node_data()),
+            self.edge_types[0]: SimpleNamespace(edge_index=torch.stack([SRC, DST])),
+            self.edge_types[1]: SimpleNamespace(edge_index=torch.zeros((2, 0), dtype=torch.int64)),
+        }
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.stores[key]
+
+
+def test_hetero_data_becomes_relations(tmp_path: Path) -> None:
+    from_torch_geometric(Hetero(), tmp_path / "out.h5")
+    found = contents(tmp_path / "out.h5")
+    assert found.store.relations == ("cites", "like")
+    assert found.adjacency["cites"].tolist() == EXPECTED
+    check(tmp_path / "out.h5")
+
+
+class Graph:
+    """What a graph of DGL offers, for one type of nodes."""
+
+    ntypes = ("_N",)
+
+    def __init__(self, *etypes: str) -> None:
+        self.canonical_etypes = [("_N", name, "_N") for name in etypes]
+        self.ndata = {"feat": node_data()["x"], "label": node_data()["y"], **MASKS}
+        data = {"w": torch.tensor([0.5, 2.0, 0.25])}
+        self._edata = {etype: SimpleNamespace(data=data) for etype in self.canonical_etypes}
+
+    def num_nodes(self) -> int:
+        return 4
+
+    @property
+    def edges(self) -> Any:
+        edata = self._edata
+
+        class View:
+            def __call__(self, *, order: str, etype: Any) -> Any:
+                assert order == "eid"
+                assert etype in edata
+                return SRC, DST
+
+            def __getitem__(self, etype: Any) -> Any:
+                return edata[etype]
+
+        return View()
+
+
+def test_graphs_of_dgl(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    from_dgl(Graph("_E"), path)
+    assert contents(path).matrix.tolist() == EXPECTED
+    check(path)
+    from_dgl(Graph("a", "b"), path, weight="w")
+    found = contents(path)
+    assert found.store.relations == ("a", "b")
+    assert found.adjacency["b"].tolist() == [[0, 0, 0, 2], [0.5, 0.25, 0, 0], [0] * 4, [0] * 4]
+    with pytest.raises(InputError, match="edata has no 'u'; name another weight"):
+        from_dgl(Graph("_E"), path, weight="u")
+
+
+@pytest.mark.parametrize("form", ["csr", "coo", "csc", "lil", "dia"])
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.csr_array])
+def test_scipy_matrices(tmp_path: Path, form: str, kind: Any) -> None:
+    path = tmp_path / "out.h5"
+    dense = np.array([[0, 2.5, 0], [0, 1, 0], [-1, 0, 0]])
+    report = from_scipy(kind(dense).asformat(form), path)
+    found = contents(path)
+    np.testing.assert_array_equal(found.matrix, dense.T)
+    assert (report.header.name, report.header.undirected) == ("matrix", False)
+    from_scipy(kind(dense != 0).asformat(form), path)
+    assert not contents(path).store.weighted("")
+
+
+def test_a_scipy_matrix_with_node_data(tmp_path: Path) -> None:
+    little, path = Little(), tmp_path / "out.h5"
+    from_scipy(
+        little.matrix,
+        path,
+        features=little.features,
+        labels=little.labels,
+        split=little.split,
+        class_names=("a", "b", "c"),
+        options=ConvertOptions(name="little"),
+    )
+    found = contents(path)
+    np.testing.assert_array_equal(found.nodes.features, little.features)
+    np.testing.assert_array_equal(found.nodes.labels, little.labels)
+    np.testing.assert_array_equal(found.nodes.split, little.split)
+    assert (found.store.name, found.store.undirected) == ("little", True)
+    assert found.store.class_names == ("a", "b", "c")
+
+
+FAULTY: list[tuple[Any, str]] = [
+    (lambda p: from_scipy(np.eye(3), p), "matrix: is a ndarray; give a SciPy sparse matrix"),
+    (lambda p: from_scipy(scipy.sparse.csr_matrix((3, 4)), p), r"matrix: has shape \(3, 4\)"),
+    (lambda p: from_scipy(scipy.sparse.csr_matrix((3, 3)), p), "matrix: the graph has no edges"),
+    (
+        lambda p: from_scipy(scipy.sparse.eye_array(3), p, features=np.ones((2, 2))),
+        "matrix: features, row 2: there are only 2 feature rows for 3 nodes",
+    ),
+    (
+        lambda p: from_scipy(scipy.sparse.eye_array(3), p, labels=[0, 1]),
+        "matrix: labels has 2 rows for 3 nodes",
+    ),
+    (
+        lambda p: from_scipy(scipy.sparse.eye_array(3), p, features=[[object()]]),
+        "matrix: features has dtype object; give numbers",
+    ),
+    (
+        lambda p: from_scipy(scipy.sparse.eye_array(3), p, features=[[1], [2, 3]]),
+        "matrix: features is no array",
+    ),
+    (lambda p: from_torch_geometric(data(num_nodes=None), p), "data: has no num_nodes"),
+    (lambda p: from_torch_geometric(data(edge_index=None), p), "data: has no edge_index"),
+    (lambda p: from_torch_geometric(data(edge_index=SRC), p), r"edge_index has shape \(3,\)"),
+    (
+        lambda p: from_torch_geometric(data(edge_index=torch.ones(2, 3)), p),
+        "data: edges, entry 0: source ids have dtype float32",
+    ),
+    (lambda p: from_torch_geometric(data(num_nodes=3), p), "edges, entry 1: source id 3 is outs"),
+    (
+        lambda p: from_torch_geometric(data(edge_weight=torch.ones(2)), p),
+        r"data: edges: arrays have the shapes \[\(3,\), \(3,\), \(2,\)\]",
+    ),
+    (
+        lambda p: from_torch_geometric(data(x=torch.full((4, 2), torch.inf)), p),
+        "data: features, row 0: the feature in column 1 is inf",
+    ),
+    (
+        lambda p: from_torch_geometric(data(y=torch.tensor([1, 0, 1, -4])), p),
+        "data: labels: node 3 has label -4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), FAULTY)
+def test_faulty_values_are_named(tmp_path: Path, call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(tmp_path / "out.h5")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,303 @@
+"""Tables of edges and nodes: names, headers, labels, splits, features, types; and bad tables."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from hpcgnn.convert import ConvertOptions, convert
+from hpcgnn.convert.__main__ import main
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+from tests.support.graph_files import contents, convert_to
+
+NAMES = st.text(
+    st.characters(exclude_categories=("Cs", "Cc", "Z"), exclude_characters='",;#%'), min_size=1
+)
+NODES = "id,label,a,b,split,note\nu3,cat,1,2.5,train,x\nu1,dog,3,4,valid,y\nu2,,5,6,none,z\n"
+EDGES = "source\ttarget\nu1\tu2\nu2\tu3\nu3\tu1\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def names_of(path: Path) -> list[str]:
+    with GraphStore.open(path) as store:
+        return list(store.names(np.arange(store.num_nodes)))
+
+
+def build(tmp_path: Path, nodes: str = NODES, edges: str = EDGES, **options: Any) -> Any:
+    table = write(tmp_path / "nodes.csv", nodes)
+    path = write(tmp_path / "edges.tsv", edges)
+    return convert_to(tmp_path / "out.h5", path, "edge-list", nodes=(str(table),), **options)
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(
+    edges=st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=30),
+    memory=st.sampled_from([6000, 1 << 30]),
+)
+def test_names_of_any_kind_are_sorted_and_kept(
+    tmp_path: Path, edges: list[tuple[str, str]], memory: int
+) -> None:
+    hypothesis.assume(
+        not edges[0][0].lower().startswith(("src", "source", "from", "head", "subject"))
+    )
+    path = write(tmp_path / "edges.tsv", "src\tdst\n" + "".join(f"{a}\t{b}\n" for a, b in edges))
+    options = ConvertOptions(names=True, memory_bytes=memory)
+    convert(path, tmp_path / "out.h5", format_name="edge-list", options=options)
+    expected = sorted({name for edge in edges for name in edge}, key=str.encode)
+    assert names_of(tmp_path / "out.h5") == expected
+    found = contents(tmp_path / "out.h5")
+    pairs = {(expected[j], expected[i]) for i, j in np.argwhere(found.matrix).tolist()}
+    assert pairs == set(edges)
+
+
+def test_names_may_have_blanks_and_numbers_do_not_need_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "g.tsv.gz", "/m/027rn\tNew York\nNew York\tuser 1\n")
+    convert(path, tmp_path / "out.h5", format_name="edge-list")
+    assert names_of(tmp_path / "out.h5") == ["/m/027rn", "New York", "user 1"]
+
+
+def test_names_that_outgrow_memory_are_refused(tmp_path: Path) -> None:
+    text = "".join(f"user{i}\titem{i}\n" for i in range(70_000))
+    with pytest.raises(InputError, match="distinct names so far do not fit in --memory 4"):
+        convert_to(
+            tmp_path / "o.h5", write(tmp_path / "g.tsv", text), "edge-list", memory_bytes=4 << 20
+        )
+
+
+def check(found: Any, path: Path) -> None:
+    assert names_of(path) == ["u1", "u2", "u3"]
+    assert found.nodes.features.tolist() == [[3, 4], [5, 6], [1, 2.5]]
+    assert found.store.class_names == ("cat", "dog")
+    assert found.nodes.labels.tolist() == [1, -1, 0]
+    assert found.nodes.split.tolist() == [2, 0, 1]
+    assert np.argwhere(found.matrix).tolist() == [[0, 2], [1, 0], [2, 1]]
+
+
+def test_a_table_of_nodes_gives_labels_splits_and_features(tmp_path: Path) -> None:
+    nodes = NODES
+    found = build(tmp_path, nodes)
+    check(found, tmp_path / "out.h5")
+    crlf = "\ufeff" + nodes.replace("\n", "\r\n")
+    check(build(tmp_path, crlf), tmp_path / "out.h5")
+    check(build(tmp_path, nodes.replace("x\n", '"x, ""y"""\n')), tmp_path / "out.h5")
+    report = convert(
+        tmp_path / "edges.tsv",
+        tmp_path / "out.h5",
+        format_name="edge-list",
+        options=ConvertOptions(nodes=(str(tmp_path / "nodes.csv"),)),
+    )
+    assert report.ignored == ("header in line 1", "nodes.csv: note")
+
+
+def test_parquet_gives_the_store_of_text(tmp_path: Path) -> None:
+    nodes = NODES
+    build(tmp_path, nodes)
+    expected = contents(tmp_path / "out.h5").store.fingerprint
+    for name in ("nodes.csv", "edges.tsv"):
+        separator = pa.csv.ParseOptions(delimiter="\t" if name == "edges.tsv" else ",")
+        table = pa.csv.read_csv(tmp_path / name, parse_options=separator)
+        pa.parquet.write_table(table, (tmp_path / name).with_suffix(".parquet"), row_group_size=2)
+    edges, nodes = str(tmp_path / "edges.parquet"), str(tmp_path / "nodes.parquet")
+    main([edges, "--nodes", nodes, "-o", str(tmp_path / "two.h5")])
+    found = contents(tmp_path / "two.h5")
+    check(found, tmp_path / "two.h5")
+    assert found.store.fingerprint == expected
+
+
+def test_vectors_are_features(tmp_path: Path) -> None:
+    nodes = 'id,vec\nu2,"[3, 4]"\nu3,5 6\nu1,1;2\n'
+    found = build(tmp_path, nodes, features=("vec",))
+    assert found.nodes.features.tolist() == [[1, 2], [3, 4], [5, 6]]
+    for kind in (pa.list_(pa.float64()), pa.list_(pa.float32(), 2)):
+        vectors = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], kind)
+        table = pa.table({"id": ["u1", "u2", "u3"], "vec": vectors})
+        pa.parquet.write_table(table, tmp_path / "nodes.parquet")
+        options = {"nodes": (str(tmp_path / "nodes.parquet"),), "features": ("vec",)}
+        found = convert_to(tmp_path / "o.h5", tmp_path / "edges.tsv", "edge-list", **options)
+        assert found.nodes.features.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_columns_by_name_several_files_and_several_splits(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", "when,user,item\n1,x,y\n")
+    write(tmp_path / "b.csv", "when,user,item\n1,y,z\n")
+    nodes = write(
+        tmp_path / "n.csv", "key,kind,split_0,split_1\nx,0,train,test\ny,1,test,train\nz,0,valid,\n"
+    )
+    out = tmp_path / "out.h5"
+    columns = ["--columns", "src=user,dst=item", "--node-columns", "id=key,label=kind"]
+    main([str(first), str(tmp_path / "b.csv"), "-o", str(out), "--nodes", str(nodes), *columns])
+    found = contents(out)
+    assert np.argwhere(found.matrix).tolist() == [[1, 0], [2, 1]]
+    assert found.store.splits == ("0", "1")
+    assert found.nodes.split.tolist() == [1, 3, 2]
+    assert found.nodes.labels.tolist() == [0, 1, 0]
+
+
+def test_numbers_are_relabelled_by_the_table_of_nodes(tmp_path: Path) -> None:
+    found = build(tmp_path, "id,a\n70,1\n5,2\n9,3\n", "70 5\n5 5\n")
+    assert found.nodes.original_id.tolist() == [5, 9, 70]
+    assert found.nodes.features.ravel().tolist() == [2, 3, 1]
+    found = build(tmp_path, "id,a\n2,1\n0,2\n1,3\n", "2 0\n")
+    assert found.nodes.original_id.tolist() == [0, 1, 2]
+    assert found.nodes.features.ravel().tolist() == [2, 3, 1]
+
+
+def test_nodes_of_edges_only_are_admitted_when_asked(tmp_path: Path) -> None:
+    found = build(tmp_path, edges=EDGES + "u9\tu1\n", nodes_from_edges=True, features=("a",))
+    assert names_of(tmp_path / "out.h5") == ["u1", "u2", "u3", "u9"]
+    assert found.nodes.features.ravel().tolist() == [3, 5, 1, 0]
+    assert found.nodes.labels.tolist() == [1, -1, 0, -1]
+
+
+def test_a_matrix_of_features_and_files_of_splits(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.txt", "0 1\n1 2\n")
+    np.save(tmp_path / "x.npy", np.arange(8.0).reshape(4, 2))
+    parts = {"a.txt": "0\n3\n", "b.txt": "1\n", "c.txt": "2\n"}
+    files = ",".join(str(write(tmp_path / name, text)) for name, text in parts.items())
+    nodes, out = str(tmp_path / "x.npy"), str(tmp_path / "o.h5")
+    main([str(path), "-o", out, "--nodes", nodes, "--split-file", files])
+    found = contents(tmp_path / "o.h5")
+    assert found.nodes.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert found.nodes.split.tolist() == [1, 2, 3, 1]
+
+
+def test_a_table_of_nodes_beside_another_format(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", src=np.array([0, 1]), dst=np.array([1, 2]))
+    nodes = write(tmp_path / "n.csv", "id,label,a\n2,x,1\n0,y,2\n1,x,3\n")
+    found = convert_to(tmp_path / "o.h5", tmp_path / "g.npz", "npz", nodes=(str(nodes),))
+    assert found.nodes.labels.tolist() == [1, 0, 0]
+    assert found.nodes.features.ravel().tolist() == [2, 3, 1]
+
+
+def shop(folder: Path, description: str | None = None) -> Path:
+    folder.mkdir()
+    write(folder / "users.csv", "name,age,group\nann,20,a\nbob,30,b\n")
+    write(folder / "items.csv", "id,price\ni2,1.5\ni1,2.5\ni3,3\n")
+    write(folder / "buys.csv", "user,item,times\nann,i1,2\nbob,i3,1\n")
+    write(folder / "likes.tsv", "bob\ti2\n")
+    write(folder / "knows.tsv", "ann\tbob\n")
+    write(
+        folder / "graph.toml",
+        description
+        or """
+[nodes.user]
+files = ["users.csv"]
+label = "group"
+[nodes.item]
+files = ["items.csv"]
+[edges."user,buys,item"]
+files = ["buys.csv"]
+src = "user"
+dst = "item"
+weight = "times"
+[edges."user,likes,item"]
+files = ["likes.tsv"]
+[edges."user,knows,user"]
+files = ["knows.tsv"]
+""",
+    )
+    return folder
+
+
+def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
+    main([str(shop(tmp_path / "shop")), "-o", str(tmp_path / "o.h5")])
+    found = contents(tmp_path / "o.h5")
+    assert [each.name for each in found.store.node_types] == ["user", "item"]
+    assert found.store.relations == ("buys", "likes", "knows")
+    assert names_of(tmp_path / "o.h5") == ["ann", "bob", "i1", "i2", "i3"]
+    assert np.argwhere(found.adjacency["buys"]).tolist() == [[2, 0], [4, 1]]
+    assert found.adjacency["buys"][2, 0] == 2
+    assert np.argwhere(found.adjacency["likes"]).tolist() == [[3, 1]]
+    assert np.argwhere(found.adjacency["knows"]).tolist() == [[1, 0]]
+    assert found.nodes.labels.tolist() == [0, 1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ("[nodes", r"graph\.toml: cannot be read"),
+        ("x = 1", r"'x' is none of edges, name, nodes, undirected"),
+        ("[nodes.user]\nfiles = ['users.csv']", r"names no \[edges"),
+        ('[edges."user,buys"]\nfiles = ["buys.csv"]', "must be named SOURCE,RELATION,TARGET"),
+        ('[edges."a,b,c"]\nfile = "none.csv"', r"none\.csv: no such file"),
+        ('[edges."a,b,c"]\n', r"needs files = "),
+        ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "user"', "both src and dst"),
+        ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "usr"\ndst = "item"', "no column 'usr'"),
+    ],
+)
+def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message: str) -> None:
+    folder = shop(tmp_path / "shop", description)
+    with pytest.raises(InputError, match=message):
+        main([str(folder), "-o", str(tmp_path / "o.h5")])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "options", "message"),
+    [
+        (NODES, EDGES + "u1\tu7\n", {}, r"edges\.tsv: line 5: target id 'u7' is not in the table"),
+        (NODES + "u1,cat,1,2,,\n", EDGES, {}, r"nodes\.csv: line 5: the id occurs twice.*line 3"),
+        (NODES + "u4,cat,1\n", EDGES, {}, r"nodes\.csv: line 5 has 3 fields where 6 are due"),
+        (NODES + "u4,cat,1,x,,\n", EDGES, {}, r"line 5, column 4 holds 'x' where a number is due"),
+        (NODES + "u4,cat,1,,,\n", EDGES, {}, r"line 5: the feature in column 2 is nan"),
+        (NODES + "u4,cat,1,2,often,\n", EDGES, {}, r"line 5, column 5 holds 'often' where a split"),
+        (NODES + ",cat,1,2,,\n", EDGES, {}, r"line 5, column 1: the id is empty"),
+        (NODES + 'u4,"cat,1,2,,\n', EDGES, {}, r"line 5 has a quote that is not closed"),
+        (NODES, EDGES, {"features": ("c",)}, r"--features: .*nodes\.csv has no column 'c'; it has"),
+        (NODES, EDGES, {"node_columns": ("label=c",)}, r"--node-columns: .* no column 'c'"),
+        (NODES, EDGES, {"node_columns": ("colour=c",)}, r"'colour' is none of id, label"),
+        (NODES, EDGES, {"columns": ("src=a", "dst=b")}, r"--columns: .* no column 'a'"),
+        (
+            "id,v\nu1,1 2\nu2,3\nu3,4 5\n",
+            EDGES,
+            {"features": ("v",)},
+            r"line 3: the vector has 1 n",
+        ),
+        ("id,v\nu1,1 2\nu2,x y\n", EDGES, {"features": ("v",)}, r"line 3: the vector holds 'x'"),
+        ("a,b\n1,2\n", EDGES, {}, r"nodes\.csv: has no column of ids; name it with --node-col"),
+        ("", EDGES, {}, r"nodes\.csv: holds nothing but comments"),
+        (",".join(map(str, range(10**6))) + "\n", EDGES, {}, r"line 1 has 1000000 fields; at most"),
+    ],
+)
+def test_bad_tables_are_named_in_one_line(
+    tmp_path: Path, nodes: str, edges: str, options: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        build(tmp_path, nodes, edges, **options)
+    assert len(str(caught.value)) < 500
+    assert not (tmp_path / "out.h5").exists()
+
+
+@pytest.mark.parametrize("keep", [0, 40, 500])
+def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
+    table = pa.table({"src": list(range(300)), "dst": list(range(300))})
+    path = tmp_path / "e.parquet"
+    pa.parquet.write_table(table, path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"e\.parquet: is no whole Parquet file"):
+        main([str(path), "-o", str(tmp_path / "o.h5")])
+
+
+def test_quotes_around_every_field_are_none_of_theirs(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.tsv", '"src"\t"dst"\n"a, b"\t"c"\nc\td\n')
+    main([str(path), "-o", str(tmp_path / "o.h5")])
+    assert names_of(tmp_path / "o.h5") == ["a, b", "c", "d"]
+
+
+def test_triples_load_with_names_and_relations(tmp_path: Path) -> None:
+    text = "/m/027rn\tform of government\t/m/06cx9\n/m/06cx9\tfilm\t/m/027rn\n"
+    path = write(tmp_path / "train.txt", text)
+    out = tmp_path / "o.h5"
+    main([str(path), "-o", str(out), "--columns", "src,relation,dst"])
+    assert names_of(out) == ["/m/027rn", "/m/06cx9"]

@@ -1,0 +1,164 @@
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.programs import ProgramOptions, convert_programs
+from hpcgnn.convert.programs import conversion as parts_module
+from hpcgnn.errors import InputError
+from hpcgnn.storage import InstanceSplit, InstanceStore
+
+SOURCE = """
+def area_{n}(width, height, scale):
+    total = width * height
+    if scale:
+        total = total * scale
+    return total + width
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Forty modules in eight packages, one unreadable, one a copy of another."""
+    root = tmp_path / "src"
+    for package in range(8):
+        (root / f"p{package}").mkdir(parents=True)
+        for module in range(5):
+            text = SOURCE.format(n=f"{package}_{module}")
+            (root / f"p{package}" / f"m{module}.py").write_text(text)
+    (root / "p0" / "broken.py").write_text("def f(:\n")
+    (root / "p1" / "latin.py").write_bytes(b"x = '\xff'\n")
+    (root / "p2" / "copy.py").write_text(SOURCE.format(n="3_0"))
+    (root / ".hidden").mkdir()
+    (root / ".hidden" / "m.py").write_text(SOURCE.format(n="h"))
+    return root
+
+
+def test_splits_keep_files_packages_and_snippets_apart(folder: Path, tmp_path: Path) -> None:
+    options = ProgramOptions(unseen_share=0.3, valid_share=0.2, test_share=0.2)
+    report = convert_programs([folder], tmp_path / "out.h5", options)
+    assert set(report.failures) == {"src/p0/broken.py", "src/p1/latin.py"}
+    assert report.repeated == 1
+    with InstanceStore.open(tmp_path / "out.h5") as store:
+        assert len(store) == 40 == sum(report.splits.values())
+        files, sides, packages = store.files, {}, {}
+        for row in store.graphs:
+            file = files[row["file"]]
+            sides.setdefault(file, set()).add(int(row["split"]))
+            unseen = row["split"] == InstanceSplit.UNSEEN
+            packages.setdefault(file.split("/")[1], set()).add(bool(unseen))
+        assert all(len(each) == 1 for each in (*sides.values(), *packages.values()))
+        assert {True, False} == set.union(*packages.values())
+        assert len(set.union(*sides.values())) == 4
+    assert not (tmp_path / "out.h5.parts").exists()
+
+
+def test_processes_and_a_stop_change_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_programs([folder], tmp_path / "one.h5")
+    convert_programs([folder], tmp_path / "two.h5", processes=2)
+    make, made = parts_module._make_part, []
+
+    def stop(*given: object) -> int:
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        made.append(given)
+        return make(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parts_module, "_make_part", stop)
+    with pytest.raises(KeyboardInterrupt):
+        convert_programs([folder], tmp_path / "three.h5")
+    assert not (tmp_path / "three.h5").exists()
+    left = list((tmp_path / "three.h5.parts").iterdir())
+    assert len(left) == 1
+    made.clear()
+
+    def resume(files: Sequence[object], *rest: object) -> int:
+        made.append(files)
+        return make(files, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parts_module, "_make_part", resume)
+    convert_programs([folder], tmp_path / "three.h5")
+    assert len(made) == 2
+    stores = [InstanceStore.open(tmp_path / f"{name}.h5") for name in ("one", "two", "three")]
+    assert len({store.fingerprint for store in stores}) == 1
+    for store in stores:
+        store.verify()
+        store.__exit__()
+
+
+def test_command_reports_and_refuses(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out.h5")
+    main(["programs", str(folder), "-o", out, "--json", "--processes", "1"])
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert summary["num_instances"] == 40
+    assert summary["unreadable_files"] == 2
+    assert "src/p0/broken.py: SyntaxError" in printed.err
+    for words in (["--max-candidates", "1"], ["--valid-share", "0.9", "--test-share", "0.2"]):
+        with pytest.raises(InputError):
+            main(["programs", str(folder), "-o", out, *words])
+    with pytest.raises(InputError, match="no folder"):
+        main(["programs", str(tmp_path / "missing"), "-o", out])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no Python"):
+        main(["programs", str(tmp_path / "empty"), "-o", out])
+
+
+def test_large_graphs_are_dropped_and_counted(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no hole"):
+        convert_programs([folder], tmp_path / "out.h5", ProgramOptions(max_nodes=20))
+
+
+def released(folder: Path, split: str, elements: object) -> Path:
+    path = folder / "project" / split / "chunk.0.gz"
+    path.parent.mkdir(parents=True)
+    with gzip.open(path, "wt", encoding="utf-8") as stream:
+        json.dump(elements, stream)
+    return path
+
+
+def element(right: int) -> dict[str, object]:
+    symbols = [
+        {"SymbolDummyNode": 4 + n, "SymbolName": name, "IsCorrect": n == right}
+        for n, name in enumerate(("left", "rightSide"))
+    ]
+    return {
+        "filename": "a.cs",
+        "ContextGraph": {
+            "Edges": {
+                "Child": [[0, 1], [0, 2]],
+                "NextToken": [[1, 2]],
+                "LastUse": [[4, 1], [5, 2]],
+            },
+            "NodeLabels": {"0": "Block", "1": "left", "2": "rightSide", "3": "far"},
+        },
+        "SlotDummyNode": 2,
+        "SymbolCandidates": symbols,
+    }
+
+
+def test_published_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "release"
+    lonely = element(0)
+    lonely["SymbolCandidates"] = lonely["SymbolCandidates"][:1]  # type: ignore[index]
+    released(folder, "graphs-train", [element(0), element(1), lonely])
+    released(folder, "graphs-testonly", [element(1)])
+    broken = released(folder, "graphs-valid", [{"ContextGraph": {}}])
+    main(["programs", str(folder), "--release", "-o", str(tmp_path / "r.h5"), "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["num_train"], summary["num_unseen"], summary["unreadable_files"]) == (2, 1, 1)
+    assert broken.name == "chunk.0.gz"
+    with InstanceStore.open(tmp_path / "r.h5") as store:
+        batch = store.read(0, 3)
+        assert "UsesSubtoken" in store.header.edge_names
+        # The node that no candidate hears of is gone; types keep their numbers.
+        assert batch.graphs["num_nodes"].tolist() == [5, 5, 5]
+        assert np.bincount(batch.edge_types).tolist() == [6, 3, 6]

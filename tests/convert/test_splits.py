@@ -1,0 +1,56 @@
+"""Random splits: sizes, classes, and what cannot be drawn."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from hpcgnn.convert.splits import random_split
+from hpcgnn.errors import InputError
+from hpcgnn.storage import Split
+
+
+@hypothesis.given(
+    labels=st.lists(st.integers(-1, 3), min_size=8, max_size=60),
+    shares=st.tuples(st.integers(30, 60), st.integers(0, 20), st.integers(0, 20)),
+    seed=st.integers(0, 9),
+)
+def test_shares_are_those_of_the_nodes_with_labels(
+    labels: list[int], shares: tuple[int, int, int], seed: int
+) -> None:
+    known = sum(label >= 0 for label in labels)
+    hypothesis.assume(known >= 4)
+    split = random_split(np.array(labels), len(labels), shares, seed=seed)
+    assert (split[np.array(labels) < 0] == Split.NONE).all()
+    for part, share in zip((Split.TRAIN, Split.VALID, Split.TEST), shares, strict=True):
+        assert abs((split == part).sum() - share * known / 100) <= 1
+    assert abs((split > 0).sum() - sum(shares) * known / 100) <= 0.5
+    np.testing.assert_array_equal(
+        split, random_split(np.array(labels), len(labels), shares, seed=seed)
+    )
+
+
+def test_each_class_trains_with_as_many_nodes() -> None:
+    labels = np.repeat([0, 1, 2, -1], [5, 9, 20, 6])
+    split = random_split(labels, 40, (0, 20, 30), seed=2, per_class=4)
+    assert np.bincount(labels[split == Split.TRAIN]).tolist() == [4, 4, 4]
+    assert np.bincount(split).tolist() == [40 - 12 - 17, 12, 7, 10]
+
+
+def test_a_graph_without_labels_is_split_as_a_whole() -> None:
+    assert np.bincount(random_split(None, 10, (50, 30, 20))).tolist() == [0, 5, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "per_class", "message"),
+    [
+        (None, 2, "needs one label a node"),
+        (np.eye(4, dtype=np.uint8), 2, "needs one label a node"),
+        (np.array([0, 0, 0, 1]), 2, "class 1 has 1 nodes with labels"),
+        (np.array([0, 0, 1, 1]), 0, "--per-class 0: give at least 1"),
+        (np.array([0, 0, 1, 1]), 2, "leaves 0 nodes where validation and test have shares of 2"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(labels: object, per_class: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        random_split(labels, 4, (50, 25, 25), per_class=per_class)  # type: ignore[arg-type]

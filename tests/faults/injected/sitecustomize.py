@@ -1,0 +1,108 @@
+"""Put on PYTHONPATH, makes a rank of a command fail where ``HPCGNN_TEST_FAULT`` says.
+
+Its value is ``RANK FAULT PLACE [EPOCH]``. The place is ``import`` (of safetensors) or the name of a
+span, whose first begin (in that epoch) fails. The time is written to the file that
+``HPCGNN_TEST_FAULT_TIME`` names.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def hang() -> None:
+    """Never return, and keep the interpreter's lock, as HDF5 does on a file system that hangs."""
+    ctypes.PyDLL(None).sleep(1 << 20)
+
+
+def raise_error() -> None:
+    raise RuntimeError("a fault that a test has put here")
+
+
+def raise_import_error() -> None:
+    raise ImportError("a package that a test has broken")
+
+
+FAULTS = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "sleep": lambda: time.sleep(1 << 20),
+    "hang": hang,
+    "raise": raise_error,
+    "poison": raise_import_error,
+    "exit0": lambda: sys.exit(0),
+    "exit3": lambda: sys.exit(3),
+    "leave": lambda: os._exit(0),
+    "interrupt": lambda: signal.raise_signal(signal.SIGINT),
+}
+
+
+class AfterImport:
+    """Lets modules be found as ever, and calls a function before or after one is executed."""
+
+    def __init__(self, name, action, before=False):
+        self.name, self.action, self.before, self.busy = name, action, before, False
+
+    def find_spec(self, name, *_):
+        if name != self.name or self.busy:
+            return None
+        self.busy = True
+        spec = importlib.util.find_spec(name)
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def run(module):
+            if self.before:
+                self.action(module)
+            execute(module)
+            if not self.before:
+                self.action(module)
+
+        loader.exec_module = run
+        return spec
+
+
+def install(fault: str, place: str, epoch: int) -> None:
+    """Arrange for the fault."""
+
+    def act() -> None:
+        Path(os.environ["HPCGNN_TEST_FAULT_TIME"]).write_text(repr(time.time()))
+        FAULTS[fault]()
+
+    if place == "import":
+        sys.meta_path.insert(0, AfterImport("safetensors", lambda _: act(), before=True))
+        return
+    fired = []
+
+    def patch(module):
+        enter = module.RecordedSpan.__enter__
+
+        def fail_first(span):
+            entered = enter(span)
+            if span.name == place and (span._position[1] or 0) >= epoch and not fired:
+                fired.append(True)
+                try:
+                    act()
+                except BaseException:
+                    span.__exit__(*sys.exc_info())
+                    raise
+            return entered
+
+        module.RecordedSpan.__enter__ = fail_first
+
+    sys.meta_path.insert(0, AfterImport("hpcgnn.trace.span", patch))
+
+
+words = os.environ.get("HPCGNN_TEST_FAULT", "").split()
+mine = next((os.environ[name] for name in RANKS if name in os.environ), None)
+if words and words[0] == mine:
+    with contextlib.suppress(KeyError):
+        install(words[1], words[2], int(words[3]) if len(words) > 3 else 0)

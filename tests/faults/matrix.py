@@ -1,0 +1,63 @@
+"""Every fault in every phase of a run: status, and seconds until every process has ended.
+
+    python -m tests.faults.matrix STORE.h5 FOLDER [--ranks 4] [--stall 10] > table.md
+
+Runs that a fault ended in an epoch or a checkpoint are started again; their losses must equal those
+of a run that nothing interrupted.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from tests.support.faults import PHASES, STATUS, losses, run_with_fault
+
+
+def main() -> None:
+    """Print the table; a line for each fault goes to standard error on the way."""
+    cli = argparse.ArgumentParser(description=__doc__)
+    cli.add_argument("store", type=Path)
+    cli.add_argument("folder", type=Path)
+    cli.add_argument("--ranks", type=int, default=4)
+    cli.add_argument("--stall", type=float, default=10)
+    options = cli.parse_args()
+    # A finished run in there may be of other settings.
+    shutil.rmtree(options.folder, ignore_errors=True)
+    options.folder.mkdir(parents=True)
+    settings = (
+        "train.epochs=8",
+        "model.hidden=8",
+        "model.dropout=0.3",
+        "run.threads=1",
+        "run.checkpoint_every=2",
+        f"run.stall_s={options.stall}",
+    )
+    whole = options.folder / "whole"
+    assert run_with_fault(options.ranks, options.store, whole, settings).status == 0
+    print(f"| fault | {' | '.join(PHASES)} |")
+    print(f"|---|{'---|' * len(PHASES)}")
+    for fault, fits in STATUS.items():
+        cells = []
+        for phase, place in PHASES.items():
+            run = options.folder / f"{fault}-{phase}"
+            shutil.rmtree(run, ignore_errors=True)
+            given = f"{options.ranks - 1} {fault} {place}"
+            found = run_with_fault(options.ranks, options.store, run, settings, given)
+            cell = f"{found.status}, {found.seconds:.1f} s"
+            if not fits(found.status, phase):
+                cell += " UNEXPECTED"
+            if found.orphans:
+                cell += f" {found.orphans} ORPHANS"
+            if phase in ("epoch", "checkpoint"):
+                again = run_with_fault(options.ranks, options.store, run, settings)
+                same = again.status == 0 and losses(run) == losses(whole)
+                cell += ", equal" if same else ", DIFFERS"
+            cells.append(cell)
+            sys.stderr.write(f"{fault} {phase}: {cell}\n")
+            shutil.rmtree(run, ignore_errors=True)
+        print(f"| {fault} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Every fault of one rank ends all of them, with a status that says whether to start again."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import pytest
+
+from tests.support import training
+from tests.support.faults import PHASES, STALLS, STATUS, losses, run_with_fault
+
+RANKS = 2
+STALL_S = 8.0
+LIMIT_S = 240
+SETTINGS = (
+    "train.epochs=8",
+    "model.hidden=8",
+    "model.dropout=0.3",
+    "run.threads=1",
+    "run.checkpoint_every=2",
+    f"run.stall_s={STALL_S}",
+)
+QUICK = {("poison", "import"), ("exit3", "epoch"), ("stop", "epoch"), ("hang", "reading")}
+CASES = [
+    pytest.param(fault, phase, marks=() if (fault, phase) in QUICK else pytest.mark.slow)
+    for fault in STATUS
+    for phase in PHASES
+]
+
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faults")
+    return training.write_store(MPI.COMM_SELF, folder, training.make_graph(num_nodes=501), parts=4)
+
+
+@pytest.fixture(scope="module")
+def whole(store: Path) -> list[float]:
+    """The losses of a run that nothing interrupted."""
+    run = store.parent / "whole"
+    assert run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S).status == 0
+    return losses(run)
+
+
+@pytest.mark.parametrize(("fault", "phase"), CASES)
+def test_all_ranks_end(
+    tmp_path: Path, store: Path, request: pytest.FixtureRequest, fault: str, phase: str
+) -> None:
+    run = tmp_path / "run"
+    found = run_with_fault(
+        RANKS, store, run, SETTINGS, f"{RANKS - 1} {fault} {PHASES[phase]}", timeout=LIMIT_S
+    )
+    assert found.orphans == 0
+    assert STATUS[fault](found.status, phase), found.errors
+    assert found.seconds < 10 + (STALL_S if fault in STALLS else 0) + 20
+    if fault in STALLS:
+        assert "hpcgnn train: error: rank 0 of 2 on " in found.errors
+        assert f"has made no progress for {STALL_S:.0f} s: " in found.errors
+        assert "most recent call first" in found.errors
+    if fault in ("poison", "raise", "exit3"):
+        assert f"[rank {RANKS - 1}] fails on " in found.errors
+    if (fault, phase) in QUICK and fault != "stop":
+        return
+    whole: list[float] = request.getfixturevalue("whole")
+    again = run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S)
+    assert again.status == 0, again.errors
+    assert losses(run) == whole
+    assert not list(run.rglob(".*.tmp"))
+    assert not list(run.rglob(".*partial*"))

@@ -1,0 +1,180 @@
+"""The suite's own machinery: worlds form, failures spread, nothing waits for ever."""
+
+import re
+import shutil
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mpi4py import MPI
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+
+PytestRun = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def pytest_run(mpi_run: PytestRun, tmp_path: Path) -> PytestRun:
+    """Return a function that runs the source of one test file on two ranks."""
+
+    def run(source: str, *options: str) -> subprocess.CompletedProcess[str]:
+        # The conftest looks for the repository one folder above its own.
+        folder = tmp_path / "tests"
+        for name in ("conftest.py", "support/call_order.py"):
+            copy = folder / name
+            copy.parent.mkdir()
+            shutil.copy(TESTS / name, copy)
+        (folder / "test_it.py").write_text("from mpi4py import MPI\n" + textwrap.dedent(source))
+        fixed = ("-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "--color=no")
+        return mpi_run(2, *fixed, *options, cwd=tmp_path)
+
+    return run
+
+
+def test_sums_over_sub_communicators(comm: MPI.Intracomm) -> None:
+    assert comm.allreduce(comm.rank + 1) == comm.size * (comm.size + 1) // 2
+
+
+def test_directory_is_shared(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    (comm_tmp_path / f"rank{comm.rank}").touch()
+    comm.Barrier()
+    assert len(list(comm_tmp_path.iterdir())) == comm.size
+
+
+@pytest.mark.mpi(min_size=2)
+def test_world_directory_is_shared(mpi_tmp_path: Path) -> None:
+    paths = MPI.COMM_WORLD.allgather(str(mpi_tmp_path))
+    assert len(set(paths)) == 1
+
+
+def test_only_rank_0_reports(pytest_run: PytestRun) -> None:
+    done = pytest_run("def test_size(comm): assert comm.size == 2\ndef test_serial(): assert 0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("1 passed, 1 deselected") == 1
+
+
+def test_failure_on_one_rank_fails_the_test_on_all(pytest_run: PytestRun) -> None:
+    done = pytest_run(
+        """
+        def test_odd(comm): assert comm.rank == 0, "odd rank"
+        def test_next(comm): comm.Barrier()
+        """
+    )
+    assert done.returncode == 1
+    assert "[rank 1]" in done.stdout
+    assert "odd rank" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_failure_before_a_collective_ends_the_job(pytest_run: PytestRun) -> None:
+    start = time.monotonic()
+    done = pytest_run(
+        """
+        def test_stuck(comm):
+            assert comm.rank == 0, "this rank left early"
+            comm.Barrier()
+        """,
+        "-o",
+        "mpi_grace=0.5",
+    )
+    assert done.returncode != 0
+    assert "[rank 1]" in done.stderr
+    assert "this rank left early" in done.stderr
+    assert time.monotonic() - start < 30
+
+
+def test_deadlock_is_ended_with_stacks(pytest_run: PytestRun) -> None:
+    start = time.monotonic()
+    done = pytest_run(
+        "def test_nobody_sends(comm): comm.recv(source=1 - comm.rank)", "--timeout", "2"
+    )
+    assert done.returncode != 0
+    assert "Timeout" in done.stderr
+    assert "test_nobody_sends" in done.stderr
+    assert time.monotonic() - start < 30
+
+
+def test_ranks_that_collect_different_tests_stop(pytest_run: PytestRun) -> None:
+    done = pytest_run(
+        """
+        if MPI.COMM_WORLD.rank == 0:
+            def test_only_here(comm): pass
+        """
+    )
+    assert done.returncode != 0
+    assert "test_only_here" in done.stderr
+
+
+COLLECTIVES = """
+    import numpy as np
+    import pytest
+    from hpcgnn.comm import ProcessGrid, all_ranks, allreduce_max, allreduce_sum, start_broadcast
+
+    NOTHING, ONE = np.zeros(0), np.ones(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "rank_0", "rank_1"),
+    [
+        # Nothing to send, so nobody notices that rank 1 stays away.
+        (
+            "comm.rank or start_broadcast(comm, NOTHING, 0)",
+            "transfer.start_broadcast",
+            "no further call",
+        ),
+        # The messages of both look alike: each rank gets a wrong number, and no error.
+        (
+            "[f(comm, ONE) for f in (allreduce_sum, allreduce_max)[:: 1 - 2 * comm.rank]]",
+            "transfer.allreduce_sum",
+            "transfer.allreduce_max",
+        ),
+        # What comes before an error that the test expects counts as well.
+        (
+            """
+            with pytest.raises(ValueError):
+                with ProcessGrid(comm) as grid:
+                    comm.rank and grid.sum_over_blocks(NOTHING)
+                    raise ValueError
+            """,
+            "no further call",
+            "grid.ProcessGrid.sum_over_blocks",
+        ),
+    ],
+)
+def test_ranks_that_call_in_different_orders_fail(
+    pytest_run: PytestRun, body: str, rank_0: str, rank_1: str
+) -> None:
+    test = "def test_order(comm):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    done = pytest_run(textwrap.dedent(COLLECTIVES) + test + "\ndef test_next(comm): comm.Barrier()")
+    assert done.returncode == 1, done.stderr
+    assert re.search(rf"rank 0: .*{rank_0}$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"rank 1: .*{rank_1}$", done.stdout, re.MULTILINE), done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_calls_that_concern_some_ranks_only_are_not_compared(pytest_run: PytestRun) -> None:
+    done = pytest_run(
+        textwrap.dedent(COLLECTIVES)
+        + textwrap.dedent(
+            """
+            def test_alone(comm):
+                with ProcessGrid(comm, replication=2) as grid:
+                    assert all_ranks(comm, True)
+                    if comm.rank:
+                        grid.alone().sum_over_blocks(ONE)
+                        allreduce_sum(grid.layer, ONE)
+                        allreduce_sum(MPI.COMM_SELF, ONE)
+            """
+        )
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.max_ranks(2)
+def test_most_ranks_are_kept_to(comm: MPI.Intracomm) -> None:
+    assert comm.size <= 2

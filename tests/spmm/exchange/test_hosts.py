@@ -1,0 +1,59 @@
+"""The hierarchical exchange over several hosts, told apart by name."""
+
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.spmm import RESIDENT, DistributedSpMM, Schedule, make_exchange
+from hpcgnn.trace import TraceRecorder
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
+
+HOSTS: dict[str, Callable[[int], str]] = {
+    "alone": lambda rank: f"host{rank}",
+    "pairs": lambda rank: f"host{rank // 2}",
+    "cyclic": lambda rank: f"host{rank % 2}",
+    "uneven": lambda rank: f"host{min(rank, 1)}",
+    "together": lambda rank: f"host{rank * 0}",
+}
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+@pytest.mark.parametrize("wire", ["native", "bfloat16"])
+@pytest.mark.parametrize("depth", [None, 0, 1, 4])
+def test_products_and_rows_between_hosts(
+    comm: MPI.Intracomm, hosts: str, wire: str, depth: int | None
+) -> None:
+    matrix = ugly_matrix(90, 61)
+    host_of = HOSTS[hosts]
+    with ProcessGrid(comm, host=host_of(comm.rank)) as grid:
+        row_map = RowMap(uneven_starts(90, comm.size, 5), comm.rank)
+        part = block_row(matrix, row_map, np.float32)
+        trace = TraceRecorder.off()
+        schedule = RESIDENT if depth is None else Schedule(sequential=True, prefetch=depth)
+        mover = make_exchange("hierarchical", grid, part, trace, wire, schedule)
+        operator = DistributedSpMM(grid, part, mover, trace)
+        mine = slice(row_map.start, row_map.stop)
+        # Twice, with another width: shared memory is reused and replaced.
+        for width in (3, 8, 3):
+            x = np.random.default_rng(width).normal(size=(90, width)).astype(np.float32)
+            for apply, dense in ((operator.apply, matrix), (operator.apply_transpose, matrix.T)):
+                result = apply(np.ascontiguousarray(x[mine]))
+                expected = (dense @ x.astype(np.float64))[mine]
+                rounding = 2.0**-8 if wire == "bfloat16" else 1e-6
+                bound = rounding * (abs(dense) @ np.abs(x))[mine] + 1e-5
+                assert (np.abs(result - expected) <= bound).all()
+        total = operator.volume().summary(comm)["total_rows"]
+        assert total == rows_between_hosts(matrix, row_map, host_of)
+
+
+def rows_between_hosts(matrix, row_map: RowMap, host_of: Callable[[int], str]) -> int:
+    """Count the pairs of a node and a host that reads it without owning it."""
+    host = np.array([host_of(rank) for rank in range(row_map.num_blocks)])
+    of_node = host[row_map.owner(np.arange(row_map.num_rows, dtype=np.int64))]
+    rows, columns = matrix.nonzero()
+    crossing = of_node[rows] != of_node[columns]
+    return len({(of_node[i], j) for i, j in zip(rows[crossing], columns[crossing], strict=True)})

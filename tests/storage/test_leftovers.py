@@ -1,0 +1,106 @@
+"""What killed commands leave is removed; what a living one writes is not."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.clean import main
+from hpcgnn.storage import check_output
+from hpcgnn.storage.atomic import OutputFile
+from hpcgnn.storage.leftovers import scratch_folder, scratch_folders
+
+WRITE = """
+import sys, time
+from pathlib import Path
+from hpcgnn.storage.atomic import OutputFile
+file = OutputFile(Path(sys.argv[1]))
+file.write(b"half of it")
+print("there", flush=True)
+time.sleep(600)
+"""
+TERMINATED = """
+import sys, time
+from pathlib import Path
+from hpcgnn.console import run_command
+from hpcgnn.storage import store_from_arrays, StoreHeader, StoreWriter
+def main():
+    with StoreWriter(Path(sys.argv[1]), StoreHeader(name="g", num_nodes=3)):
+        print("there", flush=True)
+        time.sleep(600)
+run_command("test", main)
+"""
+
+
+def stopped(script: str, output: Path, number: int) -> int:
+    """Start a writer, end it by a signal while it writes, and return its status."""
+    command = [sys.executable, "-c", script, str(output)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        process.send_signal(number)
+        return process.wait(60)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_the_next_writer_of_the_file_sweeps(tmp_path: Path) -> None:
+    output = tmp_path / "out.h5"
+    assert stopped(WRITE, output, signal.SIGKILL) == -signal.SIGKILL
+    (left,) = names(tmp_path)
+    assert left.startswith(".out.h5.")
+    # Another output, and a file that only looks alike, are none of its business.
+    check_output(tmp_path / "out.h5.other")
+    (tmp_path / ".out.h5.notes.tmp").touch()
+    assert left in names(tmp_path)
+    check_output(output)
+    assert names(tmp_path) == [".out.h5.notes.tmp"]
+
+
+def test_a_living_writer_keeps_its_file(tmp_path: Path) -> None:
+    output = tmp_path / "out.h5"
+    first = OutputFile(output)
+    first.write(b"1")
+    second = OutputFile(output)
+    second.write(b"22")
+    first.publish()
+    first.abandon()
+    assert output.read_bytes() == b"1"
+    second.publish()
+    second.abandon()
+    assert names(tmp_path) == ["out.h5"]
+    assert output.read_bytes() == b"22"
+
+
+def test_clean_reaches_outputs_that_nobody_writes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped(WRITE, tmp_path / "a.h5", signal.SIGKILL)
+    running = OutputFile(tmp_path / "b.h5")
+    monkeypatch.setattr(sys, "argv", ["clean", str(tmp_path)])
+    main()
+    assert "removed 1 leftovers" in capsys.readouterr().err
+    assert len(names(tmp_path)) == 1
+    running.abandon()
+
+
+def test_sigterm_removes_what_is_half_written(tmp_path: Path) -> None:
+    assert stopped(TERMINATED, tmp_path / "out.h5", signal.SIGTERM) == 128 + signal.SIGTERM
+    assert names(tmp_path) == []
+
+
+def test_scratch_folders_of_the_dead_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch_folder() as first:
+        dead = first.with_name(first.name + "0")
+        dead.mkdir()
+        (dead / "share").touch()
+        with scratch_folder() as second:
+            assert scratch_folders() == sorted([first, second])
+    assert names(tmp_path) == []

@@ -1,0 +1,121 @@
+"""The mark `collective` of `hpcgnn.spmd`, made to record: calls come in one order on all ranks.
+
+Installed before anything of hpcgnn is imported, it notes the calls of the main thread. A call
+concerns the communicator or process grid that it is handed, or that its object holds, or else that
+of the call around it. Two rules say which calls are compared:
+
+* Only those that concern as many ranks as the test has: hosts, layers and grids of one rank take
+  turns of their own.
+* Those of a grid with replicas between the ranks of one layer: replicas have shares of the work,
+  and one may need an exchange that another does not.
+"""
+
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeAlias
+
+from mpi4py import MPI
+
+import numpy as np
+
+from hpcgnn import spmd
+from hpcgnn.typing import Array
+
+Concerned: TypeAlias = tuple[int, int]
+"""Number of ranks, and replicas of each block row."""
+
+Calls: TypeAlias = dict[int, list[str]]
+"""Names in order, by the replicas of the grid that they concern."""
+
+
+class CallOrder:
+    """The collective calls of this rank since the last `start`."""
+
+    def __init__(self) -> None:
+        self.calls: Calls = defaultdict(list)
+        self._ranks = 0
+        self._around: list[Concerned] = []
+
+    def install(self) -> None:
+        """Replace the mark of collective functions; what was imported before keeps the old one."""
+        spmd.collective = self.noted
+
+    def start(self, ranks: int) -> None:
+        """Forget all calls; a test on so many ranks begins."""
+        self.calls.clear()
+        self._ranks = ranks
+
+    def digests(self, most: int) -> Array:
+        """Return (most + 1,) int64: by replicas, numbers that are equal for equal calls."""
+        digests = np.zeros(most + 1, np.int64)
+        for replicas, names in self.calls.items():
+            digests[replicas] = zlib.crc32("\n".join(names).encode())
+        return digests
+
+    def noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`, noting its calls."""
+        name = f"{function.__module__}.{function.__qualname__}"
+        main_thread = threading.main_thread().ident
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            if threading.get_ident() != main_thread:
+                return function(*args, **named)
+            concerned = self._concerned(args, named)
+            ranks, replicas = concerned
+            if ranks == self._ranks:
+                self.calls[replicas].append(name)
+            self._around.append(concerned)
+            try:
+                return function(*args, **named)
+            finally:
+                self._around.pop()
+
+        return call
+
+    def _concerned(self, args: tuple[Any, ...], named: dict[str, Any]) -> Concerned:
+        found = first_of((*args, *named.values()))
+        if found is None and args and hasattr(args[0], "__dict__"):
+            found = first_of(vars(args[0]).values())
+        if found is None:
+            found = self._around[-1] if self._around else (self._ranks, 1)
+        return found
+
+
+def first_of(values: Iterable[Any]) -> Concerned | None:
+    """Return whom the first communicator or process grid among `values` concerns."""
+    for value in values:
+        if isinstance(value, MPI.Comm) and value != MPI.COMM_NULL:
+            return value.size, 1
+        if isinstance(getattr(value, "world", None), MPI.Comm):
+            return value.world.size, value.replication
+    return None
+
+
+def in_one_order(digests: Array) -> bool:
+    """Return whether (ranks, replicas) `digests` say that the ranks of each layer called alike."""
+    return all(
+        len(np.unique(digests[replica::replicas, replicas])) <= 1
+        for replicas in range(1, digests.shape[1])
+        for replica in range(replicas)
+    )
+
+
+def difference(everywhere: Sequence[Calls]) -> str:
+    """Describe the first place where the ranks of a layer differ; one entry of calls a rank."""
+    for replicas in sorted({key for calls in everywhere for key in calls}):
+        for replica in range(replicas):
+            ranks = range(replica, len(everywhere), replicas)
+            calls = [everywhere[rank].get(replicas, []) for rank in ranks]
+            for place in range(max(map(len, calls), default=0)):
+                names = [mine[place] if place < len(mine) else "no further call" for mine in calls]
+                if len(set(names)) > 1:
+                    before = f"after {calls[0][place - 1]}" if place else "the first"
+                    lines = [
+                        f"rank {rank}: {name}" for rank, name in zip(ranks, names, strict=True)
+                    ]
+                    return "\n".join([f"collective call {place + 1}, {before}, differs:", *lines])
+    return "the ranks made equal calls"

@@ -1,0 +1,197 @@
+"""Every model on one process with dense float64 matrices, written from the formulas."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpcgnn.autograd import DropoutKey, dropout
+from hpcgnn.nn import Model
+from hpcgnn.nn.norm import EPSILON, BatchNorm, GraphNorm
+
+ACTIVATIONS = {"relu": functional.relu, "elu": functional.elu, "gelu": functional.gelu}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A graph in dense float64: ``a[i, j] != 0`` when i aggregates from j.
+
+    Parameters
+    ----------
+    a
+        (n, n) adjacency without added self loops.
+    directed
+        Whether there are two directions.
+    sets
+        The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
+    relations
+        Adjacencies of the relations, reverses included, whose union `a` is.
+    """
+
+    a: Tensor
+    directed: bool
+    sets: tuple[Tensor, ...] | None = None
+    relations: tuple[Tensor, ...] = ()
+
+    def with_sets(self, model: Model, targets: Tensor) -> "Dense":
+        """Return the graph as `model` sees it from the outputs `targets`."""
+        sets = [targets]
+        both = self.directed and any(kind.is_reversed for kind in model.aggregations)
+        depth = type(model).num_aggregations(model.shape)
+        for _ in range(depth):
+            reached = sets[0] | (self.a != 0)[sets[0]].any(0)
+            if both:
+                reached = reached | (self.a != 0)[:, sets[0]].any(1)
+            sets.insert(0, reached)
+        return Dense(self.a, self.directed, tuple(sets), self.relations)
+
+    def rows_after(self, steps: int) -> Tensor:
+        """Return the rows that are there after so many aggregations."""
+        if self.sets is None:
+            return torch.ones(len(self.a), dtype=torch.bool)
+        return self.sets[steps]
+
+    def symmetric(self) -> Tensor:
+        """Return D_r^-1/2 (A + missing loops) D_c^-1/2."""
+        a = self.a + torch.diag((torch.diagonal(self.a) == 0).to(self.a.dtype))
+        return a / (a.sum(1)[:, None] * a.sum(0)[None, :]).sqrt()
+
+    def directions(self) -> list[Tensor]:
+        """Return A, and its transpose where that differs."""
+        return [self.a, self.a.T] if self.directed else [self.a]
+
+
+def mean_of(a: Tensor) -> Tensor:
+    degrees = a.sum(1, keepdim=True)
+    return torch.where(degrees > 0, a / degrees.clamp(min=1e-300), 0.0)
+
+
+def gcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    return graph.symmetric() @ (x @ layer.linear.weight.T) + layer.bias
+
+
+def sage_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    out = layer.own(x)
+    for a, weight in zip(graph.directions(), layer.neighbours, strict=True):
+        out = out + mean_of(a) @ x @ weight.T
+    return out
+
+
+def gin_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    inner = ((1 + layer.epsilon) * x + graph.a @ x) @ layer.first.weight.T + layer.first.bias
+    if graph.directed:
+        inner = inner + graph.a.T @ x @ layer.reversed.weight.T
+    return layer.second(inner.clamp(min=0))
+
+
+def mixhop_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    power, parts = torch.eye(len(x), dtype=x.dtype), []
+    for linear in layer.powers:
+        parts.append(power @ x @ linear.weight.T)
+        power = power @ graph.symmetric()
+    return (sum(parts) if layer.summed else torch.cat(parts, 1)) + layer.bias
+
+
+def gat_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    heads, width = layer.source.shape
+    z = (x @ layer.linear.weight.T).view(-1, heads, width)
+    source, target = (z * layer.source).sum(2), (z * layer.target).sum(2)
+    scores = functional.leaky_relu(target[:, None] + source[None], layer.slope)
+    edges = (graph.a != 0) | torch.eye(len(x), dtype=torch.bool)
+    weights = scores.masked_fill(~edges[:, :, None], -torch.inf).softmax(dim=1)
+    out = torch.einsum("ijh,jhd->ihd", weights, z)
+    return (out.mean(1) if layer.average else out.flatten(1)) + layer.bias
+
+
+def rgcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    out = x @ layer.own.weight.T + layer.own.bias
+    for number, relation in enumerate(graph.relations):
+        weight = layer.matrices[number] if layer.coefficients is None else 0
+        for base in range(0 if layer.coefficients is None else len(layer.matrices)):
+            weight = weight + layer.coefficients[number, base] * layer.matrices[base]
+        out = out + mean_of(relation) @ x @ weight
+    return out
+
+
+def gatv2_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    heads, width = layer.source.shape
+    z = (x @ layer.linear.weight.T).view(-1, heads, width)
+    target = (x @ layer.own.weight.T).view(-1, heads, width)
+    sums = functional.leaky_relu(target[:, None] + z[None], layer.slope)
+    scores = torch.einsum("ijhd,hd->ijh", sums, layer.source)
+    edges = (graph.a != 0) | torch.eye(len(x), dtype=torch.bool)
+    weights = scores.masked_fill(~edges[:, :, None], -torch.inf).softmax(dim=1)
+    out = torch.einsum("ijh,jhd->ihd", weights, z)
+    return (out.mean(1) if layer.average else out.flatten(1)) + layer.bias
+
+
+LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
+    "gcn": gcn_layer,
+    "sage": sage_layer,
+    "gat": gat_layer,
+    "gatv2": gatv2_layer,
+    "gin": gin_layer,
+    "mixhop": mixhop_layer,
+    "rgcn": rgcn_layer,
+}
+
+
+def norm_rows(norm: nn.Module, x: Tensor, rows: Tensor) -> Tensor:
+    """Return normalised rows with the statistics of some."""
+    if isinstance(norm, BatchNorm):
+        chosen = x[rows]
+        centred, variance = x - chosen.mean(0), chosen.var(0, unbiased=False)
+    elif isinstance(norm, GraphNorm):
+        mean = x[rows].mean(0) * norm.mean_share
+        centred, variance = x - mean, (x[rows] - mean).square().mean(0)
+    else:
+        return functional.layer_norm(x, x.shape[1:], norm.weight, norm.bias, eps=EPSILON)
+    return centred / (variance + EPSILON).sqrt() * norm.weight + norm.bias
+
+
+def layered_logits(
+    name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None
+) -> Tensor:
+    """Return the logits of all rows of a layered model in training."""
+    shape, outputs = model.shape, []
+    ids = np.arange(len(x), dtype=np.int64)
+    steps = type(model).steps_per_layer(shape)
+    for place, layer in enumerate(model.layers):
+        draw = None if key is None else key.at(place)
+        x = dropout(x, ids, draw, shape.dropout_before(place))
+        out = LAYERS[name](layer, graph, x)
+        if shape.residual and x.shape[1] == out.shape[1]:
+            out = out + x
+        elif str(place) in model.shortcuts:
+            out = out + x @ model.shortcuts[str(place)].weight.T
+        if place < shape.num_hidden_layers:
+            if shape.norm != "none":
+                rows = graph.rows_after((place + 1) * steps)
+                out = norm_rows(model.norms[place], out, rows)
+            out = ACTIVATIONS[shape.activation](out)
+            outputs.append(out)
+        x = out
+    if shape.jumping == "none":
+        return x
+    joined = torch.cat(outputs, 1) if shape.jumping == "concat" else torch.stack(outputs).amax(0)
+    draw = None if key is None else key.at(shape.num_layers)
+    return model.output(dropout(joined, ids, draw, shape.dropout))
+
+
+def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
+    """Return the logits of all rows in training; only those of the outputs mean anything."""
+    if name != "appnp":
+        return layered_logits(name, model, graph, x, key)
+    ids = np.arange(len(x), dtype=np.int64)
+    for place, linear in enumerate(model.layers):
+        draw = None if key is None else key.at(place)
+        x = linear(dropout(x, ids, draw, model.shape.dropout_before(place)))
+        if place < len(model.layers) - 1:
+            x = ACTIVATIONS[model.shape.activation](x)
+    share, start = model.shape.teleport, x
+    for _ in range(model.shape.hops or 10):
+        x = (1 - share) * (graph.symmetric() @ x) + share * start
+    return x

@@ -1,0 +1,139 @@
+"""Training commands with a fault put into one rank, and what came of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import EXIT_TERMINATED, MACHINE_FAULT
+from hpcgnn.train.process import EXIT_REQUEUE
+
+ROOT = Path(__file__).resolve().parents[2]
+INJECTED = ROOT / "tests" / "faults" / "injected"
+PHASES = {
+    "import": "import",
+    "reading": "read.nodes",
+    "planning": "plan",
+    "epoch": "exchange.forward 3",
+    "checkpoint": "checkpoint",
+}
+"""Phases of a run, and where `sitecustomize` puts a fault for each."""
+
+STATUS: dict[str, Callable[[int, str], bool]] = {
+    "kill": lambda status, _: status == 128 + signal.SIGKILL,
+    "segv": lambda status, _: status == 128 + signal.SIGSEGV,
+    # Between the first line of a run and its last a rank is asked to stop, not ended.
+    "term": lambda status, phase: (
+        status == (EXIT_TERMINATED if phase == "import" else EXIT_REQUEUE)
+    ),
+    "stop": lambda status, _: status == MACHINE_FAULT,
+    "sleep": lambda status, _: status == MACHINE_FAULT,
+    "hang": lambda status, _: status == MACHINE_FAULT,
+    "raise": lambda status, _: status == 1,
+    "poison": lambda status, _: status == 1,
+    "exit0": lambda status, _: status == 1,
+    "exit3": lambda status, _: status == 3,
+    "leave": lambda status, _: status not in (0, EXIT_REQUEUE),
+    "interrupt": lambda status, _: status not in (0, EXIT_REQUEUE),
+}
+"""Faults of `sitecustomize`, and which exit statuses of the launcher each may lead to."""
+
+STALLS = ("stop", "sleep", "hang")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fault led to: seconds count from the fault to the end of the last process."""
+
+    status: int
+    seconds: float
+    errors: str
+    orphans: int
+
+
+def command(
+    ranks: int, store: Path, run: Path, settings: Sequence[str], fault: str | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of a run; `fault` as `sitecustomize` reads it."""
+    script = f'. "{ROOT}/jobs/env.sh" && mpi_exec "$@"'
+    words = [sys.executable, "-m", "hpcgnn.train", f"graph.store={store}", f"run.dir={run}"]
+    environment = {**os.environ, "HPCGNN_VENV": sys.prefix}
+    if fault is not None:
+        environment |= {
+            "PYTHONPATH": str(INJECTED),
+            "HPCGNN_TEST_FAULT": fault,
+            "HPCGNN_TEST_FAULT_TIME": f"{run}.fault",
+        }
+    return ["bash", "-c", script, "bash", str(ranks), *words, *settings], environment
+
+
+def run_with_fault(
+    ranks: int,
+    store: Path,
+    run: Path,
+    settings: Sequence[str],
+    fault: str | None = None,
+    timeout: float = 240,
+) -> Outcome:
+    """Train, with a fault or without, and wait until no process of the run is left."""
+    words, environment = command(ranks, store, run, settings, fault)
+    began = time.time()
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=timeout)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            orphans = end_those_of(run)
+    ended = time.time()
+    fired = Path(f"{run}.fault")
+    if fault is not None:
+        assert fired.exists(), f"no fault: {process.returncode}, {errors.decode(errors='replace')}"
+        began = float(fired.read_text())
+        fired.unlink()
+    return Outcome(process.returncode, ended - began, errors.decode(errors="replace"), orphans)
+
+
+def end_those_of(run: Path) -> int:
+    """Wait a little for processes that name the run directory; kill and count those that stay."""
+    deadline = time.monotonic() + 5
+    while found := processes_of(run):
+        if time.monotonic() > deadline:
+            for each in found:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            return len(found)
+        time.sleep(0.05)
+    return 0
+
+
+def processes_of(run: Path) -> list[int]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"run.dir={run}".encode() in file.read_bytes().split(b"\0"):
+                found.append(int(file.parent.name))
+    return found
+
+
+def losses(run: Path) -> list[float]:
+    """Return the losses of a run, which are equal bits after any interruption."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    assert [row["epoch"] for row in rows] == list(range(len(rows)))
+    return [row["train_loss"] for row in rows]

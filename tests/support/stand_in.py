@@ -1,0 +1,259 @@
+"""What tests take for a GPU: a module in place of cupy, or CuPy itself where there is a card.
+
+The stand-in has arrays in host memory, and kernels that emulator.h runs.
+
+Every array ends at a page that must not be touched, so that reading or writing past its end stops
+the process; kernels are compiled with the checks of undefined behaviour, misaligned access among
+them. New arrays hold NaN (or other rubbish), never zeros.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import mmap
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+HEADER = Path(__file__).with_name("emulator.h")
+# Beside what CMake builds: pytest's own cache is off in tests/run.sh.
+COMPILED = Path(__file__).resolve().parents[2] / "build" / "cuda-emulator"
+FLAGS = [
+    "-std=c++20",
+    "-O1",
+    "-shared",
+    "-fPIC",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-fsanitize=undefined",
+    "-fno-sanitize-recover",
+]
+# Fewer blocks than items, so that threads stride over the grid.
+MOST_BLOCKS = 3
+ALIGNMENT = 16
+
+
+class DeviceNdarray(np.ndarray):
+    """Host memory that shows its address as CuPy's arrays do."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(
+        self, out: np.ndarray[Any, Any] | None = None, blocking: bool = True
+    ) -> np.ndarray[Any, Any]:
+        """Copy to the host; without `blocking` at the next wait for an event, not before."""
+        if out is None or blocking:
+            return np.array(self, subok=False)
+        StandIn.under_way.append((np.array(self, subok=False), out))
+        return out
+
+    def set(self, array: np.ndarray[Any, Any], stream: "Stream | None" = None) -> None:
+        del stream
+        self[...] = array
+
+
+class EmulatorError(AssertionError):
+    """A kernel did what no GPU would forgive."""
+
+
+def compiler() -> str | None:
+    """Return the host's C++ compiler, or None."""
+    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def guarded(shape: Any, dtype: Any) -> DeviceNdarray:
+    """Return an array whose last element lies right before a page without access."""
+    dtype, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    size = -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    raw = np.frombuffer(memory, np.uint8)
+    forbid = ctypes.CDLL(None, use_errno=True).mprotect
+    if forbid(ctypes.c_void_p(raw.ctypes.data + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+    # All ones is NaN in every width of float, and -1 in integers.
+    raw[:pages] = 0xFF
+    start = pages - size
+    array = raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+    return array.view(DeviceNdarray)
+
+
+def host(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array of either kind of device as NumPy's."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+class RawModule:
+    """Kernels of one source text, compiled by the host's compiler once for all later runs."""
+
+    def __init__(self, code: str, reverse: bool) -> None:
+        words = [str(compiler()), *FLAGS, "-x", "c++", "-include", str(HEADER)]
+        key = "\0".join([*words, HEADER.read_text(), code])
+        name = hashlib.sha256(key.encode()).hexdigest()[:20]
+        library = COMPILED / f"{name}.so"
+        if not library.exists():
+            COMPILED.mkdir(parents=True, exist_ok=True)
+            # Several ranks may compile one text at once, each into files of its own.
+            source, made = (COMPILED / f"{name}.{os.getpid()}{end}" for end in (".cu", ".so"))
+            source.write_text(code)
+            command = [*words, str(source), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise EmulatorError(done.stderr)
+            made.rename(library)
+        self._library = ctypes.CDLL(str(library))
+        self._reverse = reverse
+
+    def get_function(self, name: str) -> Any:
+        run = getattr(self._library, f"run_{name}")
+        run.restype = ctypes.c_char_p
+        size = getattr(self._library, f"size_{name}")
+        size.restype = ctypes.c_ulong
+
+        def launch(grid: tuple[int], block: tuple[int], args: tuple[Any]) -> None:
+            if args[0].nbytes != size():
+                raise EmulatorError(f"{name} takes {size()} bytes, not {args[0].nbytes}")
+            blocks = min(grid[0], MOST_BLOCKS)
+            address = ctypes.c_void_p(args[0].ctypes.data)
+            error = run(address, blocks, block[0], int(self._reverse))
+            if error is not None:
+                raise EmulatorError(f"{name}: {error.decode()}")
+
+        return launch
+
+
+class Stream:
+    """A stream whose work is done when it is issued."""
+
+    ptr = 4711
+
+    def __init__(self, *, non_blocking: bool = False) -> None:
+        assert non_blocking
+
+    def wait_event(self, event: "Event") -> None:
+        assert event.recorded
+
+
+class Event:
+    """An event whose wait ends all copies to the host."""
+
+    recorded = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the work before it is; copies to the device are when they are issued."""
+        return self.recorded
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark a place in the stream, whose work is done at once here."""
+        del stream
+        self.recorded, self.time_ns = True, time.perf_counter_ns()
+
+    def synchronize(self) -> None:
+        for source, target in StandIn.under_way:
+            target[...] = source
+        StandIn.under_way.clear()
+
+
+class StandIn:
+    """What hpcgnn uses of cupy and, for page-locked memory, of cupyx."""
+
+    ndarray = DeviceNdarray
+    under_way: ClassVar[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = []
+
+    def __init__(self, *, reverse: bool = False) -> None:
+        self._reverse = reverse
+        errors = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
+        self.cuda = SimpleNamespace(
+            runtime=errors,
+            Device=lambda _=0: SimpleNamespace(use=lambda: None, pci_bus_id=f"card {os.getpid()}"),
+            Event=Event,
+            Stream=Stream,
+            get_elapsed_time=lambda start, end: (end.time_ns - start.time_ns) / 1e6,
+            get_current_stream=lambda: Stream(non_blocking=True),
+            ExternalStream=lambda *_: contextlib.nullcontext(),
+        )
+
+    def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
+        assert options == ("--std=c++17",)
+        return RawModule(code, self._reverse)
+
+    @staticmethod
+    def empty(shape: Any, dtype: Any) -> DeviceNdarray:
+        return guarded(shape, dtype)
+
+    @staticmethod
+    def empty_pinned(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
+        return guarded(shape, dtype).view(np.ndarray)
+
+    @staticmethod
+    def from_dlpack(tensor: Any) -> DeviceNdarray:
+        return np.from_dlpack(tensor).view(DeviceNdarray)
+
+    @staticmethod
+    def zeros(shape: Any, dtype: Any) -> DeviceNdarray:
+        array = guarded(shape, dtype)
+        array[...] = 0
+        return array
+
+    @staticmethod
+    def asarray(array: np.ndarray[Any, Any]) -> DeviceNdarray:
+        made = guarded(array.shape, array.dtype)
+        made[...] = array
+        return made
+
+    @staticmethod
+    def full(shape: Any, value: float, dtype: Any) -> DeviceNdarray:
+        array = guarded(shape, dtype)
+        array[...] = value
+        return array
+
+    @staticmethod
+    def ascontiguousarray(array: DeviceNdarray) -> DeviceNdarray:
+        if array.flags.c_contiguous:
+            return array
+        made = guarded(array.shape, array.dtype)
+        made[...] = array
+        return made
+
+    @staticmethod
+    def concatenate(parts: Any, axis: int) -> DeviceNdarray:
+        return StandIn.asarray(np.concatenate(parts, axis))
+
+    @staticmethod
+    def where(condition: DeviceNdarray, this: Any, other: Any) -> DeviceNdarray:
+        return StandIn.asarray(np.where(condition, this, other))
+
+    exp = staticmethod(np.exp)
+    isfinite = staticmethod(np.isfinite)
+
+    @staticmethod
+    def asnumpy(array: DeviceNdarray) -> np.ndarray[Any, Any]:
+        return np.array(array, subok=False)
+
+
+class Card:
+    """A real CuPy behind the functions that tests use; new arrays are NaN, as the stand-in's."""
+
+    def __init__(self) -> None:
+        self._cupy: Any = importlib.import_module("cupy")
+        self.zeros, self.asarray = self._cupy.zeros, self._cupy.asarray
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        array = self._cupy.empty(shape, dtype)
+        array.view("uint8")[...] = 0xFF
+        return array

@@ -1,0 +1,278 @@
+"""Small graphs in parts, configurations for them, and runs to look at."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from safetensors.numpy import load_file
+
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
+from hpcgnn.partition import (
+    CSRGraph,
+    Partition,
+    Partitioner,
+    block,
+    measure,
+    metis,
+    random,
+    read_pattern,
+)
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.predict_command import main as predict_main
+from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from hpcgnn.train.loop import run_training
+from hpcgnn.train.process import StopRequest
+from hpcgnn.train.run.checkpoint import checkpoint_paths
+from tests.support.matrices import ugly_matrix
+from tests.support.node_types import WIDTHS, type_numbers
+
+NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
+Predict = Callable[..., dict[str, Any]]
+
+
+def empty_second(graph: CSRGraph, num_parts: int) -> Partition:
+    """Deal the nodes out to the parts in turn, but give the second none."""
+    part = np.arange(graph.num_nodes, dtype=np.int32) % num_parts
+    return Partition(np.where(part == 1, 0, part), num_parts)
+
+
+PARTITIONERS: Mapping[str, Partitioner] = {
+    "random": random(5),
+    "block": block(),
+    "metis": metis(5),
+    "empty second": empty_second,
+}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph in memory, nodes in their original order."""
+
+    adjacency: sp.csr_matrix
+    features: np.ndarray
+    labels: np.ndarray
+    split: np.ndarray
+    directed: bool
+    weighted: bool
+    ids: np.ndarray
+    relations: Mapping[str, sp.csr_matrix] = field(default_factory=dict)
+    types: np.ndarray | None = None
+    type_features: Mapping[str, np.ndarray | None] = field(default_factory=dict)
+
+    def with_relations(self) -> "Graph":
+        """Return the graph with its edges dealt out to two relations and an empty one."""
+        adjacency = self.adjacency.tocoo()
+        pick = np.random.default_rng(17).random(adjacency.nnz)
+        masks = {"cites": pick < 0.7, "names": pick > 0.5, "nothing": pick > 2}
+        relations = {
+            name: sp.csr_matrix(
+                (adjacency.data[mask], (adjacency.row[mask], adjacency.col[mask])),
+                shape=adjacency.shape,
+            )
+            for name, mask in masks.items()
+        }
+        return replace(self, relations=relations)
+
+    def with_types(self) -> "Graph":
+        """Return the graph with types of nodes: one bare and without labels, one without nodes."""
+        types = type_numbers(len(self.ids), 8)
+        labels, split = self.labels.copy(), self.split.copy()
+        labels[types == 1] = -1
+        split[types == 2] = Split.TRAIN, Split.VALID, Split.TRAIN
+        parts = [self.features[types == t, :width] for t, width in enumerate(WIDTHS)]
+        features = {"plain": parts[0], "bare": None, "rare": parts[2], "absent": parts[3]}
+        return replace(self, labels=labels, split=split, types=types, type_features=features)
+
+
+def make_graph(
+    seed: int = 3,
+    *,
+    directed: bool = True,
+    weighted: bool = False,
+    multi_label: bool = False,
+    num_nodes: int = NUM_NODES,
+) -> Graph:
+    """Return a graph with a hub, isolated nodes and a node without a label; ids count from 0."""
+    rng = np.random.default_rng(seed)
+    adjacency = ugly_matrix(num_nodes, seed, weighted=weighted, symmetric=not directed)
+    # A store holds float32 weights.
+    adjacency.data = adjacency.data.astype(np.float32).astype(np.float64)
+    classes = rng.integers(0, NUM_CLASSES, num_nodes)
+    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
+    features = (centres[classes] + rng.normal(size=(num_nodes, NUM_FEATURES))).astype(np.float32)
+    labels = (rng.random((num_nodes, NUM_CLASSES)) < 0.4).astype(np.uint8)
+    labels[np.arange(num_nodes), classes] = 1
+    split = rng.choice(
+        [Split.TRAIN, Split.VALID, Split.TEST, Split.NONE], num_nodes, p=[0.5, 0.2, 0.2, 0.1]
+    )
+    split[:3] = Split.TRAIN, Split.VALID, Split.TEST
+    if not multi_label:
+        labels = classes.astype(np.int32)
+        labels[5] = -1
+    return Graph(
+        adjacency,
+        features,
+        labels,
+        split.astype(np.uint8),
+        directed,
+        weighted,
+        np.arange(num_nodes),
+    )
+
+
+def write_store(
+    comm: MPI.Intracomm,
+    directory: Path,
+    graph: Graph,
+    *,
+    method: str = "random",
+    parts: int | None = None,
+) -> Path:
+    """Write `graph` in parts, four at least; every rank gets the path once the file is there."""
+    parts = parts or max(4, comm.size)
+    path = directory / f"{method}{parts}.h5"
+    if comm.rank == 0:
+        plain = directory / "plain.h5"
+        edges = {}
+        for name, matrix in (graph.relations or {"": graph.adjacency}).items():
+            rows, columns = matrix.nonzero()
+            edges[name] = (columns, rows, matrix.data) if graph.weighted else (columns, rows)
+        store_from_arrays(
+            plain,
+            name="planted",
+            num_nodes=len(graph.ids),
+            edges=edges,
+            features=graph.features if graph.types is None else None,
+            types=graph.types,
+            type_features=graph.type_features,
+            labels=graph.labels,
+            split=graph.split,
+            original_id=graph.ids,
+            num_classes=NUM_CLASSES,
+            class_names=tuple(f"kind{number}" for number in range(NUM_CLASSES)),
+            undirected=not graph.directed,
+        )
+        with GraphStore.open(plain) as store:
+            partition = PARTITIONERS[method](read_pattern(store), parts)
+            write_partitioned(
+                store, path, partition, method=method, seed=5, metrics={}, provenance={}
+            )
+    comm.Barrier()
+    return path
+
+
+def expected_volume(store: Path) -> Any:
+    """Return the metrics of a store's own parts."""
+    with GraphStore.open(store) as opened:
+        part = np.repeat(np.arange(opened.num_parts, dtype=np.int32), np.diff(opened.row_starts))
+        return measure(read_pattern(opened), part, opened.num_parts)
+
+
+def make_config(store: Path, run: Path, *overrides: str) -> Config:
+    """Return a configuration of a small model without dropout."""
+    defaults = ("model.hidden=5", "model.dropout=0", "train.epochs=20", "run.threads=1")
+    return load_config(None, [f"graph.store={store}", f"run.dir={run}", *defaults, *overrides])
+
+
+class StopAfter(StopRequest):
+    """A request to stop that arrives in the given epoch, counted from 1."""
+
+    def __init__(self, epoch: int) -> None:
+        # The first look comes before the first epoch.
+        self._left = epoch + 1
+
+    @property
+    def received(self) -> str | None:  # type: ignore[override]
+        self._left -= 1
+        return "SIGTERM" if self._left <= 0 else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left in its directory."""
+
+    path: Path
+    status: int
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.metrics]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return found
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return every tensor of the newest checkpoint of each seed."""
+        found = {}
+        newest = {seed: path for seed, _, path in checkpoint_paths(self.path / "checkpoints")}
+        for checkpoint in newest.values():
+            for file in checkpoint.glob("*.safetensors"):
+                for name, value in load_file(file).items():
+                    found[f"{checkpoint.name}/{file.stem}/{name}"] = value
+        return found
+
+    def predictions(self) -> dict[str, np.ndarray]:
+        with h5py.File(self.path / "predictions.h5") as file:
+            return {name: file[name][...] for name in file}
+
+
+def train(comm: MPI.Intracomm, config: Config, stop: StopRequest | None = None) -> Run:
+    """Run a training on `comm`."""
+    _, status = run_training(comm, config, stop or StopRequest())
+    return Run(Path(config.run.dir), status)
+
+
+def predict_with(
+    comm: MPI.Intracomm,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Predict:
+    """Return `predict(output, *options)`, which runs the command and returns its JSON on rank 0."""
+
+    def call(output: Path, *options: object) -> dict[str, Any]:
+        words = ["predict", run.path, "--json", "-o", output, *options]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        capsys.readouterr()
+        assert predict_main(comm) == 0
+        comm.Barrier()
+        shown = capsys.readouterr().out
+        assert bool(shown) == (comm.rank == 0)
+        found: dict[str, Any] = json.loads(shown) if shown else {}
+        return found
+
+    return call
+
+
+def assert_same(run: Run, other: Run) -> None:
+    """Require equal bits of weights, optimiser, metrics, predictions and results."""
+    mine, theirs = run.tensors(), other.tensors()
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    assert [lasting(row) for row in run.metrics] == [lasting(row) for row in other.metrics]
+    assert run.summary["seeds"] == other.summary["seeds"]
+    mine, theirs = run.predictions(), other.predictions()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+def lasting(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a line of metrics says beside times."""
+    return {name: value for name, value in row.items() if name not in ("epoch_s", "evaluate_s")}

@@ -1,0 +1,98 @@
+"""The commands of the README and of the recipes, run as printed on small files."""
+
+import csv
+import random
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from hpcgnn.convert.__main__ import main
+from hpcgnn.storage import GraphStore
+
+ROOT = Path(__file__).parents[1]
+
+
+def commands(page: str, after: str = "") -> list[list[str]]:
+    """The commands in the code blocks of a page, of the first block below a heading if given."""
+    text = (ROOT / page).read_text()
+    blocks = text[text.index(after) :].split("```")[1::2]
+    plain = [block for block in blocks if block.startswith("\n")]
+    lines = "".join(plain[:1] if after else plain).splitlines()
+    return [shlex.split(line) for line in lines if line]
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the recipes name; classes go with age."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(7)
+    pairs = [(a, (a + draw.choice([3, 6, 9])) % 240) for a in range(240) for _ in range(3)]
+    Path("links.tsv").write_text("".join(f"user {a}\tuser {b}\n" for a, b in pairs))
+    kinds = ("artist", "baker", "coder")
+    rows = [f"user {i},{kinds[i % 3]},{20 + i % 3 * 10 + draw.random()},{i}\n" for i in range(240)]
+    Path("people.csv").write_text("id,label,age,visits\n" + "".join(rows))
+    for name, first in (("train", 0), ("valid", 100), ("test", 170)):
+        Path(f"{name}.ids").write_text("".join(f"user {i}\n" for i in range(first, first + 70)))
+        Path(f"{name}.txt").write_text(f"/m/{first}\tis part of\t/m/1\n/m/1\thas\t/m/{first}\n")
+    people = pyarrow.csv.read_csv("people.csv")
+    pyarrow.parquet.write_table(people, "people.parquet")
+    named = pyarrow.csv.ReadOptions(column_names=["src", "dst"])
+    tabs = pyarrow.csv.ParseOptions(delimiter="\t")
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv("links.tsv", named, tabs), "links.parquet")
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    page = (ROOT / "docs/recipes.md").read_text()
+    (shop / "graph.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    users = [f"u{i},x{i % 2},{i}\n" for i in range(20)]
+    (shop / "users.csv").write_text("id,label,age\n" + "".join(users))
+    (shop / "items.csv").write_text("id,price\n" + "".join(f"i{i},{i}.5\n" for i in range(9)))
+    for name in ("buys", "likes", "knows"):
+        target = "u" if name == "knows" else "i"
+        edges = [f"u{draw.randrange(20)},{target}{draw.randrange(9)}\n" for _ in range(40)]
+        (shop / f"{name}.csv").write_text("src,dst\n" + "".join(edges))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_readme_goes_from_tables_to_named_predictions() -> None:
+    lines = commands("README.md", "## Your own tables")
+    assert len(lines) == 4
+    for command in lines:
+        assert command[0] == "python"
+        done = subprocess.run(
+            [sys.executable, *command[1:]], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    with Path("answers.csv").open() as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 240
+    column = next(iter(answers[0]))
+    nodes = [row[column] for row in answers]
+    if column == "node_id":
+        with GraphStore.open("people.h5") as store:
+            nodes = list(store.names(np.array(nodes, np.int64)))
+    assert sorted(nodes) == sorted(f"user {i}" for i in range(240))
+
+
+@pytest.mark.usefixtures("tables")
+def test_recipes_run_as_printed() -> None:
+    found = []
+    for command in commands("docs/recipes.md"):
+        assert command[:3] == ["python", "-m", "hpcgnn.convert"]
+        main(command[3:])
+        with GraphStore.open(command[-1]) as store:
+            found.append(store.fingerprint)
+            assert store.has_names
+    assert len(found) == 6
+    assert found[0] == found[1]
+    with GraphStore.open("shop.h5") as store:
+        assert [each.name for each in store.node_types] == ["user", "item"]
+        assert store.relations == ("buys", "likes", "knows")
+    with GraphStore.open("triples.h5") as store:
+        assert store.relations == ("has", "is part of")

@@ -1,0 +1,133 @@
+"""``hpcgnn.split``: the same nodes in a store and in its partition, all else as it was."""
+
+import json
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcgnn import split as command
+from hpcgnn.convert.splits import random_split
+from hpcgnn.errors import InputError
+from hpcgnn.partition.parts import random
+from hpcgnn.partition.pattern import read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import GraphStore, store_from_arrays
+
+N = 40
+LABELS = np.arange(N) % 4
+NAMES = tuple(sorted(f"node {number}" for number in range(N)))
+
+
+def write(path: Path, **more: object) -> Path:
+    rng = np.random.default_rng(1)
+    edges = {"": tuple(rng.integers(0, N, (2, 90)))}
+    features = rng.random((N, 3), dtype=np.float32)
+    store_from_arrays(
+        path, name="g", num_nodes=N, edges=edges, labels=LABELS, features=features, **more
+    )
+    return path
+
+
+def partitioned(path: Path) -> Path:
+    out = path.with_name(f"parts-{path.name}")
+    with GraphStore.open(path) as store:
+        partition = random(5)(read_pattern(store), 3)
+        write_partitioned(store, out, partition, method="random", seed=5, metrics={}, provenance={})
+    return out
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["hpcgnn split", *map(str, words)])
+    command.main()
+
+
+def by_id(path: Path, name: str) -> list[int]:
+    with GraphStore.open(path) as store:
+        store.verify()
+        split = store.read_split(0, N, name)
+        assert split is not None
+        found = np.empty_like(split)
+        found[store.read_original_id(0, N)] = split
+        return found.tolist()
+
+
+def test_a_partition_gets_the_same_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = write(tmp_path / "g.h5")
+    parts = partitioned(plain)
+    for path in (plain, parts):
+        run(monkeypatch, path, "--random-split", "50,25,25", "--split-seed", 3)
+    expected = random_split(LABELS, N, (50, 25, 25), seed=3).tolist()
+    assert by_id(plain, "random") == by_id(parts, "random") == expected
+
+
+def test_ten_splits_are_those_of_a_store_written_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, first = write(tmp_path / "g.h5", split=LABELS), tmp_path / "out.h5"
+    words = ("--random-split", "40,30,30", "--count", 10, "--name", "s", "--json")
+    run(monkeypatch, path, *words, "-o", first)
+    names = ["default", *(f"s-{number}" for number in range(10))]
+    assert json.loads(capsys.readouterr().out)["splits"] == names
+    splits = {f"s-{seed}": random_split(LABELS, N, (40, 30, 30), seed=seed) for seed in range(10)}
+    whole = write(tmp_path / "whole.h5", splits={"default": LABELS, **splits})
+    with GraphStore.open(first) as found, GraphStore.open(whole) as expected:
+        assert found.fingerprint == expected.fingerprint
+        assert found.splits == tuple(names)
+    with GraphStore.open(path) as store:
+        assert store.splits == ("default",)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_files_of_nodes(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = partitioned(write(tmp_path / "g.h5", names=NAMES if named else ()))
+    with h5py.File(path, "r") as file:
+        before = file.attrs["fingerprint"]
+    sets = {"train": range(20), "valid": range(20, 30), "test": [39, 31]}
+    for name, nodes in sets.items():
+        lines = [NAMES[each] if named else str(each) for each in nodes]
+        (tmp_path / name).write_text("# nodes\n" + "\n".join(lines) + "\n\n")
+    text = "mine=" + ",".join(str(tmp_path / name) for name in sets)
+    run(monkeypatch, path, "--split-file", text)
+    expected = np.zeros(N, int)
+    for value, nodes in enumerate(sets.values(), start=1):
+        expected[list(nodes)] = value
+    assert by_id(path, "mine") == expected.tolist()
+    with GraphStore.open(path) as store:
+        assert store.fingerprint != before
+        assert store.num_parts == 3
+        assert store.has_names == named
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "nothing to add"),
+        (("--name", "x", "--split-file", "a=b,c,d"), "--name belongs to --random-split"),
+        (("--random-split", "60,20"), "give three percentages"),
+        (("--random-split", "a,b,c"), "give three percentages"),
+        (("--random-split", "60,20,20", "--name", "default"), "has a split 'default' already"),
+        (("--random-split", "60,20,20", "--name", "a/b"), "cannot be stored"),
+        (("--random-split", "60,20,20", "--per-class", "11"), "--per-class 11"),
+        (("--split-file", "a=b,c"), "give NAME=TRAIN.txt,VALID.txt,TEST.txt"),
+        (("--split-file", "a=b,c,d"), "b: cannot be read"),
+        (("--split-file", "a={bad},{two},{two}"), "bad, line 2: 'x' is no node id"),
+        (("--split-file", "a={far},{two},{two}"), "far, line 1: no such node"),
+        (("--split-file", "a={two},{two},{bad}"), "two, line 1: the node is in another set too"),
+    ],
+)
+def test_faults(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "g.h5", split=LABELS)
+    before = path.read_bytes()
+    files = {"bad": "1\nx\n", "far": "40\n", "two": "2\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    places = {name: tmp_path / name for name in files}
+    filled = [word.format(**places) for word in words]
+    with pytest.raises(InputError, match=message):
+        run(monkeypatch, path, *filled)
+    assert path.read_bytes() == before

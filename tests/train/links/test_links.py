@@ -1,0 +1,192 @@
+"""Link prediction: the same at any number of ranks, without leakage, exact metrics."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.sparse import HiddenEdges
+from hpcgnn.train.links.edges import mixed, uniform
+from hpcgnn.train.links.ranking import Scores, rank_metrics
+from tests.support.training import (
+    Graph,
+    StopAfter,
+    assert_same,
+    lasting,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
+
+WORDS = (
+    "train.task=links",
+    "train.dtype=float64",
+    "train.epochs=4",
+    "links.train=0.3",
+    "links.valid=0.2",
+    "links.test=0.2",
+    "links.ranked=20",
+    "model.dropout=0.3",
+)
+
+
+def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return lines of metrics without what depends on the ranks."""
+    moved = ("rows_sent", "bytes_sent")
+    return [{k: v for k, v in lasting(row).items() if k not in moved} for row in rows]
+
+
+def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
+    """Return the metrics of a run on one rank."""
+    alone, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
+    if alone != MPI.COMM_NULL:
+        found = train(alone, make_config(store, path, *words)).metrics
+        alone.Free()
+    return comm.bcast(found)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("model.name=sage", "links.scorer=dot", "exchange.method=joint"),
+        ("model.name=rgcn", "links.scorer=distmult", "links.relations=['names']"),
+        ("model.name=gat", "links.scorer=mlp", "links.loss=margin", "links.negatives=degree"),
+        ("model.name=gcn", "links.scorer=complex", "links.width=6", "graph.undirected=true"),
+    ],
+    ids=lambda setting: setting[0],
+)
+def test_losses_and_metrics_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    graph = make_graph(weighted=True).with_relations()
+    graph = replace(graph, ids=np.random.default_rng(5).permutation(len(graph.ids)) * 7 - 30)
+    words = (*WORDS, *setting, "run.save_predictions=false")
+    random = write_store(comm, comm_tmp_path, graph)
+    block = write_store(comm, comm_tmp_path, graph, method="block")
+    together = train(comm, make_config(random, comm_tmp_path / "run", *words)).metrics
+    alone = metrics_alone(comm, block, comm_tmp_path / "alone", *words)
+    for mine, theirs in zip(figures(together), figures(alone), strict=True):
+        assert mine.keys() == theirs.keys() > {"valid_mrr", "test_hits10", "test_auc", "valid_loss"}
+        for name, value in mine.items():
+            assert value == pytest.approx(theirs[name], rel=1e-9), name
+
+
+def test_run_resumes_and_writes_embeddings(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph(weighted=True)
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (*WORDS, "run.checkpoint_every=1", "links.scorer=distmult")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
+    config = make_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(2))
+    parts = train(comm, config)
+    assert_same(whole, parts)
+    found = whole.predictions()
+    assert found["embeddings"].shape == (len(graph.ids), 5)
+    np.testing.assert_array_equal(found["node_id"], graph.ids)
+    assert whole.summary["metric"] == "mrr"
+    assert set(whole.summary["links"]) == {"train", "valid", "test"}
+
+
+def random_graph(num_nodes: int, degree: int) -> Graph:
+    """Return a graph whose edges nothing tells of: features and edges are drawn apart."""
+    rng = np.random.default_rng(7)
+    rows = rng.integers(0, num_nodes, num_nodes * degree)
+    columns = rng.integers(0, num_nodes, num_nodes * degree)
+    adjacency = sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(num_nodes,) * 2)
+    adjacency.data[:] = 1
+    features = rng.normal(size=(num_nodes, 16)).astype(np.float32)
+    graph = make_graph(num_nodes=num_nodes)
+    return replace(graph, adjacency=adjacency, features=features)
+
+
+@pytest.mark.max_ranks(2)
+def test_edges_without_a_pattern_are_not_found(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write_store(comm, comm_tmp_path, random_graph(900, 3))
+    words = (
+        *WORDS,
+        "train.epochs=40",
+        "train.evaluate_every=40",
+        "model.hidden=16",
+        "model.num_layers=1",
+        "model.dropout=0",
+        "run.save_predictions=false",
+    )
+    honest = train(comm, make_config(store, comm_tmp_path / "honest", *words)).metrics[-1]
+    assert honest["test_auc"] == pytest.approx(0.5, abs=0.05)
+    # The mean of 1 / rank among 21 is 0.174 where chance ranks.
+    assert honest["test_mrr"] == pytest.approx(0.174, abs=0.04)
+    # The same run finds them where they are left in the graph: the test would tell.
+    monkeypatch.setattr(HiddenEdges, "drop", lambda _self, pattern: pattern)
+    leaking = train(comm, make_config(store, comm_tmp_path / "leaking", *words)).metrics[-1]
+    assert leaking["test_auc"] > 0.7
+
+
+def test_no_edge_of_a_pair_remains(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph().with_relations()
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (*WORDS, "links.relations=['cites']", "model.name=rgcn", "train.epochs=1")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    links = run.summary["links"]
+    cites = graph.relations["cites"].tocoo()
+    pairs = {(s, d) for s, d in zip(cites.col, cites.row, strict=True) if s != d}
+    draw = {p: float(uniform(mixed(1, min(p), max(p)))[0]) for p in pairs}
+    assert links["train"] == sum(value < 0.3 for value in draw.values())
+    assert links["test"] == sum(0.5 <= value < 0.7 for value in draw.values())
+    hidden = {frozenset(pair) for pair, value in draw.items() if value < 0.7}
+    left = 0
+    for matrix in graph.relations.values():
+        entries = matrix.tocoo()
+        left += sum(
+            frozenset((s, d)) not in hidden
+            for s, d in zip(entries.col.tolist(), entries.row.tolist(), strict=True)
+        )
+    # Each relation has its reverse beside it.
+    assert run.summary["graph"]["num_edges"] == 2 * left
+
+
+def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
+    rng = np.random.default_rng(11)
+    edges = rng.integers(0, 6, 40) / 2
+    wrong = rng.integers(-3, 5, (40, 7)) / 2
+    wrong[0, 0] = -0.0
+    mine = np.arange(40) % comm.size == comm.rank
+    with ProcessGrid(comm) as grid:
+        found = rank_metrics(grid, Scores(edges[mine], wrong[mine]))
+        nothing = rank_metrics(grid, Scores(edges[:0], wrong[:0]))
+    ranks = 1 + (wrong > edges[:, None]).sum(1) + (wrong == edges[:, None]).sum(1) / 2
+    flat = wrong.reshape(-1)
+    wins = (edges[:, None] > flat).sum() + (edges[:, None] == flat).sum() / 2
+    expected = {
+        "mrr": np.mean(1 / ranks),
+        "hits1": np.mean(ranks <= 1),
+        "hits10": np.mean(ranks <= 10),
+        "auc": wins / (40 * 40 * 7),
+    }
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert nothing == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("links.relations=['cite']",), r"unknown relation in links.relations of .*: 'cite'; did"),
+        (("links.train=1e-9", "links.valid=0"), "no edge to train on among links.relations"),
+        (("train.label_smoothing=0.1",), "train.label_smoothing does not apply to train.task"),
+        (("links.scorer=complex", "model.hidden=5"), "needs an even links.width, not 5"),
+    ],
+)
+def test_faults_are_one_line(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph().with_relations())
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *words))

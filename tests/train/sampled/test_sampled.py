@@ -1,0 +1,239 @@
+"""Sampled training: gradients against the dense reference, ranks, models, resume."""
+
+import json
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.train.sampled.task import SampledTask
+from tests.support.training import (
+    StopAfter,
+    assert_same,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
+
+COMMON = (
+    "train.task=sampled",
+    "train.dtype=float64",
+    "train.epochs=2",
+    "sampling.walkers=5",
+    "sampling.clip=1",
+    "sampling.steps=3",
+    "run.save_predictions=false",
+)
+SUBGRAPHS = (*COMMON, "sampling.budget=40", "sampling.subgraphs=3")
+BATCHES = (
+    *COMMON,
+    "sampling.sampler=neighbour",
+    "sampling.budget=9",
+    "sampling.fan_outs=[3, 2]",
+    "graph.undirected=true",
+)
+
+
+def losses(comm: MPI.Intracomm, path: Path, store: Path, *words: str) -> np.ndarray:
+    return np.array(train(comm, make_config(store, path, *words)).column("train_loss"))
+
+
+def losses_alone(comm: MPI.Intracomm, path: Path, store: Path, *words: str) -> np.ndarray:
+    """Return the losses of one rank, which the others wait for."""
+    alone, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
+    if alone != MPI.COMM_NULL:
+        found = losses(alone, path, store, *words)
+        alone.Free()
+    return np.array(comm.bcast(found))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "coverage"),
+    [("frontier", 0), ("multidimensional", 1), ("walk", 2), ("edge", 1), ("node", 1)],
+)
+def test_losses_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, sampler: str, coverage: int
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = (*SUBGRAPHS, f"sampling.sampler={sampler}", f"sampling.coverage={coverage}")
+    together = losses(comm, comm_tmp_path / "run", store, *words, "sampling.threads=2")
+    alone = losses_alone(comm, comm_tmp_path / "alone", store, *words)
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize(
+    "model",
+    [
+        ("gcn", "norm=batch", "dropout=0.3"),
+        ("mixhop",),
+        ("gat", "heads=2", "hidden=8"),
+        ("gin",),
+        ("appnp", "hops=2"),
+    ],
+    ids=lambda model: model[0],
+)
+def test_models_train_alike_on_any_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: tuple[str, ...]
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    name, *options = model
+    words = [f"model.{each}" for each in (f"name={name}", *options)]
+    together = losses(comm, comm_tmp_path / "run", store, *SUBGRAPHS, *words)
+    alone = losses_alone(comm, comm_tmp_path / "alone", store, *SUBGRAPHS, *words)
+    np.testing.assert_allclose(together, alone, rtol=1e-9)
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_batches_train_alike_on_any_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = (*BATCHES, f"model.name={model}")
+    together = losses(comm, comm_tmp_path / "run", store, *words)
+    alone = losses_alone(comm, comm_tmp_path / "alone", store, *words)
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize("kind", ["whole subgraph", "whole fan-out"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "mixhop", "gat"])
+def test_a_sample_of_everything_is_the_full_graph(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, kind: str
+) -> None:
+    """With all nodes, or all neighbours, losses are those of full-graph training."""
+    graph = make_graph(weighted=True)
+    store = write_store(comm, comm_tmp_path, graph)
+    words = ["train.dtype=float64", "train.epochs=4", "run.save_predictions=false"]
+    words += [f"model.name={model}", "model.dropout=0", "graph.undirected=true"]
+    full = losses(comm, comm_tmp_path / "full", store, *words)
+    words += ["train.task=sampled", "sampling.steps=1", "sampling.clip=1", "sampling.coverage=0"]
+    if kind == "whole subgraph":
+        words += ["sampling.sampler=node", "sampling.budget=40000"]
+    else:
+        depth = 4 if model == "mixhop" else 2
+        words += ["sampling.sampler=neighbour", "sampling.budget=1000"]
+        words += [f"sampling.fan_outs={[1000] * depth}"]
+    sampled = losses(comm, comm_tmp_path / "sampled", store, *words)
+    np.testing.assert_allclose(sampled, full, rtol=1e-9)
+
+
+@pytest.mark.max_ranks(2)
+def test_ratios_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = (*SUBGRAPHS, "sampling.coverage=2", "sampling.estimator=ratio")
+    together = losses(comm, comm_tmp_path / "run", store, *words)
+    alone = losses_alone(comm, comm_tmp_path / "alone", store, *words)
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+    unbiased = losses(comm, comm_tmp_path / "other", store, *words[:-1])
+    assert (together != unbiased).all()
+
+
+@pytest.mark.max_ranks(2)
+def test_coefficients_make_losses_estimates_of_the_full_graph(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    """A linear model's gradient over many subgraphs has the full graph's as its mean."""
+    store = write_store(comm, comm_tmp_path, make_graph(directed=False))
+    words = ["model.name=gcn", "model.num_layers=1", "model.dropout=0", "train.dtype=float64"]
+    words += ["train.task=sampled", "sampling.steps=300", "sampling.sampler=walk"]
+    words += ["sampling.budget=60", "sampling.coverage=600", "sampling.clip=1"]
+    config = make_config(store, comm_tmp_path / "run", *words)
+    check_mean_gradient(comm, config)
+
+
+def check_mean_gradient(comm: MPI.Intracomm, config: Config) -> None:
+    with ProcessGrid(comm) as grid:
+        task = SampledTask(Context(grid, config))
+        model = task.make_model(1)
+        # The cross entropy is not linear in the logits; at zero weights its gradient is.
+        with torch.no_grad():
+            for each in model.parameters():
+                each.zero_()
+        expected = gradient(task, [lambda m: whole_loss(task, m)], model)[0]
+        found = np.stack(gradient(task, task.steps(5, 0), model))
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(axis=0) - expected) < 5 * error + 0.03 * np.abs(expected).max()).all()
+
+
+def whole_loss(task: SampledTask, model: torch.nn.Module) -> torch.Tensor:
+    whole = task.evaluator
+    logits = model(task.graph.view, task.graph.features, None)[whole.train_rows]
+    labels = whole.labels[whole.train_rows]
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / whole.num_train
+
+
+def gradient(task: SampledTask, steps, model: torch.nn.Module) -> list[np.ndarray]:
+    gradients = []
+    for step in steps:
+        model.zero_grad()
+        step(model).backward()
+        flat = torch.cat([each.grad.reshape(-1) for each in model.parameters()]).numpy()
+        task.grid.sum_over_blocks(flat)
+        gradients.append(flat)
+    return gradients
+
+
+@pytest.mark.max_ranks(2)
+def test_multi_label_graphs_train(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(multi_label=True))
+    for words in (SUBGRAPHS, BATCHES):
+        run = comm_tmp_path / words[7].split("=")[1]
+        assert np.isfinite(losses(comm, run, store, *words)).all()
+
+
+@pytest.mark.max_ranks(2)
+def test_resume_goes_on_as_if_nothing_had_happened(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    words = (*SUBGRAPHS, "model.dropout=0.3", "run.checkpoint_every=1", "run.save_predictions=true")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
+    config = make_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(1))
+    assert_same(whole, train(comm, config))
+
+
+@pytest.mark.max_ranks(2)
+def test_the_summary_tells_of_sampling(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    train(comm, make_config(store, comm_tmp_path / "run", *SUBGRAPHS))
+    told = json.loads((comm_tmp_path / "run" / "summary.json").read_text())["sampling"]
+    assert told["steps_per_epoch"] == 3
+    assert told["mean_nodes"] > 10
+    assert told["counted_subgraphs"] > 0
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model.name=rgcn",), "relations apart"),
+        (("train.label_augmentation=0.5",), "label_augmentation"),
+        (("train.activations=bfloat16",), "activations"),
+        (("sampling.sampler=neighbour", "sampling.fan_outs=[3]"), "aggregates 2 times"),
+        (("sampling.sampler=neighbour", "sampling.fan_outs=[3, 2]"), "undirected"),
+    ],
+)
+def test_options_that_do_not_apply(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(directed=True))
+    config = make_config(store, comm_tmp_path / "run", "train.task=sampled", *words)
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, config)
+
+
+def test_bad_configurations_name_the_key(tmp_path: Path) -> None:
+    for word in ("sampling.budget=0", "sampling.sampler=all", "sampling.fan_outs=[2]"):
+        with pytest.raises(InputError, match=word.split("=")[0]):
+            make_config(tmp_path / "x.h5", tmp_path / "run", word)

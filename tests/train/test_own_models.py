@@ -1,0 +1,170 @@
+"""Models of a user's own modules: trained, resumed, planned and applied by the commands."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CollectiveInputError, agree
+from hpcgnn.config.file import dump_toml, load_config
+from hpcgnn.errors import InputError
+from tests.support.examples import EXAMPLES
+from tests.support.training import (
+    StopAfter,
+    assert_same,
+    make_config,
+    make_graph,
+    predict_with,
+    train,
+    write_store,
+)
+
+MODULE = """
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.nn import GCN, Model
+from mpi4py import MPI
+
+class Bare(Model):
+    pass
+
+class Failing(GCN):
+    own_options = {"only_on": 0, "depths": (1, 2)}
+
+    def __init__(self, shape, *, directed):
+        super().__init__(shape, directed=directed)
+        if MPI.COMM_WORLD.rank == shape.own["only_on"]:
+            raise OSError("no weights there")
+
+class NoModel:
+    pass
+"""
+
+
+@pytest.fixture
+def modules(comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a directory with own_model.py of the examples and more modules."""
+    if comm.rank == 0:
+        shutil.copy(EXAMPLES / "own_model.py", comm_tmp_path / "own_model.py")
+        (comm_tmp_path / "faulty_models.py").write_text(MODULE)
+        (comm_tmp_path / "broken_models.py").write_text("1 / 0\n")
+        (comm_tmp_path / "needy_models.py").write_text("import nothing_of_this_name\n")
+    comm.Barrier()
+    monkeypatch.chdir(comm_tmp_path)
+    monkeypatch.syspath_prepend(str(comm_tmp_path))
+
+
+@pytest.mark.usefixtures("modules")
+def test_it_is_trained_resumed_and_applied(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = ("model.name=own_model:Damped", "model.options.share=0.25", "train.epochs=6")
+    more = ("run.checkpoint_every=1", "model.dropout=0.2", "train.dtype=float64")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words, *more))
+    config = make_config(store, comm_tmp_path / "parts", *words, *more)
+    train(comm, config, StopAfter(2))
+    parts = train(comm, config)
+    assert_same(whole, parts)
+    assert load_config(None, ["graph.store=a", "run.dir=b"]).model.options == {}
+    kept = load_config(whole.path / "config.toml").model
+    assert (kept.name, kept.own_options()) == ("own_model:Damped", {"share": 0.25})
+    predict = predict_with(comm, whole, monkeypatch, capsys)
+    predict(comm_tmp_path / "again.npy", "--format", "npy")
+    found = np.load(comm_tmp_path / "again.npy")
+    np.testing.assert_allclose(found, whole.predictions()["probabilities"], atol=1e-6)
+
+
+@pytest.mark.usefixtures("modules")
+def test_losses_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = ("model.name=own_model:Damped", "train.epochs=4", "train.dtype=float64")
+    together = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    alone, losses = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
+    if alone != MPI.COMM_NULL:
+        config = make_config(store, comm_tmp_path / "alone", *words)
+        losses = train(alone, config).column("train_loss")
+        alone.Free()
+    np.testing.assert_allclose(together.column("train_loss"), comm.bcast(losses), rtol=1e-11)
+
+
+FAULTS = [
+    ("own_model:Dampt", {}, r"Dampt is not there; did you mean 'Damped'\?"),
+    ("own_modle:Damped", {}, r"there is no module 'own_modle' in .* nor installed"),
+    ("needy_models:A", {}, r"its module needs nothing_of_this_name"),
+    ("broken_models:A", {}, r"its module raises ZeroDivisionError: division by zero"),
+    ("faulty_models:NoModel", {}, r"NoModel is no subclass of hpcgnn.nn.Model"),
+    ("faulty_models:Bare", {}, r"it does not implement embed, forward, input_parameters"),
+    ("own_model:Damped", {"shar": 1}, r"in \[model.options\] of own_model:Damped: 'shar'; did"),
+    ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected float, not str"),
+    ("faulty_models:Failing", {"depths": '["a"]'}, r"model.options.depths = 'a': expected int"),
+    ("sage", {"share": 1}, r"model.options: sage has no options of its own; leave it out"),
+    ("nosuch", {}, r"model.name = 'nosuch': choose one of gcn, sage"),
+]
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(("name", "options", "message"), FAULTS, ids=[e[0] for e in FAULTS])
+def test_faults_are_one_line(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    words = [f"model.options.{key}={value}" for key, value in options.items()]
+    with pytest.raises(CollectiveInputError, match=message) as caught, agree(comm):
+        make_config(comm_tmp_path / "store.h5", comm_tmp_path, f"model.name={name}", *words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("modules")
+def test_constructor_that_fails_on_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    last = f"model.options.only_on={comm.size - 1}"
+    config = make_config(store, comm_tmp_path / "run", "model.name=faulty_models:Failing", last)
+    message = "'faulty_models:Failing': its constructor raises OSError: no weights there"
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, config)
+
+
+def test_options_are_written_and_read_back(tmp_path: Path) -> None:
+    words = ["model.name=tests.support.own:Many", "model.options.widths=[4, 5]"]
+    config = load_config(None, ["graph.store=a", "run.dir=b", *words])
+    assert config.model.own_options() == {"widths": (4, 5), "name": "x", "on": False}
+    (tmp_path / "config.toml").write_text(dump_toml(config))
+    assert load_config(tmp_path / "config.toml") == config
+    with pytest.raises(InputError, match=r"override .*: it is set to a value elsewhere"):
+        load_config(None, ["model.options=3", "model.options.on=true"])
+
+
+@pytest.mark.parametrize("schedule", ["resident", "sequential"])
+def test_own_exchange_gives_the_same_losses(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = ("train.epochs=4", "train.dtype=float64", f"exchange.schedule={schedule}")
+    methods = ("aware", "push", "own_exchange:HUBS")
+    runs = [
+        train(comm, make_config(store, comm_tmp_path / name[:4], *words, f"exchange.method={name}"))
+        for name in methods
+    ]
+    fetching, pushing, own = runs
+    for other in (fetching, pushing):
+        np.testing.assert_allclose(own.column("train_loss"), other.column("train_loss"), rtol=1e-11)
+    if comm.size > 1:
+        sent = own.summary["exchange_rows"]["total"]
+        assert sent < min(e.summary["exchange_rows"]["total"] for e in (fetching, pushing))
+
+
+def test_unknown_exchanges_of_ones_own_are_one_line() -> None:
+    for name, message in (
+        ("tests.support.own:Many", "Many is no hpcgnn.spmm.Method; write one"),
+        ("nosuch:A", "exchange.method = 'nosuch:A': there is no module 'nosuch'"),
+        ("awere", "exchange.method = 'awere': choose one of oblivious, aware"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_config(None, ["graph.store=a", "run.dir=b", f"exchange.method={name}"])
