@@ -1,8 +1,10 @@
 """The mark `collective` of `hpcgnn.spmd`, made to record: calls come in one order on all ranks.
 
 Installed before anything of hpcgnn is imported, it notes the calls of the main thread. A call
-concerns the communicator or process grid that it is handed, or that its object holds, or else that
-of the call around it. Two rules say which calls are compared:
+concerns the communicator or process grid that it is handed, or that its object holds; one that has
+neither is noted with the first call inside it that has, and not at all when there is none: what a
+layer does with a subgraph of one rank is no other rank's business. Two rules say which calls are
+compared:
 
 * Only those that concern as many ranks as the test has: hosts, layers and grids of one rank take
   turns of their own.
@@ -14,6 +16,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -31,13 +34,21 @@ Calls: TypeAlias = dict[int, list[str]]
 """Names in order, by the replicas of the grid that they concern."""
 
 
+@dataclass
+class Waiting:
+    """A call that is running and says nothing of whom it concerns."""
+
+    name: str
+    noted: bool = False
+
+
 class CallOrder:
     """The collective calls of this rank since the last `start`."""
 
     def __init__(self) -> None:
         self.calls: Calls = defaultdict(list)
         self._ranks = 0
-        self._around: list[Concerned] = []
+        self._around: list[Waiting] = []
 
     def install(self) -> None:
         """Replace the mark of collective functions; what was imported before keeps the old one."""
@@ -64,11 +75,10 @@ class CallOrder:
         def call(*args: Any, **named: Any) -> Any:
             if threading.get_ident() != main_thread:
                 return function(*args, **named)
-            concerned = self._concerned(args, named)
-            ranks, replicas = concerned
-            if ranks == self._ranks:
-                self.calls[replicas].append(name)
-            self._around.append(concerned)
+            concerned = concerned_by(args, named)
+            self._around.append(Waiting(name))
+            if concerned is not None:
+                self._note(*concerned)
             try:
                 return function(*args, **named)
             finally:
@@ -76,13 +86,24 @@ class CallOrder:
 
         return call
 
-    def _concerned(self, args: tuple[Any, ...], named: dict[str, Any]) -> Concerned:
-        found = first_of((*args, *named.values()))
-        if found is None and args and hasattr(args[0], "__dict__"):
-            found = first_of(vars(args[0]).values())
-        if found is None:
-            found = self._around[-1] if self._around else (self._ranks, 1)
-        return found
+    def _note(self, ranks: int, replicas: int) -> None:
+        """Note the innermost call, and those around it that waited to be told of whom."""
+        if ranks != self._ranks:
+            # Of other ranks: nothing inside may note it again.
+            self._around[-1].noted = True
+            return
+        for each in self._around:
+            if not each.noted:
+                self.calls[replicas].append(each.name)
+                each.noted = True
+
+
+def concerned_by(args: tuple[Any, ...], named: dict[str, Any]) -> Concerned | None:
+    """Return whom a call concerns by its arguments, or by what its object holds."""
+    found = first_of((*args, *named.values()))
+    if found is None and args and hasattr(args[0], "__dict__"):
+        found = first_of(vars(args[0]).values())
+    return found
 
 
 def first_of(values: Iterable[Any]) -> Concerned | None:
