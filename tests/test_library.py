@@ -58,7 +58,7 @@ def test_own_loop_trains_as_the_command(
 
 def test_sampled_steps_are_those_of_the_command(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
-    sampling = {"walkers": 5, "steps": 3, "budget": 40, "subgraphs": 4}
+    sampling = {"walkers": 5, "steps": 3, "budget": 40, "subgraphs": 3}
     words = [f"sampling.{key}={value}" for key, value in sampling.items()]
     run = make_config(
         store, comm_tmp_path / "run", *QUIET, *words, "train.task=sampled", "train.epochs=2"

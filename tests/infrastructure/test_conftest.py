@@ -113,6 +113,7 @@ COLLECTIVES = """
     import numpy as np
     import pytest
     from hpcgnn.comm import ProcessGrid, all_ranks, allreduce_max, allreduce_sum, start_broadcast
+    from hpcgnn.spmd import collective
 
     NOTHING, ONE = np.zeros(0), np.ones(1)
 """
@@ -169,6 +170,11 @@ def test_calls_that_concern_some_ranks_only_are_not_compared(pytest_run: PytestR
                         grid.alone().sum_over_blocks(ONE)
                         allreduce_sum(grid.layer, ONE)
                         allreduce_sum(MPI.COMM_SELF, ONE)
+                        on_a_subgraph()
+
+            @collective
+            def on_a_subgraph():
+                allreduce_sum(MPI.COMM_SELF, ONE)
             """
         )
     )

@@ -32,10 +32,9 @@ TASKS = {
     "sampled": (
         "train.task=sampled",
         "sampling.walkers=5",
-        "sampling.clip=1",
         "sampling.steps=3",
         "sampling.budget=40",
-        "sampling.subgraphs=3",
+        "sampling.subgraphs=2",
     ),
 }
 SHORT = ("train.epochs=5", "train.seeds=[1,4]", "run.save_predictions=true")
