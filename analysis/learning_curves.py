@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from hpcgnn.analysis.curves import METRICS, PARTS, Curve, RunCurves
-from hpcgnn.analysis.load import open_run
+from hpcgnn.analysis.load import open_runs
 from hpcgnn.analysis.report import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.console import print_json, print_table, run_command
 
@@ -88,9 +88,7 @@ def _legend(figure: Figure, panels: Iterable[Axes], runs: Sequence[RunCurves]) -
 def _label(runs: Sequence[RunCurves], run: RunCurves, part: str) -> str:
     if len(runs) == 1:
         return part
-    same_name = [other for other in runs if other.label == run.label]
-    number = f" ({same_name.index(run) + 1})" if len(same_name) > 1 else ""
-    return f"{run.label}{number}: {part}"
+    return f"{run.label}: {part}"
 
 
 def _panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
@@ -123,7 +121,7 @@ def _curve(axis: Axes, curve: Curve, label: str, colour: str, dashes: Any) -> No
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(NAME, "Show loss and accuracy by epoch.", runs="+")
     options = parser.parse_args(arguments)
-    directories = [open_run(path) for path in options.run]
+    directories = open_runs(options.run)
     runs = [RunCurves(run) for run in directories]
     directory = options.out or directories[0].path / "analysis"
     paths = save_figure(lambda: draw(runs), directory, NAME)

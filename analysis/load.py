@@ -6,9 +6,10 @@ checkpoint, so what earlier sessions recorded from there on is left out as well.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpcgnn.analysis.jsonl import Json, integer, json_lines
 from hpcgnn.errors import InputError
@@ -64,15 +65,11 @@ class SpanRecord:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory."""
+    """A run directory; `name` is its directory's, longer where several runs would share it."""
 
     path: Path
-    summary: Json = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The run's own name, or that of its directory."""
-        return str(self.summary.get("name") or self.path.name)
+    summary: Json
+    name: str
 
     def metrics(self) -> list[Json]:
         """Return one object an epoch, by seed in order of appearance, then by epoch.
@@ -153,21 +150,44 @@ def open_run(directory: str | Path) -> Run:
     known = ("metrics.jsonl", "summary.json", "trace")
     if not any((path / name).exists() for name in known):
         raise InputError(f"{path}: is no run directory (none of {', '.join(known)} is in it)")
-    return Run(path.resolve(), _read_summary(path / "summary.json"))
+    path = path.resolve()
+    return Run(path, _read_json(path / "summary.json", {}), path.name)
 
 
-def _read_summary(path: Path) -> Json:
+def open_runs(directories: Sequence[str | Path]) -> list[Run]:
+    """Open run directories; see `open_run` and `distinct_names`."""
+    runs = [open_run(directory) for directory in directories]
+    names = distinct_names([run.path for run in runs])
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return the last parts of each path, as few as tell all of them apart.
+
+    >>> distinct_names([Path("/a/one/run"), Path("/a/two/run")])
+    ['one/run', 'two/run']
+    """
+    depth, most = 1, max((len(path.parts) for path in paths), default=1)
+    # The same directory twice stays the same name.
+    while depth < most and len({path.parts[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    return ["/".join(path.parts[-depth:]) for path in paths]
+
+
+def _read_json(path: Path, missing: Any) -> Any:
+    """Return what a JSON file holds, of the type of `missing`, which stands for no file."""
     if not path.exists():
-        return {}
+        return missing
     try:
-        summary = json.loads(path.read_bytes())
+        found = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{path}: is not valid JSON ({error}); restore or remove it") from error
-    if not isinstance(summary, dict):
-        raise InputError(f"{path}: is not a JSON object; restore or remove it")
-    return summary
+    if not isinstance(found, type(missing)):
+        kind = "object" if isinstance(missing, dict) else "list"
+        raise InputError(f"{path}: is not a JSON {kind}; restore or remove it")
+    return found
 
 
 def _is_header(record: Json) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hpcgnn.analysis.curves import RunCurves
-from hpcgnn.analysis.load import Run, open_run
+from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.report import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
@@ -35,15 +35,19 @@ class Draw:
     finished: bool
 
 
-def read_draw(path: str) -> Draw:
-    """Read a run directory.
+def read_draws(paths: Sequence[str]) -> list[Draw]:
+    """Read run directories.
 
     Raises
     ------
     InputError
-        If it holds no readable ``config.toml``, or is damaged.
+        If one holds no readable ``config.toml``, or is damaged.
     """
-    directory = Path(path)
+    directories = [Path(path).resolve() for path in paths]
+    return list(map(_read_draw, directories, distinct_names(directories)))
+
+
+def _read_draw(directory: Path, name: str) -> Draw:
     try:
         tables = tomllib.loads((directory / "config.toml").read_text())
     except (OSError, ValueError) as error:
@@ -57,8 +61,8 @@ def read_draw(path: str) -> Draw:
         run = open_run(directory)
     except InputError:
         # A run that fails before its first epoch leaves its configuration alone.
-        return Draw(directory.name, settings, {}, finished=False)
-    return Draw(directory.name, settings, _figures(run), finished=bool(run.summary))
+        return Draw(name, settings, {}, finished=False)
+    return Draw(name, settings, _figures(run), finished=bool(run.summary))
 
 
 def _figures(run: Run) -> dict[str, float]:
@@ -133,7 +137,7 @@ def show(draws: Sequence[Draw], keys: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(NAME, "Rank the runs of a search by validation.", runs="+")
     options = parser.parse_args(arguments)
-    draws, keys = rank([read_draw(path) for path in options.run])
+    draws, keys = rank(read_draws(options.run))
     directory = options.out or Path(options.run[0]).resolve().parent / "analysis"
     paths = save_figure(lambda: draw_figure(draws, keys), directory, NAME)
     if options.json:

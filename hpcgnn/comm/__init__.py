@@ -13,7 +13,7 @@ from hpcgnn.comm.collective import (
 )
 from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import Place, ProcessGrid
-from hpcgnn.comm.mpi import Communicator
+from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import RowRequest, redistribute
 from hpcgnn.comm.row_map import RowMap
@@ -53,6 +53,7 @@ __all__ = [
     "allreduce_sum",
     "allreduce_xor",
     "bcast",
+    "mpi_library",
     "raise_on_all",
     "redistribute",
     "share_on_hosts",

@@ -19,5 +19,12 @@ else:
 
     MPI = _FirstUse()
 
+
+def mpi_library() -> str:
+    """Return the name and version of the MPI library, the first words of what it says of itself."""
+    words: str = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+    return words.partition(",")[0].strip()
+
+
 Communicator: TypeAlias = "MPI.Intracomm"
 """For annotations, also above this package, which do not import mpi4py."""

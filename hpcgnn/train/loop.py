@@ -50,6 +50,7 @@ from hpcgnn.train.run.report import EpochDisplay, remark_on_growth
 from hpcgnn.train.run.resume import find_finished, open_run
 from hpcgnn.train.run.row_parameters import gather_rows, take_rows
 from hpcgnn.train.run.saved_model import best_seed
+from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import gather_rank_details, summarise
 from hpcgnn.train.sampled.task import SampledTask
 from hpcgnn.train.task import Outcome, Step, Task
@@ -98,14 +99,18 @@ def run_training(
                 report(f"the run in {directory.path} has ended: nothing is left to do")
             return summary, 0
 
+        session, began = describe_session(grid, threads), time.perf_counter()
         # Read the graph; then the checkpoint, which must be of this graph.
         trace = stack.enter_context(_recording(config))
         task = kind.load(Context.open(grid, config, trace))
         checkpoint = open_run(grid, config, task.facts, directory)
+        with agree(grid.world):
+            if grid.rank == 0:
+                directory.begin_session(session)
         if grid.rank == 0:
             report(f"{task.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
             if checkpoint is not None:
-                report("going on with seed {seed} after epoch {epoch}".format(**checkpoint.state))
+                report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
         if config.trace.enabled:
             _attach_trace(grid, config, directory, trace, resumes=checkpoint is not None)
 
@@ -115,6 +120,8 @@ def run_training(
             seeds = seeds[seeds.index(checkpoint.state["seed"]) :]
         # A signal that came while the graph was read: its sender may not wait for an epoch.
         stopping = sum_over_ranks(grid.world, [stop.received is not None])[0] > 0
+        setup_s = trace.seconds_by_phase()
+        setup_s["other"] = time.perf_counter() - began - sum(setup_s.values())
         for seed in seeds:
             # Asked between two seeds too: the next one's first epoch may be longer than the time
             # that is left.
@@ -148,7 +155,8 @@ def run_training(
                 results.append(run.result())
 
         outcome = Outcome(results, len(results) < len(config.train.seeds), epochs_run)
-        summary = _finish(task, config, trace, directory, outcome)
+        ranks = gather_rank_details(task, trace, setup_s)
+        summary = _finish(task, config, trace, directory, outcome, ranks, session)
     return summary, EXIT_REQUEUE if outcome.stopped else 0
 
 
@@ -221,10 +229,11 @@ def _finish(
     trace: TraceRecorder,
     directory: RunDirectory,
     outcome: Outcome,
+    ranks: list[dict[str, Any]],
+    session: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Write what an ended run leaves, the summary last; return it on rank 0."""
     grid, summary = task.grid, None
-    ranks = gather_rank_details(task, trace)
     if config.run.save_predictions and not outcome.stopped:
         trace.set_epoch(None)
         with trace.span("evaluate.predictions"):
@@ -232,6 +241,9 @@ def _finish(
             task.save_predictions(directory, seed)
     with agree(grid.world):
         trace.close()
+        if grid.rank == 0:
+            epochs, stopped = outcome.epochs_run, outcome.stopped
+            directory.end_session(ended(session, ranks, epochs, stopped=stopped))
         if grid.rank == 0 and outcome.stopped:
             report(
                 f"stopped by a signal after {outcome.epochs_run} epochs, which are in "
@@ -240,7 +252,7 @@ def _finish(
         elif grid.rank == 0:
             metrics = directory.read_metrics()
             remark_on_growth(metrics)
-            summary = summarise(config, task, outcome, metrics, ranks)
+            summary = summarise(config, task, outcome, metrics, ranks, directory.read_sessions())
             directory.write_summary(summary)
     return summary
 

@@ -17,7 +17,7 @@ from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.directory import RunDirectory
 
-_OF_ONE = ("ranks_detail", "epoch_s", "evaluate_s", "session_epochs", "smoothed")
+_OF_ONE = ("ranks_detail", "epoch_s", "evaluate_s", "session_epochs", "smoothed", "epochs")
 
 
 @collective
@@ -84,6 +84,8 @@ def join(names: tuple[str, ...], summaries: list[dict[str, Any]]) -> dict[str, A
         "seeds": results,
         "mean": {part: statistics.fmean(v) if v else None for part, v in values.items()},
         "std": {part: statistics.stdev(v) if len(v) > 1 else None for part, v in values.items()},
+        "epochs": sum(each["epochs"] for each in results),
+        "sessions": [each for summary in summaries for each in summary["sessions"]],
         "splits": [
             {"name": name, "mean": summary["mean"], "std": summary["std"]}
             for name, summary in zip(names, summaries, strict=True)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hpcgnn import trace
-from hpcgnn.analysis.load import PHASES, TRACE_SCHEMA, open_run
+from hpcgnn.analysis.load import PHASES, TRACE_SCHEMA, open_run, open_runs
 from hpcgnn.errors import InputError
 
 
@@ -104,11 +104,20 @@ def test_a_damaged_summary_is_an_error(writer, text):
         open_run(writer.path)
 
 
-def test_a_run_is_called_by_its_name_or_its_directory(writer):
+def test_a_run_is_called_by_its_directory(writer):
     writer.metrics()
+    # The graph's name, which many runs share.
+    writer.summary(name="debian-packages")
     assert open_run(writer.path).name == "run"
-    writer.summary(name="gcn-64")
-    assert open_run(writer.path).name == "gcn-64"
+
+
+def test_runs_of_one_directory_name_are_told_apart(tmp_path):
+    paths = [tmp_path / each / "run" for each in ("one", "two", "two")]
+    for path in set(paths):
+        path.mkdir(parents=True)
+        (path / "metrics.jsonl").touch()
+    assert [run.name for run in open_runs(paths)] == ["one/run", "two/run", "two/run"]
+    assert [run.name for run in open_runs(paths[:1])] == ["run"]
 
 
 def test_the_last_record_of_a_repeated_epoch_wins(writer):

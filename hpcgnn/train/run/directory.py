@@ -74,6 +74,7 @@ class RunDirectory:
         self._metrics = self.path / "metrics.jsonl"
         self._config = self.path / "config.toml"
         self._summary = self.path / "summary.json"
+        self._sessions = self.path / "sessions.json"
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
@@ -116,7 +117,8 @@ class RunDirectory:
                 shutil.rmtree(path)
             for trace in self.traces.glob("rank*.jsonl"):
                 trace.unlink()
-            self._metrics.unlink(missing_ok=True)
+            for file in (self._metrics, self._sessions):
+                file.unlink(missing_ok=True)
             self._drop_results()
         self._write(self._config, dump_toml(config))
 
@@ -161,6 +163,25 @@ class RunDirectory:
         with self._faults(self._summary, "remove that file to have it written again"):
             summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))
         return summary
+
+    def begin_session(self, session: dict[str, Any]) -> None:
+        """Add the description of this start of the run to those of earlier ones."""
+        self._write_sessions([*self.read_sessions(), session])
+
+    def end_session(self, session: dict[str, Any]) -> None:
+        """Put what is known at the end in place of what `begin_session` wrote."""
+        self._write_sessions([*self.read_sessions()[:-1], session])
+
+    def read_sessions(self) -> list[dict[str, Any]]:
+        """Return the starts of the run, the oldest first; a killed one has no ``wall_s``."""
+        if not self._sessions.is_file():
+            return []
+        with self._faults(self._sessions, "mend it or remove it"):
+            found: list[dict[str, Any]] = json.loads(self._sessions.read_text(encoding="utf-8"))
+        return found
+
+    def _write_sessions(self, sessions: list[dict[str, Any]]) -> None:
+        self._write(self._sessions, json.dumps(sessions, indent=1) + "\n")
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the line of an epoch."""

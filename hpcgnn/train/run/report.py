@@ -67,7 +67,7 @@ class EpochDisplay:
         if elapsed >= self._next_report or done == self._total:
             left = elapsed / (done - self._first_epoch) * (self._total - done)
             report(
-                f"{self._title}  epoch {done}/{self._total}  {figures}  "
+                f"{self._title}  {done} of {self._total} epochs  {figures}  "
                 f"{row['epoch_s']:.3f} s/epoch  {left:.0f} s left"
             )
             self._next_report = elapsed + _QUIET_SECONDS
@@ -108,7 +108,14 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     for name in ("mean", "std"):
         values = summary[name]
         rows.append((name, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
-    columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}", "train loss")
+    columns = (
+        "",
+        "epochs",
+        "kept epoch (from 0)",
+        f"valid {metric}",
+        f"test {metric}",
+        "train loss",
+    )
     print_table(f"{summary['model']} on {summary['name']}", columns, rows)
     if "splits" in summary:
         report(f"results in {path}: summary.json, and split-NAME/ with the run of each split")

@@ -17,14 +17,23 @@ _KIBIBYTE = 1024
 
 
 @collective
-def gather_rank_details(task: Task, trace: TraceRecorder) -> list[dict[str, Any]]:
-    """Return a line for each rank, on rank 0; others get an empty list."""
+def gather_rank_details(
+    task: Task, trace: TraceRecorder, setup_s: dict[str, float]
+) -> list[dict[str, Any]]:
+    """Return a line for each rank, on rank 0; others get an empty list.
+
+    Parameters
+    ----------
+    setup_s
+        Seconds of this rank before the first epoch, by phase.
+    """
     totals = trace.totals()
     moved = {name: each for name, each in totals.items() if name.startswith("exchange")}
     mine = {
         "rank": task.grid.rank,
         "host": platform.node(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
+        "setup_s": setup_s,
         "seconds_by_phase": trace.seconds_by_phase(),
         "rows_sent": int(sum(each["rows"] for each in moved.values())),
         "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
@@ -40,6 +49,7 @@ def summarise(
     outcome: Outcome,
     rows: list[dict[str, Any]],
     ranks: list[dict[str, Any]],
+    sessions: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the summary.
 
@@ -52,6 +62,8 @@ def summarise(
         The lines of metrics.jsonl.
     ranks
         Of `gather_rank_details`.
+    sessions
+        The starts of the run, this one last.
     """
     facts, results = task.facts, outcome.results
     prefixes = ("valid", "test")
@@ -70,9 +82,11 @@ def summarise(
         "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
         "std": {p: _deviation(values[p]) for p in prefixes},
         "smoothed": _smoothed(results),
+        "epochs": sum(each["epochs"] for each in results),
         "session_epochs": outcome.epochs_run,
         "epoch_s": _spread([row["epoch_s"] for row in rows]),
         "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
+        "sessions": sessions,
         "ranks_detail": ranks,
     }
 

@@ -1,0 +1,157 @@
+"""When, where and with what a run ran: the description of each start of it."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import hpcgnn
+from hpcgnn.comm import ProcessGrid, mpi_library
+from hpcgnn.spmd import collective
+
+_PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")
+_LAUNCHERS = (
+    ("SLURM_STEP_ID", "srun"),
+    ("OMPI_COMM_WORLD_SIZE", "mpiexec (Open MPI)"),
+    ("MPI_LOCALNRANKS", "mpiexec (Hydra)"),
+    ("PMI_SIZE", "mpiexec (PMI)"),
+)
+_GIT_LIMIT_S = 10
+
+
+@collective
+def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
+    """Describe this start of a run; whole on rank 0, others get an empty description.
+
+    Parameters
+    ----------
+    threads
+        Of a rank.
+
+    Returns
+    -------
+    ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports and the start of
+    MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
+    ``commit`` (None outside a checkout), ``versions``, ``hosts`` (ranks, cores and processor of
+    each), ``launcher``, ``job`` (of the batch system), ``ranks``, ``threads``; see `ended`.
+    """
+    own = platform.node(), len(os.sched_getaffinity(0)), _processor()
+    found = grid.world.gather(own, root=0)
+    if found is None:
+        return {}
+    counts, about = Counter(name for name, _, _ in found), {each[0]: each[1:] for each in found}
+    return {
+        "started": _now(),
+        "before_s": seconds_of_process(),
+        "command": _command(),
+        "directory": str(Path.cwd()),
+        "commit": commit_of(Path(hpcgnn.__file__).parent.parent),
+        "versions": versions(),
+        "hosts": [
+            {"name": name, "ranks": ranks, "cores": about[name][0], "processor": about[name][1]}
+            for name, ranks in counts.items()
+        ],
+        "launcher": launcher_of(os.environ),
+        "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID"),
+        "ranks": grid.size,
+        "threads": threads,
+    }
+
+
+def ended(
+    session: Mapping[str, Any], ranks: list[dict[str, Any]], epochs: int, *, stopped: bool
+) -> dict[str, Any]:
+    """Return a session's description at its end.
+
+    Adds ``ended`` (UTC), ``wall_s`` since ``started``, ``epochs`` that it trained, whether it was
+    ``stopped``, and ``setup_s``: the seconds before its first epoch by phase, of the rank that
+    needed most in each; `ranks` has those of all.
+    """
+    setup = [each["setup_s"] for each in ranks]
+    phases = sorted({phase for each in setup for phase in each})
+    now = datetime.now(UTC)
+    return {
+        **session,
+        "ended": _text(now),
+        "wall_s": (now - datetime.fromisoformat(session["started"])).total_seconds(),
+        "epochs": epochs,
+        "stopped": stopped,
+        "setup_s": {phase: max(each.get(phase, 0.0) for each in setup) for phase in phases},
+    }
+
+
+def _now() -> str:
+    return _text(datetime.now(UTC))
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
+
+
+def seconds_of_process() -> float:
+    """Return the age of this process, the start of Python and all imports included."""
+    # Behind the name, which may hold spaces: field 22 of /proc/PID/stat, in ticks since boot.
+    fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
+    ticks = int(fields.rpartition(")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return max(since_boot - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part in the numbers of a run."""
+    found = {"hpcgnn": hpcgnn.__version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            # From a site's own tree, without metadata.
+            found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
+    return {**found, "mpi": mpi_library(), "system": f"{platform.system()} {platform.release()}"}
+
+
+def launcher_of(environment: Mapping[str, str]) -> str:
+    """Return what started the ranks, by the variables that it set."""
+    return next((name for key, name in _LAUNCHERS if key in environment), "none")
+
+
+def commit_of(root: Path) -> str | None:
+    """Return the commit of a checkout, with ``-dirty`` behind it when tracked files differ.
+
+    None where `root` is no checkout itself: a package that is installed inside one is not of it.
+    """
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    words = [git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, check=True, text=True, timeout=_GIT_LIMIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _command() -> list[str]:
+    """Return the words that started this process; of ``python -m``, the module's name."""
+    original = sys.orig_argv[1:]
+    if "-m" in original:
+        return ["python", *original[original.index("-m") :]]
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
