@@ -5,12 +5,16 @@ others, too.
 """
 
 import argparse
+import contextlib
 import importlib
+import math
 import os
 import platform
 import sys
+import tomllib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcgnn import watchdog
@@ -77,6 +81,7 @@ def start_mpi_command(name: str, module: str) -> None:
     from the start of MPI on. What imports this module must itself import the standard library only.
     """
     watchdog.start(f"hpcgnn {name}", _rank_of(os.environ))
+    watchdog.set_limit(stall_limit(sys.argv[1:]))
     # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
     # that finds no network of its kind.
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
@@ -87,10 +92,33 @@ def start_mpi_command(name: str, module: str) -> None:
 
 
 def _import_main(module: str) -> "Callable[[Intracomm], int]":
-    watchdog.set_place("import", "")
-    main: Callable[[Intracomm], int] = importlib.import_module(module).main
-    watchdog.set_place("start", "import")
+    with watchdog.importing():
+        main: Callable[[Intracomm], int] = importlib.import_module(module).main
     return main
+
+
+def stall_limit(words: Sequence[str]) -> float:
+    """Return the ``run.stall_s`` that the arguments of a command lead to, in seconds.
+
+    They are read before MPI starts, since a rank may stop in there or in an import. What does not
+    read leaves the default: the command itself will say so, with all there is to check by.
+    """
+    limit_s = watchdog.DEFAULT_LIMIT_S
+    # What the command line says counts most.
+    for word in sorted(words, key=lambda word: "=" in word):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            given = float(tomllib.loads(_settings(word))["run"]["stall_s"])
+            limit_s = given if 0 <= given < math.inf else limit_s
+    return limit_s
+
+
+def _settings(word: str) -> str:
+    """Return the TOML that an argument is or names; nothing where it does neither."""
+    key, equals, _ = word.partition("=")
+    if equals:
+        return word if key.strip() == "run.stall_s" else ""
+    file = Path(word, "config.toml") if Path(word).is_dir() else Path(word)
+    return file.read_text("utf-8") if file.suffix == ".toml" else ""
 
 
 def _world() -> "Intracomm":

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
+from hpcgnn import watchdog
 from hpcgnn.errors import InputError
-from hpcgnn.launch import check_world, is_first
+from hpcgnn.launch import check_world, is_first, stall_limit
 
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
@@ -29,3 +32,13 @@ def test_one_of_several_lonely_processes_speaks() -> None:
     assert is_first({})
     assert is_first({"SLURM_PROCID": "0", "PMI_RANK": "0"})
     assert not is_first({"SLURM_PROCID": "3"})
+
+
+def test_the_limit_of_a_stall_is_known_before_anything_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[run]\nstall_s = 30\n[model]\nname = "gcn"\n')
+    file, folder = str(tmp_path / "config.toml"), str(tmp_path)
+    assert stall_limit([file, "train.epochs=3"]) == 30
+    assert stall_limit(["run.stall_s=0", file]) == 0
+    assert stall_limit([folder, "-o", "out.h5"]) == 30
+    for words in ([], [str(tmp_path / "none.toml")], ["run.stall_s=[["], ["run.stall_s=-1"]):
+        assert stall_limit(words) == watchdog.DEFAULT_LIMIT_S

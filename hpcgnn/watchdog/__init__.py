@@ -10,11 +10,13 @@ Python's stacks are written by faulthandler at `STACKS_SIGNAL`, which users may 
 """
 
 import atexit
+import contextlib
 import faulthandler
 import platform
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from hpcgnn.errors import MACHINE_FAULT
 from hpcgnn.watchdog import _watchdog
@@ -33,8 +35,8 @@ set_position = _watchdog.set_position
 def start(command: str, rank: str) -> None:
     """Watch this process from now on, as `command` (for instance ``hpcgnn train``) on `rank`."""
     faulthandler.register(STACKS_SIGNAL, all_threads=True, chain=False)
-    # Later the interpreter has no stacks, and the signal's old meaning is back.
-    atexit.register(_watchdog.forget_stacks)
+    # Later the interpreter has no stacks and no threads, and the signal's old meaning is back.
+    atexit.register(_watchdog.leave_interpreter)
     name_rank(command, rank)
     set_limit(DEFAULT_LIMIT_S)
     set_place("start", "")
@@ -57,3 +59,21 @@ def end_by(abort: Callable[[int], None]) -> None:
         abort(MACHINE_FAULT)
 
     threading.Thread(target=wait, name="watchdog", daemon=True).start()
+
+
+class _BeatsAtImports:
+    def find_spec(self, *_: object) -> None:
+        beat()
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Take every module that is imported for a sign of life: their files may lie far away."""
+    finder = _BeatsAtImports()
+    sys.meta_path.insert(0, finder)
+    set_place("import", "")
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        set_place("start", "import")

@@ -1,9 +1,11 @@
 """Every fault in every phase of a run: status, and seconds until every process has ended.
 
+A time above the limit and ten seconds more is marked LATE.
+
     python -m tests.faults.matrix STORE.h5 FOLDER [--ranks 4] [--stall 10] > table.md
 
-Runs that a fault ended in an epoch or a checkpoint are started again; their losses must equal those
-of a run that nothing interrupted.
+Runs that a fault ended in an epoch or a checkpoint are started again; their losses and weights must
+equal those of a run that nothing interrupted.
 """
 
 import argparse
@@ -11,7 +13,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.support.faults import PHASES, STATUS, losses, run_with_fault
+from tests.support.faults import PHASES, STATUS, losses, run_with_fault, weights
+
+MARGIN_S = 10
 
 
 def main() -> None:
@@ -49,9 +53,11 @@ def main() -> None:
                 cell += " UNEXPECTED"
             if found.orphans:
                 cell += f" {found.orphans} ORPHANS"
+            cell += " LATE" * (found.seconds > options.stall + MARGIN_S)
             if phase in ("epoch", "checkpoint"):
                 again = run_with_fault(options.ranks, options.store, run, settings)
                 same = again.status == 0 and losses(run) == losses(whole)
+                same = same and weights(run) == weights(whole)
                 cell += ", equal" if same else ", DIFFERS"
             cells.append(cell)
             sys.stderr.write(f"{fault} {phase}: {cell}\n")

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import pytest
 
+from hpcgnn.errors import MACHINE_FAULT
 from tests.support import training
 from tests.support.faults import PHASES, STALLS, STATUS, losses, run_with_fault
 
@@ -20,7 +21,13 @@ SETTINGS = (
     "run.checkpoint_every=2",
     f"run.stall_s={STALL_S}",
 )
-QUICK = {("poison", "import"), ("exit3", "epoch"), ("stop", "epoch"), ("hang", "reading")}
+QUICK = {
+    ("poison", "import"),
+    ("stop", "start"),
+    ("exit3", "epoch"),
+    ("stop", "epoch"),
+    ("hang", "reading"),
+}
 CASES = [
     pytest.param(fault, phase, marks=() if (fault, phase) in QUICK else pytest.mark.slow)
     for fault in STATUS
@@ -56,12 +63,14 @@ def test_all_ranks_end(
     assert STATUS[fault](found.status, phase), found.errors
     assert found.seconds < 10 + (STALL_S if fault in STALLS else 0) + 20
     if fault in STALLS:
-        assert "hpcgnn train: error: rank 0 of 2 on " in found.errors
+        assert (
+            f"hpcgnn train: error: rank 0 {'' if phase == 'start' else 'of 2 '}on " in found.errors
+        )
         assert f"has made no progress for {STALL_S:.0f} s: " in found.errors
         assert "most recent call first" in found.errors
     if fault in ("poison", "raise", "exit3"):
         assert f"[rank {RANKS - 1}] fails on " in found.errors
-    if (fault, phase) in QUICK and fault != "stop":
+    if (fault, phase) in QUICK and (fault, phase) != ("stop", "epoch"):
         return
     whole: list[float] = request.getfixturevalue("whole")
     again = run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S)
@@ -69,3 +78,13 @@ def test_all_ranks_end(
     assert losses(run) == whole
     assert not list(run.rglob(".*.tmp"))
     assert not list(run.rglob(".*partial*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", STALLS)
+def test_a_stall_after_the_end_is_started_again(tmp_path: Path, store: Path, fault: str) -> None:
+    """Its other ranks wait in the end of MPI; Python has no threads any more."""
+    run = tmp_path / "run"
+    found = run_with_fault(RANKS, store, run, SETTINGS, f"0 {fault} end", timeout=LIMIT_S)
+    assert (found.status, found.orphans) == (MACHINE_FAULT, 0), found.errors
+    assert (run / "summary.json").exists()

@@ -18,7 +18,9 @@ from hpcgnn.train.process import EXIT_REQUEUE
 ROOT = Path(__file__).resolve().parents[2]
 INJECTED = ROOT / "tests" / "faults" / "injected"
 PHASES = {
-    "import": "import",
+    # The others wait for it in the start of MPI.
+    "start": "import:mpi4py.MPI",
+    "import": "import:safetensors",
     "reading": "read.nodes",
     "planning": "plan",
     "epoch": "exchange.forward 3",
@@ -31,7 +33,7 @@ STATUS: dict[str, Callable[[int, str], bool]] = {
     "segv": lambda status, _: status == 128 + signal.SIGSEGV,
     # Between the first line of a run and its last a rank is asked to stop, not ended.
     "term": lambda status, phase: (
-        status == (EXIT_TERMINATED if phase == "import" else EXIT_REQUEUE)
+        status == (EXIT_TERMINATED if phase in ("start", "import") else EXIT_REQUEUE)
     ),
     "stop": lambda status, _: status == MACHINE_FAULT,
     "sleep": lambda status, _: status == MACHINE_FAULT,
@@ -137,3 +139,9 @@ def losses(run: Path) -> list[float]:
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert [row["epoch"] for row in rows] == list(range(len(rows)))
     return [row["train_loss"] for row in rows]
+
+
+def weights(run: Path) -> bytes:
+    """Return the model of the last checkpoint of a run."""
+    last = max((run / "checkpoints").iterdir())
+    return (last / "model.safetensors").read_bytes()

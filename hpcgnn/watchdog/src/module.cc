@@ -28,7 +28,7 @@ constexpr double kLongestTick = 1.0;
 constexpr double kTicks = 40;
 // How long other ranks may still speak, and how long the interpreter may take to end the job.
 constexpr double kLongestGrace = 2.0;
-constexpr double kLastResort = 5.0;
+constexpr double kLastResort = 4.0;
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(Seconds(seconds)); }
 
@@ -71,14 +71,16 @@ class Watchdog {
     ++beats_;
   }
 
-  void forget_stacks() {
+  void leave_interpreter() {
     std::lock_guard lock(mutex_);
     dump_signal_ = 0;
+    awaited_ = false;
   }
 
   void wait_until_stalled() {
     nb::gil_scoped_release release;
     std::unique_lock lock(mutex_);
+    awaited_ = true;
     stalled_changed_.wait(lock, [this] { return stalled_; });
   }
 
@@ -111,12 +113,16 @@ class Watchdog {
     say(describe(limit_s));
     dump_stacks();
     sleep_for(std::min(kLongestGrace, limit_s / 4));
-    {
-      std::lock_guard lock(mutex_);
-      stalled_ = true;
+    // A thread that came back to an interpreter which ends would be thrown out of it, and the
+    // process would abort with a status that nobody requeues.
+    if (locked(awaited_)) {
+      {
+        std::lock_guard lock(mutex_);
+        stalled_ = true;
+      }
+      stalled_changed_.notify_all();
+      sleep_for(kLastResort);
     }
-    stalled_changed_.notify_all();
-    sleep_for(kLastResort);
     _exit(status_);
   }
 
@@ -160,7 +166,7 @@ class Watchdog {
   std::string command_, rank_, position_, inside_, after_;
   double limit_s_ = 0;
   std::uint64_t beats_ = 0;
-  bool stalled_ = false;
+  bool stalled_ = false, awaited_ = false;
   int status_ = 1, dump_signal_ = 0;
 };
 
@@ -193,6 +199,6 @@ NB_MODULE(_watchdog, m) {
       },
       nb::arg("inside"), nb::arg("after"));
   m.def("beat", [] { watchdog().beat(); });
-  m.def("forget_stacks", [] { watchdog().forget_stacks(); });
+  m.def("leave_interpreter", [] { watchdog().leave_interpreter(); });
   m.def("wait_until_stalled", [] { watchdog().wait_until_stalled(); });
 }

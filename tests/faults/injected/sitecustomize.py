@@ -1,10 +1,11 @@
 """Put on PYTHONPATH, makes a rank of a command fail where ``HPCGNN_TEST_FAULT`` says.
 
-Its value is ``RANK FAULT PLACE [EPOCH]``. The place is ``import`` (of safetensors) or the name of a
-span, whose first begin (in that epoch) fails. The time is written to the file that
-``HPCGNN_TEST_FAULT_TIME`` names.
+Its value is ``RANK FAULT PLACE [EPOCH]``. The place is ``import:MODULE``, ``end`` (of Python,
+before that of MPI), or the name of a span, whose first begin (in that epoch) fails. The time is
+written to the file that ``HPCGNN_TEST_FAULT_TIME`` names.
 """
 
+import atexit
 import contextlib
 import ctypes
 import importlib.util
@@ -77,8 +78,12 @@ def install(fault: str, place: str, epoch: int) -> None:
         Path(os.environ["HPCGNN_TEST_FAULT_TIME"]).write_text(repr(time.time()))
         FAULTS[fault]()
 
-    if place == "import":
-        sys.meta_path.insert(0, AfterImport("safetensors", lambda _: act(), before=True))
+    if place.startswith("import:"):
+        name = place.removeprefix("import:")
+        sys.meta_path.insert(0, AfterImport(name, lambda _: act(), before=True))
+        return
+    if place == "end":
+        atexit.register(act)
         return
     fired = []
 
