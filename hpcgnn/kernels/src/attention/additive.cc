@@ -6,7 +6,7 @@
 #include "attention/problem.h"
 #include "attention/tasks.h"
 #include "parallel.h"
-#include "simd/tables.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
@@ -34,7 +34,8 @@ class Backward {
         group_(heads_in_group(block)),
         slices_(num_slices(block)),
         dropout_(block, threads_),
-        kernel_(tables_of(block.isa).additive.kernels[static_cast<int>(block.storage)].backward),
+        kernel_(
+            table_of<AdditiveTable>(block.isa).kernels[static_cast<int>(block.storage)].backward),
         terms_(static_cast<std::size_t>(group_ * block.num_rows)),
         dtarget_(static_cast<std::size_t>(slices_ * group_ * block.num_rows)),
         carry_dz_(static_cast<std::size_t>(slices_ * width())),
@@ -157,7 +158,7 @@ void run_forward(const AttentionBlock& block, const AttentionState& state) {
   AttentionProblem problem = dropout.problem();
   problem.source = source.data();
   const auto kernel =
-      tables_of(block.isa).additive.kernels[static_cast<int>(block.storage)].forward;
+      table_of<AdditiveTable>(block.isa).kernels[static_cast<int>(block.storage)].forward;
   add_to_states<T>(problem, kernel, state, threads);
 }
 

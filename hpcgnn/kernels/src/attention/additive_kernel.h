@@ -211,7 +211,7 @@ struct AdditiveBackward {
 };
 
 template <class F32, class F64>
-constexpr AdditiveTable make_additive_table() {
+constexpr AdditiveTable make_table() {
   AdditiveTable table{};
   const auto set = [&]<class V, class X>(Storage storage) {
     table.kernels[static_cast<int>(storage)] = {AdditiveForward<V, X>::run,

@@ -5,13 +5,13 @@
 #include "attention/problem.h"
 #include "attention/tasks.h"
 #include "parallel.h"
-#include "simd/tables.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
 
 const DynamicKernels& kernels_of(const AttentionBlock& block) {
-  return tables_of(block.isa).dynamic.kernels[static_cast<int>(block.storage)];
+  return table_of<DynamicTable>(block.isa).kernels[static_cast<int>(block.storage)];
 }
 
 AttentionProblem problem_of(const AttentionDropout& dropout, const AttentionBlock& block) {

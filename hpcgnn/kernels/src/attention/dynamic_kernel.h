@@ -1,10 +1,10 @@
-/// The kernels of attention_v2.h, templates over the SIMD types; included once per instruction set.
+/// The kernels of dynamic scores (GATv2), templates over the SIMD types; included once per
+/// instruction set.
 ///
 /// A batch of rows is read from memory for its logits and again, from the level-1 cache, for what
 /// the softmax of the logits weighs.
 #pragma once
 
-#include "attention/additive_kernel.h"
 #include "attention/columns.h"
 #include "attention/problem.h"
 #include "attention/softmax.h"
@@ -236,7 +236,7 @@ struct DynamicAttention {
 };
 
 template <class F32, class F64>
-constexpr DynamicTable make_dynamic_table() {
+constexpr DynamicTable make_table() {
   DynamicTable table{};
   const auto set = [&]<class V, class X>(Storage storage) {
     using Kernels = DynamicAttention<V, X>;

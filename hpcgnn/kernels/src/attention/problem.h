@@ -62,6 +62,8 @@ struct AdditiveKernels {
 /// Kernels by storage type of z.
 struct AdditiveTable {
   AdditiveKernels kernels[kNumStorages];
+
+  static const AdditiveTable portable, avx2, avx512;  ///< see table_of
 };
 
 /// Sums that a task of a backward pass adds to where it may not write the result itself.
@@ -84,6 +86,8 @@ struct DynamicKernels {
 /// Kernels by storage type of z.
 struct DynamicTable {
   DynamicKernels kernels[kNumStorages];
+
+  static const DynamicTable portable, avx2, avx512;  ///< see table_of
 };
 
 }  // namespace hpcgnn::kernels

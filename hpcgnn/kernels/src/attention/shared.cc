@@ -7,7 +7,7 @@
 #include "attention/tasks.h"
 #include "parallel.h"
 #include "random_bits.h"
-#include "simd/tables.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::int64_t kTaskEdges = 4096;
 constexpr std::int64_t kSerialWork = 1 << 16;
 
 const SharedKernels& kernels_of(const AttentionBlock& block) {
-  const SharedTable& table = tables_of(block.isa).shared;
+  const SharedTable& table = table_of<SharedTable>(block.isa);
   return block.storage == Storage::kFloat64 ? table.float64 : table.float32;
 }
 

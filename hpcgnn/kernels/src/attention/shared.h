@@ -73,6 +73,8 @@ struct SharedKernels {
 
 struct SharedTable {
   SharedKernels float32, float64;
+
+  static const SharedTable portable, avx2, avx512;  ///< see table_of
 };
 
 }  // namespace hpcgnn::kernels

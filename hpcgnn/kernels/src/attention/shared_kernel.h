@@ -241,9 +241,14 @@ struct SharedAttention {
 };
 
 template <class V>
-constexpr SharedKernels make_shared_kernels() {
+constexpr SharedKernels shared_kernels() {
   return {SharedAttention<V>::forward, SharedAttention<V>::backward_rows,
           SharedAttention<V>::backward_columns};
+}
+
+template <class F32, class F64>
+constexpr SharedTable make_table() {
+  return {.float32 = shared_kernels<F32>(), .float64 = shared_kernels<F64>()};
 }
 
 }  // namespace hpcgnn::kernels

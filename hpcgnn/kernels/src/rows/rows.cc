@@ -5,7 +5,7 @@
 
 #include "balance.h"
 #include "parallel.h"
-#include "simd/tables.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
@@ -33,7 +33,7 @@ RowsProblem problem_of(const RowsArguments& a) {
 }  // namespace
 
 bool rows_supports(Storage source, Storage out) {
-  return portable::kTables.rows.convert[static_cast<int>(source)][static_cast<int>(out)] != nullptr;
+  return RowsTable::portable.convert[static_cast<int>(source)][static_cast<int>(out)] != nullptr;
 }
 
 void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
@@ -63,8 +63,8 @@ void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes
 
 void convert_rows(const RowsArguments& a) {
   const RowsTable::Kernel kernel =
-      tables_of(a.isa)
-          .rows.convert[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
+      table_of<RowsTable>(a.isa)
+          .convert[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
   const std::int64_t row_bytes =
       std::max<std::int64_t>(1, a.width * storage_bytes(a.source_storage));
   const int threads = a.num_rows * row_bytes < kSerialBytes ? 1 : resolve_threads(a.num_threads);
@@ -77,8 +77,8 @@ void convert_rows(const RowsArguments& a) {
 
 void scatter_add_rows(const RowsArguments& a) {
   const RowsTable::Kernel kernel =
-      tables_of(a.isa)
-          .rows.scatter_add[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
+      table_of<RowsTable>(a.isa)
+          .scatter_add[static_cast<int>(a.source_storage)][static_cast<int>(a.out_storage)];
   const std::int64_t total = a.num_rows * a.width * storage_bytes(a.source_storage);
   const int threads = total < kSerialBytes ? 1 : resolve_threads(a.num_threads);
   const auto bounds = balanced_targets(a.rows, a.num_rows, a.num_out_rows, threads);

@@ -21,6 +21,8 @@ struct RowsTable {
   using Kernel = void (*)(const RowsProblem&, std::int64_t first, std::int64_t last);
   Kernel convert[kNumStorages][kNumStorages];      ///< rows [first, last) of out
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
+
+  static const RowsTable portable, avx2, avx512;  ///< see table_of
 };
 
 /// Copy rows without looking at them: out row i = x row rows[i]; each row is `row_bytes` long.

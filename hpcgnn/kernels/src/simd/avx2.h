@@ -7,12 +7,10 @@
 
 namespace hpcgnn::kernels::avx2 {
 
-/// Registers of sums that a product keeps beside its operands.
-inline constexpr int kSumRegisters = 12;
-
 struct F32 {
   using Scalar = float;
   static constexpr int kLanes = 8;
+  static constexpr int kSumRegisters = 12;
   using Reg = __m256;
   struct Mask {
     __m256i lanes;
@@ -108,6 +106,7 @@ struct F32 {
 struct F64 {
   using Scalar = double;
   static constexpr int kLanes = 4;
+  static constexpr int kSumRegisters = 12;
   using Reg = __m256d;
   using Mask = __m256i;
 

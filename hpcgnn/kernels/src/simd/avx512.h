@@ -7,12 +7,10 @@
 
 namespace hpcgnn::kernels::avx512 {
 
-/// Registers of sums that a product keeps beside its operands.
-inline constexpr int kSumRegisters = 16;
-
 struct F32 {
   using Scalar = float;
   static constexpr int kLanes = 16;
+  static constexpr int kSumRegisters = 16;
   using Reg = __m512;
   using Mask = __mmask16;
 
@@ -87,6 +85,7 @@ struct F32 {
 struct F64 {
   using Scalar = double;
   static constexpr int kLanes = 8;
+  static constexpr int kSumRegisters = 16;
   using Reg = __m512d;
   using Mask = __mmask8;
 

@@ -1,11 +1,12 @@
 /// 16-byte vectors in plain C++: compilers lower them to SSE2, NEON or scalar code.
 ///
-/// Every SIMD type offers the same names: `Scalar` (the accumulator type), `kLanes`, `Reg`, `Mask`,
-/// and static functions; kernels are templates over it. A masked load reads only the first lanes
-/// and sets the others to zero; a masked store leaves the others alone. `stream` stores past the
-/// cache where the machine can and needs the alignment of a register; `fence` orders such stores.
-/// `max(a, b)` and `min(a, b)` give b where either is NaN; `choose_less(a, b, x, y)` is x where a <
-/// b, else y; `add_exponent(r, n)` adds the last bits of n to the exponent of r.
+/// Every SIMD type offers the same names: `Scalar` (the accumulator type), `kLanes`,
+/// `kSumRegisters` (sums that a product keeps beside its operands), `Reg`, `Mask`, and static
+/// functions; kernels are templates over it. A masked load reads only the first lanes and sets the
+/// others to zero; a masked store leaves the others alone. `stream` stores past the cache where the
+/// machine can and needs the alignment of a register; `fence` orders such stores. `max(a, b)` and
+/// `min(a, b)` give b where either is NaN; `choose_less(a, b, x, y)` is x where a < b, else y;
+/// `add_exponent(r, n)` adds the last bits of n to the exponent of r.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,16 @@
 
 namespace hpcgnn::kernels::portable {
 
-// 64-bit Arm has twice the vector registers of baseline x86.
-#ifdef __aarch64__
-/// Registers of sums that a product keeps beside its operands.
-inline constexpr int kSumRegisters = 16;
-#else
-inline constexpr int kSumRegisters = 8;
-#endif
-
 template <class T>
 struct Vector {
   using Scalar = T;
   static constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
+  // 64-bit Arm has twice the vector registers of baseline x86.
+#ifdef __aarch64__
+  static constexpr int kSumRegisters = 16;
+#else
+  static constexpr int kSumRegisters = 8;
+#endif
   typedef T Reg __attribute__((vector_size(16)));
   using Mask = int;
 

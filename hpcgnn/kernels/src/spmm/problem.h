@@ -38,6 +38,8 @@ using SpmmKernel = bool (*)(const SpmmProblem&, std::int64_t first_row, std::int
 /// Kernels by storage type of x and of out; null where the pair is not offered.
 struct SpmmTable {
   SpmmKernel kernel[kNumStorages][kNumStorages];
+
+  static const SpmmTable portable, avx2, avx512;  ///< see table_of
 };
 
 }  // namespace hpcgnn::kernels

@@ -10,7 +10,7 @@
 #include "pages.h"
 #include "parallel.h"
 #include "rows/rows.h"
-#include "simd/tables.h"
+#include "simd/isa.h"
 #include "spmm/cache.h"
 #include "spmm/problem.h"
 
@@ -111,7 +111,7 @@ SpmmProblem LongRows::sums(const SpmmProblem& problem, const void* partial) cons
 }
 
 SpmmKernel kernel_of(Isa isa, Storage x, Storage out) {
-  return tables_of(isa).spmm.kernel[static_cast<int>(x)][static_cast<int>(out)];
+  return table_of<SpmmTable>(isa).kernel[static_cast<int>(x)][static_cast<int>(out)];
 }
 
 bool streams(const SpmmArguments& a) {
@@ -201,7 +201,7 @@ void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, 
 }  // namespace
 
 bool spmm_supports(Storage x, Storage out) {
-  return portable::kTables.spmm.kernel[static_cast<int>(x)][static_cast<int>(out)] != nullptr;
+  return SpmmTable::portable.kernel[static_cast<int>(x)][static_cast<int>(out)] != nullptr;
 }
 
 void spmm(const SpmmArguments& a) {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "parallel.h"
-#include "simd/tables.h"
+#include "simd/isa.h"
 
 namespace hpcgnn::kernels {
 namespace {
@@ -24,7 +24,7 @@ void spmm_transpose(const SpmmTransposeArguments& a) {
   const std::int64_t wanted =
       a.num_nonzeros * a.width < kSerialWork ? 1 : resolve_threads(a.num_threads);
   const std::int64_t shares = std::min(lines, wanted);
-  const auto kernel = tables_of(a.isa).spmm_transpose.kernel[static_cast<int>(a.x_storage)];
+  const auto kernel = table_of<SpmmTransposeTable>(a.isa).kernel[static_cast<int>(a.x_storage)];
   parallel_tasks(static_cast<int>(shares), shares, [&](std::int64_t share) {
     kernel({.arguments = &a,
             .first_column = lines * share / shares * line_columns,

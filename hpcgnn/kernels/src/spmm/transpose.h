@@ -40,6 +40,8 @@ struct SpmmTransposeProblem {
 /// Kernels by storage type of x.
 struct SpmmTransposeTable {
   void (*kernel[kNumStorages])(const SpmmTransposeProblem&);
+
+  static const SpmmTransposeTable portable, avx2, avx512;  ///< see table_of
 };
 
 }  // namespace hpcgnn::kernels

@@ -75,7 +75,7 @@ struct SpmmTransposeColumns {
 };
 
 template <class F32, class F64>
-constexpr SpmmTransposeTable make_spmm_transpose_table() {
+constexpr SpmmTransposeTable make_table() {
   SpmmTransposeTable table{};
   table.kernel[static_cast<int>(Storage::kFloat32)] = SpmmTransposeColumns<F32, float>::run;
   table.kernel[static_cast<int>(Storage::kFloat64)] = SpmmTransposeColumns<F64, double>::run;

@@ -43,7 +43,7 @@ struct RowKernels {
 };
 
 template <class F32, class F64>
-constexpr RowsTable make_rows_table() {
+constexpr RowsTable make_table() {
   RowsTable table{};
   const auto set = [&]<class V, class S, class Out>(Storage source, Storage out) {
     const int from = static_cast<int>(source), to = static_cast<int>(out);

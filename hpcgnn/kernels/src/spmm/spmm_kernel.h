@@ -171,12 +171,11 @@ struct SpmmColumns {
   }
 };
 
-/// The table of one instruction set; `kMaxRegs` registers of sums fit beside the operands.
-template <class F32, class F64, int kMaxRegs>
-constexpr SpmmTable make_spmm_table() {
+template <class F32, class F64>
+constexpr SpmmTable make_table() {
   SpmmTable table{};
   const auto set = [&]<class V, class X, class Out>(Storage x, Storage out) {
-    constexpr int kRegs = sizeof(X) == sizeof(Out) && sizeof(X) > 2 ? kMaxRegs : 8;
+    constexpr int kRegs = sizeof(X) == sizeof(Out) && sizeof(X) > 2 ? V::kSumRegisters : 8;
     table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kRegs>::run;
   };
   using enum Storage;
