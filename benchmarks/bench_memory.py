@@ -37,7 +37,7 @@ from hpcgnn.console import print_json
 from hpcgnn.graph.products import AdjacencyProducts, make_operators
 from hpcgnn.kernels import reused_memory
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
-from hpcgnn.nn import MODELS, GraphView, ModelShape, make_model
+from hpcgnn.nn import MODELS, ModelShape, make_model
 from hpcgnn.operator import on_graph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES, SCHEDULES
@@ -48,7 +48,12 @@ NUM_FEATURES, NUM_CLASSES = 100, 47
 IDLE_WIDTH, MEMORY_EPOCHS = 4, 2
 # From glibc's malloc.h. The threshold is what it would rise to by itself.
 M_MMAP_THRESHOLD, LARGE, LARGEST = -3, 2**16, 2**25
-SHAPES = {"sage": {"hidden": 256}, "gcn": {"hidden": 256}, "gat": {"hidden": 128, "heads": 4}}
+SHAPES = {
+    "sage": {"hidden": 256},
+    "gcn": {"hidden": 256},
+    "gat": {"hidden": 128, "heads": 4},
+    "rgcn": {"hidden": 256, "num_relations": 8},
+}
 COLUMNS: Columns = {
     "model": ("model", text),
     "ranks": ("ranks", text),
@@ -77,6 +82,8 @@ def main(comm: Communicator) -> int:
     graph = open_graph(comm, options.graph, method="random")
     with ProcessGrid(comm, options.replication) as grid:
         pattern = graph.block_row(grid)
+        if options.model == "rgcn":
+            pattern = by_relation(pattern, SHAPES["rgcn"]["num_relations"])
         config = ExchangeConfig(
             method=options.exchange,
             replication=options.replication,
@@ -116,6 +123,20 @@ def parse() -> argparse.Namespace:
     cli.add_argument("--compare", action="store_true", help="time a resident schedule too")
     cli.add_argument("--json", action="store_true", help="print one JSON object")
     return cli.parse_args()
+
+
+def by_relation(pattern: DistCSR, num_relations: int) -> DistCSR:
+    """Return the edges dealt out to relations, as their two ends say."""
+    row_map, rows = pattern.row_map, pattern.diagonal.entry_rows()
+    columns = pattern.diagonal.indices.astype(np.int64) + row_map.start
+    rows = np.concatenate([rows, pattern.remote.entry_rows()])
+    columns = np.concatenate([columns, pattern.ghosts[pattern.remote.indices]])
+    # Rows of the whole matrix are numbered relation by relation.
+    tall = (rows + row_map.start + columns) % num_relations * row_map.num_local + rows
+    order = np.lexsort((columns, tall))
+    counts = np.bincount(tall, minlength=num_relations * row_map.num_local)
+    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return DistCSR.from_rows(row_map, indptr, columns[order], num_relations=num_relations)
 
 
 def measure(
@@ -194,7 +215,7 @@ class Training:
             ids,
         )
         self._grid, self._name = grid, name
-        self._view = GraphView(products.operators, ids, grid.sum_over_blocks)
+        self._view = products.view
         self._features = torch.from_numpy(rng.random((num_nodes, NUM_FEATURES), np.float32))
         self._labels = torch.from_numpy(rng.integers(0, NUM_CLASSES, num_nodes))
 

@@ -8,7 +8,8 @@ from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.moments import moments
-from hpcgnn.autograd.node_types import add_rows, linear_by_type, typed_linear
+from hpcgnn.autograd.node_types import linear_by_type, typed_linear
+from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, relu_, rematerialised
 
 __all__ = [
@@ -17,7 +18,6 @@ __all__ = [
     "Heads",
     "ScoresOf",
     "activations_as",
-    "add_rows",
     "aggregate",
     "attend",
     "cross_entropy_sum",
@@ -28,6 +28,7 @@ __all__ = [
     "linear_by_type",
     "memory_of",
     "moments",
+    "relation_linear",
     "relu",
     "relu_",
     "rematerialised",

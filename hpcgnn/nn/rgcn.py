@@ -7,7 +7,7 @@ weights of relation r are ``W_r = Σ_b a_rb V_b``. Ghosts are fetched once for a
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import add_rows, aggregate
+from hpcgnn.autograd import relation_linear
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.model import LayerView, ModelShape
@@ -38,9 +38,13 @@ class RGCNLayer(nn.Module):
         for weight in (self.own.weight, *self.matrices.data):
             nn.init.xavier_uniform_(weight)
         self.coefficients: nn.Parameter | None = None
+        # All relations together start as large as one: a node may have neighbours by each.
+        share = num_relations**-0.5
         if num_bases:
             self.coefficients = nn.Parameter(torch.empty(num_relations, num_bases))
-            nn.init.normal_(self.coefficients, std=num_bases**-0.5)
+            nn.init.normal_(self.coefficients, std=share * num_bases**-0.5)
+        else:
+            self.matrices.data *= share
 
     def weights(self) -> Tensor:
         """Return W, (num_relations, in_width, out_width)."""
@@ -51,11 +55,9 @@ class RGCNLayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        means = aggregate(view.operators[Aggregation.MEAN_BY_RELATION], x)
-        parts = torch.split(means, [len(rows) for rows in view.relation_rows])
-        mapped = [part @ weight for part, weight in zip(parts, self.weights(), strict=True)]
+        operator = view.operators[Aggregation.MEAN_BY_RELATION]
         own: Tensor = self.own(view.own(x))
-        return add_rows(own, mapped, view.relation_rows)
+        return relation_linear(operator, view.relation_rows, x, self.weights(), own)
 
 
 class RGCN(LayeredModel):

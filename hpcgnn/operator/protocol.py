@@ -26,6 +26,9 @@ class OperatorSize:
         Rows and partial sums that one product moves between ranks.
     is_kept
         Whether the product with the one input is at hand, see `KeptProduct`.
+    is_sequential
+        Whether exchanges have few ghosts in memory at one time: then memory is worth more than a
+        second product.
     """
 
     num_rows: int
@@ -33,11 +36,12 @@ class OperatorSize:
     num_entries: int
     num_moved: int
     is_kept: bool = False
+    is_sequential: bool = False
 
     @property
     def transposed(self) -> "OperatorSize":
         """The sizes of the adjoint."""
-        return OperatorSize(self.num_columns, self.num_rows, self.num_entries, self.num_moved)
+        return replace(self, num_rows=self.num_columns, num_columns=self.num_rows, is_kept=False)
 
 
 class AggregationOperator(Protocol):

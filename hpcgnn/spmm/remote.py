@@ -6,7 +6,7 @@ entries), and one whose adjoint it applies (pushed entries).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcgnn.comm import Volume
 from hpcgnn.operator import OperatorSize
@@ -186,7 +186,8 @@ class Exchange:
     @collective
     def size(self, matrix: DistCSR) -> OperatorSize:
         """Return the size of the whole matrix, and the rows that all ranks move for a product."""
-        return self._peers.size(matrix, int(self.volume().sent.sum()))
+        size = self._peers.size(matrix, int(self.volume().sent.sum()))
+        return replace(size, is_sequential=self._fetch.sequential)
 
     def volume(self) -> Volume:
         """Return the rows and partial sums that one product moves; its adjoint moves them back."""

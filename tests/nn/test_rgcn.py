@@ -18,9 +18,10 @@ from hpcgnn.nn import (
     ModelShape,
     make_model,
 )
+from hpcgnn.nn.rgcn import RGCNLayer
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
-from hpcgnn.spmm import EXCHANGES
+from hpcgnn.spmm import EXCHANGES, SCHEDULES
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.gradients import sum_gradients
 from tests.support.dense_models import Dense, logits
@@ -45,12 +46,16 @@ def pattern_rows(row_map: RowMap, matrix: sp.csr_matrix) -> PatternRows:
 
 
 def make_products(
-    grid: ProcessGrid, row_map: RowMap, exchange: str, matrices: list[sp.csr_matrix]
+    grid: ProcessGrid,
+    row_map: RowMap,
+    exchange: str,
+    matrices: list[sp.csr_matrix],
+    schedule: str = "resident",
 ) -> tuple[AdjacencyProducts, DistCSR]:
     rows = [pattern_rows(row_map, matrix) for matrix in matrices]
     rows += [reverse_rows(grid, row_map, each) for each in rows]
     tall = stack_relations(row_map, rows)
-    config = ExchangeConfig(method=exchange, replication=grid.replication)
+    config = ExchangeConfig(method=exchange, replication=grid.replication, schedule=schedule)
     wanted = (Aggregation.MEAN_BY_RELATION,)
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     make = make_operators(grid, config, TraceRecorder.off())
@@ -72,12 +77,19 @@ def model(num_bases: int, norm: str) -> Model:
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     ("replication", "active", "num_bases", "norm"),
     [(1, False, 0, "none"), (1, True, 2, "batch"), (2, True, 0, "batch"), (2, False, 3, "none")],
 )
 def test_equals_dense(
-    comm: MPI.Intracomm, exchange: str, replication: int, active: bool, num_bases: int, norm: str
+    comm: MPI.Intracomm,
+    exchange: str,
+    schedule: str,
+    replication: int,
+    active: bool,
+    num_bases: int,
+    norm: str,
 ) -> None:
     if comm.size % replication:
         pytest.skip("replication does not divide the ranks")
@@ -96,7 +108,7 @@ def test_equals_dense(
     with ProcessGrid(comm, replication) as grid:
         row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 14), grid.block)
         mine = slice(row_map.start, row_map.stop)
-        products, _ = make_products(grid, row_map, exchange, matrices)
+        products, _ = make_products(grid, row_map, exchange, matrices, schedule)
         view, inputs = products.view, torch.arange(row_map.num_local)
         if active:
             found = products.active_views(targets[mine], 2)
@@ -137,3 +149,40 @@ def test_adjoint(comm: MPI.Intracomm, exchange: str) -> None:
         sides = [(operator.apply(x) * y).sum(), (x * operator.apply_transpose(y)).sum()]
         left, right = comm.allreduce(np.array(sides))
     np.testing.assert_allclose(left, right, rtol=1e-12)
+
+
+def waiting_bytes(comm: MPI.Intracomm, schedule: str) -> int:
+    """Return the bytes that wait for the backward pass of three layers, beside the weights."""
+    waiting: dict[int, int] = {}
+
+    def note(saved: torch.Tensor) -> torch.Tensor:
+        waiting[saved.untyped_storage().data_ptr()] = saved.untyped_storage().nbytes()
+        return saved
+
+    with ProcessGrid(comm) as grid:
+        row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
+        dense = [ugly_matrix(NUM_NODES, seed) for seed in range(4)]
+        products, _ = make_products(grid, row_map, "joint", dense, schedule)
+        layers = [RGCNLayer(16, 16, 8).double() for _ in range(3)]
+        x = torch.zeros(row_map.num_local, 16, dtype=torch.float64)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+            for place, layer in enumerate(layers):
+                x = layer(products.view.layer(place), x)
+        weights = {each.data_ptr() for layer in layers for each in layer.parameters()}
+        mine = sum(size for place, size in waiting.items() if place not in weights)
+        x.sum().backward()
+        total: int = comm.allreduce(mine)
+    return total
+
+
+def test_means_do_not_wait_under_a_sequential_schedule(comm: MPI.Intracomm) -> None:
+    assert waiting_bytes(comm, "sequential") <= 0.4 * waiting_bytes(comm, "resident")
+
+
+@pytest.mark.parametrize("num_bases", [0, 60])
+def test_more_relations_do_not_start_larger(num_bases: int) -> None:
+    torch.manual_seed(1)
+    few, many = (RGCNLayer(64, 64, count, num_bases).weights().detach() for count in (60, 480))
+    # Means of equal rows by every relation add up to a map of the same size.
+    sizes = [float(each.sum(0).square().mean()) for each in (few, many)]
+    assert 0.5 < sizes[1] / sizes[0] < 2
