@@ -1,20 +1,21 @@
 """``python -m hpcgnn``, or ``hpcgnn``: list the commands, or run one (``hpcgnn train ...``)."""
 
-import difflib
 import runpy
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpcgnn import __version__
-from hpcgnn.errors import USAGE_ERROR
+from hpcgnn.errors import USAGE_ERROR, instead_of
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "doctor": "look at the machine as a run would find it, and say what to mend (MPI)",
         "convert": "turn a graph in files of many formats into a store (.h5)",
         "generate": "make a synthetic or bundled graph as a store",
         "split": "add splits to a store: drawn at random, or from files",
         "partition": "cut a store into parts, for as many ranks or fewer",
+        "init": "write a configuration for a store, with every key explained",
         "plan": "predict rows, memory and seconds of a run, and choose its exchange",
         "train": "train a node model on a partitioned store (MPI)",
         "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
@@ -40,8 +41,8 @@ def main() -> None:
             del sys.argv[1]
             runpy.run_module(f"hpcgnn.{name}", run_name="__main__", alter_sys=True)
         case [name, *_]:
-            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
-            sys.stderr.write(f"hpcgnn: error: no command {name!r}; did you mean {near[0]!r}?\n")
+            remedy = instead_of(name, COMMANDS)
+            sys.stderr.write(f"hpcgnn: error: no command {name!r}; {remedy}\n")
             raise SystemExit(USAGE_ERROR)
 
 

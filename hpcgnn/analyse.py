@@ -1,13 +1,12 @@
 """``hpcgnn analyse NAME RUN``: tables and figures of what a run recorded."""
 
-import difflib
 import runpy
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpcgnn.console import run_command
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 
 ANALYSES: Mapping[str, str] = MappingProxyType(
     {
@@ -32,8 +31,7 @@ def main() -> None:
             del sys.argv[1]
             runpy.run_module(f"hpcgnn.analysis.{name}", run_name="__main__", alter_sys=True)
         case [name, *_]:
-            near = difflib.get_close_matches(name, ANALYSES, n=1, cutoff=0.0)
-            raise InputError(f"no analysis {name!r}; did you mean {near[0]!r}?")
+            raise InputError(f"no analysis {name!r}; {instead_of(name, ANALYSES)}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Standard output carries results only; progress and messages go to standard error
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -67,18 +68,27 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.flush()
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table to standard output; the first column is aligned left, the others right."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, prose: bool = False
+) -> None:
+    """Write a table to standard output.
+
+    The first column is aligned left, the others right. A table of `prose` is all left and as wide
+    as the terminal, or as COLUMNS says in a pipe; its cells take several lines where they must.
+    """
     # No styles: under an MPI launcher standard output looks like a terminal and ends in a log.
     table = Table(
         title=escape(printable(title)), title_justify="left", title_style="", header_style=""
     )
     for position, column in enumerate(columns):
-        table.add_column(escape(column), justify="left" if position == 0 else "right")
+        table.add_column(escape(column), justify="left" if prose or position == 0 else "right")
     for row in rows:
         table.add_row(*(escape(printable(str(cell))) for cell in row))
-    # A pipe or a log has no width of its own: never wrap a table there.
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    if prose:
+        console = Console(width=shutil.get_terminal_size((100, 24)).columns)
+    else:
+        # A pipe or a log has no width of its own: never wrap figures there.
+        console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(table, highlight=False)
 
 

@@ -5,8 +5,9 @@ its traceback.
 """
 
 import contextlib
+import difflib
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 USAGE_ERROR = 2
 """Exit status for a fault of the user's input."""
@@ -43,6 +44,34 @@ class MachineError(CollectiveInputError):
 
 class CollectiveExit(SystemExit):
     """An exit of all ranks together, as after printing help."""
+
+
+_NEAR = 0.6
+"""Likeness of two names, of 1, from which one may have been meant for the other."""
+
+_MOST_NAMES = 32
+
+
+def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
+    """Return a remedy for an unknown name: the near one, or else the names there are.
+
+    Parameters
+    ----------
+    names
+        Those that would do.
+    listed_by
+        The command that lists them when they are too many for a line.
+    """
+    near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if not names:
+        return "there are none"
+    told = ", ".join(sorted(names)[:_MOST_NAMES])
+    if len(names) <= _MOST_NAMES:
+        return f"choose one of {told}"
+    rest = f"{len(names) - _MOST_NAMES:,} more"
+    return f"choose one of {told} or {rest}" + (f" ({listed_by} lists them)" if listed_by else "")
 
 
 def one_line(error: BaseException) -> str:

@@ -1,13 +1,12 @@
 """Objects of a user's own modules, which configurations name as ``package.module:NAME``."""
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 
 
 def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) -> Any:
@@ -54,8 +53,7 @@ def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) 
             for each, value in vars(module).items()
             if accepts(value) and not (isinstance(value, type) and value.__module__ != module_name)
         ]
-        near = difflib.get_close_matches(wanted, there, n=1, cutoff=0.0)
         fault = "is not there" if found is None else f"is no {what}"
-        remedy = f"did you mean {near[0]!r}?" if near else "write one"
+        remedy = instead_of(wanted, there) if there else "write one"
         raise InputError(f"{key} = {name!r}: {wanted} {fault}; {remedy}")
     return found

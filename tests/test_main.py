@@ -1,5 +1,6 @@
 """``hpcgnn``: lists the commands and runs them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_unknown_command(
     assert capsys.readouterr().err == expected
 
 
+def test_a_far_name_lists_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "qqq") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("hpcgnn: error: no command 'qqq'; choose one of analyse, clean, convert")
+    assert call(monkeypatch, "analysis") == 2
+    assert "did you mean 'analyse'?" in capsys.readouterr().err
+
+
 def test_hands_the_arguments_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -66,6 +77,7 @@ def test_runs_as_a_module() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "hpcgnn", "train", "--keys"],
         cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -73,3 +85,4 @@ def test_runs_as_a_module() -> None:
     )
     assert "train.learning_rate" in ended.stdout
     assert "exchange.method" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 80

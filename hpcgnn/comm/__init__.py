@@ -13,6 +13,7 @@ from hpcgnn.comm.collective import (
 )
 from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import Place, ProcessGrid
+from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import RowRequest, redistribute
@@ -37,6 +38,7 @@ __all__ = [
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
+    "Link",
     "LiveBytes",
     "Message",
     "Place",
@@ -53,6 +55,7 @@ __all__ = [
     "allreduce_sum",
     "allreduce_xor",
     "bcast",
+    "measure_links",
     "mpi_library",
     "raise_on_all",
     "redistribute",

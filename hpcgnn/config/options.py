@@ -1,12 +1,11 @@
 """Fields of configuration sections, and the checks of their values."""
 
-import difflib
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
 
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 
 T = TypeVar("T")
 
@@ -32,10 +31,9 @@ def choice(key: str, value: str, choices: Iterable[str]) -> None:
 
 
 def known(name: str, names: Collection[str], what: str) -> None:
-    """Raise an `InputError` that names the nearest of `names` unless `name` is one of them."""
+    """Raise an `InputError` that says which `names` there are unless `name` is one of them."""
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-        raise InputError(f"unknown {what}: {name!r}; did you mean {near[0]!r}?")
+        raise InputError(f"unknown {what}: {name!r}; {instead_of(name, names)}")
 
 
 def typed(key: str, value: Any, hint: Any) -> Any:

@@ -1,11 +1,10 @@
 """From a store to this rank's graph: rows, adjacency, operators, node data."""
 
-import difflib
 from collections.abc import Collection, Sequence
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.config.config import Config
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts, shape_for
@@ -253,10 +252,13 @@ def share_rows(
     with agree(grid.world):
         for name in relations:
             if name not in store.relations:
-                near = difflib.get_close_matches(name, store.relations, n=1, cutoff=0.0)
+                remedy = (
+                    instead_of(name, store.relations, f"hpcgnn inspect {store.path}")
+                    if any(store.relations)
+                    else "its edges have no types: leave graph.relations out"
+                )
                 raise InputError(
-                    f"graph.relations: {store.path} has no relation {name!r}; "
-                    f"did you mean {near[0]!r}? (hpcgnn.inspect lists them)"
+                    f"graph.relations: {store.path} has no relation {name!r}; {remedy}"
                 )
         for field in needs:
             if not there[field]:

@@ -32,9 +32,12 @@ SIGTERM: a killed run goes on from its last checkpoint."""
 def main(comm: Communicator) -> int:
     """Run the command with the arguments of the process; return its exit status."""
     arguments = _parse()
-    if arguments.keys:
+    if arguments.keys is not None:
+        with agree(comm):
+            sections = _keys_about(arguments.keys)
         if comm.rank == 0:
-            print_table("Keys of the configuration", ("key", "default", "meaning"), describe_keys())
+            for section, rows in sections.items():
+                print_table(f"[{section}]", ("key", "default", "meaning"), rows, prose=True)
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
@@ -61,7 +64,13 @@ def _parse() -> argparse.Namespace:
         metavar="CONFIG.toml | section.key=value",
         help="a configuration file, and overrides of it (TOML values)",
     )
-    parser.add_argument("--keys", action="store_true", help="list all keys with their defaults")
+    parser.add_argument(
+        "--keys",
+        nargs="?",
+        const="",
+        metavar="WORD",
+        help="list the keys with their defaults; with a word, those that are about it",
+    )
     parser.add_argument(
         "--sample-config",
         type=int,
@@ -82,6 +91,17 @@ def _parse() -> argparse.Namespace:
     arguments.config = files[0] if files else None
     arguments.overrides = [word for word in arguments.words if "=" in word]
     return arguments
+
+
+def _keys_about(word: str) -> dict[str, list[tuple[str, str, str]]]:
+    """Return the keys that name a word, or whose meanings do, by section."""
+    sections: dict[str, list[tuple[str, str, str]]] = {}
+    for row in describe_keys():
+        if word.lower() in " ".join(row).lower():
+            sections.setdefault(row[0].partition(".")[0], []).append(row)
+    if not sections:
+        raise InputError(f"--keys {word}: no key is about it; --keys alone lists all")
+    return sections
 
 
 def _drawn(arguments: argparse.Namespace) -> list[str]:

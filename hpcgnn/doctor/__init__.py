@@ -1,0 +1,1 @@
+"""What of this machine would make a run fail or crawl, and what to do; ``hpcgnn doctor``."""

@@ -1,0 +1,286 @@
+"""What the facts of all ranks, the folder and the links mean for a run."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcgnn.comm import Link
+from hpcgnn.doctor.folder import FolderFacts
+from hpcgnn.doctor.host import RankFacts
+
+GOOD, REMARK, FAULT = "good", "remark", "fault"
+
+_LEAST_SHARED = 64 << 20
+_SLOW_WRITING = 50e6
+_SLOW_LINK = 1e9 / 8
+_UNEVEN_LINKS = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Parameters
+    ----------
+    topic
+        What was looked at.
+    verdict
+        good, remark (a run works, but not as well as it could) or fault (it fails).
+    seen
+        What is there.
+    remedy
+        What to do; empty where it is good.
+    """
+
+    topic: str
+    verdict: str
+    seen: str
+    remedy: str = ""
+
+
+def judge(ranks: Sequence[RankFacts], folder: FolderFacts, links: Sequence[Link]) -> list[Finding]:
+    """Return what to tell of a world of ranks."""
+    return [
+        *_versions(ranks),
+        _world(ranks),
+        *_cores(ranks),
+        *_batch(ranks),
+        *_memory(ranks),
+        *_folder(folder),
+        *_links(links),
+        _gpu(ranks),
+    ]
+
+
+def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
+    first = ranks[0]
+    told = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    odd = _first_that(ranks, lambda each: (each.versions, each.mpi) != (first.versions, first.mpi))
+    if odd is None:
+        yield Finding("versions", GOOD, told)
+    else:
+        yield Finding(
+            "versions",
+            FAULT,
+            f"{told}; others on {odd.host}",
+            "use one environment on all hosts: a folder that all of them see, or one image",
+        )
+    isas = {each.isas for each in ranks}
+    seen = f"{first.system}; kernels for {first.isas[0]}"
+    if len(isas) > 1:
+        yield Finding(
+            "processors",
+            REMARK,
+            f"hosts differ: {', '.join(sorted({each[0] for each in isas}))}",
+            "ranks wait for the slowest; ask the batch system for hosts of one kind",
+        )
+    else:
+        yield Finding("processors", GOOD, seen)
+
+
+def _world(ranks: Sequence[RankFacts]) -> Finding:
+    hosts = Counter(each.host for each in ranks)
+    seen = f"{ranks[0].mpi}; {_count(len(ranks), 'rank')} on {_count(len(hosts), 'host')}"
+    if len(set(hosts.values())) > 1:
+        few, many = min(hosts.values()), max(hosts.values())
+        return Finding(
+            "MPI",
+            REMARK,
+            f"{seen}, {few} to {many} a host",
+            "parts are of equal work: give every host as many ranks",
+        )
+    remedy = ""
+    if len(ranks) == 1:
+        remedy = "start it as a run is started (mpiexec -n 4 hpcgnn doctor) to see ranks and links"
+    return Finding("MPI", REMARK if remedy else GOOD, seen, remedy)
+
+
+def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
+    for host, members in _by_host(ranks).items():
+        cores = set().union(*(each.cores for each in members))
+        shared = Counter(core for each in members for core in each.cores)
+        bound = all(count == 1 for count in shared.values())
+        wanted = [_threads(each, len(members)) for each in members]
+        seen = (
+            f"{host}: {_count(len(members), 'rank')} on {_count(len(cores), 'core')}, "
+            + ("each on its own" if bound else "which they share")
+            + f", {_count(min(wanted), 'thread')} a rank"
+        )
+        if sum(wanted) > len(cores):
+            yield Finding(
+                "cores",
+                REMARK,
+                seen,
+                "more threads than cores: ask for --cpus-per-task, lower OMP_NUM_THREADS, or start "
+                "fewer ranks",
+            )
+        elif max(wanted, default=1) > 1 and any(
+            len(each.cores) < threads for each, threads in zip(members, wanted, strict=True)
+        ):
+            yield Finding(
+                "cores",
+                REMARK,
+                seen,
+                "a rank may use fewer cores than it has threads: give the launcher the cores of a "
+                "rank (srun --cpus-per-task, mpiexec --map-by ppr:N:node:PE=CORES)",
+            )
+        else:
+            yield Finding("cores", GOOD, seen)
+
+
+def _threads(rank: RankFacts, ranks_of_host: int) -> int:
+    """Return the threads that a run would take, as `train.process.set_threads` does."""
+    if (rank.threads or "").isdigit():
+        return int(rank.threads or 1)
+    return max(1, len(rank.cores) // ranks_of_host)
+
+
+def _batch(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
+    batch = ranks[0].batch
+    if not batch:
+        yield Finding("batch system", GOOD, "none: the launcher's own world")
+        return
+    seen = ", ".join(f"{name}={value}" for name, value in batch.items())
+    asked, step = batch.get("SLURM_NTASKS", ""), batch.get("SLURM_STEP_NUM_TASKS", "")
+    cpus, passed = batch.get("SLURM_CPUS_PER_TASK"), batch.get("SRUN_CPUS_PER_TASK")
+    if asked.isdigit() and int(asked) > len(ranks) and not step:
+        yield Finding(
+            "batch system",
+            REMARK,
+            seen,
+            f"the job has {asked} tasks and this world {len(ranks)} ranks: start it with srun",
+        )
+    elif cpus and not passed:
+        yield Finding(
+            "batch system",
+            REMARK,
+            seen,
+            "srun takes no --cpus-per-task from the job since Slurm 22.05: export "
+            f"SRUN_CPUS_PER_TASK={cpus}",
+        )
+    else:
+        yield Finding("batch system", GOOD, seen)
+
+
+def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
+    least = min(ranks, key=lambda each: each.memory_bytes)
+    members = len(_by_host(ranks)[least.host])
+    share = least.memory_bytes / members
+    yield Finding(
+        "memory",
+        GOOD,
+        f"{_size(least.memory_bytes)} on {least.host}, {_size(share)} a rank; "
+        "hpcgnn plan says what a run needs",
+    )
+    shared = [each for each in ranks if (each.shared_bytes or 0) < _LEAST_SHARED]
+    if shared:
+        there = shared[0].shared_bytes
+        yield Finding(
+            "shared memory",
+            REMARK,
+            f"{shared[0].host}: /dev/shm "
+            + ("is not there" if there is None else f"has {_size(there)} free"),
+            "ranks of a host share rows there (hierarchical exchange, sampling); give a container "
+            "more (--shm-size), or remove what others left",
+        )
+
+
+def _folder(folder: FolderFacts) -> Iterable[Finding]:
+    if folder.fault:
+        yield Finding("files", FAULT, folder.fault, "name a folder that you may write: --dir DIR")
+        return
+    if folder.unseen:
+        yield Finding(
+            "files",
+            FAULT,
+            f"{folder.path}: {', '.join(folder.unseen)} cannot see what was written there",
+            "put stores and run directories on a file system that all hosts share",
+        )
+        return
+    seen = f"{folder.path}: {folder.write_bytes_per_s / 1e6:,.0f} MB/s written and synced"
+    slow = folder.write_bytes_per_s < _SLOW_WRITING
+    yield Finding(
+        "files",
+        REMARK if slow else GOOD,
+        seen,
+        "checkpoints take as long: choose a faster file system for run.dir" if slow else "",
+    )
+    if not folder.locks:
+        yield Finding(
+            "file locks",
+            REMARK,
+            f"{folder.path} has none",
+            "set HDF5_USE_FILE_LOCKING=FALSE, and do not start two runs in one directory",
+        )
+
+
+def _links(links: Sequence[Link]) -> Iterable[Finding]:
+    if not links:
+        return
+    slowest = min(links, key=lambda each: each.bandwidth)
+    fastest = max(links, key=lambda each: each.bandwidth)
+    latency = max(each.latency_s for each in links)
+    between = "hosts" if slowest.hosts[0] != slowest.hosts[1] else "ranks of a host"
+    seen = (
+        f"{_count(len(links), 'pair')} of {between}: {latency * 1e6:,.1f} us and "
+        f"{slowest.bandwidth / 1e6:,.0f} MB/s at worst ({' and '.join(_ends(slowest))})"
+    )
+    # Ranks of one host copy through its memory; only between hosts a plan asks for figures.
+    told = f"hpcgnn plan ... --bandwidth {slowest.bandwidth:.3g} --latency {latency:.2g}"
+    if between == "hosts" and slowest.bandwidth < _SLOW_LINK:
+        yield Finding(
+            "network",
+            REMARK,
+            seen,
+            "as slow as 1 Gbit/s Ethernet: make MPI take the fast network (UCX_NET_DEVICES, "
+            f"OMPI_MCA_btl_tcp_if_include); then {told}",
+        )
+    elif slowest.bandwidth * _UNEVEN_LINKS < fastest.bandwidth:
+        yield Finding(
+            "network",
+            REMARK,
+            seen,
+            f"the best pair ({' and '.join(_ends(fastest))}) is "
+            f"{fastest.bandwidth / slowest.bandwidth:.0f} times faster: look at the slow one",
+        )
+    else:
+        yield Finding("network", GOOD, f"{seen}; {told}" if between == "hosts" else seen)
+
+
+def _ends(link: Link) -> tuple[str, str]:
+    if link.hosts[0] != link.hosts[1]:
+        return link.hosts
+    return f"rank {link.ranks[0]}", f"rank {link.ranks[1]}"
+
+
+def _gpu(ranks: Sequence[RankFacts]) -> Finding:
+    without = _first_that(ranks, lambda each: bool(each.gpu))
+    if without is None:
+        return Finding("GPU", GOOD, "every rank finds one")
+    if all(each.gpu for each in ranks):
+        return Finding("GPU", GOOD, f"none, which train.device = cpu needs not ({without.gpu})")
+    return Finding(
+        "GPU",
+        REMARK,
+        f"{without.host} has none: {without.gpu}",
+        "train.device = cuda needs one for every rank: --gpus-per-task=1",
+    )
+
+
+def _first_that(ranks: Sequence[RankFacts], holds: Callable[[RankFacts], bool]) -> RankFacts | None:
+    return next((each for each in ranks if holds(each)), None)
+
+
+def _by_host(ranks: Sequence[RankFacts]) -> Mapping[str, list[RankFacts]]:
+    hosts: dict[str, list[RankFacts]] = {}
+    for each in ranks:
+        hosts.setdefault(each.host, []).append(each)
+    return hosts
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

@@ -1,0 +1,114 @@
+"""What one rank sees of its host: cores, memory, versions, devices, the batch system."""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from hpcgnn import __version__
+from hpcgnn.comm import mpi_library
+from hpcgnn.kernels import available_isas
+from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
+
+PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
+
+_CGROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+_BATCH = (
+    "SLURM_JOB_ID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_MEM_PER_NODE",
+    "PBS_JOBID",
+    "FLUX_JOB_ID",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """What a rank sees.
+
+    Parameters
+    ----------
+    host, system
+        Name of the host; kernel and architecture.
+    cores
+        Cores that this process may use.
+    threads
+        OMP_NUM_THREADS; None where it is not set.
+    memory_bytes
+        That this process may use: of the host, or of its control group where that has less.
+    shared_bytes
+        Free in /dev/shm, where ranks of a host share rows; None where it is not there.
+    isas
+        Instruction sets that the kernels can use here, widest first.
+    gpu
+        What keeps a GPU from being used; empty where one can be.
+    versions
+        Of the libraries, and of this program.
+    mpi
+        Name and version of the MPI library.
+    batch
+        Variables of the batch system.
+    """
+
+    host: str
+    system: str
+    cores: tuple[int, ...]
+    threads: str | None
+    memory_bytes: int
+    shared_bytes: int | None
+    isas: tuple[str, ...]
+    gpu: str
+    versions: Mapping[str, str]
+    mpi: str
+    batch: Mapping[str, str]
+
+
+def look_around() -> RankFacts:
+    """Return what this process sees."""
+    return RankFacts(
+        host=platform.node(),
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        threads=os.environ.get("OMP_NUM_THREADS"),
+        memory_bytes=_memory_bytes(),
+        shared_bytes=_shared_bytes(),
+        isas=tuple(available_isas())[::-1],
+        gpu=_why_no_gpu(),
+        versions={
+            "hpcgnn": __version__,
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in PACKAGES},
+        },
+        mpi=mpi_library(),
+        batch={name: os.environ[name] for name in _BATCH if name in os.environ},
+    )
+
+
+def _memory_bytes() -> int:
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    texts = [Path(path).read_text().strip() for path in _CGROUP_LIMITS if Path(path).is_file()]
+    return min([installed, *(int(text) for text in texts if text.isdigit())])
+
+
+def _shared_bytes() -> int | None:
+    try:
+        free = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return free.f_bavail * free.f_frsize
+
+
+def _why_no_gpu() -> str:
+    try:
+        require_gpu()
+    except GpuUnavailableError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,118 @@
+"""``python -m hpcgnn.init``: write a configuration for a store, with every key explained."""
+
+import json
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.config.file import describe_keys, load_config
+from hpcgnn.console import command_parser, report, run_command
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
+
+DESCRIPTION = """Write a configuration that trains on a store: keys that the store asks for are set,
+all others stand as comments with their defaults. Says what to run next."""
+
+_MANY_RELATIONS = 8
+_UNEVEN = 30.0
+"""Ratio of the deviations of columns from which one drowns another."""
+
+_LOOKED_AT = 4096
+_WIDTH = 100
+
+
+def main() -> None:
+    """Run the command with the arguments of the process."""
+    cli = command_parser("init", DESCRIPTION)
+    cli.add_argument("store", type=Path, metavar="STORE", help="store to train on (.h5)")
+    cli.add_argument(
+        "-o", "--output", type=Path, metavar="CONFIG.toml", help="default: STORE's name, .toml"
+    )
+    cli.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/STORE's name")
+    options = cli.parse_args()
+    name = options.store.name.removesuffix(".h5")
+    output = options.output or Path(f"{name}.toml")
+    check_output(output)
+    chosen, steps = choose(options.store)
+    chosen["run.dir"] = str(options.run_dir or Path("runs") / name)
+    text = configuration(chosen)
+    try:
+        # Never over a file that somebody has edited.
+        with output.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{output}: is there already; name another file with -o") from None
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror})") from error
+    load_config(output)
+    report(f"wrote {output}: {', '.join(f'{key} = {json.dumps(chosen[key])}' for key in chosen)}")
+    for step in [*steps, f"next: mpiexec -n RANKS hpcgnn train {output}"]:
+        report(step)
+
+
+def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the keys that a store asks for, and what is to be done before it trains."""
+    if is_instance_store(path):
+        with InstanceStore.open(path):
+            return {"graph.store": str(path), "train.task": "programs"}, []
+    chosen: dict[str, Any] = {"graph.store": str(path)}
+    steps = []
+    with GraphStore.open(path) as store:
+        if len(store.relations) > 1 or store.node_types:
+            chosen["model.name"] = "rgcn"
+            if len(store.relations) > _MANY_RELATIONS:
+                chosen["model.num_bases"] = _MANY_RELATIONS
+        if any(each.num_features == 0 for each in store.node_types):
+            chosen["model.embeddings"] = True
+        if not store.has_features and not store.node_types:
+            steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
+        elif not store.undirected:
+            chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
+        if not store.node_types and store.has_features and _uneven(store):
+            chosen["graph.normalize_features"] = "standard"
+        if not store.has_labels:
+            chosen["train.task"] = "links"
+        elif not store.has_split:
+            steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")
+        if store.num_parts == 1:
+            steps.append(
+                f"{path} is in one part, for one rank; for more: "
+                f"hpcgnn partition {path} --parts RANKS -o PARTED.h5, and graph.store=PARTED.h5"
+            )
+    chosen["exchange.method"] = "joint"
+    return chosen, steps
+
+
+def _uneven(store: GraphStore) -> bool:
+    """Tell whether some columns of the first features are far larger than others."""
+    features = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT)).features
+    if features is None or features.shape[1] < 2:
+        return False
+    spread = np.nanstd(features.astype(np.float64), axis=0)
+    spread = spread[spread > 0]
+    # Words that a text has or has not are rare and frequent, but of one size.
+    return len(spread) > 1 and float(spread.max()) > max(1.0, _UNEVEN * float(spread.min()))
+
+
+def configuration(chosen: dict[str, Any]) -> str:
+    """Return TOML: the chosen keys, and all others as comments."""
+    lines = [
+        "# Every key of hpcgnn: those without # are set for this store, the others show defaults.",
+        "# A key on the command line (section.key=value) counts more than this file.",
+    ]
+    section = ""
+    for key, default, meaning in describe_keys():
+        table, _, name = key.partition(".")
+        if table != section:
+            lines += ["", f"[{table}]"]
+            section = table
+        lines += wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+        value = f"{name} = {json.dumps(chosen[key])}" if key in chosen else f"# {name} = {default}"
+        lines += [value, ""]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    run_command("init", main)

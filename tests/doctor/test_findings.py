@@ -1,0 +1,105 @@
+"""What a doctor says of machines, good and bad."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcgnn.comm import Link
+from hpcgnn.doctor.findings import FAULT, GOOD, REMARK, Finding, judge
+from hpcgnn.doctor.folder import FolderFacts
+from hpcgnn.doctor.host import RankFacts
+
+RANK = RankFacts(
+    host="n1",
+    system="Linux",
+    cores=(0,),
+    threads="1",
+    memory_bytes=8 << 30,
+    shared_bytes=4 << 30,
+    isas=("avx512", "portable"),
+    gpu="",
+    versions={"hpcgnn": "0.1"},
+    mpi="Open MPI 5",
+    batch={},
+)
+FOLDER = FolderFacts(path=Path("/scratch"), write_bytes_per_s=1e9)
+FAST, SLOW = (Link((0, 2), ("n1", "n2"), latency_s=2e-6, bandwidth=rate) for rate in (12e9, 1e7))
+
+
+def world() -> list[RankFacts]:
+    return [replace(RANK, host=host, cores=(core,)) for host in ("n1", "n2") for core in (0, 1)]
+
+
+def found(
+    ranks: list[RankFacts] | None = None,
+    folder: FolderFacts = FOLDER,
+    links: tuple[Link, ...] = (FAST,),
+) -> dict[str, Finding]:
+    return {each.topic: each for each in judge(ranks or world(), folder, links)}
+
+
+def test_a_good_machine() -> None:
+    assert {each.verdict for each in found().values()} == {GOOD}
+    assert "--bandwidth 1.2e+10 --latency 2e-06" in found()["network"].seen
+    assert not any(each.remedy for each in found().values())
+
+
+@pytest.mark.parametrize(
+    ("change", "topic", "verdict", "remedy"),
+    [
+        ({"versions": {"hpcgnn": "0.2"}}, "versions", FAULT, "one environment"),
+        ({"mpi": "MPICH 4"}, "versions", FAULT, "one environment"),
+        ({"isas": ("portable",)}, "processors", REMARK, "hosts of one kind"),
+        ({"host": "n1"}, "MPI", REMARK, "as many ranks"),
+        ({"threads": "3"}, "cores", REMARK, "more threads than cores"),
+        ({"gpu": "no driver"}, "GPU", REMARK, "--gpus-per-task=1"),
+        ({"shared_bytes": 1 << 20}, "shared memory", REMARK, "--shm-size"),
+        ({"shared_bytes": None}, "shared memory", REMARK, "--shm-size"),
+    ],
+)
+def test_one_rank_differs(change: dict[str, Any], topic: str, verdict: str, remedy: str) -> None:
+    ranks = world()
+    ranks[3] = replace(ranks[3], **change)
+    finding = found(ranks)[topic]
+    assert finding.verdict == verdict
+    assert remedy in finding.remedy
+
+
+def test_threads_that_cores_are_not_there_for() -> None:
+    bound = [replace(RANK, cores=cores, threads="2") for cores in ((0,), (1, 2, 3))]
+    assert "fewer cores than it has threads" in found(bound)["cores"].remedy
+    free = [replace(RANK, cores=(0, 1, 2, 3), threads=None) for _ in range(2)]
+    assert found(free)["cores"].verdict == GOOD
+    assert "2 threads a rank" in found(free)["cores"].seen
+
+
+def test_batch_system() -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}
+    alone = [replace(RANK, batch=job)]
+    assert "start it with srun" in found(alone)["batch system"].remedy
+    step = [replace(each, batch={**job, "SLURM_STEP_NUM_TASKS": "4"}) for each in world()]
+    assert "export SRUN_CPUS_PER_TASK=2" in found(step)["batch system"].remedy
+
+
+@pytest.mark.parametrize(
+    ("folder", "topic", "verdict", "told"),
+    [
+        ({"fault": "/scratch: Permission denied"}, "files", FAULT, "--dir DIR"),
+        ({"unseen": ("n2",)}, "files", FAULT, "all hosts share"),
+        ({"write_bytes_per_s": 1e6}, "files", REMARK, "faster file system"),
+        ({"locks": False}, "file locks", REMARK, "HDF5_USE_FILE_LOCKING=FALSE"),
+    ],
+)
+def test_folder(folder: dict[str, Any], topic: str, verdict: str, told: str) -> None:
+    finding = found(folder=replace(FOLDER, **folder))[topic]
+    assert finding.verdict == verdict
+    assert told in finding.remedy
+
+
+def test_links() -> None:
+    assert "1 Gbit/s" in found(links=(FAST, SLOW))["network"].remedy
+    uneven = replace(FAST, ranks=(1, 3), bandwidth=1e9)
+    assert "12 times faster" in found(links=(FAST, uneven))["network"].remedy
+    assert "network" not in found(links=())

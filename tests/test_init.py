@@ -1,0 +1,98 @@
+"""A configuration for a store: it loads, explains every key, and suits the store."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcgnn import init
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import describe_keys, load_config
+from hpcgnn.errors import InputError
+from hpcgnn.storage import store_from_arrays
+
+N = 30
+RNG = np.random.default_rng(1)
+EDGES = tuple(RNG.integers(0, N, (2, 90)))
+LABELS = np.arange(N) % 4
+FLAT = RNG.random((N, 3), dtype=np.float32)
+STEEP = FLAT * np.array([1, 10, 1e4], np.float32)
+SPLIT = np.arange(N, dtype=np.uint8) % 3 + 1
+
+
+def write(path: Path, **more: Any) -> Path:
+    contents = {"edges": {"": EDGES}, "labels": LABELS, "features": FLAT, "split": SPLIT, **more}
+    contents = {key: value for key, value in contents.items() if value is not None}
+    store_from_arrays(path, name="g", num_nodes=N, **contents)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["hpcgnn init", *map(str, words)])
+    init.main()
+
+
+def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Config:
+    out = folder / "mine.toml"
+    run(monkeypatch, write(folder / "g.h5", **more), "-o", out)
+    return load_config(out)
+
+
+def test_every_key_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = made(tmp_path, monkeypatch)
+    text = (tmp_path / "mine.toml").read_text()
+    assert max(map(len, text.splitlines())) <= 100 or str(tmp_path) in text
+    flowing = " ".join(line.removeprefix("# ") for line in text.splitlines())
+    for key, _, meaning in describe_keys():
+        assert re.search(rf"^(# )?{key.partition('.')[2]} = ", text, re.MULTILINE), key
+        assert meaning in flowing
+    assert config.graph.store == str(tmp_path / "g.h5")
+    assert config.graph.undirected
+    assert config.run.dir == "runs/g"
+
+
+def test_every_default_may_be_uncommented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = made(tmp_path, monkeypatch)
+    out = tmp_path / "mine.toml"
+    out.write_text(re.sub(r"^# (\w+ = )", r"\1", out.read_text(), flags=re.MULTILINE))
+    assert load_config(out) == config
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "value"),
+    [
+        ({}, "graph.normalize_features", "none"),
+        ({"features": STEEP}, "graph.normalize_features", "standard"),
+        ({}, "model.name", "sage"),
+        ({"edges": {"a": EDGES, "b": EDGES}}, "model.name", "rgcn"),
+        ({"edges": {f"r{i}": EDGES for i in range(9)}}, "model.num_bases", 8),
+        ({}, "train.task", "full"),
+        ({"labels": None, "split": None}, "train.task", "links"),
+    ],
+)
+def test_suits_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], key: str, value: object
+) -> None:
+    section, _, name = key.partition(".")
+    assert getattr(getattr(made(tmp_path, monkeypatch, **more), section), name) == value
+
+
+def test_says_what_is_to_be_done_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path, monkeypatch, split=None)
+    told = capsys.readouterr().err
+    assert "has no split: hpcgnn split" in told
+    assert "is in one part, for one rank" in told
+    assert f"hpcgnn train {tmp_path / 'mine.toml'}" in told
+
+
+def test_keeps_a_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "mine.toml"
+    out.write_text("mine")
+    with pytest.raises(InputError, match="is there already"):
+        run(monkeypatch, write(tmp_path / "g.h5"), "-o", out)
+    assert out.read_text() == "mine"
