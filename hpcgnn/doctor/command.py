@@ -13,7 +13,8 @@ from hpcgnn.errors import printable
 from hpcgnn.launch import command_parser
 from hpcgnn.spmd import collective
 
-_DESCRIPTION = """Look at the machine as a run would find it, and say what to mend. Start it as runs are:
+_DESCRIPTION = """Look at the machine as a run would find it, and say what to mend.
+Start it as a run is started:
   srun hpcgnn doctor --dir /scratch/me      (or mpiexec -n 8 hpcgnn doctor)
 Alone it looks at this host only."""
 
