@@ -16,6 +16,9 @@ from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.splits import check_shares
 from hpcgnn.errors import InputError
 
+_MOST_ROWS = 40
+"""Lines that a table of relations or types takes at most."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Convert as the command line says; raises `InputError` for faulty input."""
@@ -107,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
         help="columns of --nodes that are features, also of vectors (default: all other numbers)",
     )
     parser.add_argument(
+        "--edge-features",
+        metavar="A,B,...",
+        help="columns of edge lists that are features of the edges",
+    )
+    parser.add_argument(
         "--nodes-from-edges",
         action="store_true",
         help="admit nodes that occur in edges only, beside those of --nodes",
@@ -163,7 +171,7 @@ def _shares(text: str | None) -> tuple[float, ...] | None:
 
 def _options(given: argparse.Namespace) -> ConvertOptions:
     plain = {each.name for each in fields(ConvertOptions)} & set(vars(given))
-    plain -= {"columns", "random_split", "nodes", "node_columns", "features"}
+    plain -= {"columns", "random_split", "nodes", "node_columns", "features", "edge_features"}
     chosen = {name: getattr(given, name) for name in plain}
     return ConvertOptions(
         columns=_words(given.columns),
@@ -171,6 +179,7 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
         nodes=tuple(given.nodes),
         node_columns=_words(given.node_columns),
         features=_words(given.features),
+        edge_features=_words(given.edge_features),
         split_files=tuple(given.split_file),
         random_split=_shares(given.random_split),
         memory_bytes=given.memory << 20,
@@ -199,6 +208,12 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
         "multi_label": header.multi_label,
         "undirected": header.undirected,
         "split": dict(result.split),
+        "edge_features": {
+            relation: columns.num_features
+            for relation, columns in result.columns.items()
+            if columns.num_features
+        },
+        "link_split": dict(result.link_split),
         "input_edges": result.input_edges,
         "zero_edges": result.zero_edges,
         "self_loops": result.self_loops,
@@ -214,7 +229,10 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         if key == "missing" or (key == "relations" and list(result.edges) == [""]):
             continue
         if isinstance(value, dict):
-            rows += [(f"{key}: {name}", _text(each)) for name, each in value.items()]
+            shown = list(value.items())[:_MOST_ROWS]
+            rows += [(f"{key}: {name}".rstrip(": "), _text(each)) for name, each in shown]
+            if len(value) > _MOST_ROWS:
+                rows.append((f"{key}: {len(value) - _MOST_ROWS} more", ""))
         elif isinstance(value, list):
             rows += [(key, ", ".join(map(str, value)))] if value else []
         else:

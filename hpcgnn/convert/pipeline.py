@@ -15,7 +15,7 @@ from hpcgnn.convert.source import ConvertOptions, EdgeChunk, Features, GraphSour
 from hpcgnn.convert.splits import random_split
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeBuilder, Split, StoreHeader, StoreWriter
+from hpcgnn.storage import EdgeBuilder, EdgeColumns, EdgeData, Split, StoreHeader, StoreWriter
 from hpcgnn.typing import Array
 
 _NODE_ROWS = 1 << 20
@@ -29,6 +29,7 @@ class Report:
     """What was written: `edges` counts stored non-zeros, `input_edges` the edges that were read.
 
     `zero_edges` were left out for their weight 0; `self_loops` counts those that were read;
+    `columns` are what the edges of a relation have, `link_split` the edges of each role in it;
     `ignored` names what the store has no place for, and `missing` what training needs besides, with
     the option that supplies it. `num_features` is 0 for a graph with `node_types`, each of which
     has its own.
@@ -43,6 +44,8 @@ class Report:
     zero_edges: int
     self_loops: int
     splits: Mapping[str, Mapping[str, int]]
+    columns: Mapping[str, EdgeColumns]
+    link_split: Mapping[str, int]
     ignored: tuple[str, ...]
     missing: Mapping[str, str]
 
@@ -69,7 +72,7 @@ def write_store(
     options.check_used(str(source.path))
     with ExitStack() as stack:
         builders = {
-            relation: stack.enter_context(_edge_builder(source, options))
+            relation: stack.enter_context(_edge_builder(source, relation, options))
             for relation in source.relations
         }
         feed = EdgeFeed(source, options)
@@ -113,6 +116,8 @@ def write_store(
         feed.num_zero,
         feed.num_loops,
         {name: _split_sizes(split) for name, split in nodes.splits.items()},
+        source.columns,
+        feed.link_split,
         source.ignored + (replaced if makes_split and source.nodes.splits else ()),
         _missing(nodes),
     )
@@ -155,14 +160,14 @@ def _missing(nodes: Nodes) -> dict[str, str]:
     return missing
 
 
-def _edge_builder(source: GraphSource, options: ConvertOptions) -> EdgeBuilder:
+def _edge_builder(source: GraphSource, relation: str, options: ConvertOptions) -> EdgeBuilder:
     with _naming(source.path):
         return EdgeBuilder(
             source.num_nodes,
             undirected=options.undirected or source.undirected,
             self_loops=options.self_loops,
             duplicates=options.duplicates,
-            weighted=source.weighted,
+            columns=source.columns.get(relation, EdgeColumns()),
             memory_bytes=options.memory_bytes // len(source.relations),
         )
 
@@ -267,7 +272,10 @@ def _finite_rows(block: Array, dtype: np.dtype[Any], features: Features, first: 
 
 
 def _split_sizes(split: Array) -> dict[str, int]:
-    counts = np.bincount(split, minlength=len(Split))
+    return _named_sizes(np.bincount(split, minlength=len(Split)))
+
+
+def _named_sizes(counts: Array) -> dict[str, int]:
     return {part.name.lower(): int(counts[part]) for part in Split if part != Split.NONE}
 
 
@@ -286,14 +294,21 @@ class EdgeFeed:
     def __init__(self, source: GraphSource, options: ConvertOptions) -> None:
         self._source, self._reverse = source, options.reverse
         self._made_undirected = options.undirected or source.undirected
+        weighted = any(each.weighted for each in source.columns.values())
         # Which of several unequal weights is the first may differ between a pair and its reverse.
         self._watches = not self._made_undirected and not (
-            source.weighted and options.duplicates == "first"
+            weighted and options.duplicates == "first"
         )
         self._symmetry = SymmetryCheck()
         self.num_edges = 0
         self.num_zero = 0
         self.num_loops = 0
+        self._roles = np.zeros(len(Split), np.int64)
+
+    @property
+    def link_split(self) -> dict[str, int]:
+        """The edges of each role, where links have a split."""
+        return {} if not self._roles.any() else _named_sizes(self._roles)
 
     @property
     def undirected(self) -> bool:
@@ -316,16 +331,31 @@ class EdgeFeed:
             remedy += ", or give an edge list with --relabel"
         chunk.check_ends((limit, limit), remedy)
         src, dst = (chunk.dst, chunk.src) if self._reverse else (chunk.src, chunk.dst)
-        weights = _finite_weights(chunk) if self._source.weighted else None
+        columns = self._source.columns.get(chunk.relation, EdgeColumns())
+        weights = _finite_weights(chunk) if columns.weighted else None
+        data = _finite_data(chunk)
         self.num_edges += len(src)
         if weights is not None and not weights.all():
             kept = weights != 0
             self.num_zero += len(kept) - int(kept.sum())
-            src, dst, weights = src[kept], dst[kept], weights[kept]
+            src, dst, weights, data = src[kept], dst[kept], weights[kept], data.take(kept)
+        if data.split is not None:
+            self._roles += np.bincount(data.split, minlength=len(Split))
         self.num_loops += int(np.count_nonzero(src == dst))
         if self._watches:
             self._symmetry.update(src, dst, weights, chunk.relation)
-        builder.add(src, dst, weights)
+        builder.add(src, dst, weights, data)
+
+
+def _finite_data(chunk: EdgeChunk) -> EdgeData:
+    features = chunk.data.features
+    if features is not None and not (finite := np.isfinite(features)).all():
+        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), features.shape))
+        raise InputError(
+            f"{chunk.locate(row)}: feature {column + 1} of the edge is {features[row, column]}; "
+            "replace it by a finite number"
+        )
+    return chunk.data
 
 
 def _finite_weights(chunk: EdgeChunk) -> Array:

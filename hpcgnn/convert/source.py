@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hpcgnn.errors import InputError
+from hpcgnn.storage import EdgeColumns, EdgeData
 from hpcgnn.typing import Array, GlobalIndices
 
 CHUNK_EDGES = 1 << 20
@@ -30,6 +31,7 @@ _SPECIAL = frozenset(
         "nodes",
         "node_columns",
         "features",
+        "edge_features",
         "names",
         "nodes_from_edges",
         "split",
@@ -52,9 +54,9 @@ class ConvertOptions:
     `dtype` is the type of stored features (None keeps that of the input, float32 for text); `split`
     names one of several splits, a folder for OGB and a column number for masks; `num_nodes` raises
     the number of nodes above the largest id of an edge list. `nodes` are tables of nodes, with
-    `node_columns` "role=name" and `features` of chosen names; `names` takes all ids as names,
-    `nodes_from_edges` admits nodes that no table names. `split_files` are
-    "[NAME=]train,valid,test". `random_split` are percentages of
+    `node_columns` "role=name" and `features` of chosen names; `edge_features` are columns of edges;
+    `names` takes all ids as names, `nodes_from_edges` admits nodes that no table names.
+    `split_files` are "[NAME=]train,valid,test". `random_split` are percentages of
     the nodes that train, validate and test, drawn with `split_seed`; with `per_class` so many nodes
     of each class train.
 
@@ -74,6 +76,7 @@ class ConvertOptions:
     nodes: tuple[str, ...] = ()
     node_columns: tuple[str, ...] | None = None
     features: tuple[str, ...] | None = None
+    edge_features: tuple[str, ...] | None = None
     names: bool = False
     nodes_from_edges: bool = False
     split_files: tuple[str, ...] = ()
@@ -124,6 +127,7 @@ class EdgeChunk:
     locate: Callable[[int], str]
     weights: Array | None = None
     relation: str = ""
+    data: EdgeData = field(default_factory=EdgeData)
 
     def by_relation(self, ids: Array, relations: tuple[str, ...]) -> "Iterator[EdgeChunk]":
         """Divide the edges by their relation numbers `ids`; raises `InputError`."""
@@ -137,7 +141,14 @@ class EdgeChunk:
             places = np.flatnonzero(ids == number)
             weights = None if self.weights is None else self.weights[places]
             locate = partial(_locate_place, self.locate, places)
-            yield EdgeChunk(self.src[places], self.dst[places], locate, weights, relations[number])
+            yield EdgeChunk(
+                self.src[places],
+                self.dst[places],
+                locate,
+                weights,
+                relations[number],
+                self.data.take(places),
+            )
 
     def check_ends(
         self, limits: tuple[int, int], remedy: str, kinds: tuple[str, str] = ("", "")
@@ -279,7 +290,8 @@ class GraphSource:
     """One graph, ready to be streamed into a store.
 
     `edges()` starts a new pass over the edges. `num_nodes` None means one more than the largest id.
-    `undirected` says that each edge stands for both directions; `ignored` lists what the input
+    `columns` are what the edges of each relation have, nothing where it is missing. `undirected`
+    says that each edge stands for both directions; `ignored` lists what the input
     holds and the store has no place for.
     """
 
@@ -288,7 +300,7 @@ class GraphSource:
     inputs: tuple[Path, ...]
     relations: tuple[str, ...] = ("",)
     num_nodes: int | None = None
-    weighted: bool = False
+    columns: Mapping[str, EdgeColumns] = field(default_factory=dict)
     undirected: bool = False
     nodes: Nodes = field(default_factory=Nodes)
     ignored: tuple[str, ...] = ()

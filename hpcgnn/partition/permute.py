@@ -21,7 +21,15 @@ from hpcgnn.console import Progress
 from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, part_runs, row_blocks, row_positions
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.scratch import Scratch
-from hpcgnn.storage import CSRBlock, GraphStore, NodeBlock, NodeType, StoreWriter
+from hpcgnn.storage import (
+    CSRBlock,
+    EdgeColumns,
+    EdgeData,
+    GraphStore,
+    NodeBlock,
+    NodeType,
+    StoreWriter,
+)
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 NODE_ARRAYS = {
@@ -107,8 +115,12 @@ class _Permuter:
         new_indptr = np.zeros_like(indptr)
         np.cumsum(np.diff(indptr)[self._order], out=new_indptr[1:])
         cursor = self._partition.row_starts()[:-1].copy()
-        weighted = store.weighted(relation)
-        entry = np.dtype([("column", np.int64), ("weight", np.float32)] if weighted else np.int64)
+        weighted, (columns, dtype) = store.weighted(relation), store.edge_features(relation)
+        kinds = EdgeColumns(
+            weighted, store.has_edge_split(relation), columns, "<f4" if dtype is None else dtype.str
+        )
+        value = kinds.record()
+        entry = np.dtype([("column", "<i8")] + ([] if value is None else [("value", value)]))
         with Scratch(self._scratch_dir, entry) as scratch:
             for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
                 block = store.read_adjacency(start, stop, relation)
@@ -117,31 +129,35 @@ class _Permuter:
                     (int(new_indptr[first]), int(new_indptr[first + count] - new_indptr[first]))
                     for first, count in part_runs(part[start:stop], cursor)
                 ]
-                scratch.scatter(self._entries(block, rows, entry), runs)
+                data = store.read_edge_data(start, stop, relation) if kinds.has_data else EdgeData()
+                values = kinds.pack(block.weights, data)
+                scratch.scatter(self._entries(block, rows, entry, values), runs)
                 self._progress.advance(stop - start)
-            self._write_relation(relation, new_indptr, scratch, weighted)
+            self._write_relation(relation, new_indptr, scratch, kinds)
 
-    def _entries(self, block: CSRBlock, rows: GlobalIndices, entry: Any) -> Array:
+    def _entries(
+        self, block: CSRBlock, rows: GlobalIndices, entry: Any, values: Array | None
+    ) -> Array:
         """Return the non-zeros of the block's `rows`, in that order, with new columns."""
         positions = row_positions(block.indptr, rows)
-        columns: Array = self._new_id[block.indices[positions]]
-        if block.weights is None:
-            return columns
-        entries: Array = np.empty(columns.size, entry)
-        entries["column"], entries["weight"] = columns, block.weights[positions]
+        entries: Array = np.empty(positions.size, entry)
+        entries["column"] = self._new_id[block.indices[positions]]
+        if values is not None:
+            entries["value"] = values[positions]
         return entries
 
     def _write_relation(
-        self, relation: str, indptr: Offsets, scratch: Scratch, weighted: bool
+        self, relation: str, indptr: Offsets, scratch: Scratch, kinds: EdgeColumns
     ) -> None:
-        entry_bytes = 12 if weighted else 8
+        value = kinds.record()
+        entry_bytes = 8 + (0 if value is None else value.itemsize)
         for start, stop in row_blocks(indptr, BLOCK_BYTES // entry_bytes):
             entries = scratch.read(int(indptr[start]), int(indptr[stop]))
-            columns = entries["column"] if weighted else entries
-            weights = entries["weight"] if weighted else None
             local = indptr[start : stop + 1] - indptr[start]
-            columns, weights = _sort_rows(local, columns, weights, self._store.num_nodes)
-            self._writer.append_adjacency(local, columns, weights, relation)
+            columns, order = _sort_rows(local, entries["column"], self._store.num_nodes)
+            values = None if value is None else entries["value"][order]
+            weights, data = kinds.unpack(values)
+            self._writer.append_adjacency(local, columns, weights, relation, data)
             self._progress.advance(stop - start)
 
     def _move_nodes(self) -> None:
@@ -243,10 +259,10 @@ class _Permuter:
 
 
 def _sort_rows(
-    indptr: Offsets, columns: GlobalIndices, weights: Array | None, num_columns: int
-) -> tuple[GlobalIndices, Array | None]:
-    """Sort the columns inside each row of a CSR block, weights along with them."""
-    data = np.ones(columns.size, np.int8) if weights is None else weights
-    rows = sparse.csr_matrix((data, columns, indptr), shape=(indptr.size - 1, num_columns))
+    indptr: Offsets, columns: GlobalIndices, num_columns: int
+) -> tuple[GlobalIndices, GlobalIndices]:
+    """Return the columns sorted inside each row of a CSR block, and where each of them was."""
+    places = np.arange(columns.size)
+    rows = sparse.csr_matrix((places, columns, indptr), shape=(indptr.size - 1, num_columns))
     rows.sort_indices()
-    return rows.indices.astype(np.int64), None if weights is None else rows.data
+    return rows.indices.astype(np.int64), rows.data

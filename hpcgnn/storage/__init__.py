@@ -13,10 +13,11 @@ from hpcgnn.storage.graph.add_splits import add_splits
 from hpcgnn.storage.graph.arrays import store_from_arrays
 from hpcgnn.storage.graph.blocks import (
     CSRBlock,
+    EdgeData,
     NodeBlock,
     NodeType,
 )
-from hpcgnn.storage.graph.edges import EdgeBuilder
+from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
@@ -50,6 +51,8 @@ __all__ = [
     "CSRBlock",
     "CsvPredictions",
     "EdgeBuilder",
+    "EdgeColumns",
+    "EdgeData",
     "GraphStore",
     "H5Predictions",
     "InstanceBatch",

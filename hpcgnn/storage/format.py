@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,12 +16,15 @@ CHUNK_BYTES = 1 << 20
 ATTRIBUTE_BYTES = 60_000
 """The longest text attribute: HDF5 keeps longer ones where it has no checksum for them."""
 
+_UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode's categories of control characters, surrogates and ends of lines."""
+
 REMEDY = "restore the file from a copy or make it again (hpcgnn.convert, hpcgnn.partition)"
 
 
 def check_text(what: str, text: str) -> None:
     """Raise `InputError` where `text` is empty or could not be shown on one line."""
-    if not text or not text.isprintable():
+    if not text or any(unicodedata.category(letter) in _UNSEEN for letter in text):
         raise InputError(f"{what} {text!r} is empty or has unprintable characters; choose another")
 
 

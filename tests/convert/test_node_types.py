@@ -188,8 +188,8 @@ NPZ_FAULTS: list[tuple[Callable[[Arrays], object], str]] = [
     (lambda a: a.update(x_author=np.ones((5, 3))), "there are more feature rows for 4 nodes"),
     (lambda a: a.update(x_field=np.ones(3)), r"x_field has shape \(3,\)"),
     (
-        lambda a: a.update(node_types=np.array(["a/b", "paper", "field", "venue"])),
-        "node type 'a/b' cannot be stored",
+        lambda a: a.update(node_types=np.array(["a\nb", "paper", "field", "venue"])),
+        "node type 'a.nb' is empty or has unprintable",
     ),
 ]
 

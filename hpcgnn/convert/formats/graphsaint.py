@@ -26,7 +26,7 @@ from hpcgnn.convert.read.files import read_error, read_pieces, require_file
 from hpcgnn.convert.read.npy import Npz, open_npy
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split
+from hpcgnn.storage import EdgeColumns, Split
 from hpcgnn.typing import Array
 
 _PIECE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         edges=adjacency.chunks,
         inputs=(adjacency.path, *files.values()),
         num_nodes=num_nodes,
-        weighted=adjacency.weighted,
+        columns={"": EdgeColumns(adjacency.weighted)},
         nodes=nodes,
     )
 

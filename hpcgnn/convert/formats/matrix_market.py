@@ -13,6 +13,7 @@ from hpcgnn.convert.read.files import MATRIX_MARKET, read_blocks
 from hpcgnn.convert.read.text import Table, first_fields, read_tables
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
 from hpcgnn.errors import InputError
+from hpcgnn.storage import EdgeColumns
 from hpcgnn.typing import Array
 
 
@@ -26,7 +27,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         edges=partial(_stream, path, num_nodes, num_entries, size_line, weighted),
         inputs=(path,),
         num_nodes=num_nodes,
-        weighted=weighted,
+        columns={"": EdgeColumns(weighted)},
         undirected=symmetric,
     )
 

@@ -17,6 +17,7 @@ from hpcgnn.convert.read.text import Table, first_fields, tokenise, without_line
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
+from hpcgnn.storage import EdgeColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         edges=partial(_stream, path, header),
         inputs=(path,),
         num_nodes=header.num_nodes,
-        weighted=header.weighted,
+        columns={"": EdgeColumns(header.weighted)},
         # Both directions are in the file: to add them again would double the sums.
         undirected=options.duplicates == "first",
         ignored=("vertex sizes and weights",) if header.leading else (),

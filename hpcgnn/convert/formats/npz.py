@@ -55,6 +55,7 @@ from hpcgnn.typing import Array
 
 _ENDS = (("src", "dst"), ("row", "col"), ("source", "target"))
 _WEIGHTS = ("weights", "weight", "edge_weight", "data")
+_EDGE_FEATURES = ("edge_attr", "edge_feat", "edge_features")
 _LAYOUTS = "indptr and indices, edge_index, or src and dst"
 _FEATURES = ("x", "features", "feat", "feats", "node_feat", "attr_matrix")
 _LABELS = ("y", "labels", "label", "node_label")
@@ -77,7 +78,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         inputs=(path,),
         relations=edges.relations,
         num_nodes=num_nodes,
-        weighted=edges.weighted,
+        columns=dict.fromkeys(edges.relations, edges.columns),
         nodes=nodes,
         ignored=npz.unused(),
     )
@@ -130,7 +131,31 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
     if relation_ids is not None:
         _check_per_edge(relation_ids, "iu", ends, num_edges)
         relations = _relation_names(npz, relation_ids)
-    return EdgeArrays(npz.path, ends.where, num_edges, pairs, weights, relation_ids, relations)
+    features = npz.get(*_EDGE_FEATURES)
+    if features is not None:
+        _check_edge_features(features, ends, num_edges)
+    return EdgeArrays(
+        npz.path,
+        ends.where,
+        num_edges,
+        pairs,
+        weights,
+        relation_ids,
+        relations,
+        features=features,
+    )
+
+
+def _check_edge_features(array: ArrayFile, ends: ArrayFile, num_edges: int) -> None:
+    if len(array.shape) not in (1, 2) or array.dtype.kind not in "biuf" or 0 in array.shape[1:]:
+        raise InputError(
+            f"{array.where} has shape {array.shape} and dtype {array.dtype}; give numbers [E, F]"
+        )
+    if array.shape[0] != num_edges:
+        raise InputError(
+            f"{array.where} has {array.shape[0]} rows for the {num_edges} edges of {ends.member}; "
+            "give one an edge"
+        )
 
 
 def _check_per_edge(array: ArrayFile, kinds: str, ends: ArrayFile, num_edges: int) -> None:

@@ -7,7 +7,7 @@ any library that can become a NumPy array will do.
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,30 @@ from hpcgnn.convert.source import (
     locate_in,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split, check_output
+from hpcgnn.storage import EdgeColumns, EdgeData, Split, check_output
 from hpcgnn.typing import Array
 
-Edges = tuple[Array, Array, Array | None]
-"""Sources, targets and weights of one relation."""
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Sources, targets, weights and features [E, F] of the edges of one relation."""
+
+    src: Array
+    dst: Array
+    weights: Array | None = None
+    features: Array | None = None
+
 
 _DGL_FEATURES = ("feat", "x", "features")
 _MASKS = frozenset(f"{each}_mask" for prefixes in SPLIT_PREFIXES.values() for each in prefixes)
-_TORCH_GEOMETRIC_KEYS = _MASKS | {"edge_index", "edge_weight", "num_nodes", "x", "y"}
+_TORCH_GEOMETRIC_KEYS = _MASKS | {
+    "edge_index",
+    "edge_weight",
+    "edge_attr",
+    "num_nodes",
+    "x",
+    "y",
+}
 _DGL_LABELS = ("label", "labels", "y")
 
 
@@ -81,7 +96,7 @@ def from_scipy(
         raise InputError(f"matrix: has shape {matrix.shape}; an adjacency is square")
     entries = matrix.tocoo()
     weights = None if (entries.data == 1).all() else entries.data
-    edges = {"": (entries.row.astype(np.int64), entries.col.astype(np.int64), weights)}
+    edges = {"": Edges(entries.row.astype(np.int64), entries.col.astype(np.int64), weights)}
     nodes = _nodes("matrix", features, labels, split, class_names)
     return _store(path, "matrix", edges, matrix.shape[0], nodes, options or ConvertOptions())
 
@@ -91,8 +106,8 @@ def from_torch_geometric(
 ) -> Report:
     """Write a `Data` or a `HeteroData` to the store `path`.
 
-    Taken over: `edge_index` (row 0 the sources), `edge_weight`, `x`, `y`, and `train_mask`,
-    `val_mask`, `test_mask`; of several masks side by side `options.split` is the number of the
+    Taken over: `edge_index` (row 0 the sources), `edge_weight`, `edge_attr`, `x`, `y`,
+    `train_mask`, `val_mask`, `test_mask`; of several masks side by side `options.split` is the number of the
     column (default: all). Each edge type of a `HeteroData` becomes a relation, called
     `source-relation-target` where several edge types share a relation. Of several node types each
     has its own features, one may have labels, and nodes are numbered type after type. Raises
@@ -144,7 +159,21 @@ def _torch_geometric_edges(store: Any, where: str) -> Edges:
         raise InputError(f"{where}: edge_index has shape {ends.shape}; it is [2, E]")
     weight = getattr(store, "edge_weight", None)
     weights = None if weight is None else to_array(weight, f"{where}: edge_weight").reshape(-1)
-    return ends[0], ends[1], weights
+    features = getattr(store, "edge_attr", None)
+    if features is not None:
+        features = _edge_features(features, f"{where}: edge_attr")
+    return Edges(ends[0], ends[1], weights, features)
+
+
+def _edge_features(value: Any, where: str) -> Array:
+    """Return features [E, F] of edges in a type of the store; raises `InputError`."""
+    array = to_array(value, where)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{where} has shape {array.shape} and dtype {array.dtype}; give numbers [E, F]"
+        )
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
 def from_dgl(
@@ -157,9 +186,9 @@ def from_dgl(
     """Write a DGL graph to the store `path`.
 
     Taken over from the nodes' data: features (`feat`), labels (`label`) and the masks `train_mask`,
-    `val_mask`, `test_mask`; from `edata` the weights called `weight`, if it is given. Several edge
-    types become relations, called `source-relation-target` where several share a relation. Of
-    several node types each has its own features, one may have labels, and nodes are numbered type
+    `val_mask`, `test_mask`; from `edata` the features (`feat`), and the weights called `weight`, if
+    it is given. Several edge types become relations, called `source-relation-target` where several
+    share a relation. Of several node types each has its own features, one may have labels, and nodes are numbered type
     after type. Raises `InputError` for faulty values, and then an earlier file at `path` stays
     whole.
     """
@@ -173,7 +202,7 @@ def from_dgl(
         f"edata {key}".rstrip()
         for each in etypes
         for key in graph.edges[each].data
-        if key != weight
+        if key != weight and key != _first(_DGL_FEATURES, graph.edges[each].data)
     ]
     parts = {}
     for name in node_types:
@@ -202,7 +231,15 @@ def _dgl_edges(graph: Any, etype: EdgeType, weight: str | None) -> Edges:
         values = to_array(graph.edges[etype].data[weight], f"{where}: {weight}").reshape(-1)
     else:
         raise InputError(f"{where}: edata has no {weight!r}; name another weight")
-    return to_array(src, where), to_array(dst, where), values
+    key = _first(_DGL_FEATURES, graph.edges[etype].data)
+    features = None
+    if key and key != weight:
+        features = _edge_features(graph.edges[etype].data[key], f"{where}: {key}")
+    return Edges(to_array(src, where), to_array(dst, where), values, features)
+
+
+def _first(names: Sequence[str], data: Mapping[str, Any]) -> str:
+    return next((name for name in names if name in data), "")
 
 
 def to_array(value: Any, where: str) -> Array:
@@ -258,15 +295,18 @@ def _store(
     """
     out = Path(path)
     check_output(out)
-    for relation, (src, dst, weights) in edges.items():
-        _check_edges(f"{origin}: edges {relation}".rstrip(), src, dst, weights)
+    for relation, each in edges.items():
+        _check_edges(f"{origin}: edges {relation}".rstrip(), each)
     source = GraphSource(
         path=Path(origin),
         edges=partial(_stream, origin, edges, ends or {}),
         inputs=(),
         relations=tuple(edges),
         num_nodes=num_nodes,
-        weighted=any(weights is not None for _, _, weights in edges.values()),
+        columns={
+            name: EdgeColumns.of(EdgeData(each.features), weighted=each.weights is not None)
+            for name, each in edges.items()
+        },
         nodes=nodes,
         ignored=ignored,
     )
@@ -286,8 +326,10 @@ def _find_splits(
     return splits_from_masks(masks, options, where)
 
 
-def _check_edges(where: str, src: Array, dst: Array, weights: Array | None) -> None:
-    shapes = [array.shape for array in (src, dst, weights) if array is not None]
+def _check_edges(where: str, edges: Edges) -> None:
+    weights, features = edges.weights, edges.features
+    arrays = (edges.src, edges.dst, weights, None if features is None else features[:, 0])
+    shapes = [array.shape for array in arrays if array is not None]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1:
         raise InputError(f"{where}: arrays have the shapes {shapes}; give equally long vectors")
     if weights is not None and weights.dtype.kind not in "biuf":
@@ -297,13 +339,14 @@ def _check_edges(where: str, src: Array, dst: Array, weights: Array | None) -> N
 def _stream(
     origin: str, edges: Mapping[str, Edges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
 ) -> EdgeStream:
-    for relation, (src, dst, weights) in edges.items():
+    for relation, each in edges.items():
         where = f"{origin}: edges {relation}".rstrip()
-        for first in range(0, len(src), CHUNK_EDGES):
+        for first in range(0, len(each.src), CHUNK_EDGES):
             part = slice(first, first + CHUNK_EDGES)
-            values = None if weights is None else weights[part]
+            values = None if each.weights is None else each.weights[part]
             locate = partial(locate_in, where, first)
-            chunk = EdgeChunk(src[part], dst[part], locate, values, relation)
+            data = EdgeData(each.features).take(part)
+            chunk = EdgeChunk(each.src[part], each.dst[part], locate, values, relation, data)
             yield chunk.between(*ends[relation]) if ends else chunk
 
 

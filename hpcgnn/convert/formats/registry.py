@@ -38,13 +38,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "planetoid": Format("planetoid", "Planetoid files ind.NAME.*"),
         "matrix-market": Format("matrix_market", "Matrix Market .mtx", endings=(".mtx",)),
         "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
-        "edge-list": Format("tables", "lines 'src dst [weight]'"),
+        "edge-list": Format("edge_list", "lines 'src dst [weight]'"),
         "typed-edge-list": Format(
-            "tables", "lines 'src dst relation [weight]'", reader="read_typed"
+            "edge_list", "lines 'src dst relation [weight]'", reader="read_typed"
         ),
-        "tables": Format(
-            "tables", "folder of tables that a graph.toml names", reader="read_folder"
+        "triples": Format(
+            "edge_list", "folder of triples that train, validate and test", reader="read_triples"
         ),
+        "tables": Format("table_folder", "folder of tables that a graph.toml names"),
     }
 )
 
@@ -54,7 +55,7 @@ _FOLDERS = {
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }
-_TABLES = frozenset({"edge-list", "typed-edge-list", "tables"})
+_TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables"})
 _TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", ".parquet", ".pq")
 _REFUSED = {
     ".h5": "a store needs no conversion",
@@ -70,7 +71,7 @@ def _module(name: str) -> Any:
 
 
 def _tables() -> Any:
-    return _module("tables")
+    return _module("edge_list")
 
 
 def detect(path: Path) -> tuple[str, str]:
@@ -96,7 +97,9 @@ def _detect_folder(path: Path) -> tuple[str, str]:
     for mark, name in _FOLDERS.items():
         if any(path.glob(mark.replace("NAME", "*"))):
             return name, f"the folder holds {mark}"
-    *marks, last = _FOLDERS
+    if _tables().triple_files(path):
+        return "triples", "the folder holds files that end with train, valid and test"
+    *marks, last = (*_FOLDERS, "train.txt with valid.txt and test.txt")
     raise InputError(
         f"{path}: holds none of {', '.join(marks)} and {last}; give the folder or file of one graph"
     )

@@ -11,9 +11,11 @@ from hpcgnn.console import Progress
 from hpcgnn.convert.read.npy import ArrayFile, Npz
 from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, first_fault, locate_in
 from hpcgnn.errors import InputError
+from hpcgnn.storage import EdgeColumns, EdgeData
 from hpcgnn.typing import Array, Offsets
 
 _QUIET_BELOW_EDGES = 4_000_000
+_MEMORY_BYTES = 1 << 30
 
 Pairs = Callable[[], Iterator[tuple[Array, Array]]]
 
@@ -34,6 +36,15 @@ class EdgeArrays:
     relation_ids: ArrayFile | None = None
     relations: tuple[str, ...] = ("",)
     num_nodes: int | None = None
+    features: ArrayFile | None = None
+
+    @property
+    def columns(self) -> EdgeColumns:
+        """What the edges have."""
+        if self.features is None:
+            return EdgeColumns(self.weighted)
+        width = self.features.shape[1] if len(self.features.shape) == 2 else 1
+        return EdgeColumns(self.weighted, num_features=width)
 
     @property
     def weighted(self) -> bool:
@@ -44,18 +55,28 @@ class EdgeArrays:
         """Yield the edges in stored order, each chunk divided by relation."""
         weights = self._in_step(self.weights)
         relation_ids = self._in_step(self.relation_ids)
+        features = self._rows()
         first = 0
         text, quiet = f"reading {self.path.name}", self.num_edges < _QUIET_BELOW_EDGES
         with Progress(text, self.num_edges, "edges", quiet=quiet) as progress:
             for src, dst in self.pairs():
                 values = next(weights) if weights else None
-                chunk = EdgeChunk(src, dst, partial(locate_in, self.where, first), values)
+                data = EdgeData(next(features) if features else None)
+                locate = partial(locate_in, self.where, first)
+                chunk = EdgeChunk(src, dst, locate, values, data=data)
                 if relation_ids:
                     yield from chunk.by_relation(next(relation_ids), self.relations)
                 else:
                     yield chunk
                 first += len(src)
                 progress.advance(len(src))
+
+    def _rows(self) -> Iterator[Array] | None:
+        if self.features is None:
+            return None
+        if len(self.features.shape) == 1:
+            return (b[:, None].astype("<f4") for b in self._in_step(self.features) or ())
+        return (block.astype("<f4") for block in self.features.rows(CHUNK_EDGES, _MEMORY_BYTES))
 
     def _in_step(self, array: ArrayFile | None) -> Iterator[Array] | None:
         return None if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)

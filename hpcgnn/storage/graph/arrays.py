@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hpcgnn.storage.graph.edges import EdgeBuilder
+from hpcgnn.storage.graph.blocks import EdgeData
+from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.storage.graph.writer import StoreWriter
@@ -19,6 +20,7 @@ def store_from_arrays(
     name: str,
     num_nodes: int,
     edges: Mapping[str, tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]],
+    edge_data: Mapping[str, EdgeData] | None = None,
     features: ArrayLike | None = None,
     types: ArrayLike | None = None,
     type_features: Mapping[str, ArrayLike | None] | None = None,
@@ -37,7 +39,8 @@ def store_from_arrays(
     """Write a store at `path`.
 
     `edges` maps a relation's name ("" alone for an untyped graph) to arrays src, dst and, if it is
-    weighted, weight. `undirected` adds the reverse of every edge. Labels (n,) are classes with -1
+    weighted, weight; `edge_data` what the edges of a relation have besides. `undirected` adds the
+    reverse of every edge. Labels (n,) are classes with -1
     for none, labels (n, c) are multi-label; `num_classes` defaults to what they or `class_names`
     show. `split` (n,) is one split without a name, `splits` are several by name. `names` are those
     of the nodes with original ids 0, 1, ..., in the order of their bytes. A graph with node types
@@ -60,14 +63,16 @@ def store_from_arrays(
     )
     with StoreWriter(path, header) as writer:
         for relation, arrays in edges.items():
+            data = (edge_data or {}).get(relation, EdgeData())
             with EdgeBuilder(
                 num_nodes,
                 undirected=undirected,
                 self_loops=self_loops,
                 duplicates=duplicates,
-                weighted=len(arrays) == 3,
+                columns=EdgeColumns.of(data, weighted=len(arrays) == 3),
             ) as builder:
-                builder.add(*arrays)
+                weight = arrays[2] if len(arrays) == 3 else None
+                builder.add(arrays[0], arrays[1], weight, data)
                 builder.write(writer, relation)
         for append, array in (
             (writer.append_features, features),

@@ -42,6 +42,23 @@ class CSRBlock:
 
 
 @dataclass(frozen=True)
+class EdgeData:
+    """What edges have besides their weights, in the order of a block's non-zeros; None: nothing.
+
+    `features` (nnz, F) are float16, float32 or float64; `split` (nnz,) uint8 of `Split` is the role
+    of each edge where links are predicted.
+    """
+
+    features: FloatArray | None = None
+    split: Array | None = None
+
+    def take(self, chosen: Any) -> "EdgeData":
+        """Return the data of some edges: a mask, a slice or positions."""
+        features = None if self.features is None else self.features[chosen]
+        return EdgeData(features, None if self.split is None else self.split[chosen])
+
+
+@dataclass(frozen=True)
 class NodeType:
     """A type of nodes; `num_features` is 0 and `dtype` None where its nodes have no features."""
 

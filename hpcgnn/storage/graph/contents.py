@@ -111,7 +111,7 @@ def read_adjacency(
     datasets: list[h5py.Dataset | None] = []
     for name in names:
         relation = adjacency.required_below(name)
-        order[relation.attribute("index", int)] = name
+        order[relation.attribute("index", int)] = schema.name_of(name)
         datasets += read_relation(relation, num_nodes)
     if not names or sorted(order) != list(range(len(names))):
         fault = "has no relations numbered 0, 1, ... in attribute index"
@@ -130,7 +130,9 @@ def read_relation(relation: Members, num_nodes: int) -> list[h5py.Dataset | None
     if first != 0 or last != nnz:
         fault = f"runs from {first} to {last}, not from 0 to {nnz}"
         raise damaged(relation.path, indptr.name, fault)
-    return [indptr, indices, weights]
+    features = relation.dataset("features", schema.FEATURE_DTYPES, (nnz, None))
+    split = relation.dataset("split", (schema.SPLIT_DTYPE,), (nnz,))
+    return [indptr, indices, weights, features, split]
 
 
 def read_nodes(
@@ -166,7 +168,7 @@ def read_node_types(
     for name, count in zip(names, counts.tolist(), strict=True):
         matrix = None
         if features is not None:
-            matrix = features.dataset(name, schema.FEATURE_DTYPES, (count, None))
+            matrix = features.dataset(schema.link_name(name), schema.FEATURE_DTYPES, (count, None))
         columns = 0 if matrix is None else int(matrix.shape[1])
         types.append(NodeType(name, count, columns, None if matrix is None else matrix.dtype))
         datasets.append(matrix)

@@ -2,21 +2,24 @@
 
 import os
 from collections.abc import Callable
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hpcgnn.errors import InputError
+from hpcgnn.storage.graph.blocks import EdgeData
 from hpcgnn.storage.graph.sorting import (
     MAX_ID,
     Duplicates,
     Keys,
+    Merge,
     Run,
     SpilledRun,
     SpillFile,
-    block_rows,
     keep_first,
+    key_columns,
     make_keys,
     sort_edges,
 )
@@ -30,14 +33,71 @@ MIN_RUN = 64
 
 # The most that one edge takes while a run is sorted, and a share for the blocks that are written.
 BYTES_PER_EDGE = 32
-BYTES_PER_WEIGHTED_EDGE = 48
+_BYTES_OF_ORDER = 8
+
+_NO_DATA = EdgeData()
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """What every edge of a relation has: a weight, a role in a split, features of a type."""
+
+    weighted: bool = False
+    split: bool = False
+    num_features: int = 0
+    dtype: str = "<f4"
+
+    @classmethod
+    def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
+        """Return the columns of edges with some data."""
+        if data.features is None:
+            return cls(weighted, data.split is not None)
+        dtype = data.features.dtype.str
+        return cls(weighted, data.split is not None, data.features.shape[1], dtype)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether edges have more than a weight."""
+        return self.split or self.num_features > 0
+
+    def record(self) -> Any:
+        """Return the type of the values that are sorted with the edges, None for none."""
+        if not self.has_data:
+            return np.dtype("<f4") if self.weighted else None
+        fields: list[Any] = [("weight", "<f4")] if self.weighted else []
+        fields += [("split", "u1")] if self.split else []
+        if self.num_features:
+            fields.append(("features", self.dtype, (self.num_features,)))
+        return np.dtype(fields)
+
+    def pack(self, weights: Array | None, data: EdgeData) -> Array | None:
+        """Return the values of edges; raises `ValueError` where something is missing."""
+        if not self.has_data:
+            return weights
+        given = {"weight": weights, "split": data.split, "features": data.features}
+        parts = {name: array for name, array in given.items() if array is not None}
+        dtype = self.record()
+        if set(parts) != set(dtype.names):
+            raise ValueError(f"give {', '.join(dtype.names)} of the edges, not {', '.join(parts)}")
+        values = np.empty(len(next(iter(parts.values()))), dtype)
+        for name, array in parts.items():
+            values[name] = array
+        return values
+
+    def unpack(self, values: Array | None) -> tuple[FloatArray | None, EdgeData]:
+        """Return weights and data of values."""
+        if values is None or not self.has_data:
+            return values, _NO_DATA
+        parts = {name: np.ascontiguousarray(values[name]) for name in values.dtype.names or ()}
+        return parts.get("weight"), EdgeData(parts.get("features"), parts.get("split"))
 
 
 class EdgeBuilder:
     """Collect the edges of one relation, then write them to a store.
 
     An edge src -> dst becomes the non-zero in row dst, column src. `undirected` adds the reverse of
-    every edge. `duplicates` of a pair: the first counts, their weights are summed (edges without
+    every edge, with its data. `columns` are what edges have.
+    `duplicates` of a pair: the first counts, their weights are summed (edges without
     weights count as 1, and the result has weights), or they are an error. `self_loops` "add" gives
     each node without a loop one of weight 1. `num_nodes` None means 1 + the largest id.
 
@@ -53,7 +113,7 @@ class EdgeBuilder:
         undirected: bool = False,
         self_loops: Literal["keep", "add", "drop"] = "keep",
         duplicates: Duplicates = "first",
-        weighted: bool = False,
+        columns: EdgeColumns = EdgeColumns(),
         memory_bytes: int = 1 << 30,
         scratch_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -62,16 +122,25 @@ class EdgeBuilder:
         self._given_nodes = num_nodes
         self._undirected, self._self_loops = undirected, self_loops
         self._duplicates: Duplicates = duplicates
-        self._reads_weights = weighted
-        self._weighted = weighted or duplicates == "sum"
-        each = BYTES_PER_WEIGHTED_EDGE if self._weighted else BYTES_PER_EDGE
+        self._reads_weights = columns.weighted
+        if duplicates == "sum":
+            if columns.has_data:
+                raise InputError(
+                    "edges with features or a split have no sum; choose what becomes of "
+                    "duplicates (first, error)"
+                )
+            columns = EdgeColumns(weighted=True)
+        self._columns, self._dtype = columns, columns.record()
+        each = BYTES_PER_EDGE
+        if self._dtype is not None:
+            each += _BYTES_OF_ORDER + 2 * self._dtype.itemsize
         self._run_edges = max(MIN_RUN, memory_bytes // each)
         self._scratch_parent = scratch_dir
         self._scratch: SpillFile | None = None
         self._largest = -1
         self._num_added = 0
         self._runs: list[Run] = []
-        self._pending: list[tuple[Keys, FloatArray | None]] = []
+        self._pending: list[tuple[Keys, Array | None]] = []
         self._pending_edges = 0
 
     @property
@@ -95,8 +164,14 @@ class EdgeBuilder:
         self._runs, self._pending, self._pending_edges = [], [], 0
         self._scratch = None
 
-    def add(self, src: ArrayLike, dst: ArrayLike, weights: ArrayLike | None = None) -> None:
-        """Add edges src -> dst, arrays (m,) of any integer type, with weights (m,) if weighted.
+    def add(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        weights: ArrayLike | None = None,
+        data: EdgeData = _NO_DATA,
+    ) -> None:
+        """Add edges src -> dst, arrays (m,) of any integer type, with what `columns` says.
 
         Raises `InputError` that names the edge's number, counted from 0 over all calls, for ids
         that are negative or not below `num_nodes` and weights that are not finite.
@@ -108,7 +183,8 @@ class EdgeBuilder:
         check_arrays(sources, targets, values)
         for low in range(0, len(sources), PIECE):
             part = slice(low, low + PIECE)
-            self._add_piece(sources[part], targets[part], None if values is None else values[part])
+            some = None if values is None else values[part]
+            self._add_piece(sources[part], targets[part], some, data.take(part))
 
     def write(
         self, writer: StoreWriter, relation: str = "", progress: Callable[[int], None] | None = None
@@ -122,52 +198,51 @@ class EdgeBuilder:
         if num_nodes < self.num_nodes:
             raise ValueError(f"the store has {num_nodes} nodes, the edges have {self.num_nodes}")
         self._close_run(spill=bool(self._runs))
-        blocks = block_rows(
-            self._runs,
-            num_nodes,
-            max(MIN_RUN, self._run_edges // 4),
-            self._duplicates,
-            weighted=self._weighted,
-            loops=self._self_loops == "add",
-        )
+        merge = Merge(self._duplicates, self._self_loops == "add", self._dtype)
         num_edges = 0
-        for block in blocks:
-            writer.append_adjacency(block.indptr, block.indices, block.weights, relation)
-            num_edges += block.num_edges
+        for indptr, keys, values in merge.rows(
+            self._runs, num_nodes, max(MIN_RUN, self._run_edges // 4)
+        ):
+            weights, data = self._columns.unpack(values)
+            writer.append_adjacency(indptr, key_columns(keys), weights, relation, data)
+            num_edges += len(keys)
             if progress is not None:
-                progress(block.num_rows)
+                progress(len(indptr) - 1)
         self.close()
         return num_edges
 
-    def _add_piece(self, sources: Array, targets: Array, values: Array | None) -> None:
+    def _add_piece(
+        self, sources: Array, targets: Array, given: Array | None, data: EdgeData
+    ) -> None:
         first, limit = self._num_added, MAX_ID
         if self._given_nodes is not None:
             limit = self._given_nodes - 1
         check_ids("source", sources, limit, first)
         check_ids("target", targets, limit, first)
         weights: FloatArray | None = None
-        if values is not None:
-            weights = finite_weights(values, first)
-        elif self._weighted:
+        if given is not None:
+            weights = finite_weights(given, first)
+        elif self._columns.weighted:
             weights = np.ones(len(sources), np.float32)
+        values = self._columns.pack(weights, data)
         self._num_added += len(sources)
         self._largest = max(self._largest, int(sources.max()), int(targets.max()))
         loops = sources == targets
         if self._self_loops == "drop" and loops.any():
             kept = ~loops
             sources, targets, loops = sources[kept], targets[kept], loops[kept]
-            weights = None if weights is None else weights[kept]
+            values = None if values is None else values[kept]
         keys = make_keys(targets, sources)
         if self._undirected:
-            keys, weights = add_reverse(keys, make_keys(sources, targets), weights, loops)
-        self._keep(keys, weights)
+            keys, values = add_reverse(keys, make_keys(sources, targets), values, loops)
+        self._keep(keys, values)
 
-    def _keep(self, keys: Keys, weights: FloatArray | None) -> None:
+    def _keep(self, keys: Keys, values: Array | None) -> None:
         while len(keys):
             room = self._run_edges - self._pending_edges
-            self._pending.append((keys[:room], None if weights is None else weights[:room]))
+            self._pending.append((keys[:room], None if values is None else values[:room]))
             self._pending_edges += min(room, len(keys))
-            keys, weights = keys[room:], None if weights is None else weights[room:]
+            keys, values = keys[room:], None if values is None else values[room:]
             if self._pending_edges == self._run_edges:
                 self._close_run(spill=True)
 
@@ -175,14 +250,14 @@ class EdgeBuilder:
         if not self._pending:
             return
         keys = np.concatenate([keys for keys, _ in self._pending])
-        weights: FloatArray | None = None
-        if self._weighted:
-            weights = np.concatenate([w for _, w in self._pending if w is not None])
+        values: Array | None = None
+        if self._dtype is not None:
+            values = np.concatenate([v for _, v in self._pending if v is not None])
         self._pending, self._pending_edges = [], 0
-        keys, weights = sort_edges(keys, weights)
+        keys, values = sort_edges(keys, values)
         if self._duplicates == "first":
-            keys, weights = keep_first(keys, weights)
-        run = Run(keys, weights)
+            keys, values = keep_first(keys, values)
+        run = Run(keys, values)
         if spill:
             self._scratch = self._scratch or SpillFile(self._scratch_parent)
             run = SpilledRun(run, self._scratch)
@@ -190,12 +265,12 @@ class EdgeBuilder:
 
 
 def add_reverse(
-    keys: Keys, reverse: Keys, weights: FloatArray | None, loops: NDArray[np.bool_]
-) -> tuple[Keys, FloatArray | None]:
+    keys: Keys, reverse: Keys, values: Array | None, loops: NDArray[np.bool_]
+) -> tuple[Keys, Array | None]:
     """Return each key followed by its reverse, except that a loop stands once."""
     # Side by side, not one after the other: "first" must choose the same edge in both directions.
     both = np.stack([keys, reverse], axis=1).reshape(-1)
-    doubled = None if weights is None else np.repeat(weights, 2)
+    doubled = None if values is None else np.repeat(values, 2)
     if not loops.any():
         return both, doubled
     kept = np.ones(len(both), np.bool_)

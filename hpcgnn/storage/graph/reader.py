@@ -14,7 +14,7 @@ from hpcgnn.storage.checksums import array_crc
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
 from hpcgnn.storage.files import OpenStore, fault_of, open_file, raise_together
 from hpcgnn.storage.graph import checks
-from hpcgnn.storage.graph.blocks import CSRBlock, NodeBlock, group_by_type
+from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, group_by_type
 from hpcgnn.storage.graph.contents import Contents, read_contents
 from hpcgnn.storage.graph.names import Names, NameTable
 from hpcgnn.storage.graph.schema import (
@@ -22,6 +22,7 @@ from hpcgnn.storage.graph.schema import (
     NAME_OFFSETS,
     SPLIT_NAMES,
     StoreHeader,
+    link_name,
     relation_path,
 )
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
@@ -169,6 +170,33 @@ class GraphStore(OpenStore):
         self._check(dataset, checks.fault_in_weights(weights))
         return CSRBlock(indptr, indices, weights)
 
+    def edge_features(self, relation: str = "") -> tuple[int, np.dtype[Any] | None]:
+        """Return columns and type of the features of a relation's edges; 0, None without."""
+        self._adjacency(relation, "indptr")
+        dataset = self._datasets.get(f"{relation_path(relation)}/features")
+        return (0, None) if dataset is None else (int(dataset.shape[1]), dataset.dtype)
+
+    def has_edge_split(self, relation: str = "") -> bool:
+        """Return whether a relation's edges have a split."""
+        self._adjacency(relation, "indptr")
+        return f"{relation_path(relation)}/split" in self._datasets
+
+    def read_edge_data(self, start: int, stop: int, relation: str = "") -> EdgeData:
+        """Return what the edges of rows have besides weights, in the order of `read_adjacency`."""
+        indptr, first = self._read_offsets(start, stop, relation)
+        last = int(indptr[-1])
+        found: dict[str, Array] = {}
+        for name, find_fault in (
+            ("features", checks.fault_in_features),
+            ("split", checks.fault_in_split),
+        ):
+            dataset = self._datasets.get(f"{relation_path(relation)}/{name}")
+            if dataset is not None:
+                found[name] = self._slab(dataset, first, last)
+                fault = find_fault(found[name], first)
+                self._check(dataset, None if fault is None else fault.replace("node", "edge", 1))
+        return EdgeData(**found)
+
     def names(self, ids: GlobalIndices) -> list[str]:
         """Return the names of the nodes with original ids (m,), for a store with names.
 
@@ -286,7 +314,7 @@ class GraphStore(OpenStore):
                 features.append(np.empty((len(mine), 0), np.float32))
                 continue
             # A type's nodes in a block are consecutive rows of its matrix, so a slab has them all.
-            dataset = self._datasets[f"/nodes/features/{each.name}"]
+            dataset = self._datasets[f"/nodes/features/{link_name(each.name)}"]
             first = int(mine[0]) if len(mine) else 0
             block = self._slab(dataset, first, first + len(mine))
             self._check(dataset, checks.fault_in_features(block, first))

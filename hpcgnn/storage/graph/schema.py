@@ -1,6 +1,6 @@
 """What a file must hold to be the store of a graph: names, types, versions.
 
-    /adjacency[/RELATION]/{indptr, indices, weights}
+    /adjacency[/RELATION]/{indptr, indices, weights, features, split}
     /nodes/{features, labels, split, original_id}
     /classes
     /partition/row_starts
@@ -22,13 +22,20 @@ version, with node types or without them:
 `names` are sorted, see `graph.names`. `split_names` are all splits in order; `/nodes/split` is the
 first of them and the others are in `splits`.
 
+Edges may have features and a split too, which says of each whether it trains, validates or tests
+where links are predicted. RELATION and TYPE are names in which `link_name` has replaced what no
+link may hold; a store with such names, or with features or a split of edges, is of the third
+version as well.
+
 What a reader relies on is written down here once; `contents` checks it, `writer` follows it.
 """
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -62,9 +69,9 @@ TYPE_DTYPE = np.dtype("u1")
 MAX_NODE_TYPES = np.iinfo(TYPE_DTYPE).max + 1
 
 RESERVED_NAMES = frozenset({".", ".."})
-RESERVED_RELATIONS = RESERVED_NAMES | {"indptr", "indices", "weights"}
-RELATION_BYTES = 200
-"""The longest name of a relation or of a node type, both of which name links in the file."""
+_RESERVED_LINKS = RESERVED_NAMES | {"indptr", "indices", "weights"}
+_LINK_BYTES = 1000
+"""The longest name of a link in the file."""
 
 
 class Split(enum.IntEnum):
@@ -126,28 +133,46 @@ class StoreHeader:
         if len(set(self.node_types)) < len(self.node_types):
             raise InputError(f"graph {self.name!r}: a node type is named twice; give unique names")
         for name in self.node_types:
-            check_link_name("node type", name, RESERVED_NAMES)
+            check_link_name("node type", name)
 
 
 def check_split(name: str) -> None:
-    """Raise `InputError` where `name` cannot name a split."""
-    check_link_name("split", name, RESERVED_NAMES)
+    """Raise `InputError` where `name` cannot name a split, and the folder of its runs."""
+    check_link_name("split", name)
+    if "/" in name or name in RESERVED_NAMES:
+        raise InputError(f"split {name!r} cannot be stored: its name has no '/', choose another")
 
 
 def check_relation(name: str) -> None:
     """Raise `InputError` where `name` cannot name a relation; the empty name is the untyped one."""
     if name:
-        check_link_name("relation", name, RESERVED_RELATIONS)
+        check_link_name("relation", name)
 
 
-def check_link_name(what: str, name: str, reserved: frozenset[str]) -> None:
-    """Raise `InputError` where `name` cannot name a link in the file."""
+def check_link_name(what: str, name: str) -> None:
+    """Raise `InputError` where `name` cannot name a link in the file, even escaped."""
     check_text(what, name)
-    if "/" in name or name in reserved or len(name.encode()) > RELATION_BYTES:
+    if len(link_name(name).encode()) > _LINK_BYTES:
         raise InputError(
-            f"{what} {name!r} cannot be stored: a name has no '/', at most {RELATION_BYTES} "
-            f"bytes, and is none of {', '.join(sorted(reserved))}"
+            f"{what} {name[:40]!r}... cannot be stored: a name takes at most {_LINK_BYTES} bytes, "
+            "three for each '/'"
         )
+
+
+def link_name(name: str) -> str:
+    """Return the link that stands for a relation or node type of any name; `name_of` reverses it.
+
+    Escapes are those of URLs: of slashes, of a percent sign that would begin an escape, and of the
+    first letter of names that mean something else.
+    """
+    if name in _RESERVED_LINKS:
+        return f"%{ord(name[0]):02X}{name[1:]}"
+    return re.sub(r"%(?=[0-9A-Fa-f]{2})|/", lambda found: f"%{ord(found[0]):02X}", name)
+
+
+def name_of(link: str) -> str:
+    """Return the name that a link stands for."""
+    return unquote(link)
 
 
 def index_dtype(num_nodes: int) -> np.dtype[Any]:
@@ -157,4 +182,4 @@ def index_dtype(num_nodes: int) -> np.dtype[Any]:
 
 def relation_path(relation: str) -> str:
     """Return the group that holds the datasets of `relation`."""
-    return f"/adjacency/{relation}" if relation else "/adjacency"
+    return f"/adjacency/{link_name(relation)}" if relation else "/adjacency"

@@ -1,6 +1,7 @@
 """The external sort of edges: sorted runs, in memory or in files, merged into block rows.
 
-An edge is one uint64 key, row << 32 | column: sorting keys sorts edges by row, then by column.
+An edge is one uint64 key, row << 32 | column: sorting keys sorts edges by row, then by column. What
+goes with the key is its value: a weight, or a record with what `EdgeColumns` names.
 """
 
 import mmap
@@ -8,14 +9,14 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage.graph.blocks import CSRBlock
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, Offsets
 
 COLUMN_BITS = 32
 MAX_ID = (1 << COLUMN_BITS) - 1
@@ -43,10 +44,10 @@ def key_columns(keys: Keys) -> NDArray[np.int64]:
 
 
 class Run:
-    """Sorted keys and, if weighted, their weights; equal keys stand in the order of adding."""
+    """Sorted keys and their values, if any; equal keys stand in the order of adding."""
 
-    def __init__(self, keys: Keys, weights: FloatArray | None) -> None:
-        self.keys, self.weights = keys, weights
+    def __init__(self, keys: Keys, values: Array | None) -> None:
+        self.keys, self.values = keys, values
 
     def sample_rows(self, stride: int) -> NDArray[np.int64]:
         """Return the row of every `stride`-th key."""
@@ -58,9 +59,9 @@ class Run:
         wanted = make_keys(np.minimum(rows, MAX_ID), np.zeros_like(rows))
         return np.where(rows > MAX_ID, len(keys), np.searchsorted(keys, wanted))
 
-    def piece(self, low: int, high: int) -> tuple[Keys, FloatArray | None]:
-        """Return the keys and weights at positions `low` to `high` - 1."""
-        return self.keys[low:high], None if self.weights is None else self.weights[low:high]
+    def piece(self, low: int, high: int) -> tuple[Keys, Array | None]:
+        """Return the keys and values at positions `low` to `high` - 1."""
+        return self.keys[low:high], None if self.values is None else self.values[low:high]
 
 
 class SpillFile:
@@ -98,7 +99,7 @@ class SpillFile:
             ) from None
         return start
 
-    def read(self, dtype: type[Any], start: int, low: int, high: int) -> Array:
+    def read(self, dtype: Any, start: int, low: int, high: int) -> Array:
         """Return elements `low` to `high` - 1 of the array that begins at byte `start`."""
         out = np.empty(high - low, dtype)
         view, at = out.view(np.uint8).data, start + low * out.itemsize
@@ -121,28 +122,29 @@ class SpilledRun(Run):
         """Write `run` to `file`; raises `InputError` where the disk is full."""
         self._file, self._count = file, len(run.keys)
         self._keys_at = file.append(run.keys)
-        self._weights_at = None if run.weights is None else file.append(run.weights)
+        self._dtype = None if run.values is None else run.values.dtype
+        self._values_at = 0 if run.values is None else file.append(run.values)
 
     @property
     def keys(self) -> Keys:  # type: ignore[override]
         """The keys, mapped from the file for as long as the caller holds them."""
         return self._file.mapped(np.uint64, self._keys_at, self._count)
 
-    def piece(self, low: int, high: int) -> tuple[Keys, FloatArray | None]:
-        """Return the keys and weights at positions `low` to `high` - 1, read from the file."""
+    def piece(self, low: int, high: int) -> tuple[Keys, Array | None]:
+        """Return the keys and values at positions `low` to `high` - 1, read from the file."""
         keys = self._file.read(np.uint64, self._keys_at, low, high)
-        if self._weights_at is None:
+        if self._dtype is None:
             return keys, None
-        return keys, self._file.read(np.float32, self._weights_at, low, high)
+        return keys, self._file.read(self._dtype, self._values_at, low, high)
 
 
-def sort_edges(keys: Keys, weights: FloatArray | None) -> tuple[Keys, FloatArray | None]:
-    """Sort edges, `keys` in place where there are no weights; equal keys keep their order."""
-    if weights is None:
+def sort_edges(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
+    """Sort edges, `keys` in place where there are no values; equal keys keep their order."""
+    if values is None:
         keys.sort()
         return keys, None
     order = np.argsort(keys, kind="stable")
-    return keys[order], weights[order]
+    return keys[order], values[order]
 
 
 def first_of_each(keys: Keys) -> NDArray[np.bool_]:
@@ -152,15 +154,15 @@ def first_of_each(keys: Keys) -> NDArray[np.bool_]:
     return mask
 
 
-def keep_first(keys: Keys, weights: FloatArray | None) -> tuple[Keys, FloatArray | None]:
+def keep_first(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
     """Drop all but the first of equal sorted keys."""
     mask = first_of_each(keys)
     if mask.all():
-        return keys, weights
-    return keys[mask], None if weights is None else weights[mask]
+        return keys, values
+    return keys[mask], None if values is None else values[mask]
 
 
-def sum_equal(keys: Keys, weights: FloatArray) -> tuple[Keys, FloatArray]:
+def sum_equal(keys: Keys, weights: Array) -> tuple[Keys, Array]:
     """Add up the weights of equal sorted keys in float64."""
     starts = np.flatnonzero(first_of_each(keys))
     if len(starts) == len(keys):
@@ -205,56 +207,65 @@ def row_ranges(
 
 
 def merge_pieces(
-    pieces: Sequence[tuple[Keys, FloatArray | None]], duplicates: Duplicates, *, weighted: bool
-) -> tuple[Keys, FloatArray | None]:
-    """Return the sorted, unique edges of pieces of runs, in the runs' order."""
+    pieces: Sequence[tuple[Keys, Array | None]], duplicates: Duplicates, dtype: Any
+) -> tuple[Keys, Array | None]:
+    """Return the sorted, unique edges of pieces of runs, in the runs' order.
+
+    `dtype` is that of their values, None without.
+    """
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
-    weights: FloatArray | None = None
-    if weighted:
-        given = [values for _, values in pieces if values is not None]
-        weights = np.concatenate([np.empty(0, np.float32), *given])
+    values: Array | None = None
+    if dtype is not None:
+        values = np.concatenate([np.empty(0, dtype), *(v for _, v in pieces if v is not None)])
     if len(pieces) > 1:
-        keys, weights = sort_edges(keys, weights)
+        keys, values = sort_edges(keys, values)
     if duplicates == "error":
         refuse_equal(keys)
-    elif duplicates == "sum" and weights is not None:
-        return sum_equal(keys, weights)
-    return keep_first(keys, weights)
+    elif duplicates == "sum" and values is not None:
+        return sum_equal(keys, values)
+    return keep_first(keys, values)
 
 
-def add_loops(
-    keys: Keys, weights: FloatArray | None, start: int, stop: int
-) -> tuple[Keys, FloatArray | None]:
-    """Give each of the rows `start` to `stop` - 1 that lacks a self loop one of weight 1."""
+def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[Keys, Array | None]:
+    """Give each of the rows `start` to `stop` - 1 that lacks a self loop one of weight 1.
+
+    All else of its value is 0.
+    """
     nodes = np.arange(start, stop, dtype=np.int64)
     keys = np.concatenate([keys, make_keys(nodes, nodes)])
-    if weights is not None:
-        weights = np.concatenate([weights, np.ones(len(nodes), weights.dtype)])
-    return keep_first(*sort_edges(keys, weights))
+    if values is not None:
+        loops = np.zeros(len(nodes), values.dtype)
+        if values.dtype.names is None:
+            loops[:] = 1
+        elif "weight" in values.dtype.names:
+            loops["weight"] = 1
+        values = np.concatenate([values, loops])
+    return keep_first(*sort_edges(keys, values))
 
 
-def block_rows(
-    runs: Sequence[Run],
-    num_nodes: int,
-    limit: int,
-    duplicates: Duplicates,
-    *,
-    weighted: bool,
-    loops: bool,
-) -> Iterator[CSRBlock]:
-    """Yield all rows of the merged runs as blocks of about `limit` edges.
+@dataclass(frozen=True)
+class Merge:
+    """What becomes of merged runs: of duplicates, of missing self loops; the `dtype` of values."""
 
-    `loops` adds the missing self loops. Raises `InputError` for refused duplicates.
-    """
-    for start, stop, places in row_ranges(runs, num_nodes, limit):
-        pieces = [
-            run.piece(low, high)
-            for run, (low, high) in zip(runs, places, strict=True)
-            if high > low
-        ]
-        keys, weights = merge_pieces(pieces, duplicates, weighted=weighted)
-        if loops:
-            keys, weights = add_loops(keys, weights, start, stop)
-        degrees = np.bincount(key_rows(keys) - start, minlength=stop - start)
-        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        yield CSRBlock(indptr, key_columns(keys), weights)
+    duplicates: Duplicates
+    loops: bool
+    dtype: Any
+
+    def rows(
+        self, runs: Sequence[Run], num_nodes: int, limit: int
+    ) -> Iterator[tuple[Offsets, Keys, Array | None]]:
+        """Yield all rows as offsets, keys and values of about `limit` edges.
+
+        Raises `InputError` for refused duplicates.
+        """
+        for start, stop, places in row_ranges(runs, num_nodes, limit):
+            pieces = [
+                run.piece(low, high)
+                for run, (low, high) in zip(runs, places, strict=True)
+                if high > low
+            ]
+            keys, values = merge_pieces(pieces, self.duplicates, self.dtype)
+            if self.loops:
+                keys, values = add_loops(keys, values, start, stop)
+            degrees = np.bincount(key_rows(keys) - start, minlength=stop - start)
+            yield np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64), keys, values

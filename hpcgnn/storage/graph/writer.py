@@ -15,12 +15,13 @@ from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.storage.format import check_text, encode_json, fingerprint
 from hpcgnn.storage.graph import checks, schema
-from hpcgnn.storage.graph.blocks import group_by_type
+from hpcgnn.storage.graph.blocks import EdgeData, group_by_type
 from hpcgnn.storage.graph.names import NameWriter
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.typing import Array
 
 ID_STEP = 1 << 20
+_NO_DATA = EdgeData()
 
 
 class StoreWriter(HDF5Writer):
@@ -43,16 +44,17 @@ class StoreWriter(HDF5Writer):
         indices: ArrayLike,
         weights: ArrayLike | None = None,
         relation: str = "",
+        data: EdgeData = _NO_DATA,
     ) -> None:
         """Append the next block rows of a relation.
 
         `indptr_block` (m + 1,) starts at 0; `indices` (nnz,) are global columns, sorted and unique
         inside a row; `weights` (nnz,) are stored as float32. All blocks of a relation have weights
-        or none has. Relations may take turns.
+        or none has, and the same for `data`. Relations may take turns.
         """
         if relation not in self._relations:
             self._add_relation(relation, weighted=weights is not None)
-        self._relations[relation].append(indptr_block, indices, weights)
+        self._relations[relation].append(indptr_block, indices, weights, data)
         self._output.raise_on_error()
 
     def append_features(self, block: ArrayLike) -> None:
@@ -89,7 +91,7 @@ class StoreWriter(HDF5Writer):
         if node_type not in self.header.node_types:
             known = ", ".join(map(repr, self.header.node_types)) or "none"
             raise self._fault("features", f"there is no node type {node_type!r}; known: {known}")
-        self._append_features(f"features/{node_type}", block)
+        self._append_features(f"features/{schema.link_name(node_type)}", block)
 
     def append_labels(self, block: ArrayLike) -> None:
         """Append labels: (m,) of -1..num_classes - 1, or (m, num_classes) of 0 and 1."""
@@ -264,7 +266,7 @@ class StoreWriter(HDF5Writer):
     def _check_rows(self) -> None:
         num_nodes = self.header.num_nodes
         expected = {
-            f"features/{name}": (int(count), f"nodes of type {name!r}")
+            f"features/{schema.link_name(name)}": (int(count), f"nodes of type {name!r}")
             for name, count in zip(self.header.node_types, self._type_counts, strict=True)
         }
         for name, column in self._nodes.items():
@@ -275,7 +277,9 @@ class StoreWriter(HDF5Writer):
     def _set_root_attributes(self, columns: list[Column]) -> None:
         header = self.header
         version = schema.TYPED_FORMAT_VERSION if header.node_types else schema.FORMAT_VERSION
-        if header.splits or self._names is not None:
+        escaped = any(schema.link_name(n) != n for n in (*self._relations, *header.node_types))
+        more = any(relation.has_data for relation in self._relations.values())
+        if header.splits or self._names is not None or escaped or more:
             version = schema.NAMED_FORMAT_VERSION
         numbers: dict[str, int | bool] = {
             "format_version": version,
@@ -310,9 +314,20 @@ class RelationWriter:
             Column(file, f"{self._group}/weights", schema.WEIGHTS_DTYPE) if weighted else None
         )
         self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
+        self._file = file
+        self._data: dict[str, Column] = {}
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the edges have features or a split."""
+        return bool(self._data)
 
     def append(
-        self, indptr_block: ArrayLike, indices: ArrayLike, weights: ArrayLike | None
+        self,
+        indptr_block: ArrayLike,
+        indices: ArrayLike,
+        weights: ArrayLike | None,
+        data: EdgeData,
     ) -> None:
         """Append block rows; see `StoreWriter.append_adjacency`."""
         indptr, columns = np.asarray(indptr_block), np.asarray(indices)
@@ -321,6 +336,8 @@ class RelationWriter:
             raise self._fault("weights", "are given for some rows only; give them for all or none")
         if weights is not None and self._weights is not None:
             self._append_weights(self._weights, np.asarray(weights), len(columns))
+        self._append_data("features", data.features, len(columns))
+        self._append_data("split", data.split, len(columns))
         first = self._indices.rows
         self._indices.append(columns.astype(self._indices.dtype, copy=False))
         self._indptr.append(indptr[1:].astype(schema.INDPTR_DTYPE) + first)
@@ -333,6 +350,7 @@ class RelationWriter:
         columns = [self._indptr, self._indices]
         if self._weights is not None:
             columns.append(self._weights)
+        columns += self._data.values()
         for column in columns:
             column.finish()
         return columns
@@ -356,6 +374,31 @@ class RelationWriter:
         fault = checks.fault_in_order(indptr, indices, row)
         if fault:
             raise self._fault("indices", fault)
+
+    def _append_data(self, name: str, values: Array | None, expected: int) -> None:
+        known = self._data.get(name)
+        if values is None:
+            if known is not None:
+                raise self._fault(name, "is given for some rows only; give it for all or none")
+            return
+        features = name == "features"
+        if known is None:
+            if self._indptr.rows > 1:
+                raise self._fault(name, "is given for some rows only; give it for all or none")
+            dtype = values.dtype.newbyteorder("<") if features else schema.SPLIT_DTYPE
+            path = f"{self._group}/{name}"
+            known = self._data[name] = Column(self._file, path, dtype, values.shape[1:])
+        kinds = schema.FEATURE_DTYPES if features else (schema.SPLIT_DTYPE,)
+        shape = (expected, *known.row_shape)
+        if values.shape != shape or known.dtype not in kinds or values.ndim != 1 + features:
+            raise self._fault(
+                name, f"has shape {values.shape} and type {values.dtype} for {expected} edges"
+            )
+        find_fault = checks.fault_in_features if features else checks.fault_in_split
+        fault = find_fault(values, known.rows)
+        if fault:
+            raise self._fault(name, fault.replace("node", "edge", 1))
+        known.append(values.astype(known.dtype, copy=False))
 
     def _append_weights(self, column: Column, weights: Array, expected: int) -> None:
         if weights.shape != (expected,) or weights.dtype.kind not in "iuf":

@@ -189,8 +189,7 @@ def test_faulty_columns_are_named(tmp_path: Path, columns: tuple[str, ...], mess
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 1 a/b\n", "relation 'a/b' cannot be stored"),
-        ("0 1 indptr\n", "relation 'indptr' cannot be stored"),
+        ("0 1 a\x01b\n", "relation 'a.x01b' is empty or has unprintable"),
         ("0 1 \xff\xfe\n", "the relation column holds text that is not UTF-8"),
         ("src dst relation\n", "has no edges"),
         ("0 1\n", "line 1 has 2 fields; say what they are"),

@@ -59,7 +59,8 @@ def test_data_of_torch_geometric(tmp_path: Path) -> None:
 def test_what_a_store_has_no_place_for_is_listed(tmp_path: Path) -> None:
     more = {"edge_attr": torch.ones(3, 2), "pos": torch.ones(4, 3)}
     report = from_torch_geometric(data(**more), tmp_path / "out.h5")
-    assert report.ignored == ("edge_attr", "pos")
+    assert report.ignored == ("pos",)
+    assert report.columns[""].num_features == 2
     options = ConvertOptions(split="0")
     with pytest.raises(InputError, match="--split: has no effect on data"):
         from_torch_geometric(data(), tmp_path / "out.h5", options=options)

@@ -15,6 +15,7 @@ import pytest
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage import (
     EdgeBuilder,
+    EdgeColumns,
     GraphStore,
     StoreHeader,
     StoreWriter,
@@ -38,7 +39,7 @@ def write_probe_store(path: Path, node_types: tuple[str, ...] = ()) -> None:
     )
     with StoreWriter(path, header) as writer:
         for relation, weighted in (("cites", True), ("writes", False)):
-            with EdgeBuilder(n, weighted=weighted) as builder:
+            with EdgeBuilder(n, columns=EdgeColumns(weighted)) as builder:
                 ends = rng.integers(0, n, (2, 200))
                 builder.add(*ends, *([rng.random(200)] if weighted else []))
                 builder.write(writer, relation)

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage import CSRBlock, EdgeBuilder, GraphStore, StoreHeader, StoreWriter
+from hpcgnn.storage import CSRBlock, EdgeBuilder, EdgeColumns, GraphStore, StoreHeader, StoreWriter
 from hpcgnn.storage.graph.sorting import MAX_ID, Duplicates, Run, make_keys, row_ranges
 
 TINY = 1
@@ -82,7 +82,7 @@ def test_against_oracle(
     entries = oracle(n, edges, options)
     for memory_bytes in (TINY, 1 << 30):
         with EdgeBuilder(
-            n, weighted=weighted, memory_bytes=memory_bytes, scratch_dir=base, **options
+            n, columns=EdgeColumns(weighted), memory_bytes=memory_bytes, scratch_dir=base, **options
         ) as builder:
             for low in range(0, len(edges), piece):
                 columns = np.array(edges[low : low + piece])
@@ -111,7 +111,11 @@ def test_large_random_graph_against_scipy(tmp_path: Path) -> None:
     expected.sum_duplicates()
     for memory_bytes in (100_000, 1 << 30):
         with EdgeBuilder(
-            n, weighted=True, duplicates="sum", memory_bytes=memory_bytes, scratch_dir=tmp_path
+            n,
+            columns=EdgeColumns(True),
+            duplicates="sum",
+            memory_bytes=memory_bytes,
+            scratch_dir=tmp_path,
         ) as builder:
             builder.add(src, dst, weights)
             block = build(tmp_path / "g.h5", builder)
@@ -208,7 +212,7 @@ def test_refused_edges(arrays: tuple[Any, ...], message: str) -> None:
     ],
 )
 def test_refused_weights(weights: Any, message: str) -> None:
-    with EdgeBuilder(5, weighted=True) as builder, pytest.raises(InputError) as caught:
+    with EdgeBuilder(5, columns=EdgeColumns(True)) as builder, pytest.raises(InputError) as caught:
         builder.add([1, 2], [2, 3], weights)
     assert message in str(caught.value)
 
@@ -216,7 +220,10 @@ def test_refused_weights(weights: Any, message: str) -> None:
 def test_weights_go_with_the_builder() -> None:
     with EdgeBuilder(5) as builder, pytest.raises(ValueError, match="exactly where"):
         builder.add([1], [2], [1.0])
-    with EdgeBuilder(5, weighted=True) as builder, pytest.raises(ValueError, match="exactly where"):
+    with (
+        EdgeBuilder(5, columns=EdgeColumns(True)) as builder,
+        pytest.raises(ValueError, match="exactly where"),
+    ):
         builder.add([1], [2])
 
 

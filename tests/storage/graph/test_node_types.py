@@ -179,10 +179,8 @@ def test_as_many_types_as_can_be_stored(tmp_path: Path) -> None:
     [
         (("a", "a"), "a node type is named twice"),
         (("",), "node type '' is empty"),
-        (("a/b",), "node type 'a/b' cannot be stored"),
-        (("..",), "node type '..' cannot be stored"),
         (("a\n",), "unprintable"),
-        (("x" * 201,), "cannot be stored"),
+        (("x" * 1001,), "cannot be stored"),
     ],
 )
 def test_refused_names(names: tuple[str, ...], message: str) -> None:

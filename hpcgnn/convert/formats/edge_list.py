@@ -1,0 +1,221 @@
+"""Edge lists in tables, with or without relations, and tables of nodes beside any format.
+
+An edge list has a line an edge, `src dst` or `src dst weight`, as SNAP and many others publish it;
+a typed one `src dst relation` or `src dst relation weight`; triples `src relation dst`, in three
+files that train, validate and test. Columns are told by the names of a header, by `columns`, or by
+their number. Ids are whole numbers or names of any kind: names, and numbers with `relabel`, are
+numbered in their order. A table of nodes gives them ids, labels, splits and features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.convert.nodes import SPLIT_NAMES, SPLIT_PREFIXES, check_nodes, split_from_indices
+from hpcgnn.convert.read.names import NameTable
+from hpcgnn.convert.read.tables import Kind, TableFile
+from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
+from hpcgnn.convert.tables.edges import (
+    KNOWN_EDGES,
+    USUAL,
+    USUAL_TYPED,
+    EdgeTable,
+    edge_chunks,
+    find_relations,
+    names_relation,
+    open_edges,
+    relation_places,
+)
+from hpcgnn.convert.tables.ids import Index, Numbers, find_index, places_of
+from hpcgnn.convert.tables.node_data import count_rows, read_nodes
+from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_columns, node_tables
+from hpcgnn.errors import InputError
+
+_TRIPLE_ENDINGS = tuple(
+    f"{end}{gz}" for end in (".txt", ".tsv", ".csv", ".parquet") for gz in ("", ".gz")
+)
+_TRIPLES = {3: ("src", "relation", "dst")}
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read an edge list without relations; raises `InputError`."""
+    table = _open(path, options, USUAL)
+    if any("relation" in places for places in table.places):
+        raise InputError("--columns: an edge list has no relation; use --format typed-edge-list")
+    return _read_plain(path, table, options)
+
+
+def read_typed(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read a typed edge list in two passes, the first for its relations; raises `InputError`."""
+    table = _open(path, options, USUAL_TYPED)
+    _check_typed(table)
+    return _read_plain(path, table, options)
+
+
+def triple_files(folder: Path) -> dict[str, Path]:
+    """Return the files of triples that train, validate and test, by these names; {} for none.
+
+    Their names end with the part, as `train.txt`, `freebase-valid.tsv` or `test.txt.gz` do.
+    """
+    found: dict[str, Path] = {}
+    for part, names in SPLIT_PREFIXES.items():
+        endings = tuple(f"{name}{end}" for name in names for end in _TRIPLE_ENDINGS)
+        files = sorted(each for each in folder.glob("*") if each.name.lower().endswith(endings))
+        if len(files) == 1:
+            found[part] = files[0]
+    return found if len(found) == len(SPLIT_PREFIXES) else {}
+
+
+def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read a folder with triples in three files; raises `InputError`."""
+    files = triple_files(path)
+    if not files:
+        raise InputError(
+            f"{path}: needs one file each that ends with train, valid and test and one of "
+            f"{', '.join(_TRIPLE_ENDINGS)}; name others with --format typed-edge-list"
+        )
+    columns = options.take("columns")
+    table = open_edges(("", "", ""), tuple(files.values()), columns, _TRIPLES)
+    _check_typed(table)
+    parts = tuple(SPLIT_NAMES[part] for part in files)
+    source = _read_plain(path, replace(table, parts=parts), options)
+    others = sorted(each.name for each in path.iterdir() if each not in files.values())
+    return replace(source, ignored=(*source.ignored, *others))
+
+
+def first_line_says(path: Path) -> tuple[str, str]:
+    """Return which kind of edge list a text file is, and the reason."""
+    file = TableFile.open(path, KNOWN_EDGES)
+    if names_relation(file):
+        return "typed-edge-list", "its header names a relation"
+    fields, line = file.first_fields, file.header_line + 1
+    if not file.header_line and len(fields) > 2 and file.numeric[0] and not file.numeric[2]:
+        return "typed-edge-list", f"line {line} has a word in it"
+    return "edge-list", f"line {file.header_line or line} has {len(fields)} fields"
+
+
+def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ...]]) -> EdgeTable:
+    paths = (path, *map(Path, options.take("more_inputs")))
+    features = options.take("edge_features") or ()
+    return open_edges(("", "", ""), paths, options.take("columns"), usual, features)
+
+
+def _check_typed(table: EdgeTable) -> None:
+    if any("relation" not in places for places in table.places):
+        raise InputError("--columns: a typed edge list needs a column called relation")
+
+
+def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:
+    nodes = node_tables(options)
+    tables = [each for each in nodes if isinstance(each, NodeTable)]
+    if any(isinstance(each, Path) for each in nodes) and options.relabel:
+        raise InputError("--relabel: rows of --nodes without ids are nodes 0, 1, ...; leave it out")
+    index = find_index(
+        id_columns(tables),
+        edges.ends("src", "dst"),
+        options,
+        relabel=options.take("relabel"),
+        without_ids=first_table(tables),
+    )
+    names, numbers = np.zeros(0, np.str_), np.zeros(0, np.int64)
+    relations: tuple[str, ...] = ("",)
+    if "relation" in edges.places[0]:
+        names, relations, numbers = find_relations(edges, path)
+    known = Nodes()
+    if nodes:
+        known = read_nodes(nodes, index, options)
+    elif isinstance(index, Numbers):
+        known = Nodes(original_id=index.original)
+    elif index is not None:
+        known = Nodes(names=index.blocks)
+    num_nodes = options.take("num_nodes") if index is None else len(index)
+    if index is None and nodes:
+        num_nodes = count_rows(known, nodes)
+    known = _with_split_files(known, index, num_nodes, options)
+
+    def stream() -> EdgeStream:
+        for chunk, texts in edge_chunks(edges, index, index):
+            if texts is None:
+                yield chunk
+            else:
+                places = relation_places(texts, names, numbers)
+                yield from chunk.by_relation(places, relations)
+
+    return GraphSource(
+        path=path,
+        edges=stream,
+        inputs=(*(f.path for f in edges.files), *files_of(nodes)),
+        relations=relations,
+        num_nodes=num_nodes,
+        columns=dict.fromkeys(relations, edges.columns),
+        nodes=known,
+        ignored=(*edges.ignored(), *chain.from_iterable(t.ignored() for t in tables)),
+    )
+
+
+def _with_split_files(
+    nodes: Nodes, index: Index | None, num_nodes: int | None, options: ConvertOptions
+) -> Nodes:
+    """Return the nodes with the splits that `--split-file` names."""
+    splits = dict(nodes.splits)
+    for text in options.take("split_files"):
+        name, _, rest = text.rpartition("=")
+        paths = rest.split(",")
+        if len(paths) != len(SPLIT_NAMES):
+            raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
+        if num_nodes is None:
+            raise InputError("--split-file: give the number of nodes, with --num-nodes or --nodes")
+        ids, where = {}, {}
+        for part, path in zip(SPLIT_NAMES, paths, strict=True):
+            # A line is one name, whatever stands in it.
+            file = TableFile.open(Path(path), frozenset(), header=False, separator="\t")
+            kind: Kind = "text" if isinstance(index, NameTable) else "integer"
+            found = [places_of(block, 0, index, part) for block in file.blocks({0: kind})]
+            ids[part], where[part] = np.concatenate([np.zeros(0, np.int64), *found]), path
+        splits[name] = split_from_indices(ids, num_nodes, where)
+    return replace(nodes, splits=splits)
+
+
+def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
+    """Return a graph of another format with the tables of nodes and split files of the options.
+
+    Its nodes are 0..n - 1, and ids in the tables these numbers.
+    """
+    tables = node_tables(options)
+    files = options.take("split_files")
+    if not tables and not files:
+        return source
+    known, count = source.nodes, source.num_nodes
+    index: Index | None = None
+    if tables:
+        given = [each for each in tables if isinstance(each, NodeTable)]
+        found = find_index(
+            id_columns(given), [], options, relabel=False, without_ids=first_table(given)
+        )
+        if isinstance(found, NameTable) or (found is not None and found.original is not None):
+            raise InputError(
+                f"{given[0].file.path}: the nodes of {source.path} are numbers from 0; give the "
+                "table each of these once, or no ids"
+            )
+        index = found
+        more = read_nodes(tables, index, options)
+        count = count or count_rows(more, tables)
+        if known.kinds or any(
+            getattr(known, name) is not None and getattr(more, name) is not None
+            for name in ("features", "labels")
+        ):
+            raise InputError(f"--nodes: {source.path} has data of nodes; leave one of them out")
+        check_nodes(
+            more, count, str(tables[0]) if isinstance(tables[0], Path) else str(given[0].file.path)
+        )
+        known = replace(
+            known,
+            features=known.features or more.features,
+            labels=known.labels or more.labels,
+            splits={**known.splits, **more.splits},
+        )
+    known = _with_split_files(known, index, count, options)
+    return replace(source, nodes=known, num_nodes=count, inputs=(*source.inputs, *files_of(tables)))

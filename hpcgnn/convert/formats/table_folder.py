@@ -1,0 +1,193 @@
+"""Folders of tables: a `graph.toml` names node types and relations, each with its tables."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.convert.nodes import edge_ends, join_types, relation_names
+from hpcgnn.convert.read.names import NameTable
+from hpcgnn.convert.source import (
+    ConvertOptions,
+    EdgeStream,
+    GraphSource,
+    NameBlocks,
+    Nodes,
+    TypeRange,
+)
+from hpcgnn.convert.tables.edges import USUAL, EdgeTable, edge_chunks, open_edges
+from hpcgnn.convert.tables.ids import Index, Numbers, find_index
+from hpcgnn.convert.tables.node_data import count_rows, read_nodes
+from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_columns, open_nodes
+from hpcgnn.errors import InputError
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the graph that the graph.toml of a folder describes; raises `InputError`."""
+    return _Folder(path, options).read()
+
+
+class _Folder:
+    """A folder whose graph.toml names the tables of node types and relations."""
+
+    def __init__(self, path: Path, options: ConvertOptions) -> None:
+        self._path, self._options = path, options
+        self._file = path / "graph.toml"
+        try:
+            self._tables = tomllib.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{self._file}: cannot be read ({reason}); correct it") from error
+
+    def read(self) -> GraphSource:
+        """Return the graph."""
+        self._check(self._tables, {"name", "undirected", "nodes", "edges"}, "")
+        edges = [self._edges(name, table) for name, table in self._section("edges").items()]
+        if not edges:
+            raise InputError(f'{self._file}: names no [edges."SOURCE,RELATION,TARGET"]; add one')
+        nodes = {name: self._nodes(name, table) for name, table in self._section("nodes").items()}
+        for each in edges:
+            for name in (each.kind[0], each.kind[2]):
+                nodes.setdefault(name, ())
+        indices = self._indices(nodes, edges, as_names=False)
+        if len(nodes) > 1 and any(
+            isinstance(each, NameTable) or each.original is not None for each in indices.values()
+        ):
+            # Numbers of several types would be told apart by nothing.
+            indices = self._indices(nodes, edges, as_names=True)
+        counts = {name: len(index) for name, index in indices.items()}
+        relations = relation_names(each.kind for each in edges)
+        by_name = {relations[each.kind]: each for each in edges}
+        known = {
+            name: replace(read_nodes(tables, indices[name], self._options), original_id=None)
+            for name, tables in nodes.items()
+        }
+        inputs = [file.path for each in edges for file in each.files]
+        inputs += [path for tables in nodes.values() for path in files_of(tables)]
+        ignored = [f"{name}: {what}" for name, each in by_name.items() for what in each.ignored()]
+        for tables in nodes.values():
+            for table in tables:
+                if isinstance(table, NodeTable):
+                    ignored += table.ignored()
+        plain = len(counts) == len(by_name) == 1
+        return GraphSource(
+            path=self._path,
+            edges=partial(_typed_stream, by_name, indices, edge_ends(relations, counts)),
+            inputs=(self._file, *inputs),
+            relations=("",) if plain else tuple(by_name),
+            num_nodes=sum(counts.values()),
+            columns={("" if plain else name): each.columns for name, each in by_name.items()},
+            undirected=bool(self._tables.get("undirected", False)),
+            nodes=self._joined(known, indices, counts),
+            ignored=tuple(ignored),
+        )
+
+    def _indices(
+        self,
+        nodes: Mapping[str, Sequence[NodeTable | Path]],
+        edges: Sequence[EdgeTable],
+        *,
+        as_names: bool,
+    ) -> dict[str, Index]:
+        indices: dict[str, Index] = {}
+        for name, tables in nodes.items():
+            ends = [end for each in edges if each.kind[0] == name for end in each.ends("src")]
+            ends += [end for each in edges if each.kind[2] == name for end in each.ends("dst")]
+            given = id_columns(tables)
+            options = replace(self._options, names=as_names) if as_names else self._options
+            if as_names and tables and not given:
+                raise InputError(
+                    f"{self._file}: the nodes of {name!r} have no ids where others have names; "
+                    "give their table a column id"
+                )
+            index = find_index(
+                given, ends, options, relabel=not tables, without_ids=first_table(tables)
+            )
+            if index is None:
+                rows = count_rows(read_nodes(tables, None, options), tables)
+                index = Numbers(np.arange(rows))
+            indices[name] = index
+        return indices
+
+    def _joined(
+        self, known: Mapping[str, Nodes], indices: Mapping[str, Index], counts: Mapping[str, int]
+    ) -> Nodes:
+        if len(known) == 1:
+            ((name, nodes),) = known.items()
+            index = indices[name]
+            return replace(
+                nodes, original_id=index.original if isinstance(index, Numbers) else None
+            )
+        joined = join_types(known, counts, str(self._file))
+        tables = [index for index in indices.values() if isinstance(index, NameTable)]
+        return replace(joined, names=partial(_chained, tables)) if tables else joined
+
+    def _section(self, name: str) -> dict[str, Any]:
+        section = self._tables.get(name, {})
+        if not isinstance(section, dict) or not all(isinstance(v, dict) for v in section.values()):
+            raise InputError(f"{self._file}: [{name}] must hold tables such as [{name}.NAME]")
+        return section
+
+    def _check(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
+        for key in table:
+            if key not in known:
+                place = f" in [{where}]" if where else ""
+                raise InputError(
+                    f"{self._file}: {key!r}{place} is none of {', '.join(sorted(known))}"
+                )
+
+    def _paths(self, table: Mapping[str, Any], where: str) -> tuple[Path, ...]:
+        files = table.get("files", table.get("file"))
+        files = [files] if isinstance(files, str) else files
+        if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
+            raise InputError(f'{self._file}: [{where}] needs files = ["FILE", ...]')
+        return tuple(self._path / file for file in files)
+
+    def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
+        where = f'edges."{name}"'
+        kind = tuple(name.split(","))
+        self._check(table, {"file", "files", "src", "dst", "weight", "features"}, where)
+        if len(kind) != 3 or not all(kind):
+            raise InputError(f"{self._file}: [{where}] must be named SOURCE,RELATION,TARGET")
+        named = [f"{role}={table[role]}" for role in ("src", "dst", "weight") if role in table]
+        if named and not {"src", "dst"} <= set(table):
+            raise InputError(f"{self._file}: [{where}] must name both src and dst, or neither")
+        source, relation, target = kind
+        paths = self._paths(table, where)
+        features = table.get("features", ())
+        features = (features,) if isinstance(features, str) else tuple(features)
+        return open_edges((source, relation, target), paths, named or None, USUAL, features)
+
+    def _nodes(self, name: str, table: dict[str, Any]) -> tuple[NodeTable | Path, ...]:
+        where = f"nodes.{name}"
+        self._check(table, {"file", "files", "id", "label", "split", "features", "ignore"}, where)
+        columns: dict[str, str] = {}
+        for role in ("id", "label", "split", "ignore"):
+            if role in table:
+                value = table[role]
+                columns[role] = "+".join(value) if isinstance(value, list) else str(value)
+        features = table.get("features")
+        features = [features] if isinstance(features, str) else features
+        return tuple(open_nodes(path, columns, features) for path in self._paths(table, where))
+
+
+def _chained(tables: Sequence[NameTable]) -> NameBlocks:
+    for table in tables:
+        yield from table.blocks()
+
+
+def _typed_stream(
+    edges: Mapping[str, EdgeTable],
+    indices: Mapping[str, Index],
+    ends: Mapping[str, tuple[TypeRange, TypeRange]],
+) -> EdgeStream:
+    for relation, table in edges.items():
+        source, target = ends[relation]
+        one = len(edges) == 1 and len(indices) == 1
+        for chunk, _ in edge_chunks(table, indices[source.name], indices[target.name]):
+            named = replace(chunk, relation="" if one else relation)
+            yield named.between(source, target)

@@ -1,0 +1,227 @@
+"""Tables of edges: which column is what, the relations that they name, and their edges."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.convert.nodes import EdgeType
+from hpcgnn.convert.read.names import NameTable
+from hpcgnn.convert.read.tables import Kind, Table, TableFile
+from hpcgnn.convert.source import EdgeChunk
+from hpcgnn.convert.tables.ids import Column, Index, places_of
+from hpcgnn.errors import InputError
+from hpcgnn.storage import EdgeColumns, EdgeData, Split
+from hpcgnn.typing import Array
+
+ROLES = ("src", "dst", "weight", "relation", "skip")
+USUAL = {2: ("src", "dst"), 3: ("src", "dst", "weight")}
+"""What the columns are without a header, by their number."""
+
+USUAL_TYPED = {3: ("src", "dst", "relation"), 4: ("src", "dst", "relation", "weight")}
+"""The same where they name relations."""
+
+_EDGE_NAMES = {
+    "src": ("src", "source", "from", "head", "subject"),
+    "dst": ("dst", "target", "to", "tail", "object"),
+    "weight": ("weight", "weights", "w"),
+    "relation": ("relation", "rel", "predicate", "etype", "edge_type"),
+}
+KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeTable:
+    """Files of edges of one type, `places` of the roles of their columns for each.
+
+    `features` are the places of the columns that are features, and `parts` the role of the edges of
+    each file where links are predicted, none where there is no such split.
+    """
+
+    kind: EdgeType
+    files: tuple[TableFile, ...]
+    places: tuple[Mapping[str, int], ...]
+    features: tuple[tuple[int, ...], ...] = ()
+    parts: tuple[Split, ...] = ()
+
+    @property
+    def columns(self) -> EdgeColumns:
+        """What the edges have."""
+        weighted = any("weight" in places for places in self.places)
+        width = len(self.features[0]) if self.features else 0
+        return EdgeColumns(weighted, bool(self.parts), width)
+
+    def ends(self, *roles: str) -> list[Column]:
+        """Return the columns of some roles, of all files."""
+        return [
+            (file, places[role])
+            for role in roles
+            for file, places in zip(self.files, self.places, strict=True)
+        ]
+
+    def tables(self, roles: Mapping[str, Kind]) -> Iterator[tuple[Table, int]]:
+        """Yield the rows of all files with the columns of those `roles` that they have.
+
+        Beside them comes the number of the file. Columns of features come with every role.
+        """
+        for number, (file, places) in enumerate(zip(self.files, self.places, strict=True)):
+            kinds: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
+            for place in self.features[number] if self.features else ():
+                kinds[place] = "number"
+            for table in file.blocks(kinds):
+                yield table, number
+
+    def ignored(self) -> Iterator[str]:
+        """Yield what of the files is left out."""
+        for number, (file, places) in enumerate(zip(self.files, self.places, strict=True)):
+            if file.header_line and not file.is_parquet:
+                yield f"header in line {file.header_line}"
+            used = set(places.values()) | set(self.features[number] if self.features else ())
+            yield from (file.describe(i) for i in range(len(file.names)) if i not in used)
+
+
+def open_edges(
+    kind: EdgeType,
+    paths: Sequence[Path],
+    columns: Sequence[str] | None,
+    usual: Mapping[int, tuple[str, ...]],
+    features: Sequence[str] = (),
+) -> EdgeTable:
+    """Return the table of some files; raises `InputError` where its columns cannot be told.
+
+    `columns` are the roles in their order or "role=name", None to find out by the header or by
+    their number (`usual`); `features` are names of columns.
+    """
+    by_name = columns is not None and any("=" in each for each in columns)
+    header = True if by_name else None
+    files = tuple(TableFile.open(path, KNOWN_EDGES, header=header) for path in paths)
+    chosen = tuple(
+        tuple(file.column(name, "--edge-features") for name in features) for file in files
+    )
+    places = tuple(_edge_places(file, columns, usual, len(features)) for file in files)
+    return EdgeTable(kind, files, places, chosen if features else ())
+
+
+def _edge_places(
+    file: TableFile,
+    columns: Sequence[str] | None,
+    usual: Mapping[int, tuple[str, ...]],
+    num_features: int,
+) -> dict[str, int]:
+    """Return the places of the roles of a file of edges."""
+    if columns is not None and any("=" in each for each in columns):
+        given = [each.partition("=")[::2] for each in columns]
+        _check_roles([role for role, _ in given])
+        return {role: file.column(name, "--columns") for role, name in given if role != "skip"}
+    if columns is None:
+        found = named_places(file, _EDGE_NAMES)
+        if "src" in found and "dst" in found:
+            return found if 4 in usual else {k: v for k, v in found.items() if k != "relation"}
+        columns = usual.get(len(file.names) - num_features)
+        if columns is not None and num_features:
+            columns = (*columns, *["skip"] * num_features)
+    if columns is None:
+        line = file.header_line or _first_line(file)
+        raise InputError(
+            f"{file.path}: line {line} has {len(file.names)} fields; say what they are with "
+            f"--columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
+        )
+    _check_roles(columns)
+    if len(columns) != len(file.names):
+        raise InputError(
+            f"{file.path}: has {len(file.names)} columns where --columns names {len(columns)}; "
+            "name each, with skip for those to leave out"
+        )
+    return {role: place for place, role in enumerate(columns) if role != "skip"}
+
+
+def _first_line(file: TableFile) -> int:
+    for table in file.blocks({0: "text"}):
+        return int(table.locate(0).rpartition(" ")[2])
+    return 1
+
+
+def named_places(file: TableFile, known: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """Return the places of columns by the names that roles are `known` by."""
+    lower = [name.lower() for name in file.names]
+    found = {}
+    for role, names in known.items():
+        place = next((lower.index(name) for name in names if name in lower), None)
+        if place is not None:
+            found[role] = place
+    return found
+
+
+def names_relation(file: TableFile) -> bool:
+    """Tell whether the header of a file has a name for relations."""
+    return bool({name.lower() for name in file.names} & set(_EDGE_NAMES["relation"]))
+
+
+def _check_roles(roles: Sequence[str]) -> None:
+    """Raise `InputError` unless `roles` names one source, one target and no unknown column."""
+    for role in roles:
+        if role not in ROLES:
+            raise InputError(f"--columns: {role!r} is none of {', '.join(ROLES)}")
+    for role in ROLES[:-1]:
+        count = list(roles).count(role)
+        if count > 1 or (role in ("src", "dst") and count == 0):
+            raise InputError(f"--columns: {role} occurs {count} times; name it once")
+
+
+def _decoded(texts: Any) -> NDArray[np.str_]:
+    return np.array([text.decode("utf-8", "surrogateescape") for text in texts.to_pylist()])
+
+
+def find_relations(
+    edges: EdgeTable, path: Path
+) -> tuple[NDArray[np.str_], tuple[str, ...], NDArray[np.int64]]:
+    """Return the sorted names of relations, the relations in stored order, the place of each."""
+    found: set[bytes] = set()
+    for table, file in edges.tables({"relation": "text"}):
+        found.update(table.texts(edges.places[file]["relation"]).unique().to_pylist())
+    if not found:
+        raise InputError(f"{path}: the graph has no edges; check the input")
+    try:
+        texts = [name.decode("utf-8") for name in sorted(found)]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: the relation column holds text that is not UTF-8 ({error}); encode it anew"
+        ) from error
+    order = list(range(len(texts)))
+    if all(text.isdecimal() for text in texts):
+        order = sorted(order, key=lambda i: (int(texts[i]), texts[i]))
+    return np.array(texts), tuple(texts[i] for i in order), np.argsort(order)
+
+
+def edge_chunks(
+    edges: EdgeTable, source: Index | None, target: Index | None
+) -> Iterator[tuple[EdgeChunk, Any]]:
+    """Yield the edges of a table with the places of their ends, and their relations if any."""
+    kinds: dict[str, Kind] = {
+        "src": "text" if isinstance(source, NameTable) else "integer",
+        "dst": "text" if isinstance(target, NameTable) else "integer",
+        "weight": "number",
+        "relation": "text",
+    }
+    for table, file in edges.tables(kinds):
+        places = edges.places[file]
+        src = places_of(table, places["src"], source, "source")
+        dst = places_of(table, places["dst"], target, "target")
+        weights = table.numbers(places["weight"]) if "weight" in places else None
+        texts = table.texts(places["relation"]) if "relation" in places else None
+        features = split = None
+        if edges.features:
+            columns = [table.numbers(place) for place in edges.features[file]]
+            features = np.stack(columns, axis=1).astype(np.float32)
+        if edges.parts:
+            split = np.full(len(src), edges.parts[file], np.uint8)
+        yield EdgeChunk(src, dst, table.locate, weights, data=EdgeData(features, split)), texts
+
+
+def relation_places(texts: Any, names: NDArray[np.str_], numbers: Array) -> Array:
+    """Return the numbers of relations by their texts; `names` are sorted."""
+    places: Array = numbers[np.searchsorted(names, _decoded(texts))]
+    return places

@@ -1,0 +1,162 @@
+"""The ids of nodes in tables: whole numbers or names of any kind, and their places in order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from hpcgnn.convert.read.names import NameSurvey, NameTable, first_of_each
+from hpcgnn.convert.read.tables import Table, TableFile
+from hpcgnn.convert.source import ConvertOptions, first_fault
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array, GlobalIndices
+
+Column: TypeAlias = tuple[TableFile, int]
+"""A file and the place of a column in it."""
+
+_PENDING_IDS = 1 << 23
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Ids that are whole numbers: their sorted distinct values."""
+
+    ids: GlobalIndices
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def positions(self, values: GlobalIndices) -> GlobalIndices:
+        """Return the place of each of `values`, -1 for none."""
+        order = np.argsort(values)
+        ordered = values[order]
+        found = np.empty(len(values), np.int64)
+        places = np.searchsorted(self.ids, ordered)
+        if len(self.ids):
+            inside = np.minimum(places, len(self.ids) - 1)
+            places = np.where(self.ids[inside] == ordered, inside, -1)
+        else:
+            places = np.full(len(values), -1)
+        found[order] = places
+        return found
+
+    @property
+    def original(self) -> GlobalIndices | None:
+        """The ids, None where they are 0..n - 1."""
+        size = len(self.ids)
+        return None if size and self.ids[0] == 0 and self.ids[-1] == size - 1 else self.ids
+
+
+Index: TypeAlias = Numbers | NameTable
+
+
+def find_index(
+    tables: Sequence[Column],
+    ends: Sequence[Column],
+    options: ConvertOptions,
+    *,
+    relabel: bool,
+    without_ids: Path | None = None,
+) -> Index | None:
+    """Return the ids of the nodes of a type, None where they are their numbers 0, 1, ...
+
+    They are those of the columns of `tables` of nodes, or without any (or with
+    `options.nodes_from_edges`) those of the `ends` of edges. `without_ids` is a table of nodes that
+    has none. Raises `InputError` for faulty ids.
+    """
+    from_edges = options.take("nodes_from_edges") or not tables
+    is_text = options.take("names") or any(_is_text(*each) for each in [*tables, *ends])
+    if is_text and without_ids is not None and not tables:
+        raise InputError(
+            f"{without_ids}: has no column of ids; name it with --node-columns id=NAME"
+        )
+    if not (is_text or relabel or tables):
+        return None
+    every = [*tables, *(ends if from_edges else [])]
+    if not is_text:
+        merger = _IdMerger()
+        for file, place in every:
+            for table in file.blocks({place: "integer"}):
+                merger.add(table.integers(place))
+        return Numbers(merger.ids())
+    survey = NameSurvey(options.memory_bytes, str(every[0][0].path))
+    for group in _by_file(every):
+        for table in group[0].blocks(dict.fromkeys(group[1], "text")):
+            for place in group[1]:
+                _check_texts(table, place)
+                survey.add(table.texts(place))
+    return survey.finish()
+
+
+def _by_file(columns: Sequence[tuple[TableFile, int]]) -> list[tuple[TableFile, list[int]]]:
+    groups: dict[Path, tuple[TableFile, list[int]]] = {}
+    for file, place in columns:
+        groups.setdefault(file.path, (file, []))[1].append(place)
+    return list(groups.values())
+
+
+def _is_text(file: TableFile, place: int) -> bool:
+    field = file.first_fields[place]
+    return not (field.lstrip("+-").isdecimal() and (file.numeric[place] or field != ""))
+
+
+def _check_texts(table: Table, place: int) -> None:
+    texts = table.texts(place)
+    lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1])
+    if (row := first_fault(lengths == 0)) is not None:
+        raise InputError(
+            f"{table.locate(row)}, column {place + 1}: the id is empty; give each node a name"
+        )
+
+
+class _IdMerger:
+    """Collect the distinct ids of many arrays; they take eight bytes each.
+
+    Everything here sorts: for millions of ids that is many times faster than hashing or searching
+    them in the order of the edges, which misses the cache at every step.
+    """
+
+    def __init__(self) -> None:
+        self._merged: GlobalIndices = np.zeros(0, np.int64)
+        self._pending: list[GlobalIndices] = []
+        self._count = 0
+
+    def add(self, values: GlobalIndices) -> None:
+        """Take some ids."""
+        ids = _distinct(values)
+        self._pending.append(ids)
+        self._count += len(ids)
+        if self._count > max(_PENDING_IDS, len(self._merged)):
+            self.ids()
+
+    def ids(self) -> GlobalIndices:
+        """Return the distinct ids so far, sorted."""
+        self._merged = _distinct(np.concatenate([self._merged, *self._pending]))
+        self._pending, self._count = [], 0
+        return self._merged
+
+
+def _distinct(values: Array) -> GlobalIndices:
+    ordered = np.sort(values)
+    return ordered[first_of_each(ordered)]
+
+
+def places_of(table: Table, place: int, index: Index | None, role: str) -> GlobalIndices:
+    """Return the places of the ids of a column; `role` names them where one is not known."""
+    if index is None:
+        return table.integers(place)
+    if isinstance(index, NameTable):
+        found, values = index.positions(table.texts(place)), None
+    else:
+        values = table.integers(place)
+        found = index.positions(values)
+    if (row := first_fault(found < 0)) is not None:
+        raw = table.texts(place)[row].as_py() if values is None else values[row]
+        shown = repr(raw.decode("utf-8", "replace")) if isinstance(raw, bytes) else raw
+        raise InputError(
+            f"{table.locate(row)}: {role} id {shown} is not in the table of nodes; add it there, "
+            "or take nodes of the edges too with --nodes-from-edges"
+        )
+    return found

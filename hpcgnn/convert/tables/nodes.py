@@ -1,0 +1,117 @@
+"""Tables of nodes: which column is what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcgnn.convert.nodes import SPLIT_PREFIXES
+from hpcgnn.convert.read.npy import open_npy
+from hpcgnn.convert.read.tables import Table, TableFile
+from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.convert.tables.edges import named_places
+from hpcgnn.convert.tables.ids import Column
+from hpcgnn.errors import InputError
+
+NODE_ROLES = ("id", "label", "split", "features", "ignore")
+_NODE_NAMES = {
+    "id": ("id", "node_id", "node", "name", "nid"),
+    "label": ("label", "labels", "class", "y"),
+    "split": ("split", "set"),
+}
+_MASKS = {f"{each}_mask": part for part, names in SPLIT_PREFIXES.items() for each in names}
+_KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in names) | set(_MASKS)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTable:
+    """A file of nodes: the place of the ids or -1, of the labels or -1, of splits and features."""
+
+    file: TableFile
+    id: int
+    label: int
+    splits: Mapping[str, int]
+    masks: Mapping[str, int]
+    features: tuple[int, ...]
+
+    def whole(self) -> Iterator[Table]:
+        """Yield all rows, with a column of them."""
+        column = next(iter(self.features), max(self.label, 0))
+        return self.file.blocks({column: "text"})
+
+    def ignored(self) -> Iterator[str]:
+        """Yield the columns that are left out."""
+        used = {self.id, self.label, *self.splits.values(), *self.masks.values(), *self.features}
+        for column in range(len(self.file.names)):
+            if column not in used:
+                yield f"{self.file.path.name}: {self.file.describe(column)}"
+
+
+def node_tables(options: ConvertOptions) -> tuple[NodeTable | Path, ...]:
+    """Return the tables of nodes that `--nodes` names."""
+    paths = [Path(text) for text in options.take("nodes")]
+    if not paths:
+        return ()
+    columns = dict(each.partition("=")[::2] for each in options.take("node_columns") or ())
+    features = options.take("features")
+    return tuple(open_nodes(path, columns, features) for path in paths)
+
+
+def open_nodes(
+    path: Path, columns: Mapping[str, str], features: Sequence[str] | None
+) -> NodeTable | Path:
+    """Return a table of nodes, or the path of a matrix of features (.npy); raises `InputError`.
+
+    `columns` maps roles to the names of columns, `features` are those to take (None: all others of
+    numbers).
+    """
+    if path.suffix.lower() == ".npy":
+        open_npy(path)
+        return path
+    for role in columns:
+        if role not in NODE_ROLES:
+            raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
+    file = TableFile.open(path, _KNOWN_NODES)
+    places = named_places(file, _NODE_NAMES)
+    option = "--node-columns"
+    for role in ("id", "label"):
+        if role in columns:
+            places[role] = file.column(columns[role], option)
+    lower = [name.lower() for name in file.names]
+    splits = {
+        file.names[i].lower().removeprefix("split").strip("_"): i
+        for i, name in enumerate(lower)
+        if name == "split" or name.startswith("split_")
+    }
+    if "split" in columns:
+        chosen = columns["split"].split("+")
+        found = [file.column(name, option) for name in chosen]
+        splits = {"" if len(found) == 1 else file.names[i]: i for i in found}
+    elif not splits and "split" in places:
+        splits = {"": places["split"]}
+    masks = {} if splits else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
+    taken = {places.get("id", -1), places.get("label", -1), *splits.values(), *masks.values()}
+    taken |= {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
+    if features is not None:
+        chosen_features = tuple(file.column(name, "--features") for name in features)
+    else:
+        numeric = enumerate(file.numeric)
+        chosen_features = tuple(i for i, is_number in numeric if is_number and i not in taken)
+    return NodeTable(
+        file, places.get("id", -1), places.get("label", -1), splits, masks, chosen_features
+    )
+
+
+def id_columns(tables: Sequence[NodeTable | Path]) -> list[Column]:
+    """Return the columns of ids of those tables that have one."""
+    return [(t.file, t.id) for t in tables if isinstance(t, NodeTable) and t.id >= 0]
+
+
+def first_table(tables: Sequence[NodeTable | Path]) -> Path | None:
+    """Return the first file that is a table, None where there is none."""
+    return next((each.file.path for each in tables if isinstance(each, NodeTable)), None)
+
+
+def files_of(nodes: Sequence[NodeTable | Path]) -> Iterator[Path]:
+    """Yield the paths of tables."""
+    for each in nodes:
+        yield each if isinstance(each, Path) else each.file.path

@@ -1,0 +1,135 @@
+"""What edges have besides weights: sorted and permuted with them; names of any characters."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcgnn.errors import InputError
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import (
+    EdgeBuilder,
+    EdgeColumns,
+    EdgeData,
+    GraphStore,
+    StoreHeader,
+    StoreWriter,
+    store_from_arrays,
+)
+
+NODES = 60
+NAMES = (
+    "/people/person/nationality",
+    "a%2Fb",
+    "a/b",
+    "100%",
+    "indptr",
+    "..",
+    "größe\u00a0von",
+    "%41",
+)
+
+
+def draw(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, EdgeData]:
+    src, dst = rng.integers(0, NODES, (2, count))
+    features = rng.random((count, 3)).astype(np.float32)
+    return src, dst, EdgeData(features, rng.integers(0, 4, count).astype(np.uint8))
+
+
+def entries(store: GraphStore, relation: str = "") -> dict[tuple[int, int], tuple[float, ...]]:
+    """The values of each edge by the original ids of its nodes."""
+    ids = store.read_original_id(0, NODES)
+    block = store.read_adjacency(0, NODES, relation)
+    # In two pieces, whose border is in the middle of the rows.
+    data = [store.read_edge_data(0, 23, relation), store.read_edge_data(23, NODES, relation)]
+    features = np.concatenate([each.features for each in data])
+    split = np.concatenate([each.split for each in data])
+    rows = np.repeat(np.arange(NODES), np.diff(block.indptr))
+    weights = np.zeros(len(split)) if block.weights is None else block.weights
+    keys = zip(ids[block.indices].tolist(), ids[rows].tolist(), strict=True)
+    values = np.column_stack([weights, split, features]).tolist()
+    return {key: tuple(each) for key, each in zip(keys, values, strict=True)}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_data_stay_with_their_edges(tmp_path: Path, memory: int, *, weighted: bool) -> None:
+    rng = np.random.default_rng(3)
+    src, dst, data = draw(rng, 900)
+    weights = rng.random(900).astype(np.float32) if weighted else None
+    path = tmp_path / "g.h5"
+    columns = EdgeColumns.of(data, weighted=weighted)
+    with (
+        StoreWriter(path, StoreHeader(name="g", num_nodes=NODES, undirected=True)) as writer,
+        EdgeBuilder(
+            NODES, undirected=True, self_loops="add", columns=columns, memory_bytes=memory
+        ) as builder,
+    ):
+        for part in (slice(0, 400), slice(400, 900)):
+            some = None if weights is None else weights[part]
+            builder.add(src[part], dst[part], some, data.take(part))
+        builder.write(writer)
+    expected: dict[tuple[int, int], tuple[float, ...]] = {}
+    for i, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+        weight = 0.0 if weights is None else float(weights[i])
+        value = (weight, float(data.split[i]), *data.features[i].tolist())
+        expected.setdefault((a, b), value)
+        expected.setdefault((b, a), value)
+    for i in range(NODES):
+        expected.setdefault((i, i), (float(weighted), 0.0, 0.0, 0.0, 0.0))
+    with GraphStore.open(path) as store:
+        assert entries(store) == expected
+        assert store.edge_features() == (3, np.dtype(np.float32))
+        assert store.has_edge_split()
+        part = Partition(rng.integers(0, 4, NODES).astype(np.int32), 4)
+        write_partitioned(
+            store, tmp_path / "p.h5", part, method="random", seed=0, metrics={}, provenance={}
+        )
+    with GraphStore.open(tmp_path / "p.h5") as store:
+        assert entries(store) == expected
+        store.verify()
+
+
+def test_sums_of_duplicates_are_refused_for_data() -> None:
+    with pytest.raises(InputError, match="features or a split have no sum"):
+        EdgeBuilder(3, duplicates="sum", columns=EdgeColumns(split=True))
+
+
+def test_names_have_any_characters(tmp_path: Path) -> None:
+    path = tmp_path / "g.h5"
+    edges = {name: (np.array([i]), np.array([i + 1])) for i, name in enumerate(NAMES)}
+    types = {name: np.full((1, 2), i) / 2 for i, name in enumerate(NAMES)}
+    store_from_arrays(
+        path,
+        name="g",
+        num_nodes=len(NAMES) + 1,
+        edges=edges,
+        types=[*range(len(NAMES)), 0],
+        type_features={**types, NAMES[0]: np.zeros((2, 2))},
+    )
+    with GraphStore.open(path) as store:
+        assert store.relations == NAMES
+        assert tuple(each.name for each in store.node_types) == NAMES
+        for i, name in enumerate(NAMES):
+            assert store.read_adjacency(0, store.num_nodes, name).indices.tolist() == [i]
+        features = store.read_nodes(0, store.num_nodes).type_features
+        assert [each[0, 0] for each in features[1:]] == [i / 2 for i in range(1, len(NAMES))]
+        store.verify()
+
+
+def test_damaged_data_are_named(tmp_path: Path) -> None:
+    split = np.array([1, 4], np.uint8)
+    features = np.array([[1.0], [np.nan]])
+    for data, message in (
+        (EdgeData(split=split), r"/adjacency/split: edge 1 has the split value 4"),
+        (EdgeData(features), r"/adjacency/features: edge 1 has the value nan"),
+    ):
+        with pytest.raises(InputError, match=message):
+            store_from_arrays(
+                tmp_path / "g.h5",
+                name="g",
+                num_nodes=3,
+                edges={"": (np.array([0, 1]), np.array([1, 2]))},
+                edge_data={"": data},
+            )
