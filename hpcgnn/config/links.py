@@ -17,6 +17,9 @@ class LinksConfig:
     relations: tuple[str, ...] = option(
         (), "relations whose edges are predicted; empty: those of graph.relations"
     )
+    stored: bool = option(
+        True, "where the store has a split of edges: valid and test edges are those of it"
+    )
     train: float = option(0.2, "share of their edges that is trained on, in (0, 1)")
     valid: float = option(0.05, "share of their edges that chooses the model, in [0, 1)")
     test: float = option(0.1, "share of their edges that is tested on, in [0, 1)")

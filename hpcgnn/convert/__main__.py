@@ -238,8 +238,15 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         else:
             rows.append((key, value))
     print_table(f"store {result.path}", ("field", "value"), rows)
+    if result.link_split:
+        more = " model.embeddings=true" if "features" in result.missing else ""
+        ready = f"train.task=links graph.store={result.path}{more}"
+        report(f"ready for predicting links: {ready}", sys.stdout)
     if result.missing:
-        report(f"for training the store lacks {', '.join(result.missing)}; supply", sys.stdout)
+        report(
+            f"for predicting classes the store lacks {', '.join(result.missing)}; supply",
+            sys.stdout,
+        )
     else:
         report(f"ready for training: graph.store={result.path}", sys.stdout)
     for what, remedy in result.missing.items():

@@ -152,7 +152,8 @@ def _missing(nodes: Nodes) -> dict[str, str]:
     missing = {}
     if nodes.features is None and not nodes.kinds:
         # Types without features have learned vectors.
-        missing["features"] = "--nodes FILE with columns of numbers"
+        ways = "--nodes FILE with columns of numbers; or train with model.embeddings=true"
+        missing["features"] = ways
     if nodes.labels is None:
         missing["labels"] = "--nodes FILE with a column label"
     if not nodes.splits:

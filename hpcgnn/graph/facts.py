@@ -3,13 +3,15 @@
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Self
+
+import numpy as np
 
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, find_model
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, NodeBlock, NodeType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class GraphFacts(Facts):
         labelled_types: tuple[str, ...],
     ) -> "GraphFacts":
         """Return the sizes of a store's graph, as a configuration trains on it."""
-        types = store.node_types
+        types = node_types_of(store)
         return cls(
             name=store.name,
             fingerprint=store.fingerprint,
@@ -127,6 +129,35 @@ class GraphFacts(Facts):
     def metric(self) -> str:
         """The metric that models are chosen by."""
         return "micro_f1" if self.multi_label else "accuracy"
+
+
+def node_types_of(store: GraphStore) -> tuple[NodeType, ...]:
+    """Return the node types that a graph is trained with.
+
+    A graph without types and without features counts as one type without features, whose nodes have
+    learned vectors.
+    """
+    if store.node_types or store.has_features:
+        return store.node_types
+    return (NodeType("node", store.num_nodes, 0, None),)
+
+
+def typed_nodes(store: GraphStore, nodes: NodeBlock) -> NodeBlock:
+    """Return the nodes of a block with the types of `node_types_of`."""
+    if store.node_types or store.has_features:
+        return nodes
+    count = nodes.stop - nodes.start
+    none = np.empty((count, 0), np.float32)
+    return replace(nodes, types=np.zeros(count, np.uint8), type_features=(none,))
+
+
+def check_features(config: Config, store: GraphStore) -> None:
+    """Raise `InputError`, which names the ways, where nothing tells the nodes of a store apart."""
+    if not (store.has_features or store.node_types or config.model.embeddings):
+        raise InputError(
+            f"{store.path} has no node features: give some with hpcgnn.convert --nodes FILE, or "
+            "learn a vector for each node with model.embeddings=true"
+        )
 
 
 def shape_for(config: Config, facts: GraphFacts) -> ModelShape:

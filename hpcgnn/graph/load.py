@@ -7,7 +7,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import GraphFacts, shape_for
+from hpcgnn.graph.facts import GraphFacts, check_features, node_types_of, shape_for, typed_nodes
 from hpcgnn.graph.inputs import (
     Scales,
     make_inputs,
@@ -165,6 +165,7 @@ def load_graph(
             nodes = store.read_nodes(
                 row_map.start, row_map.stop, chosen_split(config, store, needs)
             )
+            nodes = typed_nodes(store, nodes)
         directed = not (store.undirected or config.graph.undirected)
         relations = relation_names(config, store, context.wanted, directed=directed)
         with trace.span("plan"):
@@ -192,7 +193,7 @@ def load_graph(
         labelled: tuple[str, ...] = ()
         if nodes.labels is not None and nodes.split is not None:
             trains = training_mask(nodes.labels, nodes.split)
-            names = [each.name for each in store.node_types]
+            names = [each.name for each in node_types_of(store)]
             labelled = labelled_types(grid, names, nodes.types, trains)
         facts = GraphFacts.of_store(
             store,
@@ -244,8 +245,6 @@ def share_rows(
     relations = config.graph.relations
     starts = None
     there = {
-        # Node types without features have learned vectors.
-        "features": store.has_features or bool(store.node_types),
         "labels": store.has_labels,
         "split": store.has_split,
     }
@@ -261,7 +260,9 @@ def share_rows(
                     f"graph.relations: {store.path} has no relation {name!r}; {remedy}"
                 )
         for field in needs:
-            if not there[field]:
+            if field == "features":
+                check_features(config, store)
+            elif not there[field]:
                 raise InputError(f"{store.path} has no node {field}: convert the graph with them")
         if grid.rank == 0:
             edges = store.part_edges(relations or None)

@@ -39,6 +39,10 @@ def show_store(found: Mapping[str, Any]) -> None:
         degree = each["row_degree"]
         numbers = (degree["min"], f"{degree['median']:g}", f"{degree['mean']:.2f}", degree["max"])
         weights = "yes" if each["weighted"] else "no"
+        if each["edge_features"]:
+            weights += f", {each['edge_features']} features"
+        if each["edge_split"]:
+            weights += ", split"
         name = each["name"] or "(untyped)"
         rows.append((name, each["num_edges"], weights, *numbers, degree["empty"]))
     print_table("relations and degrees", columns, rows)

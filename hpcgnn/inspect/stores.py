@@ -90,6 +90,8 @@ def describe_relation(
         "name": name,
         "num_edges": store.num_edges(name),
         "weighted": store.weighted(name),
+        "edge_features": store.edge_features(name)[0],
+        "edge_split": store.has_edge_split(name),
         "row_degree": {
             "min": int(counts.min()),
             "median": float(np.median(counts)),

@@ -10,7 +10,10 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import (
     GraphFacts,
+    check_features,
+    node_types_of,
     shape_for,
+    typed_nodes,
 )
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.load import (
@@ -57,7 +60,7 @@ class WholeGraph:
     @collective
     def __init__(self, grid: ProcessGrid, config: Config, store: GraphStore) -> None:
         self._store, self._config = store, config
-        _require_node_data(store)
+        _require_node_data(config, store)
         num_nodes = store.num_nodes
         # One rank that owns everything: readers of stores, restriction and active sets then run as
         # they are.
@@ -67,7 +70,7 @@ class WholeGraph:
             Context(grid, config), store, row_map, directed=directed
         )
         self.targets, types = _read_targets(store, config.graph.split)
-        names = [each.name for each in store.node_types]
+        names = [each.name for each in node_types_of(store)]
         self.facts = GraphFacts.of_store(
             store,
             num_edges=self._matrix.nnz,
@@ -99,7 +102,8 @@ class WholeGraph:
 
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         """Return features, labels and split of a block of rows."""
-        return self._store.read_nodes(row_map.start, row_map.stop, self._config.graph.split)
+        split = self._config.graph.split
+        return typed_nodes(self._store, self._store.read_nodes(row_map.start, row_map.stop, split))
 
     def _active(self, depth: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({kind.direction for kind in self.wanted})
@@ -126,17 +130,15 @@ def _read_targets(store: GraphStore, split_name: str) -> tuple[Mask, Array | Non
     labels = store.read_labels(0, store.num_nodes)
     split = store.read_split(0, store.num_nodes, split_name)
     types = store.read_types(0, store.num_nodes)
+    if types is None and node_types_of(store):
+        types = np.zeros(store.num_nodes, np.uint8)
     assert labels is not None
     assert split is not None
     return training_mask(labels, split), types
 
 
-def _require_node_data(store: GraphStore) -> None:
-    there = {
-        "features": store.has_features or bool(store.node_types),
-        "labels": store.has_labels,
-        "split": store.has_split,
-    }
-    for name, found in there.items():
+def _require_node_data(config: Config, store: GraphStore) -> None:
+    check_features(config, store)
+    for name, found in (("labels", store.has_labels), ("split", store.has_split)):
         if not found:
             raise InputError(f"{store.path} has no node {name}: convert the graph with them")

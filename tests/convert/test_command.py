@@ -116,7 +116,7 @@ def test_the_summary_ends_with_what_is_missing(edges: Path, tmp_path: Path, caps
     edges.write_text("0 1\n1 1\n2 2\n")
     main([str(edges), "-o", str(tmp_path / "out.h5")])
     text = capsys.readouterr().out
-    assert "for training the store lacks features, labels, split; supply" in text
+    assert "for predicting classes the store lacks features, labels, split; supply" in text
     assert "--random-split 60,20,20" in text.splitlines()[-1]
     main([str(edges), "-o", str(tmp_path / "out.h5"), "--json"])
     summary = json.loads(capsys.readouterr().out)

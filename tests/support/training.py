@@ -59,7 +59,7 @@ class Graph:
     """A graph in memory, nodes in their original order."""
 
     adjacency: sp.csr_matrix
-    features: np.ndarray
+    features: np.ndarray | None
     labels: np.ndarray
     split: np.ndarray
     directed: bool

@@ -107,8 +107,8 @@ def from_torch_geometric(
     """Write a `Data` or a `HeteroData` to the store `path`.
 
     Taken over: `edge_index` (row 0 the sources), `edge_weight`, `edge_attr`, `x`, `y`,
-    `train_mask`, `val_mask`, `test_mask`; of several masks side by side `options.split` is the number of the
-    column (default: all). Each edge type of a `HeteroData` becomes a relation, called
+    `train_mask`, `val_mask`, `test_mask`; of several masks side by side `options.split` is the
+    number of the column (default: all). Each edge type of a `HeteroData` becomes a relation, called
     `source-relation-target` where several edge types share a relation. Of several node types each
     has its own features, one may have labels, and nodes are numbered type after type. Raises
     `InputError` for faulty values, and then an earlier file at `path` stays whole.
@@ -188,9 +188,9 @@ def from_dgl(
     Taken over from the nodes' data: features (`feat`), labels (`label`) and the masks `train_mask`,
     `val_mask`, `test_mask`; from `edata` the features (`feat`), and the weights called `weight`, if
     it is given. Several edge types become relations, called `source-relation-target` where several
-    share a relation. Of several node types each has its own features, one may have labels, and nodes are numbered type
-    after type. Raises `InputError` for faulty values, and then an earlier file at `path` stays
-    whole.
+    share a relation. Of several node types each has its own features, one may have labels, and
+    nodes are numbered type after type. Raises `InputError` for faulty values, and then an earlier
+    file at `path` stays whole.
     """
     options = options or ConvertOptions()
     node_types, etypes = list(graph.ntypes), list(graph.canonical_etypes)

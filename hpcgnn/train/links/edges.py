@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
 SHARES = ("train", "valid", "test")
@@ -53,20 +53,28 @@ class LinkEdges:
         (E,) int64 which of the predicted relations.
     words
         (E,) int64 well-mixed bits of the edge, the same on any partition.
+    parts
+        (E,) uint8 of `Split`, the stored role of the edge; None without.
     """
 
     sources: GlobalIndices
     targets: GlobalIndices
     relations: GlobalIndices
     words: GlobalIndices
+    parts: Array | None = None
 
     def __len__(self) -> int:
         return len(self.words)
 
     def where(self, mask: Mask) -> "LinkEdges":
         """Return the edges of a mask (E,)."""
-        columns = (self.sources, self.targets, self.relations, self.words)
-        return LinkEdges(*(each[mask] for each in columns))
+        return LinkEdges(
+            self.sources[mask],
+            self.targets[mask],
+            self.relations[mask],
+            self.words[mask],
+            None if self.parts is None else self.parts[mask],
+        )
 
 
 @collective
@@ -78,10 +86,12 @@ def read_links(
     names: Sequence[str],
     *,
     undirected: bool,
+    stored: bool = False,
 ) -> tuple[LinkEdges, GlobalIndices]:
     """Return the edges of some relations, and (E, 2) the original ids of their nodes.
 
     Self loops are left out, and of the two directions of an undirected edge one.
+    With `stored` the edges are those of the store and no reverse, each with its role.
 
     Parameters
     ----------
@@ -96,8 +106,14 @@ def read_links(
     """
     rows: list[Array] = []
     columns: list[Array] = []
+    parts: list[Array] = []
+    both_ways = undirected and not stored
     for name in names:
-        pattern = read_adjacency(grid, store, row_map, [name], undirected=undirected)
+        pattern = read_adjacency(grid, store, row_map, [name], undirected=both_ways)
+        if stored:
+            with agree(grid.world):
+                split = store.read_edge_data(row_map.start, row_map.stop, name).split
+            parts.append(np.zeros(len(pattern.columns), np.uint8) if split is None else split)
         rows.append(np.repeat(np.arange(row_map.num_local), np.diff(pattern.indptr)))
         columns.append(pattern.columns)
     relations = np.repeat(np.arange(len(names)), [len(each) for each in rows])
@@ -106,22 +122,29 @@ def read_links(
     source_ids = RowRequest.make(grid.layer, row_map, wanted).rows(ids)[places]
     target_ids = ids[local]
     kept = source_ids != target_ids
-    if undirected:
+    if store.undirected or both_ways:
         kept &= source_ids < target_ids
     words = mixed(relations, source_ids, target_ids).view(np.int64)
-    edges = LinkEdges(sources, local + row_map.start, relations, words)
+    roles = np.concatenate(parts) if stored else None
+    edges = LinkEdges(sources, local + row_map.start, relations, words, roles)
     return edges.where(kept), np.stack([source_ids, target_ids], axis=1)[kept]
 
 
-def split_links(ids_E2: GlobalIndices, options: LinksConfig) -> dict[str, Mask]:
+def split_links(
+    edges: LinkEdges, ids_E2: GlobalIndices, options: LinksConfig, num_relations: int
+) -> dict[str, Mask]:
     """Return masks (E,) of the edges of each share.
 
-    All edges between two nodes, in both directions and of all relations, are of one share.
+    All edges between two nodes, in both directions and of all relations, are of one share, unless
+    edges have stored roles: then these say which are tested, and `options.train` is the share of
+    those with the role to train.
 
     Parameters
     ----------
     ids_E2
         Original ids of the nodes of the edges.
+    num_relations
+        The edges of further relations are of no share.
     """
     low, high = ids_E2.min(axis=1), ids_E2.max(axis=1)
     draw = uniform(mixed(options.split_seed, low, high))
@@ -130,7 +153,14 @@ def split_links(ids_E2: GlobalIndices, options: LinksConfig) -> dict[str, Mask]:
         stop = start + getattr(options, name)
         masks[name] = (draw >= start) & (draw < stop)
         start = stop
-    return masks
+    if edges.parts is not None:
+        masks = {
+            "train": (edges.parts == Split.TRAIN) & masks["train"],
+            "valid": edges.parts == Split.VALID,
+            "test": edges.parts == Split.TEST,
+        }
+    predicted = edges.relations < num_relations
+    return {name: mask & predicted for name, mask in masks.items()}
 
 
 class Numbered:

@@ -21,7 +21,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, H5Predictions
+from hpcgnn.storage import GraphStore, H5Predictions, Split
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.graph_task import GraphTask
@@ -101,13 +101,20 @@ class LinkTask(GraphTask):
                 for name in names:
                     known(name, store.relations, f"relation in links.relations of {store.path}")
                 ids = store.read_original_id(row_map.start, row_map.stop)
+            with_split = [name for name in store.relations if store.has_edge_split(name)]
+            stored = config.links.stored and not set(names).isdisjoint(with_split)
+            # Tested edges of other relations leave the graph too.
+            more = [name for name in with_split if stored and name not in names]
             undirected = store.undirected or config.graph.undirected
-            edges, pairs = read_links(grid, store, row_map, ids, names, undirected=undirected)
-        links = {name: edges.where(mask) for name, mask in split_links(pairs, config.links).items()}
-        rows, columns = (
-            np.concatenate([getattr(each, field) for each in links.values()])
-            for field in ("targets", "sources")
-        )
+            edges, pairs = read_links(
+                grid, store, row_map, ids, [*names, *more], undirected=undirected, stored=stored
+            )
+        masks = split_links(edges, pairs, config.links, len(names))
+        links = {name: edges.where(mask) for name, mask in masks.items()}
+        gone = np.logical_or.reduce(list(masks.values()))
+        if edges.parts is not None:
+            gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
+        rows, columns = edges.targets[gone], edges.sources[gone]
         hidden = HiddenEdges.between(grid, row_map, rows, columns)
         graph = load_graph(dataclasses.replace(context, hidden=hidden))
         facts = {**vars(graph.facts), "multi_label": False, "class_names": ()}

@@ -11,7 +11,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import Facts, GraphFacts
+from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of
 from hpcgnn.graph.inputs import Scales, scales_from
 from hpcgnn.graph.load import load_graph, relation_names
 from hpcgnn.graph.local_graph import LocalGraph
@@ -231,7 +231,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         ("features a node", store.num_features, trained.num_features),
         (
             "node types with features",
-            tuple((each.name, each.num_features) for each in store.node_types),
+            tuple((each.name, each.num_features) for each in node_types_of(store)),
             tuple(zip(trained.type_names, trained.type_features, strict=True)),
         ),
         # A graph without labels has no classes of its own.

@@ -250,3 +250,21 @@ def test_rows_of_any_range_of_a_compressed_matrix() -> None:
     for start in range(8):
         for stop in range(start + 1, 9):
             assert rows_of(indptr, start, stop).tolist() == rows[start:stop].tolist()
+
+
+def test_features_of_edges(tmp_path: Path) -> None:
+    arrays = {
+        "edge_index": np.array([[0, 1, 2, 0], [1, 2, 0, 2]]),
+        "etype": np.array([0, 1, 0, 1]),
+        "edge_attr": np.arange(8.0).reshape(4, 2),
+    }
+    np.savez(tmp_path / "g.npz", **arrays)
+    convert(tmp_path / "g.npz", tmp_path / "out.h5", format_name="npz")
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        # Rows are targets: 2 -> 0 and 0 -> 1 of relation 0; 0 -> 2 and 1 -> 2 of relation 1.
+        for relation, expected in (("0", [[4, 5], [0, 1]]), ("1", [[6, 7], [2, 3]])):
+            features = store.read_edge_data(0, 3, relation).features
+            np.testing.assert_array_equal(features, expected)
+    np.savez(tmp_path / "bad.npz", **arrays | {"edge_attr": np.ones((3, 2))})
+    with pytest.raises(InputError, match="edge_attr has 3 rows for the 4 edges of edge_index"):
+        convert(tmp_path / "bad.npz", tmp_path / "bad.h5", format_name="npz")

@@ -12,10 +12,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from hpcgnn.convert import ConvertOptions, convert
+from hpcgnn.convert import ConvertOptions, convert, detect
 from hpcgnn.convert.__main__ import main
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, Split
 from tests.support.graph_files import contents, convert_to
 
 NAMES = st.text(
@@ -301,3 +301,76 @@ def test_triples_load_with_names_and_relations(tmp_path: Path) -> None:
     out = tmp_path / "o.h5"
     main([str(path), "-o", str(out), "--columns", "src,relation,dst"])
     assert names_of(out) == ["/m/027rn", "/m/06cx9"]
+
+
+def test_triples_in_three_files_are_a_split_of_links(tmp_path: Path) -> None:
+    folder = tmp_path / "FB15k-237"
+    folder.mkdir()
+    rows = {
+        "train": [
+            ("/m/027rn", "/location/country/form", "/m/06cx9"),
+            ("größe von", "100%", "/m/027rn"),
+        ],
+        "valid": [("/m/06cx9", "/location/country/form", "größe von")],
+        "test": [("/m/027rn", "..", "only here"), ("/m/06cx9", "100%", "/m/027rn")],
+    }
+    for part, triples in rows.items():
+        lines = "".join("\t".join(triple) + "\r\n" for triple in triples)
+        (folder / f"freebase-{part}.txt").write_text(lines, newline="")
+    (folder / "entities.dict").write_text("0\t/m/027rn\n")
+    assert detect(folder)[0] == "triples"
+    report = convert(folder, tmp_path / "out.h5", format_name="triples")
+    assert report.ignored == ("entities.dict",)
+    assert report.link_split == {"train": 2, "valid": 1, "test": 2}
+    found = set()
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        names = store.names(np.arange(store.num_nodes))
+        for relation in store.relations:
+            block = store.read_adjacency(0, store.num_nodes, relation)
+            split = store.read_edge_data(0, store.num_nodes, relation).split
+            ends = np.repeat(np.arange(store.num_nodes), np.diff(block.indptr))
+            for src, dst, part in zip(block.indices, ends, split, strict=True):
+                found.add((Split(part).name.lower(), names[src], relation, names[dst]))
+    assert found == {(part, *triple) for part, triples in rows.items() for triple in triples}
+
+
+def test_columns_of_edges_are_features(tmp_path: Path) -> None:
+    path = tmp_path / "paid.csv"
+    path.write_text("src,dst,weight,day,note\nb,a,2,7.5,x\na,c,1,-1,y\nc,b,3,4,z\n")
+    options = ConvertOptions(edge_features=("day", "weight"))
+    report = convert(path, tmp_path / "out.h5", format_name="edge-list", options=options)
+    assert any("note" in each for each in report.ignored)
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        # Rows a, b, c; their sources c? b -> a, c -> b, a -> c.
+        features = store.read_edge_data(0, 3).features
+        np.testing.assert_array_equal(features, [[7.5, 2], [4, 3], [-1, 1]])
+        np.testing.assert_array_equal(store.read_adjacency(0, 3).weights, [2, 3, 1])
+    for name, message in (("colour", "has no column 'colour'"), ("note", "column 5 holds 'x'")):
+        options = ConvertOptions(edge_features=(name,))
+        with pytest.raises(InputError, match=message):
+            convert(path, tmp_path / "bad.h5", format_name="edge-list", options=options)
+    (tmp_path / "gaps.csv").write_text("src,dst,day\na,b,1\nb,a,\n")
+    with pytest.raises(InputError, match=r"gaps\.csv: line 3: feature 1 of the edge is nan"):
+        convert(
+            tmp_path / "gaps.csv",
+            tmp_path / "bad.h5",
+            format_name="edge-list",
+            options=ConvertOptions(edge_features=("day",)),
+        )
+
+
+def test_folders_have_features_of_edges_for_each_relation(tmp_path: Path) -> None:
+    (tmp_path / "graph.toml").write_text(
+        '[edges."user,buys/returns,item"]\nfiles = ["buys.csv"]\nfeatures = ["price"]\n'
+        '[edges."user,knows,user"]\nfiles = ["knows.csv"]\n'
+    )
+    (tmp_path / "buys.csv").write_text("src,dst,price\nu1,i1,3.5\nu2,i1,4\n")
+    (tmp_path / "knows.csv").write_text("src,dst,weight\nu1,u2,9\n")
+    report = convert(tmp_path, tmp_path / "out.h5", format_name="tables")
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.edge_features("buys/returns")[0] == 1
+        assert store.edge_features("knows") == (0, None)
+        assert (store.weighted("buys/returns"), store.weighted("knows")) == (False, True)
+        features = store.read_edge_data(0, store.num_nodes, "buys/returns").features
+        assert features.ravel().tolist() == [3.5, 4]
+    assert report.columns["buys/returns"].num_features == 1

@@ -159,3 +159,22 @@ def test_first_values_depend_on_seed_and_id_only() -> None:
     assert abs(vectors - draw_vectors(ids, 200, 8)).min() > 0
     assert abs(np.corrcoef(vectors)[np.triu_indices(4, 1)]).max() < 0.3
     np.testing.assert_allclose((vectors**2).sum(1), 1, rtol=0.3)
+
+
+def test_untyped_graphs_without_features_have_vectors_too(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    bare = replace(training.make_graph(weighted=True), features=None)
+    types = np.zeros(len(bare.ids), np.uint8)
+    typed = replace(bare, types=types, type_features={"node": None})
+    runs = []
+    for name, graph in (("bare", bare), ("typed", typed)):
+        folder = comm_tmp_path / name
+        folder.mkdir(exist_ok=True)
+        store = training.write_store(comm, folder, graph)
+        runs.append(training.train(comm, training.make_config(store, folder / "run", *WORDS)))
+    training.assert_same(*runs)
+    with pytest.raises(CollectiveInputError, match="--nodes FILE, or learn a vector for each node"):
+        training.train(
+            comm, training.make_config(comm_tmp_path / "bare" / store.name, folder / "refused")
+        )

@@ -11,7 +11,10 @@ import pytest
 import scipy.sparse as sp
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
+from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
 from hpcgnn.train.links.edges import mixed, uniform
 from hpcgnn.train.links.ranking import Scores, rank_metrics
 from tests.support.training import (
@@ -190,3 +193,45 @@ def test_faults_are_one_line(
     store = write_store(comm, comm_tmp_path, make_graph().with_relations())
     with pytest.raises(CollectiveInputError, match=message):
         train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *words))
+
+
+def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph = make_graph(num_nodes=120)
+    path = comm_tmp_path / "g.h5"
+    coo = graph.adjacency.tocoo()
+    loops = coo.row == coo.col
+    roles = np.random.default_rng(3).choice(4, coo.nnz, p=[0.1, 0.6, 0.1, 0.2]).astype(np.uint8)
+    if comm.rank == 0:
+        first = np.arange(coo.nnz) < 200
+        store_from_arrays(
+            comm_tmp_path / "plain.h5",
+            name="g",
+            num_nodes=120,
+            edges={
+                "a/b": (coo.col[first], coo.row[first]),
+                "c": (coo.col[~first], coo.row[~first]),
+            },
+            edge_data={"a/b": EdgeData(split=roles[first]), "c": EdgeData(split=roles[~first])},
+            features=graph.features,
+        )
+        part = Partition(np.random.default_rng(4).integers(0, 4, 120).astype(np.int32), 4)
+        with GraphStore.open(comm_tmp_path / "plain.h5") as store:
+            write_partitioned(store, path, part, method="block", seed=0, metrics={}, provenance={})
+    comm.Barrier()
+    words = (*WORDS, "model.name=rgcn", "run.save_predictions=false", "graph.reverse=false")
+    run = train(comm, make_config(path, comm_tmp_path / "run", *words))
+    links = run.summary["links"]
+    assert links["valid"] == np.count_nonzero((roles == Split.VALID) & ~loops)
+    assert links["test"] == np.count_nonzero((roles == Split.TEST) & ~loops)
+    assert 0.1 < links["train"] / np.count_nonzero(roles == Split.TRAIN) < 0.5
+    alone = metrics_alone(comm, path, comm_tmp_path / "alone", *words)
+    for mine, theirs in zip(figures(run.metrics), figures(alone), strict=True):
+        for name, value in mine.items():
+            assert value == pytest.approx(theirs[name], rel=1e-9), name
+    # Tested edges of a relation that is not predicted leave the graph as well.
+    one = train(comm, make_config(path, comm_tmp_path / "one", *words, "links.relations=['c']"))
+    tested = {(a, b) for a, b, r in zip(coo.row, coo.col, roles, strict=True) if r >= Split.VALID}
+    most = sum((a, b) not in tested for a, b in zip(coo.row, coo.col, strict=True))
+    assert one.summary["graph"]["num_edges"] <= most - one.summary["links"]["train"]
+    drawn = train(comm, make_config(path, comm_tmp_path / "drawn", *words, "links.stored=false"))
+    assert drawn.summary["links"] != links
