@@ -20,7 +20,7 @@ from hpcgnn.console import (
 from hpcgnn.errors import InputError
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.metrics import measure
-from hpcgnn.partition.parts import Partitioner, block, random
+from hpcgnn.partition.parts import Partitioner, block, given, random
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.partition.volume_balanced import (
@@ -34,6 +34,8 @@ from hpcgnn.storage import GraphStore, check_output
 from hpcgnn.typing import LocalIndices
 
 METHODS = ("metis", "volume", "random", "block")
+FROM_FILE = "file:"
+PRESENT = "present"
 BALANCED = ("metis", "volume")
 DEFAULT_IMBALANCE = 0.05
 
@@ -50,13 +52,21 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument("store", type=Path, metavar="STORE", help="store to partition")
     cli.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.h5")
-    cli.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts")
+    cli.add_argument(
+        "--parts",
+        type=int,
+        metavar="K",
+        help="number of parts; not needed with file: and --refine present, which have a number",
+    )
     cli.add_argument(
         "--method",
-        choices=METHODS,
+        type=method,
         default="metis",
+        metavar="{" + ",".join((*METHODS, f"{FROM_FILE}FILE")) + "}",
         help="metis: least edge cut; volume: least rows at the busiest part; random: shuffled; "
-        "block: present order; each balances non-zeros (default: metis)",
+        "block: present order; each balances non-zeros. file: takes the parts that FILE has for "
+        "the nodes in the order of their original ids, as .npy or as text with one number a line, "
+        "as partitioners write it (default: metis)",
     )
     cli.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     cli.add_argument(
@@ -113,18 +123,27 @@ def add_volume_options(cli: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--refine",
         type=Path,
-        metavar="FILE",
+        metavar=f"FILE|{PRESENT}",
         help="start from this partition, not from METIS's: the part of every node in the store's "
-        "order, as .npy or as text with one number a line",
+        f"order, as .npy or as text with one number a line; {PRESENT}: the parts of the store",
+    )
+
+
+def method(text: str) -> str:
+    """Return the name of a method, for argparse."""
+    if text in METHODS or (text.startswith(FROM_FILE) and text != FROM_FILE):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r}: choose one of {', '.join(METHODS)} or {FROM_FILE}FILE"
     )
 
 
 def main() -> None:
     """Partition, measure, write, print."""
     options = parser().parse_args()
-    partitioner = choose(options)
     check_output(options.output)
     with GraphStore.open(options.store) as store:
+        partitioner = choose(options, store)
         report("reading the pattern")
         # A copy would have checksums of its own, which tell nothing of the original's.
         store.verify()
@@ -150,8 +169,23 @@ def main() -> None:
     show(metrics, options)
 
 
-def choose(options: argparse.Namespace) -> Partitioner:
-    """Return the partitioner that the options name; raise InputError where they contradict."""
+def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner:
+    """Return the partitioner that the options name; raise InputError where they contradict.
+
+    Sets the number of parts where the options leave it to parts that exist.
+    """
+    exist = None
+    if options.method.startswith(FROM_FILE):
+        exist = in_order_of(store, Path(options.method.removeprefix(FROM_FILE)))
+    elif options.refine == Path(PRESENT):
+        sizes = np.diff(store.row_starts)
+        exist = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    elif options.refine is not None:
+        exist = read_parts(options.refine)
+    if options.parts is None:
+        if exist is None or options.refine not in (None, Path(PRESENT)):
+            raise InputError("--parts K is missing: into how many parts?")
+        options.parts = int(exist.max(initial=0)) + 1
     if not 1 <= options.parts < 2**31:
         raise InputError(f"--parts {options.parts}: give at least 1 and below 2**31 parts")
     if options.imbalance is not None and options.method not in BALANCED:
@@ -164,15 +198,17 @@ def choose(options: argparse.Namespace) -> Partitioner:
             raise InputError(
                 f"--parts {options.parts}: --method volume makes at most {MAX_PARTS}; use metis"
             )
-        given = {name: getattr(options, name) for name in VOLUME_OPTIONS}
+        volume = {name: getattr(options, name) for name in VOLUME_OPTIONS}
         return volume_balanced(
             imbalance=imbalance,
             seed=options.seed,
-            initial=None if options.refine is None else read_parts(options.refine),
+            initial=exist,
             report=lambda text, seconds: report(f"{seconds:8.1f} s  {text}"),
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in volume.items() if value is not None},
         )
     refuse_volume_options(options)
+    if exist is not None:
+        return given(exist)
     if options.method == "metis":
         return metis(options.seed, imbalance)
     return random(options.seed) if options.method == "random" else block()
@@ -184,6 +220,23 @@ def refuse_volume_options(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None:
             flag = "--" + name.replace("_", "-")
             raise InputError(f"{flag} belongs to --method volume, not to {options.method}")
+
+
+def in_order_of(store: GraphStore, path: Path) -> LocalIndices:
+    """Return the parts (n,) of a store's nodes from a file in the order of original ids."""
+    found = read_parts(path)
+    ids = store.read_original_id(0, store.num_nodes)
+    order = np.argsort(ids, kind="stable")
+    if len(found) != len(ids):
+        raise InputError(
+            f"{path}: has {len(found):,} part numbers, one for each of {store.path}'s "
+            f"{len(ids):,} nodes is needed"
+        )
+    if (np.diff(ids[order]) == 0).any():
+        raise InputError(f"{store.path}: nodes of several types share original ids; use --refine")
+    parts = np.empty_like(found)
+    parts[order] = found
+    return parts
 
 
 def read_parts(path: Path) -> LocalIndices:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hpcgnn.errors import InputError
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
@@ -71,6 +72,26 @@ def block() -> Partitioner:
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         return Partition(cut_evenly(graph.row_weights(), num_parts), num_parts)
+
+    return partition
+
+
+def given(parts: LocalIndices) -> Partitioner:
+    """Return a partitioner that gives every node the part that it has in `parts`, int32[n].
+
+    The partitioner raises `InputError` where a part is not below the number of parts, or the nodes
+    are not as many.
+    """
+
+    def partition(graph: CSRGraph, num_parts: int) -> Partition:
+        if len(parts) != graph.num_nodes:
+            raise InputError(f"{len(parts):,} part numbers for {graph.num_nodes:,} nodes")
+        found = Partition(parts, num_parts)
+        try:
+            found.validate()
+        except ValueError as error:
+            raise InputError(f"{error}; --parts says how many there are") from None
+        return found
 
     return partition
 

@@ -45,6 +45,77 @@ def whole(store: GraphStore, relation: str) -> np.ndarray:
     return dense
 
 
+def parts_by_id(path: Path) -> dict[int, int]:
+    with GraphStore.open(path) as store:
+        ids = store.read_original_id(0, store.num_nodes)
+        parts = np.repeat(np.arange(store.num_parts), np.diff(store.row_starts))
+        return dict(zip(ids.tolist(), parts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["parts.txt", "parts.npy"])
+def test_parts_of_a_file_are_by_original_id(
+    store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    wanted = np.random.default_rng(7).permutation(np.arange(NUM_NODES) % 4)
+    file, out, again = tmp_path / name, tmp_path / "out.h5", tmp_path / "again.h5"
+    if file.suffix == ".npy":
+        np.save(file, wanted)
+    else:
+        file.write_text("\n".join(map(str, wanted)))
+    run(monkeypatch, store_path, "-o", out, "--method", f"file:{file}")
+    expected = dict(zip(range(0, 3 * NUM_NODES, 3), wanted.tolist(), strict=True))
+    assert parts_by_id(out) == expected
+    # The order of the rows is another one now; the file means the same nodes.
+    run(monkeypatch, out, "-o", again, "--method", f"file:{file}", "--parts", 6)
+    assert parts_by_id(again) == expected
+    with GraphStore.open(again) as store:
+        assert store.num_parts == 6
+        assert store.partition_info["method"] == f"file:{file}"
+
+
+def test_present_parts_are_refined(
+    store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, out = tmp_path / "first.h5", tmp_path / "out.h5"
+    run(monkeypatch, store_path, "-o", first, "--method", "random", "--parts", 3)
+    volume = ("--method", "volume", "--objective", "total", "--refine", "present")
+    run(monkeypatch, first, "-o", out, *volume)
+    with GraphStore.open(first) as before, GraphStore.open(out) as after:
+        assert after.num_parts == 3
+        totals = [each.partition_info["metrics"]["total_rows"] for each in (before, after)]
+    assert totals[1] < totals[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("0\n" * 3, (), "has 3 part numbers"),
+        ("5\n" * NUM_NODES, ("--parts", 5), "in part 5 of 5; --parts says how many"),
+        ("-1\n" * NUM_NODES, ("--parts", 5), "in part -1 of 5"),
+    ],
+)
+def test_wrong_parts_of_a_file(
+    store_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    words: tuple[object, ...],
+    message: str,
+) -> None:
+    file = tmp_path / "parts.txt"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        run(monkeypatch, store_path, "-o", tmp_path / "o.h5", "--method", f"file:{file}", *words)
+    assert not (tmp_path / "o.h5").exists()
+
+
+def test_number_of_parts_is_asked_for(
+    store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="--parts K is missing"):
+        run(monkeypatch, store_path, "-o", tmp_path / "o.h5")
+
+
 @pytest.mark.parametrize("method", ["metis", "random", "block"])
 @pytest.mark.parametrize("block_bytes", [64, 1 << 20])
 def test_a_partitioned_store_is_the_same_graph(
