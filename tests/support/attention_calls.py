@@ -40,7 +40,7 @@ class Calls:
         score = AdditiveScore(values=z, source=source, target=target, slope=slope, **how)
         self._forward(indptr, indices, score, (top, total, out), rest)
 
-    def attention_v2_forward(
+    def attention_dynamic_forward(
         self, indptr, indices, z, target, vector, top, total, out, *, slope, **options
     ):
         rest, how = self._split(options)
@@ -75,7 +75,7 @@ class Calls:
         block, draw, options = self._edges(indptr, indices, rest)
         self._face.attention_backward(block, score, saved, into, draw, **options)
 
-    def attention_v2_backward_rows(
+    def attention_dynamic_backward_rows(
         self,
         indptr,
         indices,
@@ -97,7 +97,7 @@ class Calls:
         block, draw, options = self._edges(indptr, indices, rest)
         self._face.attention_backward_rows(block, score, saved, into, draw, **options)
 
-    def attention_v2_backward_columns(
+    def attention_dynamic_backward_columns(
         self, indptr, indices, z, target, vector, lse, grad, delta, dz, *, slope, **options
     ):
         rest, how = self._split(options)

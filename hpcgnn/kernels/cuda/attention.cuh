@@ -1,7 +1,8 @@
-/// What the attention kernels share: the block, dropout by name, the state and its merging.
+/// What the attention kernels share, whatever the score: the block, dropout by name, the state of
+/// the softmax and its merging, the forward pass, what a backward pass knows of an edge.
 ///
-/// Same meaning as hpcgnn/kernels/src/attention/attention.h. For edge (i, j) and head h the logit is
-/// e = L(target[r, h] + source[j, h]) with r = rows[i] and the leaky rectifier L.
+/// Same meaning as hpcgnn/kernels/src/attention/attention.h. A score is a file of its own that says
+/// what the logit of an edge is and where its gradient goes.
 #pragma once
 
 #include "common.cuh"
@@ -22,8 +23,8 @@ struct AttentionBlock {
   const int64* row_ids;     ///< name of each row of the block; null without dropout
   const int64* column_ids;  ///< name of each column of the block; null without dropout
   const void* z;            ///< (num_columns, num_heads * head_width)
-  const void* source;       ///< (num_columns, num_heads)
-  const void* target;       ///< (num_targets, num_heads)
+  const void* source;       ///< (num_columns, num_heads); the vector where scores are dynamic
+  const void* target;       ///< (num_targets, num_heads); as wide as z where scores are dynamic
   DropoutBits edges;        ///< of edges with all their heads, before the softmax
   DropoutBits weights;      ///< of weights, each head for itself; those that stay are scaled
   double scale;
@@ -38,6 +39,19 @@ struct AttentionState {
   void* top;
   void* total;
   void* out;
+};
+
+struct ForwardArguments {
+  AttentionBlock block;
+  AttentionState state;
+  AttentionState pieces;
+};
+
+/// What a backward pass needs of the softmax and of what came out of it.
+struct SoftmaxGradient {
+  const void* lse;    ///< (num_targets, num_heads)
+  const void* grad;   ///< (num_targets, num_heads * head_width)
+  const void* delta;  ///< (num_targets, num_heads)
 };
 
 constexpr uint64 kHeadStep = 0xd1342543de82ef95u;
@@ -64,6 +78,26 @@ HPCGNN_DEVICE int64 state_row(const AttentionBlock& b, int64 row) {
 template <class T>
 HPCGNN_DEVICE T rectified(T x, T slope) {
   return x > 0 ? x : slope * x;
+}
+
+/// What a thread knows of its edge in a backward pass: the other end of it, a row of the state or a
+/// column, and numbers of its row.
+template <class T>
+struct Edge {
+  int64 other;
+  T lse, delta, kept;
+};
+
+/// @param at the row of the state that the row of the block is
+template <class T>
+HPCGNN_DEVICE Edge<T> edge_of(const AttentionBlock& b, const SoftmaxGradient& saved, int64 row,
+                              int64 at, int64 column, int64 head, int64 other) {
+  const int64 place = at * b.num_heads + head;
+  T lse = static_cast<const T*>(saved.lse)[place];
+  // All edges of such a row were dropped: exp(e - inf) is 0, where exp(e + inf) is not.
+  if (lse == -infinity<T>() || dropped(b, b.edges, row, column, 0)) lse = infinity<T>();
+  return {other, lse, static_cast<const T*>(saved.delta)[place],
+          kept_share<T>(b, row, column, head)};
 }
 
 /// Maximum and sum of a softmax that edges join batch by batch.
@@ -102,31 +136,45 @@ struct RunningSoftmax {
   }
 };
 
-/// Columns base + (k * lanes + lane) * V ... of a head; zeros beyond its width.
-template <int V, int K, class Y, class T>
-HPCGNN_DEVICE void read_columns(const Tile& tile, int64 base, int64 width, const Y* from,
-                                T (&to)[K][V]) {
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const int64 column = base + static_cast<int64>(k * tile.lanes + tile.lane) * V;
-    Pack<Y, V> pack = {};
-    if (column < width) pack = load<V>(from + column);
-#pragma unroll
-    for (int v = 0; v < V; ++v) to[k][v] = widen(pack.at[v]);
-  }
-}
+/// Columns base + (k * lanes + lane) * V ... of a head, which a tile holds in registers.
+template <int V, int K>
+struct Columns {
+  int64 base, width;
 
-/// Calls body(k, v, column) for the columns of this thread that exist.
-template <int V, int K, class Body>
-HPCGNN_DEVICE void for_columns(const Tile& tile, int64 base, int64 width, const Body& body) {
+  HPCGNN_DEVICE int64 span(const Tile& tile) const {
+    return static_cast<int64>(tile.lanes) * V * K;
+  }
+  HPCGNN_DEVICE int64 at(const Tile& tile, int k) const {
+    return base + static_cast<int64>(k * tile.lanes + tile.lane) * V;
+  }
+  /// Zeros beyond the width of the head.
+  template <class Y, class T>
+  HPCGNN_DEVICE void read(const Tile& tile, const Y* from, T (&to)[K][V]) const {
 #pragma unroll
-  for (int k = 0; k < K; ++k)
+    for (int k = 0; k < K; ++k) {
+      Pack<Y, V> pack = {};
+      if (at(tile, k) < width) pack = load<V>(from + at(tile, k));
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const int64 column = base + static_cast<int64>(k * tile.lanes + tile.lane) * V + v;
-      if (column < width) body(k, v, column);
+      for (int v = 0; v < V; ++v) to[k][v] = widen(pack.at[v]);
     }
-}
+  }
+  /// Calls body(k, v, column) for the columns of this thread that exist.
+  template <class Body>
+  HPCGNN_DEVICE void each(const Tile& tile, const Body& body) const {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int v = 0; v < V; ++v)
+        if (at(tile, k) + v < width) body(k, v, at(tile, k) + v);
+  }
+  /// Calls body(column) for this thread's share of the columns that no register holds.
+  template <class Body>
+  HPCGNN_DEVICE void outside(const Tile& tile, const Body& body) const {
+    if (width <= span(tile)) return;
+    for (int64 column = tile.lane; column < width; column += tile.lanes)
+      if (column < base || column >= base + span(tile)) body(column);
+  }
+};
 
 /// to += value, by one writer or by several.
 template <class T>
@@ -182,12 +230,19 @@ struct HeadSums {
   }
 };
 
-/// Edges join the states of their rows. `logits` is called with a batch of edges, one a thread, and
-/// returns the thread's logit; -inf where there is none.
+/// Edges join the states of their rows; no tensor of edges exists.
+///
+/// A tile takes a group of edges and one head. Its threads first hold an edge each, for the logits
+/// and their maximum; then columns of z, which they sum, an edge after the other. A group alone on
+/// its row updates the state; pieces of a split row leave states of their own, which
+/// `attention_merge` joins in order: the result is the same every time.
+///
+/// `logits.begin` is told the row of the state and the head; `logits` is called with a batch of
+/// edges, one a thread, and returns the thread's logit.
 template <class X, int V, int K, class Logits>
-HPCGNN_DEVICE void attend(const AttentionBlock& b, const AttentionState& states,
-                          const AttentionState& pieces, Logits logits) {
+HPCGNN_DEVICE void attend(const ForwardArguments& a, Logits logits) {
   using T = Accumulator<X>;
+  const AttentionBlock& b = a.block;
   const Tile tile = make_tile(b.lanes);
   const int64 pitch = b.num_heads * b.head_width, items = b.groups.num_groups * b.num_heads;
   for (int64 item = tile.first; item < items; item += tile.count) {
@@ -196,7 +251,7 @@ HPCGNN_DEVICE void attend(const AttentionBlock& b, const AttentionState& states,
     const int64 start = b.groups.start[g], stop = b.groups.stop[g];
     const int64 reached = state_row(b, row);
     logits.begin(tile, reached, head);
-    const AttentionState& state = piece < 0 ? states : pieces;
+    const AttentionState& state = piece < 0 ? a.state : a.pieces;
     const int64 at = (piece < 0 ? reached : piece) * b.num_heads + head;
     T* const top = static_cast<T*>(state.top) + at;
     T* const total = static_cast<T*>(state.total) + at;
@@ -235,3 +290,23 @@ HPCGNN_DEVICE void attend(const AttentionBlock& b, const AttentionState& states,
 }
 
 }  // namespace hpcgnn
+
+/// Calls KERNELS(name, type, elements of a vector, vectors of a thread) for all that a launch may
+/// choose; vectors of 16-bit elements have at most `widest`.
+#define HPCGNN_ATTENTION_SHAPES(KERNELS, widest) \
+  KERNELS(f32, float, 4, 1)                      \
+  KERNELS(f32, float, 4, 2)                      \
+  KERNELS(f32, float, 1, 1)                      \
+  KERNELS(f32, float, 1, 2)                      \
+  KERNELS(f64, double, 2, 1)                     \
+  KERNELS(f64, double, 2, 2)                     \
+  KERNELS(f64, double, 1, 1)                     \
+  KERNELS(f64, double, 1, 2)                     \
+  KERNELS(bf16, BFloat16, widest, 1)             \
+  KERNELS(bf16, BFloat16, widest, 2)             \
+  KERNELS(bf16, BFloat16, 1, 1)                  \
+  KERNELS(bf16, BFloat16, 1, 2)                  \
+  KERNELS(f16, Float16, widest, 1)               \
+  KERNELS(f16, Float16, widest, 2)               \
+  KERNELS(f16, Float16, 1, 1)                    \
+  KERNELS(f16, Float16, 1, 2)

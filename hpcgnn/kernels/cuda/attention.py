@@ -42,8 +42,6 @@ _WIDEST = {"additive": 8, "dynamic": 4}
 _TILES = 4096
 # Rows of z that a thread sums for the gradient of the weights before it adds them atomically.
 _CHUNK_ROWS = 64
-# What the sources of the kernels of a score are called.
-_NAMES = {"additive": "attention", "dynamic": "attention_v2"}
 _NO_DRAW = EdgeDraw(0, 0.0, 0, 0.0)
 
 
@@ -95,7 +93,7 @@ def attention_forward(
         "state": _state_fields(state),
         "pieces": _state_fields(pieces),
     }
-    _launch(f"{_NAMES[score.kind]}_forward", fields, shape, tile, groups.host.row.size)
+    _launch(score, "forward", fields, shape, tile, groups.host.row.size)
     places = groups.split_starts, groups.split_rows
     _merge_states(state, pieces, block.rows, groups.host.split_rows.size, places)
 
@@ -154,13 +152,13 @@ def _additive_backward(
     tile = _tile(score, shape, saved.grad, gradients.values, weights)
     fields: Fields = {
         "block": _block_fields(transposed, score, shape, draw, groups, tile),
-        **_saved_fields(saved),
+        "saved": _saved_fields(saved),
         "weights": pointer(weights),
         "dz": pointer(gradients.values),
         "dsource": pointer(gain),
         "dtarget": pointer(gradients.targets),
     }
-    _launch("attention_backward", fields, shape, tile, groups.host.row.size)
+    _launch(score, "backward", fields, shape, tile, groups.host.row.size)
     if weights is not None:
         both = {"weights": weights, "dweights": gradients.weights}
         _check_heads(values, (shape.heads, shape.width), **both)
@@ -184,13 +182,12 @@ def _dynamic_backward(
     chunk = max(1, num_groups // _TILES) if walk == "rows" else 1
     fields: Fields = {
         "block": _block_fields(block, score, shape, draw, groups, tile),
-        **_saved_fields(saved),
+        "saved": _saved_fields(saved),
         "gradient": pointer(gradients[0]),
         "dvector": pointer(gradients[1]),
         "chunk": chunk,
     }
-    items = -(-num_groups // chunk)
-    _launch("attention_v2_backward", fields, shape, tile, items, f"attention_v2_{walk}")
+    _launch(score, walk, fields, shape, tile, -(-num_groups // chunk))
 
 
 def _add_weight_gradient(
@@ -334,17 +331,12 @@ def _head_dots(
 
 
 def _launch(
-    source: str,
-    fields: Fields,
-    shape: _Shape,
-    tile: tuple[int, int, int],
-    items: int,
-    kernel: str | None = None,
+    score: Score, walk: str, fields: Fields, shape: _Shape, tile: tuple[int, int, int], items: int
 ) -> None:
-    """Run the version of a kernel for a tile, `items` for each head."""
+    """Run the version of a score's kernel for a tile, `items` for each head."""
     vector, vectors, lanes = tile
-    name = f"{kernel or source}_{short_name(shape.element)}_v{vector}_k{vectors}"
-    launch(source, name, fields, items=items * shape.heads, lanes=lanes)
+    name = f"{score.kind}_{walk}_{short_name(shape.element)}_v{vector}_k{vectors}"
+    launch(f"attention_{score.kind}", name, fields, items=items * shape.heads, lanes=lanes)
 
 
 def _tile(score: Score, shape: _Shape, *arrays: DeviceArray | None) -> tuple[int, int, int]:

@@ -50,7 +50,7 @@ def run_forward(layer, **options):
     out = np.full_like(layer.target, np.nan)
     state = top, np.zeros_like(top), out
     csr = layer.graph.indptr, layer.graph.indices
-    HOST.attention_v2_forward(*csr, *layer.operands, *state, slope=SLOPE, **options)
+    HOST.attention_dynamic_forward(*csr, *layer.operands, *state, slope=SLOPE, **options)
     HOST.attention_finish(*state)
     return top, out
 
@@ -62,7 +62,7 @@ def run_backward(layer, lse, out, **options):
     shapes = layer.z.shape, layer.target.shape, layer.vector.shape
     dz, dtarget, dvector = (np.zeros(shape, lse.dtype) for shape in shapes)
     operands = *layer.operands, lse, layer.grad, delta
-    HOST.attention_v2_backward_rows(
+    HOST.attention_dynamic_backward_rows(
         layer.graph.indptr,
         layer.graph.indices,
         *operands,
@@ -71,7 +71,7 @@ def run_backward(layer, lse, out, **options):
         slope=SLOPE,
         **options,
     )
-    HOST.attention_v2_backward_columns(
+    HOST.attention_dynamic_backward_columns(
         *transposed(layer.graph), *operands, dz, slope=SLOPE, **options
     )
     return dz, dtarget, dvector
@@ -193,4 +193,4 @@ def test_bad_arguments(change, message):
         "slope": SLOPE,
     }
     with pytest.raises(ValueError, match=message):
-        HOST.attention_v2_forward(**(good | change))
+        HOST.attention_dynamic_forward(**(good | change))

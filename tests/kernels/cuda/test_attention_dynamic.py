@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.kernels import cuda
-from tests.kernels import test_attention_v2 as host_tests
+from tests.kernels import test_attention_dynamic as host_tests
 from tests.kernels.conftest import ugly_graph
 from tests.kernels.cuda.test_attention import names_of
 from tests.kernels.cuda.test_products import rounded
@@ -31,7 +31,7 @@ def run(device, layer, size=5, **options):
     csr = make(layer.graph.indptr), make(layer.graph.indices)
     turned = tuple(map(make, transposed(layer.graph)))
     groups, turned_groups = (cuda.DeviceGroups.of(each[0], size) for each in (csr, turned))
-    DEVICE.attention_v2_forward(
+    DEVICE.attention_dynamic_forward(
         *csr, z, target, vector, *state, slope=SLOPE, groups=groups, **options
     )
     DEVICE.attention_finish(*state)
@@ -41,10 +41,10 @@ def run(device, layer, size=5, **options):
     shapes = layer.z.shape, layer.target.shape, layer.vector.shape
     dz, dtarget, dvector = (device.zeros(shape, dtype) for shape in shapes)
     operands = z, target, vector, lse, grad, delta
-    DEVICE.attention_v2_backward_rows(
+    DEVICE.attention_dynamic_backward_rows(
         *csr, *operands, dtarget, dvector, slope=SLOPE, groups=groups, **options
     )
-    DEVICE.attention_v2_backward_columns(
+    DEVICE.attention_dynamic_backward_columns(
         *turned, *operands, dz, slope=SLOPE, groups=turned_groups, **options
     )
     return [host(each) for each in (lse, out, dz, dtarget, dvector)]
