@@ -8,6 +8,7 @@ from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
 from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
+from hpcgnn.nn.gcnii import GCNII
 from hpcgnn.nn.ggnn import (
     GGNN,
     PROPAGATORS,
@@ -38,12 +39,14 @@ from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_no
 from hpcgnn.nn.registry import MODELS, find_model, make_model
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
+from hpcgnn.nn.sign import SIGN
 
 __all__ = [
     "ACTIVATIONS",
     "APPNP",
     "GAT",
     "GCN",
+    "GCNII",
     "GGNN",
     "GIN",
     "JUMPING",
@@ -53,6 +56,7 @@ __all__ = [
     "PROPAGATORS",
     "RGCN",
     "SCORERS",
+    "SIGN",
     "BatchNorm",
     "CorrectAndSmooth",
     "GATv2",

@@ -10,12 +10,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
+from hpcgnn.nn.gcnii import GCNII
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model, ModelShape, NodeModel
 from hpcgnn.nn.node_types import TypedModel
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
+from hpcgnn.nn.sign import SIGN
 from hpcgnn.own_code import load_own
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
@@ -28,6 +30,8 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "mixhop": MixHop,
         "gin": GIN,
         "appnp": APPNP,
+        "gcnii": GCNII,
+        "sign": SIGN,
     }
 )
 

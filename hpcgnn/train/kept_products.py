@@ -67,15 +67,17 @@ class KeptProducts:
         if any(size.num_rows > size.num_columns for size in sizes):
             return view
         with memory.ordered():
-            rows = memory.array(features.contiguous())
+            x = memory.array(features.contiguous())
+            rows = dict.fromkeys(layers[0].operators, x)
             for place in range(self._steps):
                 step = layers[place]
                 kept = {
-                    kind: self._product(place, each, rows) for kind, each in step.operators.items()
+                    kind: self._product(place, each, rows[kind])
+                    for kind, each in step.operators.items()
                 }
                 layers[place] = replace(step, operators=kept)
-                # A layer that aggregates again aggregates what it has; it has one matrix.
-                rows = next(iter(kept.values())).product
+                # Who aggregates again aggregates what came of the same matrix.
+                rows = {kind: each.product for kind, each in kept.items()}
             self._tensors = [memory.tensor(each.product) for each in self._known.values()]
         return replace(view, active=tuple(layers))
 

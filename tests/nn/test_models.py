@@ -117,7 +117,7 @@ def make_products(
     return AdjacencyProducts(make, part, wanted, np.float64, ids)
 
 
-NAMES = ("gcn", "sage", "gat", "gatv2", "mixhop", "gin", "appnp")
+NAMES = ("gcn", "sage", "gat", "gatv2", "mixhop", "gin", "appnp", "gcnii", "sign")
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -134,14 +134,22 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
 def test_depths_and_directions(
     comm: MPI.Intracomm, name: str, directed: bool, num_layers: int
 ) -> None:
-    check(comm, Setting(name, directed, num_layers))
+    # One map of each power, and one of all of them.
+    check(comm, Setting(name, directed, num_layers + (name == "sign")))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "norm" in MODELS[name].options])
+@pytest.mark.parametrize("name", [name for name in NAMES if "jumping" in MODELS[name].options])
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("active", [False, True])
 def test_bodies(comm: MPI.Intracomm, name: str, body: str, active: bool) -> None:
     check(comm, Setting(name, num_layers=3, options=BODIES[body], active=active))
+
+
+@pytest.mark.parametrize("name", ["gcnii", "sign"])
+@pytest.mark.parametrize("norm", ["batch", "graph", "layer"])
+def test_norms(comm: MPI.Intracomm, name: str, norm: str) -> None:
+    options = {"norm": norm, "activation": "elu"}
+    check(comm, Setting(name, num_layers=3, options=options, active=True))
 
 
 SPREADS = [
@@ -177,7 +185,7 @@ def test_schedules(
     check(comm, Setting(name, active=active, **how))
 
 
-@pytest.mark.parametrize(("name", "hops"), [("mixhop", 3), ("appnp", 4)])
+@pytest.mark.parametrize(("name", "hops"), [("mixhop", 3), ("appnp", 4), ("sign", 2)])
 def test_hops(comm: MPI.Intracomm, name: str, hops: int) -> None:
     check(comm, Setting(name, options={"hops": hops}, active=True))
 

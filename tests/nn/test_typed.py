@@ -31,7 +31,7 @@ from tests.support.node_types import (
 
 NUM_NODES, NUM_CLASSES = test_rgcn.NUM_NODES, 3
 KEY = DropoutKey(5, 6)
-NAMES = ("rgcn", "sage", "gat", "gcn", "gatv2", "mixhop", "gin", "appnp")
+NAMES = ("rgcn", "sage", "gat", "gcn", "gatv2", "mixhop", "gin", "appnp", "gcnii", "sign")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ CASES = {
     "gatv2": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
     "mixhop": ("exchange.method=joint",),
     "appnp": ("model.hops=3",),
+    "sign": ("model.hops=2", "exchange.method=joint"),
+    "gcnii": ("model.num_layers=3",),
     "sage, oblivious": ("exchange.method=oblivious",),
     "sage, oblivious stages": ("exchange.method=oblivious", "exchange.schedule=sequential"),
     "gcn, oblivious bfloat16": ("exchange.method=oblivious", "exchange.wire=bfloat16"),

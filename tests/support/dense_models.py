@@ -181,10 +181,7 @@ def layered_logits(
     return model.output(dropout(joined, ids, draw, shape.dropout))
 
 
-def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
-    """Return the logits of all rows in training; only those of the outputs mean anything."""
-    if name != "appnp":
-        return layered_logits(name, model, graph, x, key)
+def appnp_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
     ids = np.arange(len(x), dtype=np.int64)
     for place, linear in enumerate(model.layers):
         draw = None if key is None else key.at(place)
@@ -195,3 +192,46 @@ def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | N
     for _ in range(model.shape.hops or 10):
         x = (1 - share) * (graph.symmetric() @ x) + share * start
     return x
+
+
+def gcnii_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
+    ids, shape = np.arange(len(x), dtype=np.int64), model.shape
+    draws = [None if key is None else key.at(place) for place in range(shape.num_layers + 2)]
+    activate, share = ACTIVATIONS[shape.activation], shape.teleport
+    x = first = activate(model.input(dropout(x, ids, draws[0], shape.input_dropout)))
+    for place, layer in enumerate(model.layers, 1):
+        x = dropout(x, ids, draws[place], shape.dropout)
+        x = (1 - share) * (graph.symmetric() @ x) + share * first
+        strength = np.log(1 + 0.5 / place)
+        x = (1 - strength) * x + strength * (x @ layer.linear.weight.T)
+        if shape.norm != "none":
+            x = norm_rows(model.norms[place - 1], x, graph.rows_after(place))
+        x = activate(x)
+    return model.output(dropout(x, ids, draws[-1], shape.dropout))
+
+
+def sign_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
+    ids, shape = np.arange(len(x), dtype=np.int64), model.shape
+    hops = shape.hops or 3
+    draws = [None if key is None else key.at(place) for place in range(shape.num_layers + 1)]
+    x = dropout(x, ids, draws[0], shape.input_dropout)
+    powers = [x]
+    for a in graph.directions():
+        powers += [torch.linalg.matrix_power(mean_of(a), hop) @ x for hop in range(1, hops + 1)]
+    x = torch.cat([one(each) for one, each in zip(model.branches, powers, strict=True)], 1)
+    for place, linear in enumerate(model.layers):
+        if shape.norm != "none":
+            x = norm_rows(model.norms[place], x, graph.rows_after(hops))
+        x = ACTIVATIONS[shape.activation](x)
+        x = linear(dropout(x, ids, draws[place + 1], shape.dropout))
+    return x
+
+
+BODIES = {"appnp": appnp_logits, "gcnii": gcnii_logits, "sign": sign_logits}
+
+
+def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
+    """Return the logits of all rows in training; only those of the outputs mean anything."""
+    if name in BODIES:
+        return BODIES[name](model, graph, x, key)
+    return layered_logits(name, model, graph, x, key)

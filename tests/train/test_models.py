@@ -24,6 +24,8 @@ SETTINGS = [
     ("gin", "norm=batch"),
     ("appnp", "hops=3", "teleport=0.2"),
     ("rgcn", "num_bases=2", "norm=batch"),
+    ("gcnii", "num_layers=4", "teleport=0.2"),
+    ("sign", "hops=2", "norm=batch"),
 ]
 
 

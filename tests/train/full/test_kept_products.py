@@ -17,6 +17,8 @@ CASES = {
     "sage, whole": ("exchange.active_sets=false", "exchange.schedule=sequential"),
     "gin": ("exchange.replication=2", "model.dropout=0.2"),
     "mixhop": ("exchange.prepare=first_epoch",),
+    "sign": ("model.hops=2", "exchange.method=joint"),
+    "gcnii": (),
     "rgcn": (),
     "appnp": (),
     "gat": (),
@@ -45,7 +47,7 @@ def test_results_are_the_same(comm: MPI.Intracomm, comm_tmp_path: Path, name: st
         np.testing.assert_allclose(always, never, rtol=1e-12)
     assert kept_bytes(runs[0]) == 0
     # Relations have more rows than there are nodes; attention and propagation read no features.
-    assert (kept_bytes(runs[1]) > 0) == (model not in {"rgcn", "appnp", "gat"})
+    assert (kept_bytes(runs[1]) > 0) == (model not in {"rgcn", "appnp", "gat", "gcnii"})
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,13 @@ def test_what_is_kept(
 
 def kept_bytes(run) -> int:
     return sum(each["kept_bytes"] for each in run.summary["ranks_detail"])
+
+
+@pytest.mark.parametrize("active", ["true", "false"])
+def test_sign_moves_nothing_after_its_products(
+    comm: MPI.Intracomm, comm_tmp_path: Path, active: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(), parts=comm.size)
+    more = ("model.name=sign", ALWAYS, f"exchange.active_sets={active}", "train.epochs=3")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *more))
+    assert run.column("rows_sent") == [0, 0, 0]

@@ -78,6 +78,8 @@ def test_losses_do_not_depend_on_ranks(
         ("gat", "heads=2", "hidden=8"),
         ("gin",),
         ("appnp", "hops=2"),
+        ("gcnii", "num_layers=2"),
+        ("sign", "hops=2"),
     ],
     ids=lambda model: model[0],
 )

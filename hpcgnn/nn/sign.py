@@ -1,0 +1,105 @@
+"""Scalable inception graph networks (Frasca et al., 2020): products of the features, then maps.
+
+``[X W_0 | M X W_1 | M² X W_2 ...]``, with the powers of the mean over neighbours for each direction
+of the graph, goes through a perceptron. No product depends on a weight: where products of features
+are kept, no epoch exchanges any rows.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey, aggregate, dropout
+from hpcgnn.errors import InputError
+from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
+from hpcgnn.nn.norm import make_norm
+from hpcgnn.operator import Aggregation, on_graph
+from hpcgnn.spmd import collective
+
+_HOPS = 3
+
+
+class SIGN(Model):
+    """SIGN with the powers 0 to ``hops`` (3 unless given) of every direction.
+
+    The first of ``num_layers`` maps is one of width ``hidden`` for each power, side by side.
+    """
+
+    aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
+    options = frozenset({"norm", "activation", "hops"})
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        self.kinds = on_graph(self.aggregations, directed=directed)
+        branches = 1 + len(self.kinds) * self.num_aggregations(shape)
+        self.branches = nn.ModuleList(
+            nn.Linear(shape.first_width, shape.hidden) for _ in range(branches)
+        )
+        inner = [shape.hidden] * (shape.num_layers - 2)
+        widths = [branches * shape.hidden, *inner, shape.num_classes]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        norms = [make_norm(shape.norm, width) for width in widths[:-1]]
+        self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
+
+    @classmethod
+    def num_aggregations(cls, shape: ModelShape) -> int:
+        """Return the largest power."""
+        return shape.hops or _HOPS
+
+    @classmethod
+    def num_feature_products(cls, shape: ModelShape) -> int:
+        """Return the same: nothing but features is aggregated."""
+        return cls.num_aggregations(shape)
+
+    @classmethod
+    def check(cls, shape: ModelShape) -> None:
+        """Raise an `InputError` when no map is left behind the first."""
+        if shape.num_layers < 2:
+            raise InputError(
+                f"model.num_layers = {shape.num_layers}: sign has a map for each power and one of "
+                "all of them; use at least 2"
+            )
+
+    @collective
+    def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return logits (N, C); see `Model.forward`."""
+        hidden = self._last_input(graph, x_NF, key)
+        logits: Tensor = self.layers[-1](hidden)
+        return logits
+
+    @collective
+    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
+        """Return the input of the perceptron's last map (N, H)."""
+        return self._last_input(graph, x_NF, None)
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the maps of the powers."""
+        return list(self.branches.parameters())
+
+    def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        view = graph.layer(0, self.num_aggregations(self.shape))
+        draw = None if key is None else key.at(0)
+        powers = self._powers(view, dropout(x_NF, view.node_ids, draw, self.shape.input_dropout))
+        mapped = [branch(rows) for branch, rows in zip(self.branches, powers, strict=True)]
+        h_NH = torch.cat(mapped, dim=1)
+        for place in range(len(self.layers)):
+            if place > 0:
+                h_NH = self.layers[place - 1](h_NH)
+            if len(self.norms):
+                h_NH = self.norms[place](h_NH, view.sums, training=key is not None)
+            h_NH = ACTIVATION_FUNCTIONS[self.shape.activation](h_NH)
+            draw = None if key is None else key.at(place + 1)
+            h_NH = dropout(h_NH, view.output_ids, draw, self.shape.dropout)
+        return h_NH
+
+    def _powers(self, view: LayerView, x_NF: Tensor) -> list[Tensor]:
+        """Return the products at the output nodes, the first without any."""
+        found = [view.own(x_NF)]
+        for kind in self.kinds:
+            rows = x_NF
+            for place, step in enumerate(view.steps):
+                rows = aggregate(step.operators[kind], rows)
+                found.append(view.after(place + 1, rows))
+        return found
