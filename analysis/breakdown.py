@@ -21,9 +21,13 @@ OTHER = "other"
 COMMUNICATION = ("exchange", "wait", "reduce")
 PHASE_ORDER = (*PHASES, OTHER)
 
+ARRIVED_NS = 100_000
+
 _NANO = 1e-9
 
 Interval = tuple[int, int]
+Flight = tuple[SpanRecord, SpanRecord]
+"""An exchange, and the span that completes it."""
 
 
 @dataclass
@@ -44,6 +48,20 @@ class SpanTotal:
 
 
 @dataclass
+class Arrivals:
+    """What waits tell: how many exchanges were waited for, and how many had arrived by then.
+
+    An exchange had arrived when its wait took less than `ARRIVED_NS`, about what asking MPI takes,
+    and the rank waited for no other since it was started. Nothing else is known of when messages
+    arrive.
+    """
+
+    exchanges: int = 0
+    arrived: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass
 class RankTimes:
     """What one rank did inside its epochs and outside them; seconds are sums over all epochs."""
 
@@ -54,6 +72,7 @@ class RankTimes:
     names: dict[str, SpanTotal] = field(default_factory=lambda: defaultdict(SpanTotal))
     exposed: float = 0.0
     overlapped: float = 0.0
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     @property
     def wall(self) -> float:
@@ -98,15 +117,23 @@ def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
         if span.phase in COMMUNICATION:
             times.exposed += seconds
     times.phases[OTHER] += (wall_ns - sum(span.self_ns for span in spans)) * _NANO
-    times.overlapped += _overlapped_ns(spans) * _NANO
+    nested = _by_start(spans)
+    flights = _flights(nested)
+    times.overlapped += _overlapped_ns(nested, flights) * _NANO
+    _add_arrivals(times.arrivals, flights)
 
 
-def _overlapped_ns(spans: Sequence[SpanRecord]) -> int:
-    """Return the self time of computing spans while an exchange was in flight."""
+def _by_start(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
+    """Return spans in the order of their starts, one before those inside it."""
     # Records come in the order of their ends; reversed, a span precedes those inside it.
     nested = list(reversed(spans))
     nested.sort(key=lambda span: (span.start_ns, -span.stop_ns))
-    in_flight = _CoveredTime(_flights(nested))
+    return nested
+
+
+def _overlapped_ns(nested: Sequence[SpanRecord], flights: Sequence[Flight]) -> int:
+    """Return the self time of computing spans while an exchange was in flight."""
+    in_flight = _CoveredTime((start.start_ns, stop.stop_ns) for start, stop in flights)
     overlapped, around = 0, list[SpanRecord]()
     for span in nested:
         while around and around[-1].stop_ns <= span.start_ns:
@@ -120,18 +147,31 @@ def _overlapped_ns(spans: Sequence[SpanRecord]) -> int:
     return overlapped
 
 
-def _flights(spans: Iterable[SpanRecord]) -> list[Interval]:
-    """Return when exchanges were in flight, one interval for each; `spans` by start."""
+def _add_arrivals(found: Arrivals, flights: Sequence[Flight]) -> None:
+    waits = {id(wait): wait for exchange, wait in flights if wait is not exchange}.values()
+    # What arrives while another exchange is waited for is behind that wait, not behind computing.
+    waiting = _CoveredTime(
+        (wait.start_ns, wait.stop_ns) for wait in waits if wait.duration_ns >= ARRIVED_NS
+    )
+    for exchange, wait in flights:
+        if wait is not exchange:
+            idle = waiting.before(wait.stop_ns) - waiting.before(exchange.stop_ns)
+            found.exchanges += 1
+            found.arrived += idle == 0
+    found.waited_s += sum(wait.self_ns for wait in waits) * _NANO
+
+
+def _flights(spans: Iterable[SpanRecord]) -> list[Flight]:
+    """Return every exchange with the span that completes it; `spans` by start."""
     waiting: dict[str, deque[SpanRecord]] = defaultdict(deque)
-    intervals: list[Interval] = []
+    found: list[Flight] = []
     for span in spans:
         if span.phase == "exchange":
             waiting[span.detail].append(span)
         elif span.phase == "wait":
-            completed = _take_completed(waiting, span.detail)
-            intervals += [(exchange.start_ns, span.stop_ns) for exchange in completed]
+            found += [(exchange, span) for exchange in _take_completed(waiting, span.detail)]
     never_waited = chain.from_iterable(waiting.values())
-    return intervals + [(exchange.start_ns, exchange.stop_ns) for exchange in never_waited]
+    return found + [(exchange, exchange) for exchange in never_waited]
 
 
 def _take_completed(waiting: dict[str, deque[SpanRecord]], detail: str) -> list[SpanRecord]:

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from hpcgnn.analysis.load import SpanRecord, open_run
-from hpcgnn.analysis.report import (
+from hpcgnn.analysis.figures import (
     argument_parser,
     new_figure,
     rank_ticks,
@@ -23,6 +22,7 @@ from hpcgnn.analysis.report import (
     show_paths,
     spread,
 )
+from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
@@ -148,13 +148,14 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     # The narrow column in the middle keeps the colour bar's label away from the right axis.
     left, gap, right = figure.subplots(1, 3, width_ratios=[1.1, 0.01, 1])
     gap.set_axis_off()
-    _heat_map(figure, left, matrix)
+    heat_map(figure, left, matrix)
     left.set(title=f"{name}: bytes sent", xlabel="receiving rank", ylabel="sending rank")
-    _totals(right, summary["bytes"]["sent"], summary["bytes"]["received"])
+    show_totals(right, summary["bytes"]["sent"], summary["bytes"]["received"])
     return figure
 
 
-def _totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> None:
+def show_totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> None:
+    """Draw what each rank sends and receives, bytes."""
     factor, unit = scaled(max(*sent, *received), "B")
     ranks = np.arange(len(sent))
     for values, label, colour, shift, marker in (
@@ -174,7 +175,8 @@ def _totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> None:
     axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
 
 
-def _heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
+def heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
+    """Draw bytes from rank (row) to rank (column)."""
     factor, unit = scaled(matrix.max(), "B")
     values = factor * matrix
     image = axis.imshow(values, cmap="cividis", vmin=0, vmax=values.max() or 1)
@@ -185,7 +187,8 @@ def _heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
     if len(matrix) > _MAX_ANNOTATED:
         return
     for (sender, receiver), value in np.ndenumerate(values):
-        colour = "black" if value > 0.55 * values.max() else "white"
+        # Not quite white: pages give white their own ground.
+        colour = "black" if value > 0.55 * values.max() else "#fefefe"
         axis.text(receiver, sender, f"{value:.3g}", ha="center", va="center", color=colour)
 
 

@@ -58,6 +58,16 @@ class RunCurves:
         recorded = [name for name in METRICS if any(self.has(f"{part}_{name}") for part in PARTS)]
         self.metrics = sorted(recorded, key=lambda name: name != run.summary.get("metric"))
 
+    def __len__(self) -> int:
+        """Epochs of all seeds."""
+        return len(self._records)
+
+    def median(self, key: str) -> float | None:
+        """Return the median of `key` over all epochs that have it."""
+        values = [_value(record, key) for record in self._records]
+        known = [value for value in values if value is not None]
+        return float(np.median(known)) if known else None
+
     def has(self, key: str) -> bool:
         """Tell whether any epoch has a value of `key`."""
         return any(_value(record, key) is not None for record in self._records)

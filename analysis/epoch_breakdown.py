@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpcgnn.analysis.breakdown import OTHER, PHASE_ORDER, RankTimes, SpanTotal, measure_rank
-from hpcgnn.analysis.load import open_run
-from hpcgnn.analysis.report import (
+from hpcgnn.analysis.figures import (
     argument_parser,
+    hint,
     new_figure,
     rank_ticks,
     save_figure,
@@ -22,17 +22,20 @@ from hpcgnn.analysis.report import (
     show_paths,
     spread,
 )
+from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
 
 NAME = "epoch_breakdown"
 
+_MAX_HINTS = 32
+
 Part = tuple[list[float], str, str]
 """Heights, colour and hatch of one part of the bars."""
 
 # Blues communicate, warm colours compute, greys do the rest; hatches serve readers without colour.
-_LOOKS = {
+LOOKS = {
     "exchange": ("#0b4f8a", ""),
     "wait": ("#56a8dc", "///"),
     "reduce": ("#bfe0f3", "..."),
@@ -121,6 +124,9 @@ def _rank_entry(times: RankTimes) -> dict[str, Any]:
         "outside_epochs_s": dict(times.outside),
         "exposed_s": _per_epoch(times, times.exposed),
         "overlapped_s": _per_epoch(times, times.overlapped),
+        "exchanges": times.arrivals.exchanges,
+        "arrived": times.arrivals.arrived,
+        "waited_s": _per_epoch(times, times.arrivals.waited_s),
     }
 
 
@@ -161,25 +167,26 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     parts = {phase: [factor * entry[key].get(phase, 0.0) for entry in per_rank] for phase in phases}
     ranks = [entry["rank"] for entry in per_rank]
     label = "time per epoch" if inside else "time outside epochs"
-    _stack(axes[0, 0], ranks, {phase: (parts[phase], *_LOOKS[phase]) for phase in phases})
+    stack_bars(axes[0, 0], ranks, {phase: (parts[phase], *LOOKS[phase]) for phase in phases})
     axes[0, 0].set(title=f"{name}: {label} by phase", ylabel=f"{label} ({unit})")
     if inside:
         kinds = {
             kind: ([factor * entry[f"{kind}_s"] for entry in per_rank], *look)
             for kind, look in (("exposed", ("#0b4f8a", "")), ("overlapped", ("#bfe0f3", "///")))
         }
-        _stack(axes[1, 0], ranks, kinds)
+        stack_bars(axes[1, 0], ranks, kinds)
         axes[1, 0].set(title="Communication", ylabel=f"per epoch ({unit})")
     axes[-1, 0].set(xlabel="rank")
     return figure
 
 
-def _stack(
-    axis: Axes, ranks: Sequence[int], parts: dict[str, tuple[list[float], str, str]]
+def stack_bars(
+    axis: Axes, ranks: Sequence[int], parts: dict[str, Part], *, legend: bool = True
 ) -> None:
+    """Draw a stacked bar a rank; `parts` by label, from the bottom."""
     bottom = [0.0] * len(ranks)
     for label, (values, colour, hatch) in parts.items():
-        axis.bar(
+        bars = axis.bar(
             ranks,
             values,
             bottom=bottom,
@@ -190,12 +197,16 @@ def _stack(
             edgecolor="0.35" if hatch or label == OTHER else "white",
             linewidth=0.4 if len(ranks) <= 32 else 0.0,
         )
+        for rank, bar, value in zip(ranks, bars, values, strict=True):
+            if value > 0 and len(ranks) <= _MAX_HINTS:
+                hint(bar, f"rank {rank}, {label}: {value:.4g}")
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
     middle, half = (ranks[0] + ranks[-1]) / 2, max(ranks[-1] - ranks[0] + 1, 4) / 2
     axis.set(xlim=(middle - half, middle + half), xticks=rank_ticks(ranks))
     axis.grid(axis="y")
-    # Reversed, the legend reads like the stack.
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
+    if legend:
+        # Reversed, the legend reads like the stack.
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

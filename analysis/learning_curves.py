@@ -7,20 +7,21 @@ line is dotted where not all seeds are left, because some ended earlier.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from hpcgnn.analysis.curves import METRICS, PARTS, Curve, RunCurves
+from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import open_runs
-from hpcgnn.analysis.report import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.console import print_json, print_table, run_command
 
 NAME = "learning_curves"
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
 _DASHES = {"train": (0, (5, 2)), "valid": (0, (2, 1.2)), "test": "-"}
-_LABELS = {"loss": "loss", "accuracy": "accuracy", "micro_f1": "micro F1", "macro_f1": "macro F1"}
+LABELS = {"loss": "loss", "accuracy": "accuracy", "micro_f1": "micro F1", "macro_f1": "macro F1"}
 
 
 def show(runs: Sequence[RunCurves]) -> None:
@@ -32,7 +33,7 @@ def show(runs: Sequence[RunCurves]) -> None:
         rows.append(
             [
                 summary["run"],
-                _LABELS.get(summary["metric"], ""),
+                LABELS.get(summary["metric"], ""),
                 len(seeds),
                 span,
                 _mean_std(summary["valid"], 100, " %"),
@@ -58,8 +59,8 @@ def draw(runs: Sequence[RunCurves]) -> Figure:
     panels = figure.subplots(1, 1 + len(metrics), squeeze=False)[0]
     several = any(len(run.seeds) > 1 for run in runs)
     for axis, name in zip(panels, ["loss", *metrics], strict=True):
-        _panel(axis, runs, name)
-        label = _LABELS[name]
+        draw_panel(axis, runs, name)
+        label = LABELS[name]
         title = label[0].upper() + label[1:] + (", mean ± 1 std over seeds" if several else "")
         axis.set(xlabel="epoch", ylabel=label, title=title)
         if name != "loss":
@@ -91,13 +92,22 @@ def _label(runs: Sequence[RunCurves], run: RunCurves, part: str) -> str:
     return f"{run.label}: {part}"
 
 
-def _panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
+def draw_panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
+    """Draw one figure of merit, or the loss, of all runs."""
     for number, run in enumerate(runs):
         for part, dashes in _DASHES.items():
             key = f"{part}_{name}"
             if run.has(key):
-                colour = _COLOURS[(number if len(runs) > 1 else PARTS.index(part)) % len(_COLOURS)]
+                place, count = (number, len(runs)) if len(runs) > 1 else (PARTS.index(part), 1)
+                colour = _colour(place, count)
                 _curve(axis, run.curve(key), _label(runs, run, part), colour, dashes)
+
+
+def _colour(place: int, count: int) -> Any:
+    """Return the colour of curve `place` of `count`; no two of them are alike."""
+    if count <= len(_COLOURS):
+        return _COLOURS[place]
+    return colormaps["turbo"](0.05 + 0.9 * place / (count - 1))
 
 
 def _curve(axis: Axes, curve: Curve, label: str, colour: str, dashes: Any) -> None:

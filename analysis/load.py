@@ -71,6 +71,16 @@ class Run:
     summary: Json
     name: str
 
+    @property
+    def has_traces(self) -> bool:
+        """Whether any rank left a trace."""
+        return any((self.path / "trace").glob("rank*.jsonl"))
+
+    def sessions(self) -> list[Json]:
+        """Return what ``sessions.json`` says of the starts of the run; empty for older runs."""
+        found: list[Json] = _read_json(self.path / "sessions.json", [])
+        return found
+
     def metrics(self) -> list[Json]:
         """Return one object an epoch, by seed in order of appearance, then by epoch.
 

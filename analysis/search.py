@@ -4,7 +4,6 @@
 far; those without a judged epoch, for instance because they diverge, come last.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import Run, distinct_names, open_run
-from hpcgnn.analysis.report import argument_parser, new_figure, save_figure, show_paths
+from hpcgnn.analysis.settings import differing_keys, read_settings
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
 
@@ -48,15 +48,7 @@ def read_draws(paths: Sequence[str]) -> list[Draw]:
 
 
 def _read_draw(directory: Path, name: str) -> Draw:
-    try:
-        tables = tomllib.loads((directory / "config.toml").read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{directory / 'config.toml'}: {error}; name run directories") from error
-    settings = {
-        f"{section}.{key}": value
-        for section, table in tables.items()
-        for key, value in table.items()
-    }
+    settings = read_settings(directory)
     try:
         run = open_run(directory)
     except InputError:
@@ -87,8 +79,7 @@ def _figures(run: Run) -> dict[str, float]:
 
 def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:
     """Return the draws, best first, and the keys in which they differ."""
-    keys = sorted({key for draw in draws for key in draw.settings} - {"run.dir"})
-    drawn = [key for key in keys if len({str(draw.settings.get(key)) for draw in draws}) > 1]
+    drawn = differing_keys([draw.settings for draw in draws])
     return sorted(draws, key=lambda draw: -draw.figures.get("valid", -1.0)), drawn
 
 

@@ -34,6 +34,13 @@ python -m hpcgnn.partition "$graph" --parts "$PARTS" --method metis \
     --relations depends,pre-depends,recommends,suggests -o "$parts"
 
 run=$(free_directory runs/quickstart)
+step "what a run needs -> $run/plan.json"
+mkdir -p "$run"
+cores=$(nproc)
+python -m hpcgnn.plan jobs/configs/quickstart.toml graph.store="$parts" --ranks "$PARTS" \
+    run.threads=$((cores > PARTS ? cores / PARTS : 1)) --exchange joint --schedule resident \
+    --json >"$run/plan.json"
+
 step "training with $PARTS ranks -> $run"
 mpi_run "$PARTS" python -m hpcgnn.train jobs/configs/quickstart.toml \
     graph.store="$parts" run.dir="$run"
@@ -42,4 +49,5 @@ step "tables and figures"
 for script in epoch_breakdown comm_matrix learning_curves; do
     python -m hpcgnn.analyse "$script" "$run"
 done
-step "done; the run directory is $run"
+python -m hpcgnn.analyse report "$run"
+step "done; the run directory is $run, the page above shows it all"

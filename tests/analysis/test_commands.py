@@ -8,8 +8,8 @@ import pytest
 from hpcgnn import analyse
 from hpcgnn.analyse import ANALYSES
 from hpcgnn.analysis import comm_matrix, epoch_breakdown, learning_curves
+from hpcgnn.analysis.figures import rank_ticks, scaled, spread
 from hpcgnn.analysis.load import open_run
-from hpcgnn.analysis.report import rank_ticks, scaled, spread
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.console import run_command
 from hpcgnn.errors import InputError

@@ -1,0 +1,164 @@
+"""What the scripts share: arguments, units, spreads over ranks, and where figures go."""
+
+import argparse
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+
+from hpcgnn.errors import InputError
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "0.88",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    # Names of runs may contain a dollar sign.
+    "text.parse_math": False,
+    # The same figure gives the same file.
+    "svg.hashsalt": "hpcgnn",
+}
+
+_PAGE_STYLE: dict[Any, Any] = _STYLE | {
+    "svg.fonttype": "none",
+    "text.color": "#010203",
+    "axes.labelcolor": "#010203",
+    "axes.edgecolor": "#010203",
+    "xtick.color": "#010203",
+    "ytick.color": "#010203",
+    "grid.color": "#040506",
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+}
+"""For figures inside a page, whose colours of text, grid and ground are the page's own."""
+
+_PAGE_COLOURS = {"#010203": "var(--ink)", "#040506": "var(--rule)", "#ffffff": "var(--card)"}
+
+_HINT = "hint "
+_DOTS_PER_INCH = 150
+_MAX_TICKS = 16
+
+
+def argument_parser(
+    name: str, description: str, *, runs: str | None = None
+) -> argparse.ArgumentParser:
+    """Return a parser with ``RUN``, ``--json`` and ``--out``; `runs` is the nargs of ``RUN``."""
+    parser = argparse.ArgumentParser(prog=f"hpcgnn analyse {name}", description=description)
+    parser.add_argument("run", metavar="RUN", nargs=runs, help="run directory of a training run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the figure goes (default: RUN/analysis)"
+    )
+    return parser
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure; `width` and `height` in inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(draw: Callable[[], Figure], directory: Path, stem: str) -> list[Path]:
+    """Draw in this project's style, write ``stem.svg`` and ``stem.png``, return their paths.
+
+    Raises
+    ------
+    InputError
+        If the directory or the files cannot be written.
+    """
+    paths = [directory / f"{stem}.svg", directory / f"{stem}.png"]
+    with mpl.rc_context(_STYLE):
+        figure = draw()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            paths[0].write_text(_svg(figure), encoding="utf-8")
+            figure.savefig(paths[1], dpi=_DOTS_PER_INCH)
+        except OSError as error:
+            raise InputError(
+                f"cannot write the figure {directory / stem}: {error.strerror or error}; "
+                "name a writable directory with --out"
+            ) from error
+    return paths
+
+
+def inline_svg(draw: Callable[[], Figure], number: int) -> str:
+    """Return a drawn figure as an element of an HTML page: text as text, no fixed size.
+
+    `number` is another one for each figure of a page: no two then share an identifier.
+    """
+    with mpl.rc_context(_PAGE_STYLE | {"svg.hashsalt": f"figure {number}"}):
+        text = _svg(draw())
+    head, _, body = text[text.index("<svg") :].partition(">")
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r' id="[A-Za-z0-9.]+_[0-9]+"', "", body)
+    for fixed, own in _PAGE_COLOURS.items():
+        body = body.replace(fixed, own)
+    return re.sub(r"\s*\n\s*", " ", f'{head} role="img">{body}')
+
+
+def hint(artist: Artist, text: str) -> None:
+    """Say `text` where a reader points at `artist` in an SVG."""
+    artist.set_gid(_HINT + text)
+
+
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+
+    def title(match: re.Match[str]) -> str:
+        return f"<g><title>{match[1]}</title>"
+
+    return re.sub(f'<g id="{_HINT}([^"]*)">', title, file.getvalue())
+
+
+def show_paths(paths: Sequence[Path]) -> None:
+    """Print the paths of the figures."""
+    print("figure: " + "  ".join(map(str, paths)))
+
+
+def spread(values: Sequence[float], suffix: str = "") -> dict[str, float]:
+    """Return minimum, median, maximum and imbalance (maximum over mean, less 1) over ranks.
+
+    `suffix` is the unit in the keys, for instance ``_s``.
+    """
+    mean, largest = float(np.mean(values)), float(np.max(values))
+    return {
+        f"min{suffix}": float(np.min(values)),
+        f"median{suffix}": float(np.median(values)),
+        f"max{suffix}": largest,
+        "imbalance": max(largest / mean - 1, 0.0) if mean > 0 else 0.0,
+    }
+
+
+def scaled(largest: float, unit: str) -> tuple[float, str]:
+    """Return the factor and the prefixed unit in which `largest` reads well.
+
+    >>> scaled(0.02, "s"), scaled(5e6, "B")
+    ((1000.0, 'ms'), (1e-06, 'MB'))
+    """
+    for factor, prefix in ((1e-12, "T"), (1e-9, "G"), (1e-6, "M"), (1e-3, "k")):
+        if unit != "s" and largest * factor >= 1:
+            return factor, prefix + unit
+    if unit == "s" and 0 < largest < 1:
+        return (1e3, "ms") if largest >= 1e-3 else (1e6, "µs")
+    return 1.0, unit
+
+
+def rank_ticks(ranks: Sequence[int]) -> list[int]:
+    """Return the ranks to label on an axis, few enough not to overlap."""
+    step = 1
+    while len(ranks) > step * _MAX_TICKS:
+        step *= 2
+    return [rank for rank in ranks if rank % step == 0]

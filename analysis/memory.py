@@ -1,0 +1,104 @@
+"""Memory of each rank beside what a plan predicted and what the sequential schedule promises.
+
+The promise counts partitions of the node rows: a rank that walks its peers one by one holds its
+own and one other's, 2/N of all rows on N ranks; with one stage ahead 3/N. Resident runs may hold
+up to all of them.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hpcgnn.analysis.load import Run
+from hpcgnn.analysis.sessions import Trace
+from hpcgnn.errors import InputError
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Of one rank, bytes.
+
+    Parameters
+    ----------
+    peak
+        Most resident memory of the process.
+    ghosts
+        Most rows of other ranks at one time.
+    own
+        Its own rows, as wide as the widest rows that travelled; None: no trace tells.
+    """
+
+    rank: int
+    peak: int
+    ghosts: int
+    own: int | None
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """Of all ranks; `whole` is the bytes of all nodes' rows as wide as the widest that travelled.
+
+    `plan` is the plan's entry for this run, None where there is none.
+    """
+
+    ranks: list[RankMemory]
+    whole: int | None
+    plan: dict[str, Any] | None
+
+
+def measure_memory(run: Run, trace: Trace | None) -> RunMemory | None:
+    """Return the memory of a finished run's ranks; None for a run without a summary."""
+    details = run.summary.get("ranks_detail", [])
+    if not details:
+        return None
+    width = None if trace is None else _widest_row(trace)
+    nodes = run.summary.get("graph", {}).get("num_nodes")
+    ranks = [
+        RankMemory(
+            rank=each["rank"],
+            peak=each["peak_rss_bytes"],
+            ghosts=each.get("ghost_bytes_max", 0),
+            own=None if width is None or "local_nodes" not in each else each["local_nodes"] * width,
+        )
+        for each in details
+    ]
+    whole = None if width is None or nodes is None else nodes * width
+    return RunMemory(ranks, whole, read_plan(run))
+
+
+def _widest_row(trace: Trace) -> int | None:
+    """Return the bytes of the widest row that travelled in an epoch."""
+    widths = (
+        span.bytes // span.rows
+        for rank in trace.ranks
+        for span in trace.spans(rank)
+        if span.phase == "exchange" and span.rows and span.epoch is not None
+    )
+    return max(widths, default=None)
+
+
+def read_plan(run: Run) -> dict[str, Any] | None:
+    """Return what ``hpcgnn plan --json`` said of this run, from ``plan.json`` in its directory.
+
+    Of several entries the one with the run's ranks, replication, exchange and schedule counts; None
+    where there is none.
+
+    Raises
+    ------
+    InputError
+        If the file does not read.
+    """
+    file = run.path / "plan.json"
+    if not file.is_file():
+        return None
+    try:
+        entries = json.loads(file.read_bytes())
+        keys = ("ranks", "replication", "exchange", "schedule")
+        fitting = [
+            entry for entry in entries if all(entry[key] == run.summary.get(key) for key in keys)
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{file}: is not what `hpcgnn plan --json` prints ({error}); write it anew or remove it"
+        ) from error
+    return fitting[0] if fitting else None
