@@ -18,13 +18,14 @@ def require_array(
     Raises
     ------
     TypeError
-        Not an array, another dtype, not C-contiguous, or read-only where it is written.
+        Not an array, another dtype or byte order, not C-contiguous, or read-only where it is
+        written.
     ValueError
         Another number of dimensions.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
-    if array.dtype.name not in dtypes:
+    if array.dtype.name not in dtypes or not array.dtype.isnative:
         raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {array.dtype}")
     if array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions, not {array.ndim}")

@@ -21,7 +21,7 @@ from hpcgnn.kernels.operands import (
     SharedMeans,
     SoftmaxGradient,
     SoftmaxState,
-    check_words,
+    check_numbers,
 )
 from hpcgnn.typing import Array, FloatArray, LocalIndices
 
@@ -184,6 +184,7 @@ def attention_merge(
     if rows is not None:
         require_array("rows", rows, 1, ("int32",))
     out = state.out
+    require_array("out", out, 2, DENSE)
     _check_floats(out, other_top=other.top, other_total=other.total, other_out=other.out)
     _check_floats(out, True, top=state.top, total=state.total, out=out)
     theirs = other.top, other.total, other.out
@@ -209,6 +210,7 @@ def attention_finish(
         (H * D,); None: nothing.
     """
     top, total, out = state.top, state.total, state.out
+    require_array("out", out, 2, DENSE)
     _check_floats(out, total=total)
     _check_floats(out, True, top=top, out=out)
     if into is not None:
@@ -240,6 +242,8 @@ def attention_delta(
     copy
         (R, H * D) that takes a copy of `grad`; None: no copy.
     """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
     _check_pitched(out, grad=grad, out=out)
     _check_floats(out, True, delta=delta)
     if copy is not None:
@@ -250,6 +254,7 @@ def attention_delta(
 
 
 def _check_edges(block: Block, score: Score, draw: Draw | None) -> None:
+    check_numbers(score, draw)
     require_array("indptr", block.indptr, 1, ("int64",))
     require_array("indices", block.indices, 1, ("int32",))
     require_array("z", score.values, 2, DENSE)
@@ -258,7 +263,6 @@ def _check_edges(block: Block, score: Score, draw: Draw | None) -> None:
     if draw is not None:
         require_array("row_ids", draw.row_ids, 1, ("int64",))
         require_array("column_ids", draw.column_ids, 1, ("int64",))
-        check_words(draw)
 
 
 def _check_backward(

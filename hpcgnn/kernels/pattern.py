@@ -67,6 +67,8 @@ def transpose_csr(
         length.
     """
     _require_csr(indptr, indices, values)
+    if num_columns >= 1 << 31:
+        raise ValueError(f"num_columns = {num_columns}, but columns are numbered in int32")
     out: tuple[Offsets, LocalIndices, FloatArray | None, GlobalIndices | None]
     out = _kernels.transpose_csr(indptr, indices, values, num_columns, with_source, threads)
     return out

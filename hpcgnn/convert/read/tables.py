@@ -71,8 +71,17 @@ class Table:
         return values
 
     def texts(self, column: int) -> Any:
-        """Return a column of texts, empty where one is missing, as a binary array."""
-        return self.columns[column].fill_null(b"")
+        """Return a column of texts, empty where one is missing, as a binary array.
+
+        Raises `InputError` for a column of lists, which Parquet may hold.
+        """
+        values = self.columns[column]
+        if not pa.types.is_binary(values.type):
+            raise InputError(
+                f"{self.locate(0)}, column {column + 1} holds {values.type} where a text is due; "
+                "name another column"
+            )
+        return values.fill_null(b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _labels(tables: Sequence[NodeTable], order: _Order) -> Labels:
             for each in tables
             for block in each.file.blocks({each.label: "number"})
         ]
-        return labelled(order.put(np.concatenate(parts), np.nan), where)
+        return labelled(order.put(np.concatenate([np.zeros(0), *parts]), np.nan), where)
     chunks = [
         block.texts(each.label)
         for each in tables
@@ -170,7 +170,7 @@ def _splits(tables: Sequence[NodeTable], order: _Order) -> dict[str, NDArray[np.
                 if part in table.masks
                 for block in table.file.blocks({table.masks[part]: "text"})
             ]
-            columns[part] = order.put(np.concatenate(values), 0)
+            columns[part] = order.put(np.concatenate([np.zeros(0, np.uint8), *values]), 0)
         found[""] = split_from_masks(columns, str(tables[0].file.path))
     return found
 

@@ -27,7 +27,7 @@ from hpcgnn.kernels.operands import (
     Score,
     SoftmaxGradient,
     SoftmaxState,
-    check_words,
+    check_numbers,
 )
 
 _VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1), "float16": (8, 1)}
@@ -368,8 +368,8 @@ def _block_fields(
     """Return the fields of the kernels' ``AttentionBlock``."""
     edges = _NO_DRAW if draw is None else draw.edges
     row_ids, column_ids = (None, None) if draw is None else (draw.row_ids, draw.column_ids)
+    check_numbers(score, draw)
     if draw is not None:
-        check_words(draw)
         require_array("row_ids", row_ids, 1, ("int64",))
         require_array("column_ids", column_ids, 1, ("int64",))
     p = edges.weight_p

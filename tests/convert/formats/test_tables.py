@@ -374,3 +374,20 @@ def test_folders_have_features_of_edges_for_each_relation(tmp_path: Path) -> Non
         features = store.read_edge_data(0, store.num_nodes, "buys/returns").features
         assert features.ravel().tolist() == [3.5, 4]
     assert report.columns["buys/returns"].num_features == 1
+
+
+def test_ids_that_are_lists_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "e.parquet"
+    pa.parquet.write_table(pa.table({"src": [[0], [1]], "dst": [1, 0]}), path)
+    with pytest.raises(InputError, match=r"row 1, column 1 holds list<.*> where a text is due"):
+        convert_to(tmp_path / "o.h5", path, "edge-list")
+
+
+def test_a_table_without_rows_has_no_nodes(tmp_path: Path) -> None:
+    none = pa.array([], pa.int64())
+    for columns in ("label", "train_mask"):
+        path = tmp_path / "n.parquet"
+        pa.parquet.write_table(pa.table({"id": none, columns: none}), path)
+        edges = write(tmp_path / "e.csv", "0,1\n")
+        with pytest.raises(InputError, match="id 0 is not in the table of nodes"):
+            convert_to(tmp_path / "o.h5", edges, "edge-list", nodes=(str(path),))
