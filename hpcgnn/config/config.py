@@ -28,12 +28,16 @@ class GraphConfig:
     reverse: bool = option(
         True, "models that tell relations apart: each has its reverse as a relation beside it"
     )
+    weights: str = option(
+        "use", "of edges: use, or ignore: each counts 1; attention does not use them, and asks"
+    )
     normalize_features: str = option(
         "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
     )
 
     def __post_init__(self) -> None:
         require(bool(self.store), "graph.store", self.store, "give the path of a store")
+        choice("graph.weights", self.weights, ("use", "ignore"))
         choice(
             "graph.normalize_features", self.normalize_features, ("none", "row", "l2", "standard")
         )

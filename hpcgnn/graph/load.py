@@ -1,6 +1,7 @@
 """From a store to this rank's graph: rows, adjacency, operators, node data."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.config.config import Config
@@ -47,6 +48,7 @@ def read_matrix(
     wanted = on_graph(context.wanted, directed=directed)
     with agree(grid.world):
         _check_one_matrix(wanted)
+        _check_weights(config, store, wanted)
     undirected, rows = config.graph.undirected, None
     if Aggregation.MEAN_BY_RELATION in wanted:
         names = config.graph.relations or store.relations
@@ -60,6 +62,7 @@ def read_matrix(
         )
         if context.hidden is not None:
             relations = [context.hidden.drop(each) for each in relations]
+        relations = [_weighted(config, each) for each in relations]
         matrix = stack_relations(row_map, relations)
     else:
         rows = _read_union(context, store, row_map, wanted, undirected=undirected)
@@ -90,7 +93,23 @@ def _read_union(
         undirected=undirected,
         self_loops=any(kind.self_loops for kind in wanted),
     )
-    return rows if context.hidden is None else context.hidden.drop(rows)
+    rows = rows if context.hidden is None else context.hidden.drop(rows)
+    return _weighted(context.config, rows)
+
+
+def _weighted(config: Config, rows: PatternRows) -> PatternRows:
+    """Return rows with the weights that ``graph.weights`` leaves them."""
+    return replace(rows, weights=None) if config.graph.weights == "ignore" else rows
+
+
+def _check_weights(config: Config, store: GraphStore, wanted: Collection[Aggregation]) -> None:
+    names = config.graph.relations or store.relations
+    weighted = config.graph.weights == "use" and any(store.weighted(name) for name in names)
+    if weighted and any(kind.powers is None for kind in wanted):
+        raise InputError(
+            f"{store.path}: its edges have weights, which attention does not use; choose a model "
+            "without it, or set graph.weights=ignore"
+        )
 
 
 def _check_one_matrix(wanted: Collection[Aggregation]) -> None:

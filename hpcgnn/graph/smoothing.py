@@ -67,7 +67,8 @@ def make_smoother(
     grid, config, device = context.grid, context.config, context.device
     options = config.correct_and_smooth
     rows = read_adjacency(grid, store, row_map, config.graph.relations, undirected=True)
-    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
+    weights = rows.weights if config.graph.weights == "use" else None
+    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
     kinds = (Aggregation.SYMMETRIC, Aggregation.MEAN_IN)
     dtype = np.dtype(config.train.dtype)
     products = AdjacencyProducts(context.operators(), matrix, kinds, dtype, nodes.original_id)

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from tests.support.training import Graph, make_config, make_graph, train, write_store
+from tests.support.training import (
+    Graph,
+    assert_same,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
 
 Change = Callable[[h5py.File], None]
 
@@ -173,3 +180,22 @@ def test_unwritable_directory(comm: MPI.Intracomm, comm_tmp_path: Path, place: s
     comm.Barrier()
     message = rf"run.dir .*{place}: .*; choose a directory that can be written"
     refuse(comm, store, comm_tmp_path / place, message)
+
+
+def test_weights_under_attention_are_refused_or_left_out(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    folders = []
+    for weighted in (True, False):
+        graph = replace(make_graph(weighted=True), weighted=weighted)
+        folder = comm_tmp_path / str(weighted)
+        folder.mkdir(exist_ok=True)
+        folders.append((folder, write_store(comm, folder, graph)))
+    (folder, store), (plain_folder, plain) = folders
+    words = ("model.name=gat", "train.epochs=2")
+    message = "edges have weights, which attention does not use; .* set graph.weights=ignore"
+    refuse(comm, store, folder / "refused", message, *words, "graph.weights=use")
+    for name in ("gat", "sage"):
+        settings = (f"model.name={name}", "train.epochs=2", "graph.weights=ignore")
+        left = train(comm, make_config(store, folder / name, *settings))
+        assert_same(left, train(comm, make_config(plain, plain_folder / name, *settings)))

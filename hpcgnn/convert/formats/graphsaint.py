@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from hpcgnn.convert.nodes import labelled, split_from_indices
 from hpcgnn.convert.read.edges import EdgeArrays, compressed_edges
 from hpcgnn.convert.read.features import array_features
-from hpcgnn.convert.read.files import read_error, read_pieces, require_file
+from hpcgnn.convert.read.files import read_json, read_pieces
 from hpcgnn.convert.read.npy import Npz, open_npy
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.errors import InputError
@@ -89,7 +88,7 @@ def _check_training_part(path: Path, split: NDArray[np.uint8]) -> None:
 
 
 def _read_roles(path: Path, num_nodes: int) -> NDArray[np.uint8]:
-    roles = _read_json(path)
+    roles = read_json(path)
     if not isinstance(roles, dict) or not set(_ROLES) <= set(roles):
         raise InputError(f"{path}: must hold the lists {', '.join(_ROLES)}; copy it again")
     parts, where = {}, {}
@@ -105,16 +104,6 @@ def _read_roles(path: Path, num_nodes: int) -> NDArray[np.uint8]:
         parts[name] = np.array(ids, np.int64)
         where[name] = f"{path}: {role!r}"
     return split_from_indices(parts, num_nodes, where)
-
-
-def _read_json(path: Path) -> Any:
-    require_file(path)
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise read_error(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no whole JSON text ({error}); copy it again") from error
 
 
 def read_class_map(path: Path, num_nodes: int) -> Array:

@@ -7,8 +7,7 @@ any library that can become a NumPy array will do.
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +24,15 @@ from hpcgnn.convert.nodes import (
     splits_from_masks,
 )
 from hpcgnn.convert.pipeline import Report, write_store
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.source import (
-    CHUNK_EDGES,
     ConvertOptions,
-    EdgeChunk,
-    EdgeStream,
-    Features,
-    FeatureStream,
-    GraphSource,
     Nodes,
     TypeRange,
-    locate_in,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns, EdgeData, Split, check_output
+from hpcgnn.storage import Split, check_output
 from hpcgnn.typing import Array
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """Sources, targets, weights and features [E, F] of the edges of one relation."""
-
-    src: Array
-    dst: Array
-    weights: Array | None = None
-    features: Array | None = None
-
 
 _DGL_FEATURES = ("feat", "x", "features")
 _MASKS = frozenset(f"{each}_mask" for prefixes in SPLIT_PREFIXES.values() for each in prefixes)
@@ -295,21 +277,7 @@ def _store(
     """
     out = Path(path)
     check_output(out)
-    for relation, each in edges.items():
-        _check_edges(f"{origin}: edges {relation}".rstrip(), each)
-    source = GraphSource(
-        path=Path(origin),
-        edges=partial(_stream, origin, edges, ends or {}),
-        inputs=(),
-        relations=tuple(edges),
-        num_nodes=num_nodes,
-        columns={
-            name: EdgeColumns.of(EdgeData(each.features), weighted=each.weights is not None)
-            for name, each in edges.items()
-        },
-        nodes=nodes,
-        ignored=ignored,
-    )
+    source = array_source(Path(origin), edges, num_nodes, nodes, ends, ignored=ignored)
     return write_store(source, out, options, origin)
 
 
@@ -326,30 +294,6 @@ def _find_splits(
     return splits_from_masks(masks, options, where)
 
 
-def _check_edges(where: str, edges: Edges) -> None:
-    weights, features = edges.weights, edges.features
-    arrays = (edges.src, edges.dst, weights, None if features is None else features[:, 0])
-    shapes = [array.shape for array in arrays if array is not None]
-    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
-        raise InputError(f"{where}: arrays have the shapes {shapes}; give equally long vectors")
-    if weights is not None and weights.dtype.kind not in "biuf":
-        raise InputError(f"{where}: weights have dtype {weights.dtype}; give numbers")
-
-
-def _stream(
-    origin: str, edges: Mapping[str, Edges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
-) -> EdgeStream:
-    for relation, each in edges.items():
-        where = f"{origin}: edges {relation}".rstrip()
-        for first in range(0, len(each.src), CHUNK_EDGES):
-            part = slice(first, first + CHUNK_EDGES)
-            values = None if each.weights is None else each.weights[part]
-            locate = partial(locate_in, where, first)
-            data = EdgeData(each.features).take(part)
-            chunk = EdgeChunk(each.src[part], each.dst[part], locate, values, relation, data)
-            yield chunk.between(*ends[relation]) if ends else chunk
-
-
 def _nodes(
     origin: str,
     features: Any = None,
@@ -360,7 +304,7 @@ def _nodes(
     """Return what arrays or tensors say of nodes; raises `InputError` for faulty values."""
     fields: dict[str, Any] = {}
     if features is not None:
-        fields["features"] = _features(to_array(features, f"{origin}: features"), origin)
+        fields["features"] = matrix_features(to_array(features, f"{origin}: features"), origin)
     if labels is not None:
         where = f"{origin}: labels"
         fields["labels"] = labelled(to_array(labels, where), where, class_names)
@@ -372,16 +316,3 @@ def _nodes(
             )
         fields["splits"] = {"": values.astype(np.uint8)}
     return Nodes(**fields)
-
-
-def _features(array: Array, origin: str) -> Features:
-    if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{origin}: features have shape {array.shape} and dtype {array.dtype}; "
-            "give numbers [n, f]"
-        )
-
-    def blocks(rows: int) -> FeatureStream:
-        yield from (array[first : first + rows] for first in range(0, len(array), rows))
-
-    return Features.of_matrix(array.shape, array.dtype, blocks, f"{origin}: features")

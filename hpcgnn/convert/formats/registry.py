@@ -37,6 +37,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "graphsaint": Format("graphsaint", "GraphSAINT folder"),
         "planetoid": Format("planetoid", "Planetoid files ind.NAME.*"),
         "matrix-market": Format("matrix_market", "Matrix Market .mtx", endings=(".mtx",)),
+        "geom-gcn": Format("geom_gcn", "Geom-GCN folder, with all its splits"),
+        "graphsage": Format("graphsage", "GraphSAGE folder PREFIX-G.json, or PPI's three graphs"),
+        "matlab": Format("matlab", "MATLAB .mat", endings=(".mat",)),
         "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
         "edge-list": Format("edge_list", "lines 'src dst [weight]'"),
         "typed-edge-list": Format(
@@ -52,6 +55,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 _FOLDERS = {
     "graph.toml": "tables",
     "adj_full.npz": "graphsaint",
+    "out1_graph_edges.txt": "geom-gcn",
+    "NAME-G.json": "graphsage",
+    "train_graph.json": "graphsage",
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }

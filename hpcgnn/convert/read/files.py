@@ -1,11 +1,12 @@
 """Read text files in large blocks of whole lines, gzipped or not, with bounded memory."""
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hpcgnn.console import Progress
 from hpcgnn.errors import InputError
@@ -96,3 +97,14 @@ def read_error(path: Path, error: Exception) -> InputError:
     return InputError(
         f"{path}: the compressed file is truncated or damaged ({error}); copy or download it again"
     )
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds; raises `InputError`."""
+    require_file(path)
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise read_error(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no whole JSON text ({error}); copy it again") from error

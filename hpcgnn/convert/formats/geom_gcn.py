@@ -1,0 +1,129 @@
+"""Geom-GCN folders: out1_graph_edges.txt, out1_node_feature_label.txt and the splits beside them.
+
+Both tables have a header. A line of nodes is an id, features parted by commas, a class; the
+features are numbers, as many in each line, or else the places of those that are 1 (film). Splits
+are files ``NAME_split_SHARE_SHARE_I.npz`` with three masks, in the folder or in its `splits`.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from hpcgnn.convert.nodes import labelled, split_from_masks
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.features import dense_features
+from hpcgnn.convert.read.npy import Npz
+from hpcgnn.convert.read.tables import Table, TableFile
+from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes, first_fault
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_EDGES, _NODES = "out1_graph_edges.txt", "out1_node_feature_label.txt"
+_MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+_HAS_NUMBER = re.compile(r"_(\d+)\.npz$")
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the graph in the folder `path`; raises `InputError`."""
+    features, labels = _read_nodes(path / _NODES)
+    parts = [
+        np.stack([block.integers(0), block.integers(1)])
+        for block in _open(path / _EDGES, 2).blocks({0: "integer", 1: "integer"})
+    ]
+    ends = np.concatenate([np.zeros((2, 0), np.int64), *parts], axis=1)
+    files = _split_files(path, options)
+    splits = {name: _read_split(file, len(labels)) for name, file in files.items()}
+    nodes = Nodes(features=features, labels=labelled(labels, str(path / _NODES)), splits=splits)
+    inputs = (path / _EDGES, path / _NODES, *files.values())
+    return array_source(path, {"": Edges(*ends)}, len(labels), nodes, inputs=inputs)
+
+
+def _open(path: Path, columns: int) -> TableFile:
+    file = TableFile.open(path, frozenset(), header=True, separator="\t")
+    if len(file.names) != columns:
+        raise InputError(f"{path}: has {len(file.names)} columns where {columns} are due")
+    return file
+
+
+def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
+    """Return features and classes of the nodes 0, 1, ..., whatever the order of the lines."""
+    file = _open(path, 3)
+    ids, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    rows: list[Array] = []
+    for block in file.blocks({0: "integer", 1: "text", 2: "integer"}):
+        ids.append(block.integers(0))
+        classes.append(block.integers(2))
+        rows += [_numbers(text, block, row) for row, text in enumerate(_texts(block))]
+    node_ids = np.concatenate(ids)
+    order = np.argsort(node_ids)
+    wrong = first_fault(node_ids[order] != np.arange(len(order)))
+    if wrong is not None:
+        raise InputError(
+            f"{path}: the ids of nodes must be 0 to {len(order) - 1}, each once, and "
+            f"{node_ids[order[wrong]]} is out of line; correct it"
+        )
+    ordered = [rows[i] for i in order.tolist()]
+    return _features(ordered, path), np.concatenate(classes)[order]
+
+
+def _texts(block: Table) -> list[bytes]:
+    texts: list[bytes] = block.texts(1).to_pylist()
+    return texts
+
+
+def _numbers(text: bytes, block: Table, row: int) -> Array:
+    try:
+        return np.array(text.split(b","), np.float32)
+    except ValueError:
+        raise InputError(
+            f"{block.locate(row)}: features are numbers parted by commas; correct the line"
+        ) from None
+
+
+def _features(rows: list[Array], path: Path) -> Features:
+    lengths = np.array([len(row) for row in rows])
+    if (lengths == lengths[:1]).all():
+        return matrix_features(np.stack(rows), f"{path}")
+    places = np.concatenate(rows)
+    if (places != np.floor(places)).any() or places.min() < 0:
+        raise InputError(
+            f"{path}: nodes have unequal numbers of features, and these are no places of a 1; "
+            "give each node the same number"
+        )
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    entries = np.ones(len(places), np.float32)
+    shape = (len(rows), int(places.max()) + 1)
+    matrix = scipy.sparse.csr_matrix((entries, places.astype(np.int64), indptr), shape=shape)
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return dense_features(matrix, str(path))
+
+
+def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:
+    """Return the files of splits by their numbers, or the one that `options.split` names."""
+    found: dict[str, Path] = {}
+    for file in sorted([*path.glob("*split*.npz"), *path.glob("splits/*split*.npz")]):
+        number = _HAS_NUMBER.search(file.name)
+        name = number[1] if number else file.stem
+        if name in found:
+            raise InputError(f"{file}: is split {name!r} as {found[name]} is; remove one of them")
+        found[name] = file
+    order = sorted(found, key=lambda name: (len(name), name))
+    asked = options.take("split")
+    if asked is None or asked == "all":
+        return {name: found[name] for name in order}
+    if asked not in found:
+        raise InputError(f"{path}: --split {asked} is none of {', '.join(order) or 'no splits'}")
+    return {"": found[asked]}
+
+
+def _read_split(path: Path, num_nodes: int) -> NDArray[np.uint8]:
+    npz = Npz(path)
+    masks = {part: npz.need(name).load() for part, name in _MASKS.items()}
+    for part, mask in masks.items():
+        if mask.shape != (num_nodes,):
+            raise InputError(f"{path}: {_MASKS[part]} has shape {mask.shape} for {num_nodes} nodes")
+    return split_from_masks(masks, str(path))

@@ -1,0 +1,160 @@
+"""GraphSAGE's JSON: a graph in one PREFIX-G.json, or graphs in {train,valid,test}_graph.json (PPI).
+
+PREFIX-G.json is what networkx calls node-link data, its nodes with `val` and `test`; beside it are
+PREFIX-id_map.json (the row of each node), PREFIX-class_map.json (a class, or 0 and 1 for each) and
+PREFIX-feats.npy. The second form has graphs of nodes 0, 1, ... for each part, with PART_feats.npy
+and PART_labels.npy; they become one graph.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.convert.nodes import SPLIT_NAMES, labelled
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.features import array_features
+from hpcgnn.convert.read.files import read_json
+from hpcgnn.convert.read.npy import open_npy
+from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
+from hpcgnn.errors import InputError
+from hpcgnn.storage import Split
+from hpcgnn.typing import Array
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the graph in the folder `path`; raises `InputError`."""
+    if (path / "train_graph.json").exists():
+        return _read_parts(path)
+    files = sorted(path.glob("*-G.json"))
+    if len(files) != 1:
+        raise InputError(f"{path}: needs one file PREFIX-G.json, or train_graph.json; it has none")
+    return _read_one(files[0], options)
+
+
+def _read_one(path: Path, options: ConvertOptions) -> GraphSource:
+    prefix = path.name.removesuffix("G.json")
+    others = {name: path.with_name(f"{prefix}{name}") for name in ("id_map.json", "class_map.json")}
+    nodes, links = _node_link(path)
+    ids = [_field(node, "id", path) for node in nodes]
+    rows = _rows(others["id_map.json"], ids)
+    split = np.full(len(ids), Split.TRAIN, np.uint8)
+    for node, row in zip(nodes, rows.tolist(), strict=True):
+        if node.get("test"):
+            split[row] = Split.TEST
+        elif node.get("val"):
+            split[row] = Split.VALID
+    known = {_key(each): row for each, row in zip(ids, rows.tolist(), strict=True)}
+    ends = _ends(links, known, rows, path)
+    fields: dict[str, Any] = {"splits": {"": split}}
+    inputs = [path, others["id_map.json"]]
+    classes = others["class_map.json"]
+    if classes.exists():
+        fields["labels"] = labelled(_classes(classes, known), str(classes))
+        inputs.append(classes)
+    features = path.with_name(f"{prefix}feats.npy")
+    if features.exists():
+        fields["features"] = array_features(open_npy(features), options)
+        inputs.append(features)
+    return array_source(
+        path.parent, {"": Edges(*ends)}, len(ids), Nodes(**fields), inputs=tuple(inputs)
+    )
+
+
+def _read_parts(path: Path) -> GraphSource:
+    """Read graphs in three files as one, whose parts have no edge between them."""
+    sides, features, labels, splits, inputs = [], [], [], [], []
+    start = 0
+    for part, role in SPLIT_NAMES.items():
+        files = [path / f"{part}_{name}" for name in ("graph.json", "feats.npy", "labels.npy")]
+        inputs += files
+        nodes, links = _node_link(files[0])
+        known = {_key(_field(node, "id", files[0])): start + i for i, node in enumerate(nodes)}
+        rows = np.arange(start, start + len(nodes))
+        sides.append(_ends(links, known, rows, files[0]))
+        features.append(open_npy(files[1]).load())
+        labels.append(open_npy(files[2]).load())
+        for file, array in zip(files[1:], (features[-1], labels[-1]), strict=True):
+            if len(array) != len(nodes):
+                raise InputError(f"{file}: has {len(array)} rows for {len(nodes)} nodes")
+        splits.append(np.full(len(nodes), role, np.uint8))
+        start += len(nodes)
+    nodes_of_all = Nodes(
+        features=matrix_features(np.concatenate(features), str(path)),
+        labels=labelled(np.concatenate(labels), str(path)),
+        splits={"": np.concatenate(splits)},
+    )
+    ends = np.concatenate(sides, axis=1)
+    return array_source(path, {"": Edges(*ends)}, start, nodes_of_all, inputs=tuple(inputs))
+
+
+def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the nodes and links of node-link data."""
+    data = read_json(path)
+    links = data.get("links", data.get("edges")) if isinstance(data, dict) else None
+    nodes = data.get("nodes") if isinstance(data, dict) else None
+    for name, found in (("nodes", nodes), ("links", links)):
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise InputError(f"{path}: has no list {name!r}; save networkx's node_link_data")
+    assert nodes is not None
+    assert links is not None
+    return nodes, links
+
+
+def _field(entry: dict[str, Any], name: str, path: Path) -> Any:
+    if not isinstance(entry.get(name), (int, str)):
+        raise InputError(f"{path}: an entry {str(entry)[:60]} has no {name!r}; add it")
+    return entry[name]
+
+
+def _key(identifier: int | str) -> str:
+    """Return an id as keys of JSON objects have it."""
+    return str(identifier)
+
+
+def _rows(path: Path, ids: list[int | str]) -> NDArray[np.int64]:
+    """Return the row of each node."""
+    if not path.exists():
+        return np.arange(len(ids))
+    rows = read_json(path)
+    found = [rows.get(_key(each)) if isinstance(rows, dict) else None for each in ids]
+    if sorted(row for row in found if type(row) is int) != list(range(len(ids))):
+        raise InputError(f"{path}: must give each of the {len(ids)} nodes a row of its own from 0")
+    return np.array(found, np.int64)
+
+
+def _ends(
+    links: list[dict[str, Any]], known: dict[str, int], rows: NDArray[np.int64], path: Path
+) -> NDArray[np.int64]:
+    """Return sources and targets [2, E] of links, which name nodes by id or by place."""
+    raw = [[_field(link, name, path) for link in links] for name in ("source", "target")]
+    found = np.empty((2, len(links)), np.int64)
+    by_id = all(_key(each) in known for side in raw for each in side)
+    for side, values in enumerate(raw):
+        for number, each in enumerate(values):
+            if by_id:
+                found[side, number] = known[_key(each)]
+            elif isinstance(each, int) and 0 <= each < len(rows):
+                found[side, number] = rows[each]
+            else:
+                raise InputError(
+                    f"{path}: link {number} has {each!r}, which is no node; correct it"
+                )
+    return found
+
+
+def _classes(path: Path, known: dict[str, int]) -> Array:
+    classes = read_json(path)
+    values: list[Any] = [None] * len(known)
+    for key, row in known.items():
+        if not isinstance(classes, dict) or key not in classes:
+            raise InputError(f"{path}: has no entry for the node {key!r}; add one")
+        values[row] = classes[key]
+    try:
+        array = np.array(values)
+    except ValueError:
+        array = np.array(None)
+    if array.dtype.kind not in "bif" or array.ndim not in (1, 2):
+        raise InputError(f"{path}: give each node a class, or a list of 0 and 1 of one length")
+    return array

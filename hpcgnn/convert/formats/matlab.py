@@ -1,0 +1,83 @@
+"""MATLAB files (.mat) up to version 7.2: a sparse adjacency, and what is known of the nodes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse
+
+from hpcgnn.convert.nodes import labelled
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.features import dense_features
+from hpcgnn.convert.read.files import require_file
+from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_ADJACENCY = ("network", "Network", "A", "adj", "adjacency", "W", "graph", "G")
+_FEATURES = ("features", "Attributes", "attributes", "attrb", "X", "x", "fea", "feature")
+_LABELS = ("group", "Label", "label", "labels", "Class", "gnd", "y", "Y")
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the graph of a file; raises `InputError`."""
+    del options
+    found = _load(path)
+    name = next((each for each in _ADJACENCY if each in found), "")
+    problem = found.get("Problem")
+    if not name and problem is not None and "A" in (getattr(problem, "dtype", None).names or ()):
+        # As the SuiteSparse collection has it.
+        name, found["A"] = "A", problem["A"][0, 0]
+    if not name:
+        raise InputError(
+            f"{path}: holds {', '.join(found) or 'nothing'}, and no adjacency; name the matrix "
+            f"one of {', '.join(_ADJACENCY)}"
+        )
+    matrix = found[name]
+    if np.ndim(matrix) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{path}: {name} has shape {np.shape(matrix)}; an adjacency is square")
+    coo = scipy.sparse.coo_matrix(matrix)
+    weights = None if (coo.data == 1).all() else coo.data
+    if weights is not None and weights.dtype.kind not in "biuf":
+        raise InputError(f"{path}: {name} has the type {weights.dtype}; give real numbers")
+    fields: dict[str, Any] = {}
+    used = {name, "Problem"}
+    if key := next((each for each in _FEATURES if each in found), ""):
+        fields["features"] = _features(found[key], f"{path}: {key}")
+        used.add(key)
+    if key := next((each for each in _LABELS if each in found), ""):
+        fields["labels"] = labelled(_labels(found[key]), f"{path}: {key}")
+        used.add(key)
+    edges = {"": Edges(coo.row.astype(np.int64), coo.col.astype(np.int64), weights)}
+    ignored = tuple(each for each in found if each not in used)
+    nodes = Nodes(**fields)
+    return array_source(path, edges, matrix.shape[0], nodes, inputs=(path,), ignored=ignored)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    require_file(path)
+    try:
+        found = scipy.io.loadmat(path)
+    except NotImplementedError as error:
+        raise InputError(f"{path}: is of version 7.3; save it with -v7 in MATLAB") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: is no whole .mat file ({reason}); copy it again") from error
+    return {name: value for name, value in found.items() if not name.startswith("__")}
+
+
+def _features(value: Any, where: str) -> Features:
+    if scipy.sparse.issparse(value):
+        return dense_features(value.tocsr(), where)
+    return matrix_features(np.asarray(value), where)
+
+
+def _labels(value: Any) -> Array:
+    """Return classes from 0, or a matrix of 0 and 1: MATLAB counts from 1."""
+    array = value.toarray() if scipy.sparse.issparse(value) else np.asarray(value)
+    if array.ndim == 2 and 1 in array.shape:
+        array = array.reshape(-1)
+    if array.ndim == 1 and array.dtype.kind in "biuf" and array.size and array.min() >= 1:
+        array = array.astype(np.float64) - 1
+    return array
