@@ -25,8 +25,9 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     del options
     found = _load(path)
     name = next((each for each in _ADJACENCY if each in found), "")
-    problem = found.get("Problem")
-    if not name and problem is not None and "A" in (getattr(problem, "dtype", None).names or ()):
+    problem: Any = found.get("Problem")
+    fields_of_problem = getattr(getattr(problem, "dtype", None), "names", None) or ()
+    if not name and "A" in fields_of_problem:
         # As the SuiteSparse collection has it.
         name, found["A"] = "A", problem["A"][0, 0]
     if not name:
