@@ -80,9 +80,10 @@ class RowRequest:
         row_map
             Owners of the rows.
         wanted
-            (n,) int64 increasing global rows, own ones too.
+            (n,) increasing global rows, int64 or int32, own ones too.
         """
         assert np.all(np.diff(wanted) > 0), "rows are asked for in increasing order"
+        wanted = wanted.astype(np.int64, copy=False)
         mine = np.full(len(wanted), comm.rank, np.int32)
         owners = row_map.owner(wanted)
         rows, askers = redistribute(comm, owners, wanted, mine)

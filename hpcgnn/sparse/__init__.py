@@ -5,13 +5,13 @@
 """
 
 from hpcgnn.sparse.active import active_sets, restrict
-from hpcgnn.sparse.assemble import PatternRows, read_adjacency
+from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
 from hpcgnn.sparse.hidden import HiddenEdges
 from hpcgnn.sparse.local import MAIN, LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.memory import LocalMatrix, Memory
 from hpcgnn.sparse.normalise import scale
-from hpcgnn.sparse.relations import read_relations, reverse_rows, stack_relations
+from hpcgnn.sparse.relations import read_relations, stack_relations
 
 __all__ = [
     "MAIN",

@@ -2,35 +2,40 @@
 
 ``A[i, j] != 0`` means that node i aggregates from node j; an edge src -> dst of a store lies in row
 dst.
+
+Rows are read, sent and united a few million entries at a time, with columns of 4 bytes where they
+fit: what a rank needs beside its rows does not grow with them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
+from hpcgnn.comm import ProcessGrid, RowMap, agree, allreduce_max, redistribute
+from hpcgnn.sparse.pieces import first_of_equals, row_pieces
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
 class PatternRows:
-    """Rows of one rank with global columns, increasing and unique in a row.
+    """Rows of one rank with global columns.
 
     Parameters
     ----------
     indptr
         (num_local + 1,) int64 from 0.
     columns
-        (nnz,) int64 global.
+        (nnz,) global, increasing and unique in a row; int32 where all columns fit, else int64.
     weights
         (nnz,) float32, or None when every edge weighs one.
     """
 
     indptr: Offsets
-    columns: GlobalIndices
+    columns: Array
     weights: FloatArray | None
 
 
@@ -68,105 +73,156 @@ def read_adjacency(
         On every rank, when a relation is unknown or a block does not read.
     """
     with agree(grid.world):
-        entries = [_read_relation(store, row_map, name) for name in relations or store.relations]
-        weighted = any(weights is not None for _, _, weights in entries)
-        rows = np.concatenate([rows for rows, _, _ in entries])
-        columns = np.concatenate([columns for _, columns, _ in entries])
-        weights = _join_weights(entries) if weighted else None
-    sorted_already = len(entries) == 1
+        read = [_read_relation(store, row_map, name) for name in relations or store.relations]
     if undirected and not store.undirected:
-        rows, columns, weights = _with_reverse(grid, row_map, rows, columns, weights)
-        sorted_already = False
-    if not sorted_already:
-        rows, columns, weights = _sort_unique(row_map, rows, columns, weights)
-    if self_loops:
-        rows, columns, weights = _with_self_loops(row_map, rows, columns, weights)
-    return _as_rows(row_map, rows, columns, weights)
+        read += [_arrived(grid, row_map, each) for each in tuple(read)]
+    elif len(read) == 1 and not self_loops:
+        return read[0]
+    return _unite(row_map, read, self_loops=self_loops)
 
 
-def sorted_rows(
-    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
-) -> PatternRows:
-    """Return entries of this rank's rows, given in any order, as rows; equals unite."""
-    return _as_rows(row_map, *_sort_unique(row_map, rows, columns, weights))
+@collective
+def reverse_rows(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
+    """Return this rank's rows of the transpose."""
+    return _unite(row_map, [_arrived(grid, row_map, pattern)])
 
 
-_Entries = tuple[GlobalIndices, GlobalIndices, FloatArray | None]
+def _column_type(row_map: RowMap) -> DTypeLike:
+    return np.int32 if row_map.num_rows <= np.iinfo(np.int32).max else np.int64
 
 
-def _read_relation(store: GraphStore, row_map: RowMap, name: str) -> _Entries:
-    block = store.read_adjacency(row_map.start, row_map.stop, name)
-    rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
-    return np.repeat(rows, np.diff(block.indptr)), block.indices, block.weights
-
-
-def _as_rows(
-    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
-) -> PatternRows:
-    counts = np.bincount(rows - row_map.start, minlength=row_map.num_local)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+def _read_relation(store: GraphStore, row_map: RowMap, name: str) -> PatternRows:
+    indptr = store.read_indptr(row_map.start, row_map.stop, name)
+    columns = np.empty(int(indptr[-1]), _column_type(row_map))
+    weights = np.empty(len(columns), np.float32) if store.weighted(name) else None
+    for rows in row_pieces(indptr):
+        block = store.read_adjacency(row_map.start + rows.start, row_map.start + rows.stop, name)
+        piece = slice(indptr[rows.start], indptr[rows.stop])
+        columns[piece] = block.indices
+        if weights is not None:
+            weights[piece] = block.weights
     return PatternRows(indptr, columns, weights)
 
 
-def _join_weights(entries: list[_Entries]) -> Array:
-    return np.concatenate(
-        [np.ones(len(rows), np.float32) if w is None else w for rows, _, w in entries]
-    )
-
-
-def _with_reverse(
-    grid: ProcessGrid,
-    row_map: RowMap,
-    rows: GlobalIndices,
-    columns: GlobalIndices,
-    weights: FloatArray | None,
-) -> _Entries:
-    arrays = (columns, rows) if weights is None else (columns, rows, weights)
+@collective
+def _arrived(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
+    """Return the reverse of all ranks' edges, this rank's rows, with columns in any order."""
+    pieces = list(row_pieces(pattern.indptr))
+    rounds = np.array([len(pieces)], np.int64)
     # Replicas hold equal rows, so every layer can reverse its own copy.
-    arrived = redistribute(grid.layer, row_map.owner(columns), *arrays)
-    rows = np.concatenate([rows, arrived[0]])
-    columns = np.concatenate([columns, arrived[1]])
-    if weights is not None:
-        weights = np.concatenate([weights, arrived[2]])
-    return rows, columns, weights
+    allreduce_max(grid.layer, rounds)
+    pieces += [slice(0, 0)] * (int(rounds[0]) - len(pieces))
+    arrivals = [_send(grid, row_map, pattern, piece) for piece in pieces]
+    counts = np.zeros(row_map.num_local, np.int64)
+    for rows, *_ in arrivals:
+        counts += np.bincount(rows, minlength=row_map.num_local)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    columns = np.empty(int(indptr[-1]), _column_type(row_map))
+    weights = None if pattern.weights is None else np.empty(len(columns), pattern.weights.dtype)
+    free = indptr[:-1].copy()
+    arrivals.reverse()
+    while arrivals:
+        rows, *values = arrivals.pop()
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        starts = np.flatnonzero(first_of_equals(rows))
+        lengths = np.diff(np.append(starts, len(rows)))
+        # The place of an entry: the first free one of its row, and one on for each before it.
+        places = np.repeat(free[rows[starts]] - starts, lengths) + np.arange(len(rows))
+        free[rows[starts]] += lengths
+        columns[places] = values[0][order]
+        if weights is not None:
+            weights[places] = values[1][order]
+    return PatternRows(indptr, columns, weights)
+
+
+@collective
+def _send(
+    grid: ProcessGrid, row_map: RowMap, pattern: PatternRows, piece: slice
+) -> tuple[Array, ...]:
+    """Send the reverses of some rows; return own rows, int32, columns and weights that arrive."""
+    indptr = pattern.indptr[piece.start : piece.stop + 1]
+    entries = slice(indptr[0], indptr[-1])
+    columns = pattern.columns[entries]
+    rows = np.arange(piece.start, piece.stop, dtype=np.int64) + row_map.start
+    arrays = [columns, np.repeat(rows, np.diff(indptr)).astype(columns.dtype)]
+    if pattern.weights is not None:
+        arrays.append(pattern.weights[entries])
+    arrived, *values = redistribute(grid.layer, row_map.owner(columns), *arrays)
+    return row_map.to_local(arrived), *values
+
+
+def _unite(
+    row_map: RowMap, read: Sequence[PatternRows], *, self_loops: bool = False
+) -> PatternRows:
+    """Return the union of rows whose columns are in any order; equal ones have the largest weight.
+
+    Entries of one source are united, too.
+    """
+    given = [each.weights.dtype for each in read if each.weights is not None]
+    offsets = sum((each.indptr for each in read), start=np.zeros(row_map.num_local + 1, np.int64))
+    if self_loops:
+        offsets = offsets + np.arange(row_map.num_local + 1)
+    # As many as there may be; what equals leave free is given back at the end.
+    columns = np.empty(int(offsets[-1]), _column_type(row_map))
+    weights = np.empty(len(columns), np.result_type(*given)) if given else None
+    counts = np.zeros(row_map.num_local, np.int64)
+    end = 0
+    for piece in row_pieces(offsets):
+        keys, values = _sorted_piece(row_map, read, piece, weighted=bool(given))
+        if self_loops:
+            keys, values = _with_self_loops(row_map, piece, keys, values)
+        rows, found = np.divmod(keys, row_map.num_rows)
+        counts[piece] = np.bincount(rows, minlength=piece.stop - piece.start)
+        columns[end : end + len(keys)] = found
+        if weights is not None and values is not None:
+            weights[end : end + len(keys)] = values
+        end += len(keys)
+    for array in (columns, weights):
+        if array is not None:
+            array.resize(end, refcheck=False)
+    return PatternRows(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), columns, weights)
+
+
+def _sorted_piece(
+    row_map: RowMap, read: Sequence[PatternRows], piece: slice, *, weighted: bool
+) -> tuple[GlobalIndices, FloatArray | None]:
+    """Return keys ``(row - first row) num_rows + column``, increasing and unique, and weights."""
+    first = np.arange(piece.stop - piece.start, dtype=np.int64) * row_map.num_rows
+    keys: list[GlobalIndices] = []
+    weights: list[FloatArray] = []
+    for each in read:
+        indptr = each.indptr[piece.start : piece.stop + 1]
+        entries = slice(indptr[0], indptr[-1])
+        keys.append(np.repeat(first, np.diff(indptr)) + each.columns[entries])
+        if weighted:
+            ones = np.ones(len(keys[-1]), np.float32)
+            weights.append(ones if each.weights is None else each.weights[entries])
+    key = np.concatenate(keys)
+    if (key[1:] > key[:-1]).all():
+        return key, np.concatenate(weights) if weighted else None
+    if not weighted:
+        # Sorting is many times faster than np.unique, which hashes.
+        key.sort()
+        return key[first_of_equals(key)], None
+    order = np.argsort(key, kind="stable")
+    key, weight = key[order], np.concatenate(weights)[order]
+    firsts = np.flatnonzero(first_of_equals(key))
+    return key[firsts], np.maximum.reduceat(weight, firsts)
 
 
 def _with_self_loops(
-    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
-) -> _Entries:
-    """Insert the missing self loops into sorted entries, which is cheaper than sorting again."""
-    has_loop = np.zeros(row_map.num_local, np.bool_)
-    has_loop[rows[rows == columns] - row_map.start] = True
-    missing = np.flatnonzero(~has_loop)
-    # Entries before the loop of a row: all of earlier rows, and its own with smaller columns.
-    before = np.searchsorted(rows, missing + row_map.start)
-    lower = np.bincount(rows[columns < rows] - row_map.start, minlength=row_map.num_local)
-    places = before + lower[missing]
-    missing += row_map.start
+    row_map: RowMap, piece: slice, keys: GlobalIndices, weights: FloatArray | None
+) -> tuple[GlobalIndices, FloatArray | None]:
+    """Insert the missing self loops into sorted keys, which is cheaper than sorting again."""
+    # The key of the loop of row i, counted from the first row of the piece.
+    loops = np.arange(piece.stop - piece.start, dtype=np.int64) * (row_map.num_rows + 1)
+    loops += piece.start + row_map.start
+    places = np.searchsorted(keys, loops)
+    there = np.zeros(len(loops), np.bool_)
+    inside = places < len(keys)
+    there[inside] = keys[places[inside]] == loops[inside]
+    places = places[~there]
     if weights is not None:
         weights = np.insert(weights, places, 1)
-    return np.insert(rows, places, missing), np.insert(columns, places, missing), weights
-
-
-def _sort_unique(
-    row_map: RowMap, rows: GlobalIndices, columns: GlobalIndices, weights: FloatArray | None
-) -> _Entries:
-    # One int64 key an entry: fewer than 2^31 local rows times num_rows stays below 2^63.
-    keys = (rows - row_map.start) * row_map.num_rows + columns
-    if weights is None:
-        # Sorting is many times faster than np.unique, which hashes.
-        keys.sort()
-        keys = keys[_first_of_equals(keys)]
-    else:
-        order = np.argsort(keys, kind="stable")
-        first = np.flatnonzero(_first_of_equals(keys[order]))
-        keys = keys[order][first]
-        weights = np.maximum.reduceat(weights[order], first) if len(first) else weights
-    local, columns = np.divmod(keys, max(row_map.num_rows, 1))
-    return local + row_map.start, columns, weights
-
-
-def _first_of_equals(ordered: GlobalIndices) -> Mask:
-    first = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return first
+    return np.insert(keys, places, loops[~there]), weights

@@ -1,5 +1,6 @@
 """A CSR matrix on one rank, with int32 columns, that multiplies through the native kernels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from hpcgnn import kernels
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.reuse import empty
 from hpcgnn.sparse.memory import Memory
+from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
 
 
@@ -51,10 +53,15 @@ class LocalCSR:
         """Return the same pattern with other values, sharing the index arrays."""
         return LocalCSR(self.indptr, self.indices, values, self.shape, self.rows)
 
-    def entry_rows(self) -> LocalIndices:
-        """Return the (nnz,) int32 matrix row of every entry."""
-        stored = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
-        return np.repeat(stored, np.diff(self.indptr))
+    def entry_rows(self, stored: slice = slice(None)) -> LocalIndices:
+        """Return the (nnz,) int32 matrix row of every entry, or of those of some stored rows."""
+        rows = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
+        return np.repeat(rows[stored], np.diff(self.indptr)[stored])
+
+    def pieces(self) -> Iterator[tuple[slice, slice]]:
+        """Yield stored rows and their entries, a bounded number of entries at a time."""
+        for rows in row_pieces(self.indptr):
+            yield rows, slice(self.indptr[rows.start], self.indptr[rows.stop])
 
     def select(
         self,

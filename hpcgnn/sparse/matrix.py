@@ -14,7 +14,8 @@ import numpy as np
 
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse.local import LocalCSR
-from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.sparse.pieces import counts_before, first_of_equals, pieces_of
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class DistCSR:
         cls,
         row_map: RowMap,
         indptr: Offsets,
-        columns: GlobalIndices,
+        columns: Array,
         values: FloatArray | None = None,
         num_relations: int = 1,
     ) -> "DistCSR":
@@ -65,7 +66,7 @@ class DistCSR:
         indptr
             (num_relations * num_local + 1,) int64 from 0.
         columns
-            (nnz,) int64 global columns in [0, num_rows).
+            (nnz,) global columns in [0, num_rows), int32 or int64.
         values
             (nnz,) float32 or float64, or None for ones.
         num_relations
@@ -85,21 +86,25 @@ class DistCSR:
         if len(columns) and not 0 <= columns.min() <= columns.max() < row_map.num_rows:
             raise ValueError(f"columns must lie in [0, {row_map.num_rows})")
         local = row_map.is_local(columns)
-        offsets = np.concatenate([[0], np.cumsum(local, dtype=np.int64)])[indptr]
+        offsets = counts_before(indptr, local)
+        # In place and as narrow as they come: these arrays are as long as all that is kept.
+        inside = columns[local]
+        inside -= row_map.start
         diagonal = LocalCSR(
             offsets,
-            row_map.to_local(columns[local]),
+            inside.astype(np.int32, copy=False),
             None if values is None else values[local],
             (num_rows, row_map.num_local),
         )
-        outside = columns[~local]
-        ghosts, numbers = _number_ghosts(row_map, outside)
+        np.logical_not(local, out=local)
+        outside = columns[local]
         remote_offsets = indptr - offsets
+        ghosts, numbers = _number_ghosts(row_map, outside)
         boundary = np.flatnonzero(np.diff(remote_offsets)).astype(np.int32)
         remote = LocalCSR(
             np.append(remote_offsets[boundary], remote_offsets[-1]),
             numbers,
-            None if values is None else values[~local],
+            None if values is None else values[local],
             (num_rows, len(ghosts)),
             boundary,
         )
@@ -155,15 +160,22 @@ def positions_of(nodes: LocalIndices | None, num_local: int) -> LocalIndices | N
     return positions
 
 
-def _number_ghosts(row_map: RowMap, columns: GlobalIndices) -> tuple[GlobalIndices, LocalIndices]:
-    """Return the distinct columns in order, and the number of each column among them."""
+def _number_ghosts(row_map: RowMap, columns: Array) -> tuple[GlobalIndices, LocalIndices]:
+    """Return the distinct columns in order, int64, and the number of each column among them."""
+    numbers = np.empty(len(columns), np.int32)
     if row_map.num_rows <= 8 * len(columns):
         # Marking beats sorting when the columns are not a small part of all nodes.
         marked = np.zeros(row_map.num_rows, np.bool_)
-        marked[columns] = True
+        for piece in pieces_of(len(columns)):
+            marked[columns[piece]] = True
         ghosts = np.flatnonzero(marked)
-        numbers = np.empty(row_map.num_rows, np.int32)
-        numbers[ghosts] = np.arange(len(ghosts), dtype=np.int32)
-        return ghosts, numbers[columns]
-    ghosts, inverse = np.unique(columns, return_inverse=True)
-    return ghosts, inverse.astype(np.int32)
+        number = np.empty(row_map.num_rows, np.int32)
+        number[ghosts] = np.arange(len(ghosts), dtype=np.int32)
+        for piece in pieces_of(len(columns)):
+            numbers[piece] = number[columns[piece]]
+        return ghosts, numbers
+    ordered = np.sort(columns)
+    ghosts = ordered[first_of_equals(ordered)]
+    for piece in pieces_of(len(columns)):
+        numbers[piece] = np.searchsorted(ghosts, columns[piece])
+    return ghosts.astype(np.int64), numbers

@@ -59,17 +59,24 @@ def scale(
 def _row_sums(matrix: DistCSR) -> FloatArray:
     sums = np.zeros(matrix.shape[0])
     for part in (matrix.diagonal, matrix.remote):
-        sums += np.bincount(part.entry_rows(), part.values, minlength=len(sums))
+        for rows, entries in part.pieces():
+            values = None if part.values is None else part.values[entries]
+            sums += np.bincount(part.entry_rows(rows), values, minlength=len(sums))
     return sums
 
 
 def _column_sums(matrix: DistCSR, plan: CommPlan) -> FloatArray:
-    diagonal, remote = matrix.diagonal, matrix.remote
-    sums = np.bincount(diagonal.indices, diagonal.values, minlength=matrix.row_map.num_local)
-    ghosts = np.bincount(remote.indices, remote.values, minlength=len(matrix.ghosts))
-    total = sums.astype(np.float64)[:, None]
-    plan.reverse_add(ghosts.astype(np.float64)[:, None], total)
+    total = _sums_of_columns(matrix.diagonal, matrix.row_map.num_local)[:, None]
+    plan.reverse_add(_sums_of_columns(matrix.remote, len(matrix.ghosts))[:, None], total)
     return total[:, 0]
+
+
+def _sums_of_columns(part: LocalCSR, num_columns: int) -> FloatArray:
+    sums = np.zeros(num_columns)
+    for _, entries in part.pieces():
+        # One entry after another, so that pieces change no rounding.
+        np.add.at(sums, part.indices[entries], 1.0 if part.values is None else part.values[entries])
+    return sums
 
 
 def _inverse(sums: FloatArray) -> FloatArray:
@@ -84,7 +91,10 @@ def _scaled(
     dtype: DTypeLike,
 ) -> DistCSR:
     def scale(part: LocalCSR, columns: FloatArray) -> FloatArray:
-        factors = by_row[part.entry_rows()] * columns[part.indices]
-        return (factors if part.values is None else factors * part.values).astype(dtype)
+        scaled = np.empty(part.nnz, dtype)
+        for rows, entries in part.pieces():
+            factors = by_row[part.entry_rows(rows)] * columns[part.indices[entries]]
+            scaled[entries] = factors if part.values is None else factors * part.values[entries]
+        return scaled
 
     return matrix.with_values(scale(matrix.diagonal, by_column), scale(matrix.remote, by_ghost))

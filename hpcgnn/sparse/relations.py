@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, RowMap, redistribute
-from hpcgnn.sparse.assemble import PatternRows, read_adjacency, sorted_rows
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
@@ -48,16 +48,6 @@ def read_relations(
         read_adjacency(grid, store, row_map, [name], undirected=undirected) for name in relations
     ]
     return rows + [reverse_rows(grid, row_map, each) for each in rows if reverse]
-
-
-@collective
-def reverse_rows(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
-    """Return this rank's rows of the transpose."""
-    local = np.repeat(np.arange(row_map.num_local, dtype=np.int64), np.diff(pattern.indptr))
-    more = () if pattern.weights is None else (pattern.weights,)
-    arrays = (pattern.columns, local + row_map.start, *more)
-    rows, columns, *weights = redistribute(grid.layer, row_map.owner(pattern.columns), *arrays)
-    return sorted_rows(row_map, rows, columns, weights[0] if weights else None)
 
 
 def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCSR:

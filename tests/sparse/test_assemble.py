@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.sparse import read_adjacency
+from hpcgnn.sparse import pieces, read_adjacency
 from hpcgnn.storage import GraphStore, store_from_arrays
 from tests.support.matrices import ugly_matrix, uneven_starts
 
@@ -32,14 +32,18 @@ def write_store(path: Path, *, weighted: bool) -> dict[str, sp.csr_matrix]:
 @pytest.mark.parametrize("undirected", [False, True])
 @pytest.mark.parametrize("self_loops", [False, True])
 @pytest.mark.parametrize("chosen", [("cites",), ()])
+@pytest.mark.parametrize("piece", [1, 11, pieces.PIECE])
 def test_union_reverse_and_loops(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    piece: int,
     weighted: bool,
     undirected: bool,
     self_loops: bool,
     chosen: tuple[str, ...],
 ) -> None:
+    monkeypatch.setattr(pieces, "PIECE", piece)
     path = comm_tmp_path / "typed.h5"
     if comm.rank == 0:
         write_store(path, weighted=weighted)
@@ -64,6 +68,7 @@ def test_union_reverse_and_loops(
         )
     values = np.ones(len(rows.columns)) if rows.weights is None else rows.weights
     assert (rows.weights is not None) == weighted
+    assert rows.columns.dtype == np.int32
     got = sp.csr_matrix((values, rows.columns, rows.indptr), (row_map.num_local, NUM_NODES))
     assert got.has_canonical_format
     np.testing.assert_array_equal(got.toarray(), expected[row_map.start : row_map.stop])

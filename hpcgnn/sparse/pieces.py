@@ -1,0 +1,49 @@
+"""Long arrays of entries, a piece at a time: what is made on the way to a matrix stays small."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcgnn.typing import Array, Mask, Offsets
+
+PIECE = 1 << 20
+"""Entries that are worked on at a time: 8 MiB of int64."""
+
+
+def row_pieces(offsets: Offsets) -> Iterator[slice]:
+    """Yield slices of rows that have `PIECE` entries together at most, or are one row.
+
+    Parameters
+    ----------
+    offsets
+        (rows + 1,) int64, where the entries of each row begin.
+    """
+    start, rows = 0, len(offsets) - 1
+    while start < rows:
+        stop = int(np.searchsorted(offsets, offsets[start] + PIECE, side="right")) - 1
+        stop = min(max(stop, start + 1), rows)
+        yield slice(start, stop)
+        start = stop
+
+
+def pieces_of(length: int) -> Iterator[slice]:
+    """Yield slices of at most `PIECE` items."""
+    for start in range(0, length, PIECE):
+        yield slice(start, min(start + PIECE, length))
+
+
+def counts_before(offsets: Offsets, marked: Mask) -> Offsets:
+    """Return (rows + 1,) int64: how many of the entries before each row's first are marked."""
+    counts = np.zeros(len(offsets), np.int64)
+    for rows in row_pieces(offsets):
+        ends = offsets[rows.start : rows.stop + 1]
+        before = np.concatenate([[0], np.cumsum(marked[ends[0] : ends[-1]])])
+        counts[rows.start + 1 : rows.stop + 1] = counts[rows.start] + before[ends[1:] - ends[0]]
+    return counts
+
+
+def first_of_equals(ordered: Array) -> Mask:
+    """Return a mask of the items that differ from the one before."""
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return first
