@@ -13,6 +13,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows
+from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.spmd import collective
 from hpcgnn.train.evaluation import Evaluator
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
@@ -181,6 +182,28 @@ def home_rows(graph: LocalGraph, evaluator: Evaluator) -> HomeRows:
     )
 
 
+def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    """Return the sums of the weights of each row and each column, (N,) float64.
+
+    The edges may be memory that the ranks of a host share: nothing as long as they are is made.
+
+    Parameters
+    ----------
+    weights
+        (E,) of `edges`; None: ones.
+    """
+    by_row, by_column = np.zeros((2, edges.num_nodes))
+    for rows in row_pieces(edges.indptr):
+        indptr = edges.indptr[rows.start : rows.stop + 1]
+        entries = slice(indptr[0], indptr[-1])
+        values = None if weights is None else weights[entries]
+        local = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        by_row[rows] = np.bincount(local, values, minlength=len(indptr) - 1)
+        # One entry after another, so that pieces change no rounding.
+        np.add.at(by_column, edges.indices[entries], 1.0 if values is None else values)
+    return by_row, by_column
+
+
 @collective
 def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     """Bring the rows of all ranks together on every host.
@@ -203,9 +226,7 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     walked = edges
     if home.walked is not home.edges:
         walked = _share_topology(grid, "sampling.walked", home.walked)
-    num_nodes = edges.num_nodes
-    row_sums = np.bincount(edges.entry_rows(), weights, minlength=num_nodes)
-    column_sums = np.bincount(edges.indices, weights, minlength=num_nodes)
+    row_sums, column_sums = weight_sums(edges, weights)
     nodes = {
         "labels": home.labels,
         "trained": home.trained,
@@ -216,8 +237,8 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         edges=edges,
         weights=weights,
         walked=walked,
-        row_sums=row_sums.astype(np.float64),
-        column_sums=column_sums.astype(np.float64),
+        row_sums=row_sums,
+        column_sums=column_sums,
         node_ids=whole["ids"],
         features=share_features(grid, home.features),
         labels=torch.from_numpy(whole["labels"]),
@@ -226,6 +247,6 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
 
 
 def _share_topology(grid: ProcessGrid, name: str, rows: PatternRows) -> Topology:
-    indices = share_on_hosts(grid, f"{name}.indices", rows.columns.astype(np.int32))
+    indices = share_on_hosts(grid, f"{name}.indices", rows.columns.astype(np.int32, copy=False))
     degrees = share_on_hosts(grid, f"{name}.degrees", np.diff(rows.indptr))
     return Topology(np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64), indices)

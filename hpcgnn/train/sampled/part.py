@@ -16,7 +16,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows
 from hpcgnn.spmd import collective
-from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, fetch_features
+from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, fetch_features, weight_sums
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 
@@ -88,12 +88,13 @@ def fetch_part(
         edges, weights = _cut(ids, pieces, len(part))
     trained = _node_rows(requests, home.trained)
     trained[len(part) :] = False
+    row_sums, column_sums = weight_sums(edges, weights)
     graph = SampledGraph(
         edges=edges,
         weights=weights,
         walked=walked,
-        row_sums=np.bincount(edges.entry_rows(), weights, len(ids)).astype(np.float64),
-        column_sums=np.bincount(edges.indices, weights, len(ids)).astype(np.float64),
+        row_sums=row_sums,
+        column_sums=column_sums,
         node_ids=_node_rows(requests, home.node_ids),
         features=fetch_features(grid, home.features, requests),
         labels=torch.from_numpy(_node_rows(requests, home.labels)),
