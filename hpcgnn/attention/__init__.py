@@ -5,6 +5,7 @@ softmax. No array of edges is ever made.
 """
 
 from hpcgnn.attention.distributed import DistributedAttention
+from hpcgnn.attention.exact import ExactAttention
 from hpcgnn.attention.operator import AttentionOperator, Softmax
 from hpcgnn.attention.scores import AdditiveScores, DynamicScores, Scores
 from hpcgnn.attention.shared import SharedHeads, WholePattern
@@ -16,6 +17,7 @@ __all__ = [
     "AttentionState",
     "DistributedAttention",
     "DynamicScores",
+    "ExactAttention",
     "Scores",
     "SharedHeads",
     "Softmax",

@@ -25,6 +25,7 @@ from hpcgnn.attention import (
     Softmax,
     WholePattern,
 )
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.attention_passes import (
     PassBuffer,
     PassGradients,
@@ -180,13 +181,14 @@ class _Attend(torch.autograd.Function):
             del softmax
             for_values = memory.tensor(found.values)
             if for_x is not None:
-                for_x.addmm_(for_values, projection[columns])
-            torch.mm(for_values.t(), x, out=for_projection[columns])
+                arithmetic().add_product(for_x, for_values, projection[columns])
+            for_projection[columns] = arithmetic().contract(for_values, x)
             for_weights[part] = memory.tensor(found.weights)
             columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
         into = for_x if ctx.own_is_input else None
         for_own, for_map = target_map.gradients(for_targets, into, needed=ctx.needs_input_grad[2])
-        return for_x, for_projection, for_own, for_map, for_weights, gradient.sum(0), None
+        for_bias = arithmetic().total(gradient)
+        return for_x, for_projection, for_own, for_map, for_weights, for_bias, None
 
 
 class _Chunks:

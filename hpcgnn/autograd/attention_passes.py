@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
 
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import FloatArray
 
@@ -32,7 +32,7 @@ class PassBuffer:
         """Return ``x projectionᵀ``, valid until the next call."""
         shape = len(self._x), len(projection)
         values = self._values[: math.prod(shape)].view(shape)
-        torch.mm(self._x, projection.t(), out=values)
+        arithmetic().product(self._x, projection.t(), values)
         return rows_of(values)
 
 
@@ -95,7 +95,7 @@ class TargetMap:
 
     def __init__(self, own: Tensor, matrix: Tensor) -> None:
         self._own, self._matrix = own, matrix
-        self.targets = torch.mm(own, matrix.t(), out=numbers(own, (len(own), len(matrix))))
+        self.targets = arithmetic().product(own, matrix.t())
 
     def gradients(
         self, for_targets: Tensor, for_input: Tensor | None, *, needed: bool
@@ -112,9 +112,11 @@ class TargetMap:
             Whether to return X₀'s.
         """
         if for_input is not None:
-            for_input.addmm_(for_targets, self._matrix)
-        for_own = for_targets @ self._matrix if needed and for_input is None else None
-        return for_own, for_targets.t() @ self._own
+            arithmetic().add_product(for_input, for_targets, self._matrix)
+        for_own = None
+        if needed and for_input is None:
+            for_own = arithmetic().product(for_targets, self._matrix)
+        return for_own, arithmetic().contract(for_targets, self._own)
 
 
 def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 
 
@@ -19,7 +20,7 @@ class _CrossEntropy(torch.autograd.Function):
         each = shares.gather(1, marked)[:, 0]
         if smoothing > 0:
             each = (1 - smoothing) * each + smoothing * shares.mean(1)
-        total = -(each if factors is None else each * factors).sum()
+        total = -arithmetic().loss(each if factors is None else each * factors)
         # From here on the gradient: the softmax minus the target.
         shares.exp_()
         if smoothing > 0:

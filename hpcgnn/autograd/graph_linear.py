@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.operator import AggregationOperator, ComputationOrder, choose_order
 
 
@@ -30,9 +30,9 @@ class _Sum:
     def add_product(self, rows: Tensor, matrix: Tensor) -> None:
         """Add ``rows matrix``."""
         if self.total is None:
-            self.total = _product(rows, matrix)
+            self.total = arithmetic().product(rows, matrix)
         else:
-            self.total.addmm_(rows, matrix)
+            arithmetic().add_product(self.total, rows, matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class _Aggregated:
                 result.add_product(aggregated, weight.t())
             return aggregated
         with trace.span("dense.project", order=order.forward):
-            projected = _product(x, weight.t())
+            projected = arithmetic().product(x, weight.t())
         result.add(applied(self.operator.apply, projected))
         return x
 
@@ -62,7 +62,7 @@ class _Aggregated:
             return gradient
         if order.aggregate_first and order.project_first and for_input is not None:
             with trace.span("dense.project", order=order.backward):
-                projected = _product(gradient, weight)
+                projected = arithmetic().product(gradient, weight)
             for_input.add(applied(back, projected))
             return gradient
         returned = applied(back, gradient)
@@ -111,12 +111,15 @@ class _GraphLinear(torch.autograd.Function):
             if needs_own and for_own is not None:
                 for_own.add_product(gradient, weights[-1])
         with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
-            for_weights = [factor.t() @ each for factor, each in zip(factors, kept, strict=True)]
+            contract = arithmetic().contract
+            for_weights = [
+                contract(factor, each) for factor, each in zip(factors, kept, strict=True)
+            ]
         return (
             None,
             None if for_input is None else for_input.total,
             None if for_own is for_input or for_own is None else for_own.total,
-            gradient.sum(0) if needs_bias else None,
+            arithmetic().total(gradient) if needs_bias else None,
             *for_weights,
         )
 
@@ -165,9 +168,3 @@ def graph_linear(
         tuple(terms), x, rows, bias, *weights, *more
     )
     return result
-
-
-def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return ``rows matrix`` in memory that fills fast."""
-    out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-    return torch.mm(rows, matrix, out=out)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 
@@ -13,16 +13,11 @@ from hpcgnn.spmd import collective
 class _Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
-        width = x.shape[1]
-        first = np.empty(width + 1)
-        first[:width] = x.sum(0, dtype=torch.float64).cpu().numpy()
-        first[width] = len(x)
-        sums(first)
-        count = first[width]
-        mean = torch.from_numpy(first[:width] / max(count, 1.0)).to(x.device)
+        first = arithmetic().sums_and_count(x, sums)
+        count = first[-1]
+        mean = torch.from_numpy(first[:-1] / max(count, 1.0)).to(x.device)
         centre = mean.to(x.dtype)
-        second = (x - centre).square_().sum(0, dtype=torch.float64).cpu().numpy()
-        sums(second)
+        second = arithmetic().sums_and_count((x - centre).square_(), sums)[:-1]
         # The rows were centred on the rounded mean.
         mean_square = torch.from_numpy(second / max(count, 1.0)).to(x.device)
         variance = mean_square - (mean - centre).square()
@@ -36,7 +31,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, centre = ctx.saved_tensors
         both = torch.stack(gradients[:2]).double().cpu()
-        ctx.sums(both.numpy())
+        arithmetic().complete(both.numpy(), ctx.sums)
         for_mean, for_variance = (both / ctx.count).to(x)
         return torch.addcmul(for_mean, x - centre, for_variance, value=2), None
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import Offsets
 
@@ -20,7 +21,7 @@ class _LinearByType(torch.autograd.Function):
         # One type after another: only the result is as large as all nodes.
         out = _room(weights[0], num_rows)
         for where, part, weight, bias in zip(rows, parts, weights, biases, strict=True):
-            mapped = torch.addmm(bias, part, weight.t(), out=_room(weight, len(part)))
+            mapped = arithmetic().shifted_product(bias, part, weight.t())
             out.index_copy_(0, where, mapped)
         return out
 
@@ -35,9 +36,9 @@ class _LinearByType(torch.autograd.Function):
             mine = torch.index_select(gradients[0], 0, where, out=room)
             # After the rows and their number.
             needs_part = ctx.needs_input_grad[2 + place]
-            for_parts.append(mine @ weights[place] if needs_part else None)
-            for_weights.append(mine.t() @ parts[place])
-            for_biases.append(mine.sum(0))
+            for_parts.append(arithmetic().product(mine, weights[place]) if needs_part else None)
+            for_weights.append(arithmetic().contract(mine, parts[place]))
+            for_biases.append(arithmetic().total(mine))
         return None, None, *for_parts, *for_weights, *for_biases
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.operator import AggregationOperator
 from hpcgnn.typing import LocalIndices
@@ -31,7 +32,7 @@ class _RelationLinear(torch.autograd.Function):
     ) -> Tensor:
         means, memory = applied(operator.apply, x), memory_of(out)
         for where, mine, weight in zip(rows, _parts(means, rows), weights, strict=True):
-            mapped = torch.mm(mine, weight, out=memory.empty(out, (len(mine), out.shape[1])))
+            mapped = arithmetic().product(mine, weight)
             with memory.ordered():
                 kernels, sums = memory.kernels, memory.array(out)
                 kernels.scatter_add_rows(memory.array(mapped), where, sums)
@@ -59,10 +60,10 @@ class _RelationLinear(torch.autograd.Function):
             with memory.ordered():
                 source, target = memory.array(gradient), memory.array(theirs)
                 memory.kernels.gather_rows(source, where, target)
-            torch.mm(mine.t(), theirs, out=for_weights[relation])
+            for_weights[relation] = arithmetic().contract(mine, theirs)
             if needs_input:
                 # Where means were computed again, over them: nobody else reads them.
-                torch.mm(theirs, weights[relation].t(), out=for_mine)
+                arithmetic().product(theirs, weights[relation].t(), for_mine)
         for_x = applied(operator.apply_transpose, for_means) if needs_input else None
         return None, None, for_x, for_weights, gradients[0]
 

@@ -108,6 +108,33 @@ class TraceConfig:
     enabled: bool = option(False, "write trace/rankNNNNN.jsonl")
 
 
+_REPRODUCIBLE_MODELS = ("gcn", "sage", "gat", "rgcn", "mixhop", "gin", "appnp", "gcnii", "sign")
+
+
+def check_reproducible(config: "Config") -> None:
+    """Raise an `InputError` where a setting has no way to compute equal bits at any distribution.
+
+    Its sums would have an order, or round on the wire.
+    """
+    model, train = config.model, config.train
+    wanted = {
+        "train.task": (train.task, ("full",)),
+        "train.device": (train.device, ("cpu",)),
+        "train.dtype": (train.dtype, ("float32",)),
+        "exchange.wire": (config.exchange.wire, ("native",)),
+        "model.name": (model.name, _REPRODUCIBLE_MODELS),
+        "model.norm": (model.norm, ("none", "batch", "graph")),
+        "model.attention_dropout": (model.attention_dropout, (0.0,)),
+        "model.edge_dropout": (model.edge_dropout, (0.0,)),
+        "model.embeddings": (model.embeddings, (False,)),
+        "graph.normalize_features": (config.graph.normalize_features, ("none", "row", "l2")),
+        "correct_and_smooth.enabled": (config.correct_and_smooth.enabled, (False,)),
+    }
+    for key, (value, allowed) in wanted.items():
+        names = ", ".join(map(str, allowed)).lower()
+        require(value in allowed, key, value, f"train.reproducible needs {names}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """All sections; the field names are the tables of the TOML file."""
@@ -122,6 +149,20 @@ class Config:
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig
     trace: TraceConfig = field(default_factory=TraceConfig)
+
+    def __post_init__(self) -> None:
+        if self.train.reproducible:
+            check_reproducible(self)
+
+    @property
+    def keeps_products(self) -> bool:
+        """Whether memory may be spent on products that no epoch changes."""
+        keep, schedule = self.exchange.keep_products, self.exchange.schedule
+        if keep == "auto":
+            # Who walks from rank to rank does so because memory is short. What is kept decides
+            # the order of two products: equal bits at both schedules keep at both.
+            return schedule == "resident" or self.train.reproducible
+        return keep == "always"
 
     @property
     def model_name(self) -> str:

@@ -58,11 +58,3 @@ class ExchangeConfig:
         prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
         remedy = "needs exchange.schedule=sequential"
         require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)
-
-    @property
-    def keeps_products(self) -> bool:
-        """Whether memory may be spent on products that no epoch changes."""
-        if self.keep_products == "auto":
-            # Who walks from rank to rank does so because memory is short.
-            return self.schedule == "resident"
-        return self.keep_products == "always"

@@ -58,6 +58,11 @@ class TrainConfig:
         "best", "model that is kept: best or best_loss on validation nodes, or last"
     )
     dtype: str = option("float32", "float32 or float64: features, weights and rows on the wire")
+    reproducible: bool = option(
+        False,
+        "equal bits of losses, weights and predictions at any number of ranks and threads, any "
+        "exchange, schedule and replication, for more time and bytes (docs/sharp_bits.md)",
+    )
     activations: str = option(
         "native", "results of layers, while they wait for the backward pass: native or bfloat16"
     )

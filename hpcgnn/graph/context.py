@@ -1,7 +1,9 @@
 """What travels with every part of a run on one rank: ranks, configuration, recorder, device."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from hpcgnn.autograd import ExactArithmetic, computing_with
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.graph.device import CPU, Device, open_device
@@ -53,4 +55,11 @@ class Context:
 
     def operators(self) -> Operators:
         """Return what makes operators of the whole graph."""
-        return make_operators(self.grid, self.config.exchange, self.trace, self.device)
+        make = make_operators(self.grid, self.config.exchange, self.trace, self.device)
+        return make.exact() if self.config.train.reproducible else make
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Return the context in which models compute as the configuration says."""
+        if self.config.train.reproducible:
+            return computing_with(ExactArithmetic(self.grid))
+        return nullcontext()

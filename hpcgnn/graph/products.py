@@ -8,16 +8,26 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from hpcgnn.attention import DistributedAttention
+from hpcgnn.attention import DistributedAttention, ExactAttention
+from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.nn import GraphView, LayerView
 from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
-from hpcgnn.sparse import DistCSR, active_sets, restrict, scale
+from hpcgnn.sparse import (
+    DistCSR,
+    Factors,
+    IntegerCSR,
+    active_sets,
+    restrict,
+    round_weights,
+    scale,
+    scale_factors,
+)
 from hpcgnn.sparse.device import DeviceMemory
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import Carrier, DistributedSpMM, Exchange, Schedule, make_exchange
+from hpcgnn.spmm import Carrier, DistributedSpMM, ExactProduct, Exchange, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
 
@@ -42,6 +52,10 @@ class Operators:
     carrier: Carrier
     device: Device = CPU
 
+    def exact(self) -> "ExactOperators":
+        """Return what makes operators whose results are equal bits at any distribution."""
+        return ExactOperators(self.grid, self.config, self.trace, self.carrier, self.device)
+
     @collective
     def exchange(self, pattern: DistCSR) -> Exchange:
         """Return what moves rows for matrices of a pattern."""
@@ -56,6 +70,13 @@ class Operators:
             schedule,
             self.carrier,
         )
+
+    @collective
+    def matrices(
+        self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
+    ) -> "ScaledMatrices":
+        """Return the matrices of an adjacency, as `operator` takes them."""
+        return ScaledMatrices(self.grid, matrix, wanted, dtype)
 
     @collective
     def operator(
@@ -83,8 +104,42 @@ class Operators:
             return DistributedAttention(
                 self.grid, scaled, exchange, self.trace, row_ids, column_ids
             )
-        product = DistributedSpMM(self.grid, scaled, exchange, self.trace)
+        product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
+
+    @collective
+    def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
+        return DistributedSpMM(self.grid, scaled, exchange, self.trace)
+
+
+class ExactOperators(Operators):
+    """Makes operators whose results are equal bits at any distribution of the rows."""
+
+    @collective
+    def matrices(
+        self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
+    ) -> "ScaledMatrices":
+        """Return matrices of integers."""
+        return IntegerMatrices(self.grid, matrix, wanted, dtype)
+
+    @collective
+    def operator(
+        self,
+        kind: Aggregation,
+        scaled: DistCSR,
+        exchange: Exchange,
+        row_ids: GlobalIndices,
+        column_ids: GlobalIndices,
+    ) -> AggregationOperator:
+        """Return the operator of an aggregation; see `Operators.operator`."""
+        if kind is not Aggregation.ATTENTION:
+            return super().operator(kind, scaled, exchange, row_ids, column_ids)
+        return ExactAttention(self.grid, scaled, self.trace, ExactArithmetic(self.grid).total_of)
+
+    @collective
+    def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
+        assert isinstance(scaled, IntegerCSR)
+        return ExactProduct(self.grid, scaled, exchange, self.trace)
 
 
 def make_operators(
@@ -151,14 +206,9 @@ class ScaledMatrices:
         wanted: tuple[Aggregation, ...],
         dtype: DTypeLike,
     ) -> None:
-        self._grid, self._matrix = grid, matrix
+        self._grid, self._matrix, self._dtype = grid, matrix, dtype
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
-        self._scaled = {
-            kind: matrix.with_values(None, None)
-            if kind.powers is None
-            else scale(matrix, kind.powers, dtype, self._plan)
-            for kind in wanted
-        }
+        self._scaled = {kind: self._scale(kind) for kind in wanted}
         self._occupied: Mask | None = None
         self.whole: Mapping[Aggregation, DistCSR] = self._scaled
         if Aggregation.MEAN_BY_RELATION in wanted:
@@ -182,12 +232,55 @@ class ScaledMatrices:
             return None
         return self._cut(kind, inputs, outputs)
 
+    @collective
+    def _scale(self, kind: Aggregation) -> DistCSR:
+        """Return the matrix of an aggregation over all nodes."""
+        if kind.powers is None:
+            return self._matrix.with_values(None, None)
+        return scale(self._matrix, kind.powers, self._dtype, self._plan)
+
     def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
         # A reversed aggregation multiplies by the transpose, whose rows are the inputs.
         rows, columns = (inputs, outputs) if kind.is_reversed else (outputs, inputs)
         if self._occupied is not None:
             rows = np.tile(rows, self._matrix.num_relations) & self._occupied
         return restrict(self._scaled[kind], self._plan, rows, columns)
+
+
+class IntegerMatrices(ScaledMatrices):
+    """The same as matrices of integers, `IntegerCSR`, with their scalings beside them.
+
+    Parameters
+    ----------
+    grid, matrix, wanted, dtype
+        As for `ScaledMatrices`.
+    """
+
+    @collective
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        wanted: tuple[Aggregation, ...],
+        dtype: DTypeLike,
+    ) -> None:
+        integers, self._unit = round_weights(grid, matrix)
+        self._factors: dict[Aggregation, Factors] = {}
+        super().__init__(grid, integers, wanted, dtype)
+
+    def _scale(self, kind: Aggregation) -> DistCSR:
+        matrix = self._matrix
+        if kind.powers is None:
+            self._factors[kind] = Factors()
+            return matrix.with_values(None, None)
+        # Sums of integers, so that degrees have no order either.
+        rows, columns = scale_factors(matrix, kind.powers, self._plan)
+        unit = self._unit ** (1 - sum(kind.powers))
+        self._factors[kind] = Factors(rows, columns, unit)
+        return IntegerCSR.of(matrix, self._factors[kind])
+
+    def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
+        return IntegerCSR.of(super()._cut(kind, inputs, outputs), self._factors[kind])
 
 
 class Products:
@@ -297,7 +390,7 @@ class AdjacencyProducts(Products):
         dtype: DTypeLike,
         node_ids: GlobalIndices,
     ) -> None:
-        super().__init__(make, ScaledMatrices(make.grid, matrix, wanted, dtype), node_ids)
+        super().__init__(make, make.matrices(matrix, wanted, dtype), node_ids)
 
 
 def occupied_rows(matrix: DistCSR) -> Mask:

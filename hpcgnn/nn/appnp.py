@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, aggregate, dropout
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, Model, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -25,7 +26,7 @@ class APPNP(Model):
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(shape.widths()))
+        self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(shape.widths()))
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:

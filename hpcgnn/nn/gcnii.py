@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, aggregate, dropout
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS, xavier_linear
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.operator import Aggregation
@@ -65,7 +66,7 @@ class GCNII(Model):
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
-        self.input = nn.Linear(shape.first_width, shape.hidden)
+        self.input = Linear(shape.first_width, shape.hidden)
         theta = shape.own.get("theta", self.own_options["theta"])
         self.layers = nn.ModuleList(
             GCNIILayer(
@@ -75,7 +76,7 @@ class GCNII(Model):
         )
         norms = [make_norm(shape.norm, shape.hidden) for _ in self.layers]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
-        self.output = nn.Linear(shape.hidden, shape.num_classes)
+        self.output = Linear(shape.hidden, shape.num_classes)
 
     @collective
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import graph_linear
+from hpcgnn.autograd import arithmetic, graph_linear
 from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -22,9 +23,9 @@ class GINLayer(nn.Module):
     def __init__(self, in_width: int, out_width: int, *, directed: bool) -> None:
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
-        self.first = nn.Linear(in_width, out_width)
-        self.reversed = nn.Linear(in_width, out_width, bias=False) if directed else None
-        self.second = nn.Linear(out_width, out_width)
+        self.first = Linear(in_width, out_width)
+        self.reversed = Linear(in_width, out_width, bias=False) if directed else None
+        self.second = Linear(out_width, out_width)
 
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
@@ -33,7 +34,9 @@ class GINLayer(nn.Module):
         if self.reversed is not None:
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
-        own = (1 + self.epsilon) * view.own(x), self.first.weight
+        rows = view.own(x)
+        share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
+        own = share * rows, self.first.weight
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
         out: Tensor = self.second(functional.relu(inner))
         return out

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import DropoutKey, dropout, relu, relu_, rematerialised
+from hpcgnn.autograd import DropoutKey, arithmetic, dropout, relu, relu_, rematerialised
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"relu": relu, "elu": functional.elu, "gelu": functional.gelu}
+    {"relu": relu, "elu": lambda x: arithmetic().elu(x), "gelu": functional.gelu}
 )
 
 
@@ -62,7 +63,7 @@ class LayeredModel(Model):
         norms = [make_norm(shape.norm, shape.hidden) for _ in range(shape.num_hidden_layers)]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
         joined = shape.hidden * (shape.num_layers if shape.jumping == "concat" else 1)
-        self.output = nn.Linear(joined, shape.num_classes) if shape.jumping != "none" else None
+        self.output = Linear(joined, shape.num_classes) if shape.jumping != "none" else None
 
     @abstractmethod
     def make_layer(self, place: int, in_width: int, out_width: int) -> nn.Module:
@@ -162,8 +163,8 @@ class LayeredModel(Model):
         return graph.layer(place, self.steps_per_layer(self.shape))
 
 
-def xavier_linear(in_width: int, out_width: int) -> nn.Linear:
+def xavier_linear(in_width: int, out_width: int) -> Linear:
     """Return a linear map without bias, by Glorot and Bengio's initialisation."""
-    linear = nn.Linear(in_width, out_width, bias=False)
+    linear = Linear(in_width, out_width, bias=False)
     nn.init.xavier_uniform_(linear.weight)
     return linear

@@ -5,9 +5,8 @@ gradients; replicas are counted once because only one layer is summed.
 """
 
 from torch import Tensor
-from torch.nn import functional
 
-from hpcgnn.autograd import cross_entropy_sum
+from hpcgnn.autograd import arithmetic, cross_entropy_sum
 
 
 def single_label_loss(
@@ -55,7 +54,5 @@ def multi_label_loss(
     """
     target = labels_NC * (1.0 - smoothing) + 0.5 * smoothing
     factors = None if weights_N is None else weights_N[:, None]
-    total = functional.binary_cross_entropy_with_logits(
-        logits_NC, target, weight=factors, reduction="sum"
-    )
+    total = arithmetic().cross_entropies(logits_NC, target, factors)
     return total / (num_global * max(logits_NC.shape[1], 1))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import aggregate
+from hpcgnn.autograd import aggregate, arithmetic
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
@@ -47,9 +47,10 @@ class MixHopLayer(nn.Module):
             x = aggregate(view.steps[step].operators[Aggregation.SYMMETRIC], x)
             # The rows of the next power contain those of the layer's outputs.
             outputs.append(linear(view.after(step + 1, x)))
+        bias = arithmetic().for_rows(self.bias, len(own))
         if self.summed:
-            return torch.stack(outputs).sum(0) + self.bias
-        return torch.cat(outputs, dim=1) + self.bias
+            return torch.stack(outputs).sum(0) + bias
+        return torch.cat(outputs, dim=1) + bias
 
 
 class MixHop(LayeredModel):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import moments
+from hpcgnn.autograd import arithmetic, moments
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 
@@ -41,9 +41,11 @@ class Norm(nn.Module, ABC):
             Whether these rows count as a batch to train on.
         """
 
-    def scaled(self, centred_NH: Tensor, variance_H: Tensor) -> Tensor:
-        """Return rows of mean zero with unit variance, scaled and shifted."""
-        return torch.addcmul(self.bias, centred_NH, self.weight * (variance_H + EPSILON).rsqrt())
+    def scaled(self, x_NH: Tensor, mean_H: Tensor, variance_H: Tensor) -> Tensor:
+        """Return rows brought to mean zero and unit variance, scaled and shifted."""
+        shared = self.bias, mean_H, self.weight * (variance_H + EPSILON).rsqrt()
+        bias, mean, factor = (arithmetic().for_rows(each, len(x_NH)) for each in shared)
+        return torch.addcmul(bias, x_NH - mean, factor)
 
 
 class BatchNorm(Norm):
@@ -66,13 +68,13 @@ class BatchNorm(Norm):
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
         """Return the normalised rows; see `Norm.forward`."""
         if not training:
-            return self.scaled(x_NH - self.running_mean, self.running_variance)
+            return self.scaled(x_NH, self.running_mean, self.running_variance)
         mean, variance, count = moments(x_NH, sums)
         if count > 0:
             unbiased = variance.detach() * float(count / (count - 1).clamp(min=1))
             self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_variance.lerp_(unbiased, self.momentum)
-        return self.scaled(x_NH - mean, variance)
+        return self.scaled(x_NH, mean, variance)
 
 
 class GraphNorm(Norm):
@@ -91,7 +93,7 @@ class GraphNorm(Norm):
         del training
         mean, variance, _ = moments(x_NH, sums)
         left = mean * (1 - self.mean_share)
-        return self.scaled(x_NH - mean * self.mean_share, variance + left.square())
+        return self.scaled(x_NH, mean * self.mean_share, variance + left.square())
 
 
 class LayerNorm(Norm):

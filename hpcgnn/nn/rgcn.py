@@ -7,9 +7,10 @@ weights of relation r are ``W_r = Σ_b a_rb V_b``. Ghosts are fetched once for a
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import relation_linear
+from hpcgnn.autograd import arithmetic, relation_linear
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -32,7 +33,7 @@ class RGCNLayer(nn.Module):
         self, in_width: int, out_width: int, num_relations: int, num_bases: int = 0
     ) -> None:
         super().__init__()
-        self.own = nn.Linear(in_width, out_width)
+        self.own = Linear(in_width, out_width)
         self.matrices = nn.Parameter(torch.empty(num_bases or num_relations, in_width, out_width))
         nn.init.zeros_(self.own.bias)
         for weight in (self.own.weight, *self.matrices.data):
@@ -50,7 +51,7 @@ class RGCNLayer(nn.Module):
         """Return W, (num_relations, in_width, out_width)."""
         if self.coefficients is None:
             return self.matrices
-        return torch.einsum("rb,bio->rio", self.coefficients, self.matrices)
+        return arithmetic().combine(self.coefficients, self.matrices)
 
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hpcgnn.autograd import DropoutKey, aggregate, dropout
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.operator import Aggregation, on_graph
@@ -35,11 +36,11 @@ class SIGN(Model):
         self.kinds = on_graph(self.aggregations, directed=directed)
         branches = 1 + len(self.kinds) * self.num_aggregations(shape)
         self.branches = nn.ModuleList(
-            nn.Linear(shape.first_width, shape.hidden) for _ in range(branches)
+            Linear(shape.first_width, shape.hidden) for _ in range(branches)
         )
         inner = [shape.hidden] * (shape.num_layers - 2)
         widths = [branches * shape.hidden, *inner, shape.num_classes]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
         norms = [make_norm(shape.norm, width) for width in widths[:-1]]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
 

@@ -7,16 +7,19 @@
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
 from hpcgnn.sparse.hidden import HiddenEdges
+from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.memory import LocalMatrix, Memory
-from hpcgnn.sparse.normalise import scale
+from hpcgnn.sparse.normalise import scale, scale_factors
 from hpcgnn.sparse.relations import read_relations, stack_relations
 
 __all__ = [
     "MAIN",
     "DistCSR",
+    "Factors",
     "HiddenEdges",
+    "IntegerCSR",
     "LocalCSR",
     "LocalMatrix",
     "Memory",
@@ -26,6 +29,8 @@ __all__ = [
     "read_relations",
     "restrict",
     "reverse_rows",
+    "round_weights",
     "scale",
+    "scale_factors",
     "stack_relations",
 ]

@@ -39,21 +39,35 @@ def scale(
     plan
         Delivers the rows `matrix.ghosts`, for b > 0.
     """
-    for_row, for_column = powers
-    if for_row == for_column == 0:
+    by_row, by_column = scale_factors(matrix, powers, plan)
+    if by_row is None and by_column is None:
         parts = (matrix.diagonal, matrix.remote)
         values = [None if part.values is None else part.values.astype(dtype) for part in parts]
         return matrix.with_values(*values)
-    by_row: FloatArray = np.ones(matrix.shape[0])
-    by_column: FloatArray = np.ones(matrix.row_map.num_local)
     by_ghost: FloatArray = np.ones(len(matrix.ghosts))
+    if by_row is None:
+        by_row = np.ones(matrix.shape[0])
+    if by_column is None:
+        by_column = np.ones(matrix.row_map.num_local)
+    else:
+        assert plan is not None
+        by_ghost = plan.forward(by_column[:, None])[:, 0]
+    return _scaled(matrix, by_row, by_column, by_ghost, dtype)
+
+
+@neighborwise_collective
+def scale_factors(
+    matrix: DistCSR, powers: tuple[float, float], plan: CommPlan | None = None
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Return what `scale` multiplies rows and own columns with, float64; None for ones."""
+    for_row, for_column = powers
+    by_row = by_column = None
     if for_row > 0:
         by_row = _inverse(_row_sums(matrix) ** for_row)
     if for_column > 0:
         assert plan is not None
         by_column = _inverse(_column_sums(matrix, plan) ** for_column)
-        by_ghost = plan.forward(by_column[:, None])[:, 0]
-    return _scaled(matrix, by_row, by_column, by_ghost, dtype)
+    return by_row, by_column
 
 
 def _row_sums(matrix: DistCSR) -> FloatArray:

@@ -9,6 +9,7 @@ in that of a GPU, and which `Transport` takes rows to other ranks.
 
 from hpcgnn.spmm.carrier import Carrier, Transport
 from hpcgnn.spmm.cover import Cover, PushedEntries, Split
+from hpcgnn.spmm.exact import ExactProduct
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, Push
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, Peers
 from hpcgnn.spmm.exchange.stages import Combine
@@ -35,6 +36,7 @@ __all__ = [
     "Combine",
     "Cover",
     "DistributedSpMM",
+    "ExactProduct",
     "Exchange",
     "Fetch",
     "GhostExchange",

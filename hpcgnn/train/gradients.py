@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
+from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.spmd import collective
 
@@ -14,12 +15,14 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     """Replace every gradient by its sum over the block rows, in one message.
 
     Replicas of a block row hold equal gradients and are not added. A parameter without a gradient
-    (none of its rows is here) contributes zero.
+    (none of its rows is here) contributes zero. Gradients that are whole already stay.
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in chosen:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+    if arithmetic().sums_are_whole:
+        return
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
     host = mine.cpu()

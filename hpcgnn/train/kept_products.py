@@ -33,7 +33,7 @@ class KeptProducts:
         self._depth = model.num_aggregations(shape)
         self._steps = model.num_feature_products(shape)
         # The rows of input layers change with their weights.
-        possible = config.exchange.keeps_products and self._steps > 0 and not shape.type_features
+        possible = config.keeps_products and self._steps > 0 and not shape.type_features
         evaluations = sum(evaluation_is_due(train, each + 1) for each in range(train.epochs))
         self._trains = possible and shape.input_dropout == train.label_augmentation == 0
         self._evaluates = possible and evaluations * len(train.seeds) > 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import (
     CollectiveInputError,
     Communicator,
@@ -102,7 +103,9 @@ def run_training(
         session, began = describe_session(grid, threads), time.perf_counter()
         # Read the graph; then the checkpoint, which must be of this graph.
         trace = stack.enter_context(_recording(config))
-        task = kind.load(Context.open(grid, config, trace))
+        context = Context.open(grid, config, trace)
+        stack.enter_context(context.arithmetic())
+        task = kind.load(context)
         checkpoint = open_run(grid, config, task.facts, directory)
         with agree(grid.world):
             if grid.rank == 0:
@@ -315,7 +318,7 @@ class SeedRun:
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):
             sum_gradients(self._task.grid, self._shared)
-        with trace.span("optimiser"):
+        with trace.span("optimiser"), arithmetic().on_weights():
             clip_gradients(self._task.grid, self._shared, self._own, config.clip_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate

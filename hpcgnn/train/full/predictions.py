@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
 from hpcgnn.comm.collect_rows import RowStream, in_order
 from hpcgnn.errors import InputError
@@ -69,7 +70,9 @@ def infer(graph: LocalGraph, model: Callable[..., Tensor], what: str) -> NodeRow
     logits_NC = logits_NC.double().cpu()
     if graph.facts.multi_label:
         return NodeRows(
-            ids, logits_NC.sigmoid().float().numpy(), (logits_NC > 0).to(torch.uint8).numpy()
+            ids,
+            arithmetic().sigmoid(logits_NC).float().numpy(),
+            (logits_NC > 0).to(torch.uint8).numpy(),
         )
     probabilities = logits_NC.softmax(dim=1).float().numpy()
     return NodeRows(ids, probabilities, logits_NC.argmax(dim=1).to(torch.int32).numpy())

@@ -1,0 +1,129 @@
+"""How torch's functions multiply and add rows of nodes: as is fastest, or so that no order shows.
+
+A rank's rows meet numbers that all ranks share (weights, means, the loss) in a few operations only:
+a product of rows and a matrix, and sums over rows. The functions of this package ask `arithmetic`
+for these. This one leaves a sum over rows as the share of its rank, and its order to the library;
+`hpcgnn.autograd.exact` has one whose results do not depend on who holds which rows.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.operator import RankSums
+from hpcgnn.spmd import collective
+from hpcgnn.typing import FloatArray
+
+
+class Arithmetic:
+    """Products and sums of rows; the fastest of torch, a sum over rows being this rank's share."""
+
+    sums_are_whole = False
+    """Whether sums over rows are those of all ranks, so that nothing is left to add up."""
+
+    def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return ``rows matrix``, in `out` or in memory that fills fast; without history."""
+        if out is None:
+            out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
+        return torch.mm(rows, matrix, out=out)
+
+    def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
+        """Add ``rows matrix`` to `total`."""
+        total.addmm_(rows, matrix)
+
+    def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
+        """Return ``rows matrix + bias``, without history."""
+        out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
+        return torch.addmm(bias, rows, matrix, out=out)
+
+    def contract(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return ``leftᵀ right``, a sum over rows; without history."""
+        return left.t() @ right
+
+    def total(self, rows: Tensor) -> Tensor:
+        """Return the sum over rows, of all but the first dimension; without history."""
+        return rows.sum(0)
+
+    def loss(self, values: Tensor) -> Tensor:
+        """Return a scalar that adds up to the sum of `values` (rows,) over ranks."""
+        return values.sum()
+
+    def cross_entropies(self, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+        """Return a scalar that adds up to the sigmoid cross entropies over ranks, differentiable.
+
+        `target` is of the shape of the logits, (rows, C), and factors are (rows, 1); None: ones.
+        """
+        return functional.binary_cross_entropy_with_logits(
+            logits, target, weight=factors, reduction="sum"
+        )
+
+    def sigmoid(self, rows: Tensor) -> Tensor:
+        """Return ``1 / (1 + exp(-x))``."""
+        return rows.sigmoid()
+
+    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``rows weightᵀ + bias``, differentiable in all three."""
+        return functional.linear(rows, weight, bias)
+
+    def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
+        """Return ``rows matrix``, differentiable in both."""
+        return rows @ matrix
+
+    def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
+        """Return numbers that all rows share as broadcasting takes them, differentiable."""
+        del num_rows
+        return shared
+
+    @collective
+    def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
+        """Return the sums over the rows (rows, width) of all ranks, and their number behind them.
+
+        float64, in main memory; `sums` adds up over the ranks.
+        """
+        found = np.empty(rows.shape[1] + 1)
+        found[:-1] = rows.sum(0, dtype=torch.float64).cpu().numpy()
+        found[-1] = len(rows)
+        sums(found)
+        return found
+
+    @collective
+    def complete(self, gradient: FloatArray, sums: RankSums) -> None:
+        """Replace a gradient that sums over rows left by that of all ranks."""
+        sums(gradient)
+
+    def elu(self, rows: Tensor) -> Tensor:
+        """Return ``x`` where it is positive, else ``exp(x) - 1``, differentiable."""
+        return functional.elu(rows)
+
+    def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
+        """Return ``Σ_b a_rb V_b`` of weights, (R, B) and (B, I, O), differentiable in both."""
+        return torch.einsum("rb,bio->rio", coefficients, matrices)
+
+    def on_weights(self) -> AbstractContextManager[None]:
+        """Return the context of work on weights, which all ranks do alike."""
+        return nullcontext()
+
+
+_FASTEST = Arithmetic()
+_arithmetic: ContextVar[Arithmetic | None] = ContextVar("arithmetic", default=None)
+
+
+def arithmetic() -> Arithmetic:
+    """Return what the functions of this package multiply and add with."""
+    return _arithmetic.get() or _FASTEST
+
+
+@contextmanager
+def computing_with(chosen: Arithmetic) -> Iterator[None]:
+    """Let the enclosed passes, forward and backward, multiply and add in another way."""
+    token = _arithmetic.set(chosen)
+    try:
+        yield
+    finally:
+        _arithmetic.reset(token)

@@ -1,0 +1,337 @@
+"""Arithmetic whose bits depend neither on ranks nor on threads: sums that no order changes.
+
+A product of rows and a matrix adds up each of its numbers in one order, that of the columns,
+whatever rows are at hand. A sum over rows has no natural order, so it is one of integers: every
+term is rounded, once, to a multiple of a power of two that depends on the largest term of any rank
+alone, and integers add up exactly. (Pre-rounding, as in Demmel and Nguyen, "Fast reproducible
+floating-point summation", ARITH 2013; the products of the integers' digits follow Ozaki et al.,
+Numerical Algorithms 59, 2012.) The sum is that of all ranks wherever it meets weights, so what
+follows from it is computed alike everywhere.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd.arithmetic import Arithmetic
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
+from hpcgnn.operator import RankSums
+from hpcgnn.spmd import collective
+from hpcgnn.typing import FloatArray, LocalIndices, Offsets
+
+_BITS = 22
+"""Of a digit of a factor: two have 44 bits below the largest number of their column."""
+_CHUNK = 512
+"""Rows whose products of digits add up exactly in float64: 2 * 22 + 9 = 53 bits."""
+_LIMB = 25
+"""Bits of a digit of a term, and of the lower half of an integer that is summed: 2^38 of them stay
+below 2^63."""
+_CHUNK_ENTRIES = 1 << 16
+"""Of a chunk of rows that are summed."""
+_INDEX_ENTRIES = 1 << 18
+"""Of a chunk of rows that are multiplied as a matrix of all entries."""
+_NOT_FINITE = 1 << 20
+
+
+class ExactArithmetic(Arithmetic):
+    """Products and sums of rows that are equal bits at any number of ranks and threads.
+
+    Parameters
+    ----------
+    grid
+        The ranks; replicas hold equal rows, which count once.
+    """
+
+    sums_are_whole = True
+
+    def __init__(self, grid: ProcessGrid) -> None:
+        self._grid = grid
+
+    def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return ``rows matrix``; each number is summed up in the order of the columns."""
+        if out is None:
+            out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
+        _multiply(rows, matrix, out, accumulate=False)
+        return out
+
+    def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
+        """Add ``rows matrix`` to `total`."""
+        _multiply(rows, matrix, total, accumulate=True)
+
+    def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
+        """Return ``rows matrix + bias``."""
+        return self.product(rows, matrix).add_(bias)
+
+    @collective
+    def contract(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return ``leftᵀ right`` over the rows of all ranks."""
+        first, second = self._exponents(left, right)
+        # Digits of the two factors: high times high in units of 1, the two mixed products in units
+        # of 2^-22; low times low is 2^-44 of the largest product.
+        high = torch.zeros((2, left.shape[1], right.shape[1]), dtype=torch.int64)
+        mixed = torch.zeros_like(high)
+        first_factors, second_factors = _powers(_BITS - first), _powers(_BITS - second)
+        for start in range(0, len(left), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            a, a_rest = _digits(left[rows], first_factors, _BITS)
+            b, b_rest = _digits(right[rows], second_factors, _BITS)
+            _count(a.t() @ b, high)
+            _count(torch.addmm(a.t() @ b_rest, a_rest.t(), b), mixed)
+        _carry(high)
+        _carry(mixed)
+        # high * 2^22 + mixed, cut at bit 47.
+        lower = (high[1] << _BITS) + ((mixed[0] & ((1 << _BITS) - 1)) << _LIMB) + mixed[1]
+        upper = high[0] + (mixed[0] >> _BITS)
+        units = (first[:, None] + second[None, :]) - 3 * _BITS
+        return self._whole(upper, lower, _BITS + _LIMB, units).to(left.dtype)
+
+    @collective
+    def total(self, rows: Tensor) -> Tensor:
+        """Return the sum over the rows of all ranks."""
+        return self.wide_total(rows).to(rows.dtype)
+
+    @collective
+    def wide_total(self, rows: Tensor) -> Tensor:
+        """Return the sum over the rows of all ranks in float64."""
+        flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        (exponents,) = self._exponents(flat)
+        sums = torch.zeros((2, flat.shape[1]), dtype=torch.int64)
+        step = max(1, _CHUNK_ENTRIES // max(1, flat.shape[1]))
+        factors = _powers(_LIMB - exponents)
+        for start in range(0, len(flat), step):
+            digits = _digits(flat[start : start + step], factors, _LIMB)
+            for total, digit in zip(sums, digits, strict=True):
+                total += digit.sum(0).to(torch.int64)
+        upper, lower = _carry(sums)
+        whole = self._whole(upper, lower, _LIMB, exponents - 2 * _LIMB)
+        return whole.reshape(rows.shape[1:])
+
+    @collective
+    def total_of(self, rows: FloatArray) -> FloatArray:
+        """Return the sum over the rows of all ranks of an array in main memory."""
+        total: FloatArray = self.total(torch.from_numpy(rows)).numpy()
+        return total
+
+    @collective
+    def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
+        """Return sums and number of the rows of all ranks; see `Arithmetic.sums_and_count`."""
+        count = np.array([len(rows)], np.float64)
+        sums(count)
+        return np.concatenate([self.wide_total(rows).numpy(), count])
+
+    def complete(self, gradient: FloatArray, sums: RankSums) -> None:
+        """Leave a gradient, which is that of all ranks."""
+
+    @collective
+    def loss(self, values: Tensor) -> Tensor:
+        """Return the sum over all ranks on the first block row, and zero on the others."""
+        whole = self.total(values[:, None])[0]
+        return whole if self._grid.block == 0 else torch.zeros_like(whole)
+
+    def cross_entropies(self, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+        """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
+        # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
+        # array, those of no whole vector.
+        wide = logits.double()
+        each = wide.clamp(min=0) - wide * target + (1 + (-wide.abs()).exp()).log()
+        rows = (each if factors is None else each * factors).sum(1)
+        result: Tensor = _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
+        return result
+
+    def sigmoid(self, rows: Tensor) -> Tensor:
+        """Return ``1 / (1 + exp(-x))``."""
+        return 1 / (1 + (-rows).exp())
+
+    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``rows weightᵀ + bias``; see `Arithmetic.linear`."""
+        result: Tensor = _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
+        return result
+
+    def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
+        """Return ``rows matrix``; see `Arithmetic.matmul`."""
+        return self.linear(rows, matrix.t())
+
+    def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
+        """Return shared numbers once for every row, without a copy; see `Arithmetic.for_rows`."""
+        result: Tensor = _ForRows.apply(self, shared, num_rows)  # type: ignore[no-untyped-call]
+        return result
+
+    def elu(self, rows: Tensor) -> Tensor:
+        """Return exponential linear units; see `Arithmetic.elu`."""
+        # torch's own differs in the last elements of an array, those of no whole vector.
+        below = torch.exp(rows.clamp(max=0).double()).sub(1).to(rows.dtype)
+        return torch.where(rows > 0, rows, below)
+
+    def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
+        """Return combinations of weights; see `Arithmetic.combine`."""
+        flat = matrices.reshape(len(matrices), -1)
+        result: Tensor = _Combine.apply(  # type: ignore[no-untyped-call]
+            self, coefficients, flat
+        )
+        return result.view(-1, *matrices.shape[1:])
+
+    def on_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which torch has one thread: its loops end where no thread shows."""
+        return _one_thread()
+
+    def _exponents(self, *tables: Tensor) -> list[Tensor]:
+        """Return for each column (int32) the least power of two that no number of it reaches."""
+        widths = [table.shape[1] for table in tables]
+        top = torch.cat([_largest(table) for table in tables]).double().numpy()
+        allreduce_max(self._grid.layer, top)
+        exponents = np.frexp(top)[1].astype(np.int32)
+        exponents[np.isinf(top)] = _NOT_FINITE
+        return list(torch.split(torch.from_numpy(exponents), widths))
+
+    def _whole(self, upper: Tensor, lower: Tensor, bits: int, units: Tensor) -> Tensor:
+        """Return ``(upper 2^bits + lower) 2^units`` summed over ranks, float64, rounded once."""
+        both = torch.stack([upper, lower])
+        allreduce_sum(self._grid.layer, both.numpy())
+        carried = both[1] >> bits
+        high, low = both[0] + carried, both[1] - (carried << bits)
+        value = high.double().mul_(1 << bits).add_(low.double()).mul_(_powers(units))
+        return value.masked_fill_(units > _NOT_FINITE // 2, torch.nan)
+
+
+def _largest(table: Tensor) -> Tensor:
+    """Return the largest magnitude of each column; infinity where one is not finite."""
+    if not len(table):
+        return table.new_zeros(table.shape[1])
+    # Numbers that are not finite have no integers: on any rank they make the sum NaN.
+    return table.abs().amax(0).nan_to_num(torch.inf, torch.inf)
+
+
+def _powers(exponents: Tensor) -> Tensor:
+    """Return powers of two in float64; torch's have the range of float32."""
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
+
+
+def _digits(rows: Tensor, factors: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Return the integers next to rows times factors, and those of what they leave, in float64."""
+    scaled = rows.double().mul_(factors)
+    first = scaled.round()
+    return first, scaled.sub_(first).mul_(1 << bits).round_()
+
+
+def _count(sums: Tensor, into: Tensor) -> None:
+    """Add integers below 2^53 in float64 to a sum of two limbs."""
+    whole = sums.to(torch.int64)
+    upper = whole >> _LIMB
+    into[0] += upper
+    into[1] += whole.sub_(upper << _LIMB)
+
+
+def _carry(limbs: Tensor) -> Tensor:
+    """Bring the lower limb below 2^25."""
+    carried = limbs[1] >> _LIMB
+    limbs[0] += carried
+    limbs[1] -= carried << _LIMB
+    return limbs
+
+
+def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) -> None:
+    # A matrix all of whose entries are stored: the sparse kernel adds them up in their order, row
+    # by row, whatever thread has the row. Libraries of dense products promise no order.
+    width = rows.shape[1]
+    if not width:
+        if not accumulate:
+            out.zero_()
+        return
+    values, right = rows.contiguous().numpy(), matrix.contiguous().numpy()
+    step = min(max(1, _INDEX_ENTRIES // width), max(1, len(values)))
+    indptr, indices = _all_entries(step, width)
+    for start in range(0, len(values), step):
+        chunk = values[start : start + step]
+        kernels.spmm(
+            indptr[: len(chunk) + 1],
+            indices[: chunk.size],
+            chunk.reshape(-1),
+            right,
+            out[start : start + step].numpy(),
+            accumulate=accumulate,
+        )
+
+
+@lru_cache(maxsize=16)
+def _all_entries(num_rows: int, width: int) -> tuple[Offsets, LocalIndices]:
+    columns = np.tile(np.arange(width, dtype=np.int32), num_rows)
+    return np.arange(num_rows + 1, dtype=np.int64) * width, columns
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: ExactArithmetic, values: Tensor) -> Tensor:
+        ctx.num_rows = len(values)
+        return exact.loss(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, gradients[0].expand(ctx.num_rows)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, exact: ExactArithmetic, rows: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.exact = exact
+        ctx.save_for_backward(rows, weight)
+        if bias is None:
+            return exact.product(rows, weight.t())
+        return exact.shifted_product(bias, rows, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (rows, weight), exact, gradient = ctx.saved_tensors, ctx.exact, gradients[0].contiguous()
+        _, for_rows, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            None,
+            exact.product(gradient, weight) if for_rows else None,
+            exact.contract(gradient, rows) if for_weight else None,
+            exact.total(gradient) if for_bias else None,
+        )
+
+
+class _ForRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: ExactArithmetic, shared: Tensor, num_rows: int) -> Tensor:
+        ctx.exact = exact
+        return shared.expand(num_rows, *shared.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
+        return None, ctx.exact.total(gradients[0]), None
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: ExactArithmetic, coefficients: Tensor, matrices: Tensor) -> Tensor:
+        ctx.exact = exact
+        ctx.save_for_backward(coefficients, matrices)
+        return exact.product(coefficients, matrices)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (coefficients, matrices), exact = ctx.saved_tensors, ctx.exact
+        gradient = gradients[0].contiguous()
+        for_coefficients = exact.product(gradient, matrices.t())
+        return None, for_coefficients, exact.product(coefficients.t(), gradient)

@@ -1,0 +1,103 @@
+"""Matrices of integers, with what their entries are scaled by beside them.
+
+Integers add up exactly, in any order, as long as no sum passes 2^53; see `hpcgnn.spmm.exact`.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, allreduce_max
+from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.spmd import collective
+from hpcgnn.typing import FloatArray, LocalIndices
+
+_WEIGHT_BITS = 24
+"""Of a weight, below the largest: those of float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """What the entries of a matrix are scaled by.
+
+    Parameters
+    ----------
+    rows, columns
+        (rows,) and (columns,) float64 of this rank; None: ones.
+    unit
+        A power of two that all entries are multiplied with.
+    """
+
+    rows: FloatArray | None = None
+    columns: FloatArray | None = None
+    unit: float = 1.0
+
+    def of(self, rows: LocalIndices | None, columns: LocalIndices | None) -> "Factors":
+        """Return the factors of some rows and columns; None: of all."""
+        by_row, by_column = self.rows, self.columns
+        if by_row is not None and rows is not None:
+            by_row = by_row[rows]
+        if by_column is not None and columns is not None:
+            by_column = by_column[columns]
+        return Factors(by_row, by_column, self.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerCSR(DistCSR):
+    """A `DistCSR` whose values are integers in float64, not negative, or None for ones.
+
+    Parameters
+    ----------
+    factors
+        What they are scaled by.
+    """
+
+    factors: Factors = field(default_factory=Factors)
+
+    @classmethod
+    def of(cls, matrix: DistCSR, factors: Factors) -> "IntegerCSR":
+        """Return a matrix of integers with factors for all nodes, cut down to its own."""
+        mine = factors.of(matrix.row_nodes, matrix.column_nodes)
+        return cls(
+            matrix.row_map,
+            matrix.diagonal,
+            matrix.remote,
+            matrix.ghosts,
+            matrix.row_nodes,
+            matrix.column_nodes,
+            matrix.num_relations,
+            mine,
+        )
+
+
+@collective
+def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
+    """Return a matrix of integers and the unit of its weights, which they are next to.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+    matrix
+        With weights that are not negative, or None for ones.
+    """
+    parts = matrix.diagonal, matrix.remote
+    # A rank without edges has no weights where others have some.
+    top = np.array([_largest(each) for each in parts]).max(keepdims=True)
+    allreduce_max(grid.layer, top)
+    if top[0] < 0:
+        return matrix, 1.0
+    unit = float(np.ldexp(1.0, np.frexp(top[0])[1] - _WEIGHT_BITS))
+    return matrix.with_values(*(_integers(each, unit) for each in parts)), unit
+
+
+def _largest(part: LocalCSR) -> float:
+    return -1.0 if part.values is None else float(part.values.max(initial=0))
+
+
+def _integers(part: LocalCSR, unit: float) -> FloatArray:
+    if part.values is None:
+        return np.full(part.nnz, np.rint(1 / unit))
+    integers: FloatArray = np.rint(part.values.astype(np.float64) / unit)
+    return integers

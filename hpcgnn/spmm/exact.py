@@ -1,0 +1,113 @@
+"""Products whose bits depend on no order: integers that travel and add up as float64.
+
+``D_r^-a A D_c^-b x`` is taken apart: scale the rows of x, multiply with the entries of A alone,
+scale the result. Between the scalings the numbers of a column are integers, x rounded to a multiple
+of a power of two that is chosen by the largest of any rank and the largest row sum of A, so that no
+sum passes 2^53. Such sums are exact in float64 in any order: whoever multiplies an entry, at
+whatever stage, and however partial sums are added up on their way. So every exchange, schedule and
+grid gives equal bits, and the product itself is `DistributedSpMM` as it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, allreduce_max
+from hpcgnn.sparse import IntegerCSR
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.product import DistributedSpMM
+from hpcgnn.spmm.remote import Exchange
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, FloatArray
+
+_EXACT_BITS = 53
+"""Integers up to 2^53 are exact in float64."""
+_ENOUGH_BITS = 30
+"""Of a rounded number, below the largest of its column: more than float32 has."""
+
+
+class ExactProduct:
+    """A scaled matrix as an `AggregationOperator` with equal bits at any distribution.
+
+    Parameters
+    ----------
+    grid, exchange, trace
+        As for `DistributedSpMM`.
+    matrix
+        This rank's block row.
+    """
+
+    @collective
+    def __init__(
+        self, grid: ProcessGrid, matrix: IntegerCSR, exchange: Exchange, trace: TraceRecorder
+    ) -> None:
+        self._grid, self._factors, self.trace = grid, matrix.factors, trace
+        self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
+        # How many rows travel must not choose the order of a layer's products.
+        self.size = replace(integers.size, num_moved=0)
+        rows, columns = integers.shape
+        self._row_bits = self._bits(integers.apply(np.ones((columns, 1))))
+        self._column_bits = self._bits(integers.apply_transpose(np.ones((rows, 1))))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Local rows of the result and of the input."""
+        return self._integers.shape
+
+    @collective
+    def apply(self, x: Array) -> Array:
+        """Return ``A x``; see `DistributedSpMM.apply`."""
+        factors = self._factors
+        product = self._integers.apply
+        return self._run(product, x, factors.columns, factors.rows, self._row_bits)
+
+    @collective
+    def apply_transpose(self, gradient: Array) -> Array:
+        """Return ``Aᵀ g``; see `DistributedSpMM.apply_transpose`."""
+        factors = self._factors
+        product = self._integers.apply_transpose
+        return self._run(product, gradient, factors.rows, factors.columns, self._column_bits)
+
+    def _bits(self, sums: FloatArray) -> int:
+        """Return how many bits a rounded number may have, by the sums of the entries."""
+        largest = np.array([sums.max(initial=1.0)])
+        allreduce_max(self._grid.layer, largest)
+        return _EXACT_BITS - 1 - int(np.frexp(largest)[1][0])
+
+    def _run(
+        self,
+        product: Callable[[Array], Array],
+        x: Array,
+        before: FloatArray | None,
+        after: FloatArray | None,
+        bits: int,
+    ) -> Array:
+        rows = x.astype(np.float64)
+        if before is not None:
+            rows *= before[:, None]
+        width = x.shape[1]
+        top = np.maximum(rows.max(axis=0, initial=0), -rows.min(axis=0, initial=0))
+        # What is not finite on any rank is not on all: NaN is no maximum.
+        top[np.isnan(top)] = np.inf
+        allreduce_max(self._grid.layer, top)
+        exponents = np.frexp(top)[1]
+        num_digits = -(-_ENOUGH_BITS // bits)
+        rows *= np.ldexp(1.0, bits - exponents)
+        digits = np.empty((len(rows), num_digits * width))
+        for place in range(num_digits):
+            digit = digits[:, place * width : (place + 1) * width]
+            np.rint(rows, out=digit)
+            if place + 1 < num_digits:
+                rows -= digit
+                rows *= 2.0**bits
+        sums = product(digits)
+        unit = np.ldexp(self._factors.unit, exponents - bits)
+        unit[np.isinf(top)] = np.nan
+        whole = sums[:, (num_digits - 1) * width :]
+        for place in reversed(range(num_digits - 1)):
+            whole = whole * 2.0**-bits + sums[:, place * width : (place + 1) * width]
+        whole = whole * unit
+        if after is not None:
+            whole *= after[:, None]
+        return np.ascontiguousarray(whole, x.dtype)

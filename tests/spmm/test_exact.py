@@ -1,0 +1,52 @@
+"""Products of integers are equal bits for every exchange, schedule and grid."""
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.sparse import Factors, IntegerCSR, round_weights
+from hpcgnn.spmm import EXCHANGES, ExactProduct, Schedule, make_exchange
+from hpcgnn.trace import TraceRecorder
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
+
+NODES = 101
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_equal_bits_and_serial_product(comm: MPI.Intracomm, exchange: str, weighted: bool) -> None:
+    matrix = abs(ugly_matrix(NODES, 11, weighted=weighted))
+    rng = np.random.default_rng(2)
+    by_row, by_column = rng.random((2, NODES))
+    x = (rng.normal(size=(NODES, 7)) * np.exp2(rng.integers(-20, 1, (NODES, 1)))).astype(np.float32)
+    x[:, 3] = 0
+
+    def run(comm: MPI.Intracomm, replication: int, schedule: Schedule) -> list[np.ndarray]:
+        trace = TraceRecorder.off()
+        with ProcessGrid(comm, replication) as grid:
+            row_map = RowMap(uneven_starts(NODES, grid.num_blocks, 3), grid.block)
+            mine = slice(row_map.start, row_map.stop)
+            part = block_row(matrix, row_map, np.float32)
+            part = part if weighted else part.with_values(None, None)
+            integers, unit = round_weights(grid, part)
+            factors = Factors(by_row[mine], by_column[mine], unit)
+            mover = make_exchange(exchange, grid, integers, trace, "native", schedule)
+            operator = ExactProduct(grid, IntegerCSR.of(integers, factors), mover, trace)
+            own = np.ascontiguousarray(x[mine])
+            found = operator.apply(own), operator.apply_transpose(own)
+            return [np.concatenate(grid.layer.allgather(each)) for each in found]
+
+    whole = run(MPI.COMM_SELF, 1, Schedule())
+    for replication in {1, comm.size}:
+        for sequential in (False, True):
+            found = run(comm, replication, Schedule(sequential))
+            for mine, theirs in zip(found, whole, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+    values = matrix if weighted else (matrix != 0).astype(np.float64)
+    dense = by_row[:, None] * values.toarray() * by_column
+    for product, each in zip(whole, (dense, dense.T), strict=True):
+        scale = np.abs(each) @ np.abs(x) + 1e-300
+        assert (np.abs(product - each @ x) / scale).max() < 1e-4
+        assert np.abs(product - each @ x).max() < 1e-6 * np.abs(each @ x).max()

@@ -1,0 +1,119 @@
+"""Equal bits of losses, weights and predictions, however a graph is spread and its rows travel."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.errors import InputError
+from tests.support.training import Run, lasting, make_config, make_graph, train, write_store
+
+MODELS = {
+    "gcn": ("model.dropout=0.3", "train.clip_norm=0.5", "train.label_augmentation=0.5"),
+    "sage": ("model.norm=batch", "model.dropout=0.3", "model.residual=true"),
+    "gin": ("model.norm=graph", "model.jumping=concat", "model.activation=gelu"),
+    "rgcn": ("model.norm=batch", "model.dropout=0.3", "model.num_bases=2"),
+    "mixhop": ("model.hidden=6", "model.norm=batch", "train.label_smoothing=0.1"),
+    "gat": ("model.heads=2", "model.hidden=6", "model.dropout=0.2", "model.activation=elu"),
+    "gcnii": ("model.norm=batch", "train.optimizer=adamw"),
+    "sign": ("model.dropout=0.3",),
+    "appnp": ("model.hops=3", "exchange.active_sets=false"),
+}
+QUICK = ("gcn", "gat", "rgcn")
+WAYS = (
+    ("exchange.method=push",),
+    ("exchange.method=joint", "exchange.schedule=sequential", "exchange.prefetch=1"),
+    ("exchange.method=hierarchical", "exchange.schedule=sequential"),
+    ("exchange.method=aware",),
+    ("exchange.method=oblivious",),
+)
+
+
+def moved(name: str) -> bool:
+    return name in ("rows_sent", "bytes_sent")
+
+
+def assert_equal_bits(run: Run, other: Run) -> None:
+    mine, theirs = run.tensors(), other.tensors()
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    rows = [
+        [{name: value for name, value in lasting(row).items() if not moved(name)} for row in each]
+        for each in (run.metrics, other.metrics)
+    ]
+    assert rows[0] == rows[1]
+    predicted = other.predictions()
+    for name, value in run.predictions().items():
+        np.testing.assert_array_equal(value, predicted[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(each, marks=() if each in QUICK else (pytest.mark.slow,)) for each in MODELS],
+)
+def test_equal_bits(comm: MPI.Intracomm, comm_tmp_path: Path, model: str) -> None:
+    weighted = model in ("gcn", "gin")
+    graph = make_graph(
+        weighted=weighted,
+        directed=model != "sage",
+        multi_label=model in ("rgcn", "sign"),
+        num_nodes=97,
+    )
+    if model == "rgcn":
+        graph = graph.with_relations()
+    store = write_store(comm, comm_tmp_path, graph, parts=8)
+    options = (
+        f"model.name={model}",
+        "train.reproducible=true",
+        "train.epochs=2",
+        "model.num_layers=3",
+        *MODELS[model],
+    )
+    if comm.rank == 0:
+        train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
+    comm.Barrier()
+    alone = Run(comm_tmp_path / "alone", 0)
+    # The quick models come by all exchanges over the numbers of ranks, the slow ones at each.
+    ways = WAYS if model not in QUICK else WAYS[comm.size - 2 :: 2]
+    if comm.size == 1:
+        ways = (("run.threads=2",),)
+    for place, way in enumerate(ways):
+        replication = comm.size // (1 + place % 2) if comm.size % 2 == 0 else 1
+        options_here = (*options, f"exchange.replication={replication}", *way)
+        run = train(comm, make_config(store, comm_tmp_path / f"way{place}", *options_here))
+        assert_equal_bits(run, alone)
+
+
+def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(num_nodes=97), parts=4)
+    options = ("model.norm=batch", "train.epochs=5")
+    losses = [
+        train(
+            comm, make_config(store, comm_tmp_path / word, *options, f"train.reproducible={word}")
+        ).column("train_loss")
+        for word in ("true", "false")
+    ]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("train.task=sampled", "train.task"),
+        ("train.dtype=float64", "train.dtype"),
+        ("exchange.wire=bfloat16", "exchange.wire"),
+        ("model.norm=layer", "model.norm"),
+        ("model.name=gat model.edge_dropout=0.5", "model.edge_dropout"),
+        ("graph.normalize_features=standard", "graph.normalize_features"),
+        ("correct_and_smooth.enabled=true", "correct_and_smooth.enabled"),
+        ("model.name=gatv2", "model.name"),
+    ],
+)
+def test_refuses_what_has_an_order(tmp_path: Path, override: str, named: str) -> None:
+    with pytest.raises(InputError, match=rf"^{named} = .*train.reproducible needs"):
+        make_config(
+            tmp_path / "g.h5", tmp_path / "run", "train.reproducible=true", *override.split()
+        )
