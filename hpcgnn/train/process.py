@@ -6,6 +6,7 @@ import platform
 import signal
 from collections.abc import Iterator
 
+import threadpoolctl
 import torch
 
 from hpcgnn.comm import ProcessGrid
@@ -42,7 +43,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 @collective
 def set_threads(grid: ProcessGrid, requested: int) -> int:
-    """Set and return the number of threads of torch and of our kernels.
+    """Set and return the number of threads of every pool of this process.
+
+    These are torch's, that of OpenMP, which our kernels use, too, and that of NumPy's BLAS.
 
     Parameters
     ----------
@@ -59,6 +62,8 @@ def set_threads(grid: ProcessGrid, requested: int) -> int:
         requested = max(1, cores // hosts.count(platform.node()))
     # Our kernels and torch both follow OpenMP's setting, which torch changes for the process.
     torch.set_num_threads(requested)
+    # Each BLAS has a pool of its own; a plain start, without OMP_NUM_THREADS, gives it all cores.
+    threadpoolctl.threadpool_limits(requested)
     return requested
 
 
