@@ -181,9 +181,9 @@ def make_sampler(name: str, topology: Topology, options: argparse.Namespace) -> 
         return RandomWalkSampler(topology=topology, seed=SEED, roots=roots, length=options.length)
     if name == "edge":
         table = edge_table(topology)
-        return EdgeSampler(topology=topology, seed=SEED, edges=budget // 2, table=table)
+        return EdgeSampler(topology=topology, seed=SEED, draws=budget // 2, table=table)
     if name == "node":
-        return NodeSampler(topology=topology, seed=SEED, nodes=budget, table=node_table(topology))
+        return NodeSampler(topology=topology, seed=SEED, draws=budget, table=node_table(topology))
     return FrontierSampler(
         topology=topology,
         seed=SEED,

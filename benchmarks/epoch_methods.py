@@ -6,7 +6,6 @@ to be differentiated. All read the same features; parameters are each library's 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -103,7 +102,7 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.graph.products import AdjacencyProducts, make_operators  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
     from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
-    from hpcgnn.nn.losses import single_label_loss  # noqa: PLC0415
+    from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
     from hpcgnn.operator import on_graph  # noqa: PLC0415
     from hpcgnn.sparse import DistCSR  # noqa: PLC0415
     from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
@@ -138,7 +137,7 @@ def ours(problem: Problem) -> Method:
         exchange=ExchangeConfig(keep_products="always" if problem.keep else "never"),
     )
     view = KeptProducts(config, shape).for_training(products.view, problem.features)
-    loss = partial(single_label_loss, num_global=m.num_nodes)
+    loss = MeanLoss(m.num_nodes).single_label
     return _whole(problem, lambda: model(view, problem.features, None), model, loss)
 
 

@@ -8,7 +8,6 @@ names here are those of the package: ``hpcgnn.open_graph``. See docs/library.md.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
@@ -162,13 +161,8 @@ class Graph:
     def __enter__(self) -> "Graph":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.grid.__exit__(kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.grid.__exit__(kind)
 
     @property
     def tasked(self) -> GraphTask:

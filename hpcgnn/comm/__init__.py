@@ -20,7 +20,7 @@ from hpcgnn.comm.redistribute import RowRequest, redistribute
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
 from hpcgnn.comm.shared_window import SharedWindow
-from hpcgnn.comm.stages import Message, Stage, shift_times
+from hpcgnn.comm.stages import Message, Stage, rows_of_messages, shift_times
 from hpcgnn.comm.transfer import (
     Transfer,
     allreduce_max,
@@ -59,6 +59,7 @@ __all__ = [
     "mpi_library",
     "raise_on_all",
     "redistribute",
+    "rows_of_messages",
     "share_on_hosts",
     "shift_times",
     "start_broadcast",

@@ -20,7 +20,6 @@ one host and the replicas' sum is the densest traffic.
 import platform
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 
@@ -229,12 +228,7 @@ class ProcessGrid:
     def __enter__(self) -> "ProcessGrid":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # A rank that fails alone must not wait in a collective free for the others.
-        if error is None:
+        if kind is None:
             self.close()

@@ -22,8 +22,6 @@ from hpcgnn.comm.volume import Volume
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
-_FORWARD, _REVERSE = 1, 2
-
 
 @dataclass(frozen=True, eq=False)
 class CommPlan:
@@ -197,40 +195,25 @@ class CommPlan:
         return np.concatenate([np.empty(0, np.int32), *ranges])
 
     @neighborwise_collective
-    def start_stage_forward(
-        self, stage: Stage, packed: Array, ghosts: Array
+    def start_stage(
+        self, stage: Stage, send: Array, receive: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Start owner -> ghost for one stage.
-
-        Neighborwise collective; returns what was sent and what is received.
+        """Start one stage, owner to ghost, or ghost to owner.
 
         Parameters
         ----------
         stage
             Of `stages`.
-        packed
-            (owned rows of the stage, width) the rows ``send_rows`` of its messages, any dtype.
-        ghosts
-            (ghosts of the stage, width) of the same dtype.
+        send, receive
+            (rows, width) of one width and dtype: forward, the rows ``send_rows`` of the stage's
+            messages and its ghosts; else its ghosts and what arrives for those rows.
+
+        Returns
+        -------
+        sent, received
+            Each to be waited for before its array is touched again.
         """
-        return start_stage(self.comm, stage.owned, packed, stage.ghosts, ghosts, _FORWARD)
-
-    @neighborwise_collective
-    def start_stage_reverse(
-        self, stage: Stage, ghosts: Array, arrived: Array
-    ) -> tuple[Transfer, Transfer]:
-        """Start ghost -> owner for one stage.
-
-        Neighborwise collective; returns what was sent and what is received.
-
-        Parameters
-        ----------
-        stage, ghosts
-            As for `start_stage_forward`.
-        arrived
-            (owned rows of the stage, width) of the same dtype.
-        """
-        return start_stage(self.comm, stage.ghosts, ghosts, stage.owned, arrived, _REVERSE)
+        return start_stage(self.comm, stage, send, receive, forward=forward)
 
     @neighborwise_collective
     def forward(self, x: Array) -> Array:

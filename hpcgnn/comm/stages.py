@@ -6,7 +6,7 @@ waits only for pairs of that time or an earlier one. So the pairs of the least t
 waits for are always under way, and nothing waits for ever, however far apart the ranks are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.spmd import neighborwise_collective
 from hpcgnn.typing import Array, LocalIndices
+
+_FORWARD, _REVERSE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class Stage:
 
     ghosts: tuple[Message, ...]
     owned: tuple[Message, ...]
+
+    def ends(self, *, forward: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        """Return what goes out and what comes in, owner to ghost or the other way round."""
+        return (self.owned, self.ghosts) if forward else (self.ghosts, self.owned)
 
     @property
     def num_ghosts(self) -> int:
@@ -113,31 +119,12 @@ def _messages(
 
 @neighborwise_collective
 def start_stage(
-    comm: Communicator,
-    outgoing: tuple[Message, ...],
-    send: Array,
-    incoming: tuple[Message, ...],
-    receive: Array,
-    tag: int,
+    comm: Communicator, stage: Stage, send: Array, receive: Array, *, forward: bool
 ) -> tuple[Transfer, Transfer]:
-    """Start the messages of a stage in one direction.
-
-    Parameters
-    ----------
-    comm
-        The layer.
-    outgoing, incoming
-        Messages to and from peers; their rows follow one another in `send` and `receive`.
-    send, receive
-        (rows, width) of one width and dtype.
-    tag
-        Tells the two directions apart.
-
-    Returns
-    -------
-    sent, received
-        Each to be waited for before its array is touched again.
-    """
+    """Start the messages of a stage in one direction; see `CommPlan.start_stage`."""
+    outgoing, incoming = stage.ends(forward=forward)
+    # Both directions of one stage may be under way between the same two ranks.
+    tag = _FORWARD if forward else _REVERSE
     width = send.shape[1]
     if width == 0:
         return Transfer(), Transfer()
@@ -145,20 +132,20 @@ def start_stage(
     # Receives are posted first: rows that find their receive posted need no buffer of MPI's.
     received = [
         comm.Irecv((part, len(part), row), source=message.peer, tag=tag)
-        for message, part in _parts(incoming, receive)
+        for message, part in rows_of_messages(incoming, receive)
     ]
     sent = [
         comm.Isend((part, len(part), row), dest=message.peer, tag=tag)
-        for message, part in _parts(outgoing, send)
+        for message, part in rows_of_messages(outgoing, send)
     ]
     # Communication under way keeps the datatype alive.
     row.Free()
     return Transfer(sent), Transfer(received)
 
 
-def _parts(messages: tuple[Message, ...], rows: Array) -> list[tuple[Message, Array]]:
-    parts, start = [], 0
+def rows_of_messages(messages: tuple[Message, ...], rows: Array) -> Iterator[tuple[Message, Array]]:
+    """Yield each message with its rows, which follow one another in `rows`."""
+    start = 0
     for message in messages:
-        parts.append((message, rows[start : start + message.num_rows]))
+        yield message, rows[start : start + message.num_rows]
         start += message.num_rows
-    return parts

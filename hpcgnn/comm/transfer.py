@@ -43,25 +43,19 @@ _MAX_COUNT = 2**30
 @collective
 def allreduce_sum(comm: "MPI.Comm", values: Array) -> None:
     """Replace `values` (C-contiguous, any shape) by its sum over the ranks of `comm`."""
-    if comm.size > 1:
-        for (piece,) in _pieces(values):
-            comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.SUM)
+    _combine(comm, values, MPI.SUM)
 
 
 @collective
 def allreduce_max(comm: "MPI.Comm", values: Array) -> None:
     """Replace `values` (C-contiguous, any shape) by its maximum over the ranks of `comm`."""
-    if comm.size > 1:
-        for (piece,) in _pieces(values):
-            comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.MAX)
+    _combine(comm, values, MPI.MAX)
 
 
 @collective
 def allreduce_xor(comm: "MPI.Comm", values: Array) -> None:
     """Replace `values` (C-contiguous, any shape) by its exclusive or over the ranks of `comm`."""
-    if comm.size > 1:
-        for (piece,) in _pieces(values):
-            comm.Allreduce(MPI.IN_PLACE, piece, op=MPI.BXOR)
+    _combine(comm, values, MPI.BXOR)
 
 
 @collective
@@ -83,6 +77,12 @@ def start_reduce(comm: Communicator, values: Array, total: Array, root: int) -> 
 def start_broadcast(comm: Communicator, values: Array, root: int) -> Transfer:
     """Start to copy `values` (C-contiguous, any shape) from `root` to all ranks."""
     return Transfer([comm.Ibcast(piece, root=root) for (piece,) in _pieces(values)])
+
+
+def _combine(comm: "MPI.Comm", values: Array, op: "MPI.Op") -> None:
+    if comm.size > 1:
+        for (piece,) in _pieces(values):
+            comm.Allreduce(MPI.IN_PLACE, piece, op=op)
 
 
 def _pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:

@@ -22,7 +22,7 @@ from hpcgnn.nn.ggnn import (
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.layered import LayeredModel, xavier_linear
 from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, make_link_model
-from hpcgnn.nn.losses import multi_label_loss, single_label_loss
+from hpcgnn.nn.losses import MeanLoss
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import (
     ACTIVATIONS,
@@ -69,6 +69,7 @@ __all__ = [
     "LayerView",
     "LayeredModel",
     "LinkModel",
+    "MeanLoss",
     "MixHop",
     "Model",
     "ModelShape",
@@ -88,8 +89,6 @@ __all__ = [
     "make_model",
     "make_norm",
     "make_propagator",
-    "multi_label_loss",
-    "single_label_loss",
     "tensors_of",
     "xavier_linear",
 ]

@@ -5,7 +5,7 @@ it gets the same one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,56 +221,36 @@ class RandomWalkSampler(Sampler):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class EdgeSampler(Sampler):
-    """Both ends of edges that are drawn independently (Algorithm 5).
+class TableSampler(Sampler):
+    """Sets from independent draws of a weighted table (Algorithm 5).
 
     Parameters
     ----------
-    edges
-        Draws.
+    draws
+        Entries of the table that are drawn.
     table
-        Over the entries of the graph, see `edge_table`.
+        See `edge_table` and `node_table`.
     """
 
-    edges: int
+    draws: int
     table: AliasTable
+
+    def _drawn(self, kernel: Callable[..., LocalIndices], number: int) -> LocalIndices:
+        table = self.table.thresholds, self.table.aliases
+        return kernel(self.topology.native, *table, self.draws, self.seed, number)
+
+
+class EdgeSampler(TableSampler):
+    """Both ends of edges that are drawn independently."""
 
     def visits(self, number: int) -> LocalIndices:
         """Return row and column of each edge."""
-        visits: LocalIndices = _sampling.sample_edges(
-            self.topology.native,
-            self.table.thresholds,
-            self.table.aliases,
-            self.edges,
-            self.seed,
-            number,
-        )
-        return visits
+        return self._drawn(_sampling.sample_edges, number)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class NodeSampler(Sampler):
-    """Nodes that are drawn independently.
-
-    Parameters
-    ----------
-    nodes
-        Draws.
-    table
-        Over the nodes of the graph, see `node_table`.
-    """
-
-    nodes: int
-    table: AliasTable
+class NodeSampler(TableSampler):
+    """Nodes that are drawn independently."""
 
     def visits(self, number: int) -> LocalIndices:
         """Return the nodes as drawn."""
-        visits: LocalIndices = _sampling.sample_nodes(
-            self.topology.native,
-            self.table.thresholds,
-            self.table.aliases,
-            self.nodes,
-            self.seed,
-            number,
-        )
-        return visits
+        return self._drawn(_sampling.sample_nodes, number)

@@ -10,7 +10,7 @@ from hpcgnn.kernels import Block, cuda
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
-from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.local import LocalCSR, multiply
 from hpcgnn.typing import Array
 
 
@@ -112,20 +112,8 @@ class DeviceCSR:
         x, out, accumulate, half
             As for `LocalCSR.matmul`, CuPy arrays.
         """
-        if self.rows is not None and not accumulate:
-            out.fill(0)
-            accumulate = True
-        cuda.spmm(
-            self.indptr,
-            self.indices,
-            self.values,
-            x,
-            out,
-            rows=self.rows,
-            accumulate=accumulate,
-            half=half,
-            groups=self.groups(x.shape[1]),
-        )
+        groups = self.groups(x.shape[1])
+        multiply(cuda, self, x, out, accumulate=accumulate, half=half, groups=groups)
 
 
 @dataclass(frozen=True)

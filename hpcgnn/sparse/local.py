@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -156,19 +157,29 @@ class LocalCSR:
         half
             What uint16 stands for.
         """
-        if self.rows is not None and not accumulate:
-            out[:] = 0
-            accumulate = True
-        kernels.spmm(
-            self.indptr,
-            self.indices,
-            self.values,
-            x,
-            out,
-            rows=self.rows,
-            accumulate=accumulate,
-            half=half,
-        )
+        multiply(kernels, self, x, out, accumulate=accumulate, half=half)
+
+
+def multiply(
+    face: Any,
+    matrix: Any,
+    x: Array,
+    out: Array,
+    *,
+    accumulate: bool,
+    half: WireFormat | None,
+    **options: Any,
+) -> None:
+    """Write or add ``A @ x`` to `out` with the kernels of a memory, `hpcgnn.kernels` or ``.cuda``.
+
+    `matrix` is a `LocalCSR` or its copy on a device; `options` are those of the kernel alone.
+    """
+    if matrix.rows is not None and not accumulate:
+        # The kernel leaves rows alone that are not stored.
+        out[...] = 0
+        accumulate = True
+    pattern = matrix.indptr, matrix.indices, matrix.values
+    face.spmm(*pattern, x, out, rows=matrix.rows, accumulate=accumulate, half=half, **options)
 
 
 class MainMemory:

@@ -64,8 +64,7 @@ class MpiTransport:
         if stage is plan.everything:
             whole = plan.start_forward if forward else plan.start_reverse
             return Transfer(), whole(sent, received)
-        part = plan.start_stage_forward if forward else plan.start_stage_reverse
-        return part(stage, sent, received)
+        return plan.start_stage(stage, sent, received, forward=forward)
 
     @collective
     def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:

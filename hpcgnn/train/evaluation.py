@@ -12,7 +12,7 @@ from hpcgnn.comm import ProcessGrid, allreduce_sum, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import multi_label_loss, single_label_loss
+from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.train.kept_products import KeptProducts
@@ -68,7 +68,7 @@ def evaluate_single_label(
     for row, split in enumerate(SPLITS.values()):
         inside = (split_N == int(split)) & (labels_N >= 0)
         labels = labels_N[inside]
-        loss = single_label_loss(logits_NC[inside].double(), labels, 1)
+        loss = MeanLoss(1).single_label(logits_NC[inside].double(), labels)
         correct = (predicted_N[inside] == labels).sum()
         sums[row] = [len(labels), float(loss), float(correct)]
     allreduce_sum(grid.layer, sums)
@@ -109,7 +109,7 @@ def evaluate_multi_label(
             .cpu()
             .numpy()
         )
-        loss = multi_label_loss(logits_NC[inside].double(), labels_NC[inside].double(), 1)
+        loss = MeanLoss(1).multi_label(logits_NC[inside].double(), labels_NC[inside].double())
         losses[row] = [len(truth), float(loss)]
     allreduce_sum(grid.layer, counts)
     allreduce_sum(grid.layer, losses)
@@ -191,9 +191,9 @@ class Evaluator:
     def loss(
         self, logits_TC: Tensor, labels: Tensor, count: float, weights_T: Tensor | None = None
     ) -> Tensor:
-        """Return this rank's share of a step's loss; see `single_label_loss`."""
-        loss = multi_label_loss if self._multi_label else single_label_loss
-        return loss(logits_TC, labels, count, self._smoothing, weights_T)
+        """Return this rank's share of a step's loss; see `MeanLoss`."""
+        loss = MeanLoss(count, self._smoothing, weights_T)
+        return (loss.multi_label if self._multi_label else loss.single_label)(logits_TC, labels)
 
     @torch.no_grad()
     @collective

@@ -45,7 +45,9 @@ def test_stages_deliver_what_one_exchange_delivers(comm: MPI.Intracomm, ahead: i
         under_way = []
         for number, stage in enumerate(stages):
             packed, rows = mine[plan.rows_of(stage)], np.empty((stage.num_ghosts, WIDTH))
-            under_way.append((stage, rows, packed, plan.start_stage_forward(stage, packed, rows)))
+            under_way.append(
+                (stage, rows, packed, plan.start_stage(stage, packed, rows, forward=True))
+            )
             if number >= ahead:
                 check_arrival(plan, under_way.pop(0), x[ghosts])
         for each in under_way:
@@ -66,7 +68,7 @@ def test_reverse_stages_are_the_adjoint(comm: MPI.Intracomm) -> None:
         back, expected = np.zeros((2, row_map.num_local, WIDTH))
         for stage in plan.stages(*shift_times(plan.peers, comm.rank, comm.size)):
             partial, arrived = y[plan.ghosts_of(stage)], np.empty((stage.num_owned, WIDTH))
-            for transfer in plan.start_stage_reverse(stage, partial, arrived):
+            for transfer in plan.start_stage(stage, partial, arrived, forward=False):
                 transfer.wait()
             np.add.at(back, plan.rows_of(stage), arrived)
         plan.reverse_add(y, expected)
@@ -78,5 +80,5 @@ def test_width_zero_moves_nothing(comm: MPI.Intracomm) -> None:
         _, _, plan = make_plan(grid, 5)
         for stage in plan.stages(*shift_times(plan.peers, comm.rank, comm.size)):
             empty = np.empty((stage.num_owned, 0)), np.empty((stage.num_ghosts, 0))
-            for transfer in plan.start_stage_forward(stage, *empty):
+            for transfer in plan.start_stage(stage, *empty, forward=True):
                 transfer.wait()

@@ -27,10 +27,10 @@ def make_samplers(topology: Topology, **options: int) -> dict[str, Sampler]:
         "frontier": FrontierSampler(**common, walkers=30, budget=200),
         "walk of many dimensions": FrontierSampler(**common, walkers=30, budget=200, entered=True),
         "walk": RandomWalkSampler(**common, roots=20, length=4),
-        "node": NodeSampler(**common, nodes=50, table=node_table(topology)),
+        "node": NodeSampler(**common, draws=50, table=node_table(topology)),
     }
     if topology.num_entries:
-        samplers["edge"] = EdgeSampler(**common, edges=40, table=edge_table(topology))
+        samplers["edge"] = EdgeSampler(**common, draws=40, table=edge_table(topology))
     return samplers
 
 
@@ -72,7 +72,7 @@ def test_walks_start_at_roots_and_edges_have_one() -> None:
     table = edge_table(part)
     walk = RandomWalkSampler(topology=part, seed=1, roots=300, length=2)
     frontier = FrontierSampler(topology=part, seed=1, walkers=300, budget=300)
-    edge = EdgeSampler(topology=part, seed=1, edges=400, table=table)
+    edge = EdgeSampler(topology=part, seed=1, draws=400, table=table)
     assert walk.visits(0)[:300].max() == 19
     assert walk.visits(0)[300:].max() > 19
     assert frontier.visits(0).max() == 19
@@ -182,7 +182,7 @@ def test_walks_follow_the_transition_matrix() -> None:
 
 def test_edges_and_nodes_follow_their_weights() -> None:
     topology = symmetric(40, 6)
-    edges = EdgeSampler(topology=topology, seed=4, edges=20000, table=edge_table(topology))
+    edges = EdgeSampler(topology=topology, seed=4, draws=20000, table=edge_table(topology))
     rows, columns = edges.visits(0).reshape(-1, 2).T.astype(np.int64)
     keys = topology.entry_rows().astype(np.int64) * 40 + topology.indices
     counts = np.bincount(np.searchsorted(keys, rows * 40 + columns), minlength=len(keys))
@@ -190,7 +190,7 @@ def test_edges_and_nodes_follow_their_weights() -> None:
     degrees = topology.degrees()
     assert np.allclose(weights, 1 / degrees[rows_of(topology)] + 1 / degrees[topology.indices])
     assert fits(counts, weights)
-    nodes = NodeSampler(topology=topology, seed=4, nodes=20000, table=node_table(topology))
+    nodes = NodeSampler(topology=topology, seed=4, draws=20000, table=node_table(topology))
     assert fits(np.bincount(nodes.visits(0), minlength=40), node_weights(topology))
 
 

@@ -49,7 +49,7 @@ def test_values_of_a_symmetric_subgraph_transpose_in_one_pass() -> None:
 def test_coefficients_are_those_of_exact_enumeration() -> None:
     """All sets of three draws from five nodes, against counts over many sampled sets."""
     topology = topology_of(np.ones((5, 5)) - np.diag([1, 0, 1, 1, 1]))
-    sampler = NodeSampler(topology=topology, seed=8, nodes=3, table=node_table(topology))
+    sampler = NodeSampler(topology=topology, seed=8, draws=3, table=node_table(topology))
     chances = node_weights(topology) / node_weights(topology).sum()
     held, both = np.zeros(5), np.zeros(topology.num_entries)
     for draws in product(range(5), repeat=3):

@@ -8,6 +8,7 @@ have come.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from hpcgnn.comm import (
@@ -57,8 +58,8 @@ class _Queue(ABC):
         forward: bool,
     ) -> tuple[Transfer, Transfer]:
         """Put a stage in line; see `Transport`."""
-        start = plan.start_stage_forward if forward else plan.start_stage_reverse
-        move = self._join(lambda s, r: start(stage, s, r), sent, received)
+        begin = partial(plan.start_stage, stage, forward=forward)
+        move = self._join(begin, sent, received)
         return _End(self, move.end_sent), _End(self, move.end_received)
 
     @collective

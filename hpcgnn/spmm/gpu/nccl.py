@@ -4,10 +4,19 @@ NCCL matches messages by their order alone: every pair of ranks must issue its m
 order, which stages of equal numbers on all ranks see to (`in_step`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from hpcgnn.comm import CommPlan, Communicator, Message, ProcessGrid, Stage, Transfer, agree, bcast
+from hpcgnn.comm import (
+    CommPlan,
+    Communicator,
+    ProcessGrid,
+    Stage,
+    Transfer,
+    agree,
+    bcast,
+    rows_of_messages,
+)
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.device import DeviceArray, card_id, load_cupy
 from hpcgnn.kernels.cuda.nccl import NcclRanks, new_nccl_id
@@ -55,10 +64,11 @@ class NcclTransport:
     ) -> tuple[Transfer, Transfer]:
         """Issue the messages of a stage as one group; see `Transport`."""
         del plan
-        outgoing, incoming = stage.owned, stage.ghosts
-        if not forward:
-            outgoing, incoming = incoming, outgoing
-        out, into = list(_parts(outgoing, sent)), list(_parts(incoming, received))
+        outgoing, incoming = stage.ends(forward=forward)
+        out, into = (
+            [(message.peer, part) for message, part in rows_of_messages(messages, rows)]
+            for messages, rows in ((outgoing, sent), (incoming, received))
+        )
         issued = self._issue(lambda: self._layer.start(out, into, self._stream), sent)
         return issued, issued
 
@@ -114,11 +124,3 @@ def _connect(grid: ProcessGrid, comm: Communicator) -> NcclRanks:
         if comm.rank == 0:
             unique_id = new_nccl_id()
     return NcclRanks(comm.size, comm.rank, bcast(comm, unique_id))
-
-
-def _parts(messages: tuple[Message, ...], rows: DeviceArray) -> Iterator[tuple[int, DeviceArray]]:
-    """Yield the peer and the rows of each message, which follow one another."""
-    start = 0
-    for message in messages:
-        yield message.peer, rows[start : start + message.num_rows]
-        start += message.num_rows

@@ -62,11 +62,11 @@ def make_sampler(
     if name == "edge":
         table = _table(shared, edge_weights(walked))
         return EdgeSampler(
-            topology=walked, seed=_COUNTED, multiple=clip, edges=max(budget // 2, 1), table=table
+            topology=walked, seed=_COUNTED, multiple=clip, draws=max(budget // 2, 1), table=table
         )
     if name == "node":
         table = _table(shared, node_weights(walked))
-        return NodeSampler(topology=walked, seed=_COUNTED, multiple=clip, nodes=budget, table=table)
+        return NodeSampler(topology=walked, seed=_COUNTED, multiple=clip, draws=budget, table=table)
     return FrontierSampler(
         topology=walked,
         seed=_COUNTED,
