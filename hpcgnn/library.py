@@ -238,6 +238,10 @@ def _config(store: str, sections: Mapping[str, Mapping[str, Any]], *, whole: boo
     if whole:
         exchange |= {"active_sets": False, "keep_products": "never"}
     config = config_from_tables(tables)
+    if config.train.reproducible:
+        raise InputError(
+            "train.reproducible = True: loops of one's own have no such sums; leave it"
+        )
     if config.train.task == "programs":
         raise InputError("train.task = 'programs': a store of many graphs; use the command")
     return config

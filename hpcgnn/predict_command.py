@@ -16,6 +16,7 @@ from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
+from hpcgnn.graph.context import computing_as
 from hpcgnn.graph.device import require_device
 from hpcgnn.launch import command_parser
 from hpcgnn.spmd import collective
@@ -150,7 +151,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options, kind)
     graph = load_saved_graph(grid, saved, TraceRecorder.open(None, 0, {}))
-    rows = infer(graph, saved.model(graph), options.what)
+    with computing_as(grid, saved.config):
+        rows = infer(graph, saved.model(graph), options.what)
     scores = score_rows(graph, rows)
     if asked is None:
         rows = order_by_id(grid, rows)

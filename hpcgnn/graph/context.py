@@ -58,8 +58,9 @@ class Context:
         make = make_operators(self.grid, self.config.exchange, self.trace, self.device)
         return make.exact() if self.config.train.reproducible else make
 
-    def arithmetic(self) -> AbstractContextManager[None]:
-        """Return the context in which models compute as the configuration says."""
-        if self.config.train.reproducible:
-            return computing_with(ExactArithmetic(self.grid))
-        return nullcontext()
+
+def computing_as(grid: ProcessGrid, config: Config) -> AbstractContextManager[None]:
+    """Return the context in which models compute as the configuration says."""
+    if config.train.reproducible:
+        return computing_with(ExactArithmetic(grid))
+    return nullcontext()

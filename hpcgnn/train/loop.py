@@ -25,7 +25,7 @@ from hpcgnn.comm import (
 from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
-from hpcgnn.graph.context import Context
+from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder, trace_file
@@ -103,9 +103,8 @@ def run_training(
         session, began = describe_session(grid, threads), time.perf_counter()
         # Read the graph; then the checkpoint, which must be of this graph.
         trace = stack.enter_context(_recording(config))
-        context = Context.open(grid, config, trace)
-        stack.enter_context(context.arithmetic())
-        task = kind.load(context)
+        stack.enter_context(computing_as(grid, config))
+        task = kind.load(Context.open(grid, config, trace))
         checkpoint = open_run(grid, config, task.facts, directory)
         with agree(grid.world):
             if grid.rank == 0:

@@ -4,11 +4,20 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+import h5py
 import numpy as np
 import pytest
 
 from hpcgnn.errors import InputError
-from tests.support.training import Run, lasting, make_config, make_graph, train, write_store
+from tests.support.training import (
+    Run,
+    lasting,
+    make_config,
+    make_graph,
+    predict_with,
+    train,
+    write_store,
+)
 
 MODELS = {
     "gcn": ("model.dropout=0.3", "train.clip_norm=0.5", "train.label_augmentation=0.5"),
@@ -97,6 +106,26 @@ def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm) ->
         for word in ("true", "false")
     ]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+def test_predict_gives_the_same_bits(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(num_nodes=97), parts=4)
+    options = ("model.name=gcn", "train.epochs=2", "train.reproducible=true")
+    if comm.rank == 0:
+        train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "run", *options))
+    comm.Barrier()
+    run = Run(comm_tmp_path / "run", 0)
+    output = comm_tmp_path / "again.h5"
+    predict_with(comm, run, monkeypatch, capsys)(output)
+    with h5py.File(output) as file:
+        np.testing.assert_array_equal(
+            file["probabilities"][...], run.predictions()["probabilities"]
+        )
 
 
 @pytest.mark.parametrize(
