@@ -8,12 +8,13 @@ whatever stage, and however partial sums are added up on their way. So every exc
 grid gives equal bits, and the product itself is `DistributedSpMM` as it is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, allreduce_max
+from hpcgnn.kernels.reuse import empty
 from hpcgnn.sparse import IntegerCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
@@ -23,6 +24,7 @@ from hpcgnn.typing import Array, FloatArray
 
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""
+_CHUNK_VALUES = 1 << 15
 _ENOUGH_BITS = 30
 """Of a rounded number, below the largest of its column: more than float32 has."""
 
@@ -83,31 +85,53 @@ class ExactProduct:
         after: FloatArray | None,
         bits: int,
     ) -> Array:
-        rows = x.astype(np.float64)
-        if before is not None:
-            rows *= before[:, None]
         width = x.shape[1]
-        top = np.maximum(rows.max(axis=0, initial=0), -rows.min(axis=0, initial=0))
-        # What is not finite on any rank is not on all: NaN is no maximum.
-        top[np.isnan(top)] = np.inf
-        allreduce_max(self._grid.layer, top)
+        top = np.zeros(width)
+        for some in _chunks(x):
+            rows = _scaled(x, before, some)
+            # What is not finite on any rank is not on all: NaN is no maximum.
+            largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+            largest[np.isnan(largest)] = np.inf
+            np.maximum(top, largest, out=top)
+        with self.trace.span("reduce.largest", bytes=top.nbytes):
+            allreduce_max(self._grid.layer, top)
         exponents = np.frexp(top)[1]
         num_digits = -(-_ENOUGH_BITS // bits)
-        rows *= np.ldexp(1.0, bits - exponents)
-        digits = np.empty((len(rows), num_digits * width))
-        for place in range(num_digits):
-            digit = digits[:, place * width : (place + 1) * width]
-            np.rint(rows, out=digit)
-            if place + 1 < num_digits:
-                rows -= digit
-                rows *= 2.0**bits
+        digits = empty((len(x), num_digits * width), np.float64)
+        scale = np.ldexp(1.0, bits - exponents)
+        for some in _chunks(x):
+            rows = _scaled(x, before, some)
+            rows *= scale
+            for place in range(num_digits):
+                digit = digits[some, place * width : (place + 1) * width]
+                np.rint(rows, out=digit)
+                if place + 1 < num_digits:
+                    rows -= digit
+                    rows *= 2.0**bits
         sums = product(digits)
+        del digits
         unit = np.ldexp(self._factors.unit, exponents - bits)
         unit[np.isinf(top)] = np.nan
-        whole = sums[:, (num_digits - 1) * width :]
-        for place in reversed(range(num_digits - 1)):
-            whole = whole * 2.0**-bits + sums[:, place * width : (place + 1) * width]
-        whole = whole * unit
-        if after is not None:
-            whole *= after[:, None]
-        return np.ascontiguousarray(whole, x.dtype)
+        out = empty((len(sums), width), x.dtype)
+        for some in _chunks(sums):
+            whole = sums[some, (num_digits - 1) * width :] * unit
+            for place in reversed(range(num_digits - 1)):
+                whole *= 2.0**-bits
+                whole += sums[some, place * width : (place + 1) * width] * unit
+            if after is not None:
+                whole *= after[some, None]
+            out[some] = whole
+        return out
+
+
+def _chunks(rows: Array) -> Iterator[slice]:
+    """Yield ranges of rows that stay in cache while they are scaled and rounded."""
+    step = max(1, _CHUNK_VALUES // max(1, rows.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(rows), step))
+
+
+def _scaled(x: Array, factors: FloatArray | None, some: slice) -> FloatArray:
+    if factors is None:
+        return x[some].astype(np.float64)
+    rows: FloatArray = x[some] * factors[some, None]
+    return rows
