@@ -161,6 +161,11 @@ def _add_arrivals(found: Arrivals, flights: Sequence[Flight]) -> None:
     found.waited_s += sum(wait.self_ns for wait in waits) * _NANO
 
 
+def flights_of(spans: Sequence[SpanRecord]) -> list[Flight]:
+    """Return every exchange of an epoch with the span that completes it."""
+    return _flights(_by_start(spans))
+
+
 def _flights(spans: Iterable[SpanRecord]) -> list[Flight]:
     """Return every exchange with the span that completes it; `spans` by start."""
     waiting: dict[str, deque[SpanRecord]] = defaultdict(deque)

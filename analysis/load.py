@@ -46,6 +46,11 @@ class SpanRecord:
     bytes: int
     peers: list[list[int]] | None
     session: int
+    step: int = 0
+    ghost_bytes: int | None = None
+    resident_bytes: int | None = None
+    offset_ns: int | None = None
+    bound_ns: int | None = None
 
     @property
     def phase(self) -> str:
@@ -240,7 +245,12 @@ def _span(record: Json, session: int, where: str) -> SpanRecord:
         bytes=size,
         peers=peers,
         session=session,
+        step=record.get("step") or 0,
+        **{key: integer(record, key, where) for key in _OPTIONAL if key in record},
     )
+
+
+_OPTIONAL = ("ghost_bytes", "resident_bytes", "offset_ns", "bound_ns")
 
 
 def _is_integer_table(peers: object) -> bool:

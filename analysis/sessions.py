@@ -4,8 +4,9 @@ Each header record starts a session. A session that begins at epoch e of a seed 
 earlier sessions recorded of that seed from e on, on every rank.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import RankTrace, Run, SpanRecord
 
 
@@ -47,6 +48,22 @@ class Trace:
             for span in self._traces[rank].spans()
             if not self._is_replaced(span, sessions[span.session])
         ]
+
+    @property
+    def starts_ns(self) -> list[int]:
+        """When each session began on the rank that took part in all, Unix time."""
+        return list(self._starts)
+
+    def whole_sessions(self, rank: int) -> Iterator[tuple[int, Json, list[SpanRecord]]]:
+        """Yield the run's number of each session of `rank`, its header, and all of its spans.
+
+        Also those that a later session replaced.
+        """
+        trace = self._traces[rank]
+        spans: list[list[SpanRecord]] = [[] for _ in trace.headers]
+        for span in trace.spans():
+            spans[span.session].append(span)
+        yield from zip(self._sessions[rank], trace.headers, spans, strict=True)
 
     def _run_sessions(self, trace: RankTrace) -> list[int]:
         """Return the run's session number of each header in one file."""

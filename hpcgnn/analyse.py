@@ -11,6 +11,7 @@ from hpcgnn.errors import InputError, instead_of
 ANALYSES: Mapping[str, str] = MappingProxyType(
     {
         "report": "one page of HTML about a run or many, with all figures",
+        "trace": "the timeline of all ranks, for Perfetto's and Chrome's viewers",
         "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
         "comm_matrix": "rows and bytes from rank to rank",
         "learning_curves": "loss and accuracy by epoch, over seeds",

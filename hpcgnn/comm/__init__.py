@@ -5,6 +5,7 @@ which rows to whom, and `collective` keeps errors from leaving ranks behind.
 """
 
 from hpcgnn.comm.buffers import BufferPool, LiveBytes
+from hpcgnn.comm.clock import ClockOffset, clock_offset
 from hpcgnn.comm.collective import (
     agree,
     all_ranks,
@@ -35,6 +36,7 @@ from hpcgnn.errors import CollectiveInputError
 
 __all__ = [
     "BufferPool",
+    "ClockOffset",
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
@@ -55,6 +57,7 @@ __all__ = [
     "allreduce_sum",
     "allreduce_xor",
     "bcast",
+    "clock_offset",
     "measure_links",
     "mpi_library",
     "raise_on_all",

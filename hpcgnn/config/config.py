@@ -105,7 +105,7 @@ class RunConfig:
 class TraceConfig:
     """What is recorded."""
 
-    enabled: bool = option(False, "write trace/rankNNNNN.jsonl")
+    enabled: bool = option(True, "write trace/rankNNNNN.jsonl, a line for each phase of a step")
 
 
 _REPRODUCIBLE_MODELS = ("gcn", "sage", "gat", "rgcn", "mixhop", "gin", "appnp", "gcnii", "sign")

@@ -119,6 +119,11 @@ class TraceRecorder:
             self._clock = clock
 
     @property
+    def origin_ns(self) -> int:
+        """The value of this rank's monotonic clock that times of spans count from."""
+        return self._origin_ns
+
+    @property
     def enabled(self) -> bool:
         """Whether spans are recorded at all."""
         return self._enabled

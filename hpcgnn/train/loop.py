@@ -19,6 +19,7 @@ from hpcgnn.comm import (
     ProcessGrid,
     agree,
     bcast,
+    clock_offset,
     raise_on_all,
     sum_over_ranks,
 )
@@ -35,7 +36,13 @@ from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.gradients import clip_gradients, sum_gradients
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
-from hpcgnn.train.process import EXIT_REQUEUE, StopRequest, describe_binding, set_threads
+from hpcgnn.train.process import (
+    EXIT_REQUEUE,
+    StopRequest,
+    describe_binding,
+    resident_bytes,
+    set_threads,
+)
 from hpcgnn.train.programs.task import ProgramsTask
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
@@ -115,6 +122,7 @@ def run_training(
                 report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
         if config.trace.enabled:
             _attach_trace(grid, config, directory, trace, resumes=checkpoint is not None)
+            _record_clock(grid, trace)
 
         seeds, results, epochs_run = list(config.train.seeds), [], 0
         if checkpoint is not None:
@@ -158,6 +166,9 @@ def run_training(
 
         outcome = Outcome(results, len(results) < len(config.train.seeds), epochs_run)
         ranks = gather_rank_details(task, trace, setup_s)
+        if config.trace.enabled:
+            trace.set_epoch(None)
+            _record_clock(grid, trace)
         summary = _finish(task, config, trace, directory, outcome, ranks, session)
     return summary, EXIT_REQUEUE if outcome.stopped else 0
 
@@ -207,6 +218,16 @@ def _attach_trace(
     }
     with agree(grid.world):
         trace.attach(trace_file(directory.path, grid.rank), grid.rank, header, append=resumes)
+
+
+@collective
+def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
+    """Record what to add to times of this rank's trace to have those of rank 0's."""
+    with trace.span("wait.pings"):
+        found = clock_offset(grid.world)
+        shift = found.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)
+    with trace.span("wait.clock", offset_ns=shift, bound_ns=found.bound_ns):
+        pass
 
 
 def _progress(task: Task, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -317,7 +338,11 @@ class SeedRun:
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients"):
             sum_gradients(self._task.grid, self._shared)
-        with trace.span("optimiser"), arithmetic().on_weights():
+        # Once an epoch: asking the system takes as long as many spans.
+        memory: dict[str, Any] = {}
+        if not self._losses:
+            memory["resident_bytes"] = resident_bytes()
+        with trace.span("optimiser", **memory), arithmetic().on_weights():
             clip_gradients(self._task.grid, self._shared, self._own, config.clip_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate

@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import threadpoolctl
 import torch
@@ -65,6 +66,12 @@ def set_threads(grid: ProcessGrid, requested: int) -> int:
     # Each BLAS has a pool of its own; a plain start, without OMP_NUM_THREADS, gives it all cores.
     threadpoolctl.threadpool_limits(requested)
     return requested
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that is resident now."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def describe_binding() -> str:
