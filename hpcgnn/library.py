@@ -93,7 +93,11 @@ class Graph:
 
     @property
     def labels(self) -> Tensor:
-        """(N,) int64 with -1 for none, or (N, C) zeros and ones."""
+        """(N,) int64 with -1 for none, or (N, C) zeros and ones.
+
+        With ``graph.targets`` (N, T) numbers, scaled to mean 0 and deviation 1 of the training
+        nodes, NaN where missing.
+        """
         return self.labelled.evaluator.labels
 
     @property
@@ -258,7 +262,8 @@ def _load(context: Context) -> Graph:
     """Read the share; collective."""
     grid, config = context.grid, context.config
     with agree(grid.world), GraphStore.open(config.graph.store, grid.world) as store:
-        is_labelled = store.has_labels and store.has_split
+        has_labels = store.has_labels or bool(config.graph.targets)
+        is_labelled = has_labels and store.has_split
     if not is_labelled and config.train.task != "links":
         return Graph(load_graph(context), config, None)
     kinds: Mapping[str, type[GraphTask]] = {"sampled": SampledTask, "links": LinkTask}

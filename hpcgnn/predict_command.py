@@ -168,7 +168,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "output": str(options.output),
         "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
-        "what": options.what,
+        "what": "values" if graph.facts.targets and options.what != "embeddings" else options.what,
         "of": "nodes",
         "rows": num_rows,
         "columns": rows.values.shape[1],
@@ -228,17 +228,18 @@ def make_file(
     """Return the file to write, in the format that is asked for."""
     if kind == "npy":
         return NpyPredictions(options.output, shape)
-    names = saved.trained.class_names
+    names, targets = saved.trained.class_names, saved.trained.targets
     predicts = options.what == "probabilities"
     if kind == "h5":
-        classes = names if predicts else ()
-        return H5Predictions(
-            options.output, options.what, classes, saved.origin(), names_of=names_of
-        )
+        classes = (targets or names) if predicts else ()
+        values = "values" if predicts and targets else options.what
+        return H5Predictions(options.output, values, classes, saved.origin(), names_of=names_of)
     labels = names or tuple(str(number) for number in range(shape[1]))
     probabilities = [f"p_{label}" for label in labels]
     embeddings = [f"e{number}" for number in range(shape[1])]
     columns = TableColumns(probabilities if predicts else embeddings, predicts, names, names_of)
+    if predicts and targets:
+        columns = TableColumns(targets, names_of=names_of)
     table = CsvPredictions if kind == "csv" else ParquetPredictions
     return table(options.output, columns)
 

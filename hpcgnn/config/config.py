@@ -23,6 +23,9 @@ class GraphConfig:
 
     store: str = option("", "path of the store (.h5)")
     split: str = option("", "name of the split to train on; empty: the store's first")
+    targets: str = option(
+        "", "file of numbers to predict for nodes in place of classes: .npy or .csv"
+    )
     relations: tuple[str, ...] = option((), "relations to aggregate over; empty: all")
     undirected: bool = option(False, "add the reverse of every edge")
     reverse: bool = option(

@@ -74,6 +74,9 @@ class GraphFacts(Facts):
         types, otherwise `num_features` is 0.
     labelled_types
         Node types with labelled training nodes.
+    targets, target_means, target_scales
+        Where numbers are predicted: their names, and what models see them scaled by; they count as
+        classes.
     """
 
     num_nodes: int
@@ -89,6 +92,9 @@ class GraphFacts(Facts):
     type_nodes: tuple[int, ...] = ()
     type_features: tuple[int, ...] = ()
     labelled_types: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    target_means: tuple[float, ...] = ()
+    target_scales: tuple[float, ...] = ()
 
     @classmethod
     def of_store(
@@ -128,7 +134,23 @@ class GraphFacts(Facts):
     @property
     def metric(self) -> str:
         """The metric that models are chosen by."""
+        if self.targets:
+            return "r2"
         return "micro_f1" if self.multi_label else "accuracy"
+
+    def of_targets(
+        self, names: tuple[str, ...], means: tuple[float, ...], scales: tuple[float, ...]
+    ) -> "GraphFacts":
+        """Return the facts of the graph where numbers are predicted, not its classes."""
+        return replace(
+            self,
+            num_classes=len(names),
+            multi_label=False,
+            class_names=(),
+            targets=names,
+            target_means=means,
+            target_scales=scales,
+        )
 
 
 def node_types_of(store: GraphStore) -> tuple[NodeType, ...]:

@@ -35,7 +35,17 @@ def training_mask(labels: Array, split: Array) -> Mask:
         (N,) of `Split`.
     """
     trains: Mask = split == Split.TRAIN
-    return trains if labels.ndim == 2 else trains & (labels >= 0)
+    return trains & labelled_nodes(labels)
+
+
+def labelled_nodes(labels: Array) -> Mask:
+    """Return (N,) whether a node has labels that count, or some number to predict."""
+    if labels.dtype.kind == "f":
+        return np.array(~np.isnan(labels).all(axis=1), np.bool_)
+    if labels.ndim == 2:
+        return np.ones(len(labels), np.bool_)
+    mask: Mask = labels >= 0
+    return mask
 
 
 def label_columns(

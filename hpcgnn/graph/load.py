@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError, instead_of
@@ -17,6 +19,7 @@ from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.graph.products import AdjacencyProducts
 from hpcgnn.graph.smoothing import make_smoother
+from hpcgnn.graph.targets import read_targets, target_scale
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency, read_relations, stack_relations
 from hpcgnn.spmd import collective
@@ -176,6 +179,9 @@ def load_graph(
     grid, config, trace, device = context.grid, context.config, context.trace, context.device
     if config.train.label_augmentation > 0 or config.correct_and_smooth.enabled:
         needs = sorted({*needs, "labels", "split"})
+    if config.graph.targets:
+        # Numbers of a file take the place of the store's labels.
+        needs = sorted({*needs, "split"} - {"labels"})
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
@@ -185,6 +191,10 @@ def load_graph(
                 row_map.start, row_map.stop, chosen_split(config, store, needs)
             )
             nodes = typed_nodes(store, nodes)
+            targets = None
+            if config.graph.targets:
+                targets = read_targets(config, store, nodes.original_id)
+                nodes = replace(nodes, labels=targets.values)
         directed = not (store.undirected or config.graph.undirected)
         relations = relation_names(config, store, context.wanted, directed=directed)
         with trace.span("plan"):
@@ -221,6 +231,11 @@ def load_graph(
             relations=relations,
             labelled_types=labelled,
         )
+        if targets is not None:
+            assert nodes.split is not None
+            means, scales_of = target_scale(grid, config, targets, nodes.split)
+            facts = facts.of_targets(targets.names, means, scales_of)
+            nodes = replace(nodes, labels=(targets.values - np.array(means)) / np.array(scales_of))
         with agree(grid.world):
             shape_for(config, facts)
         with trace.span("read.checksums"):

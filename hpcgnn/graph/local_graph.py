@@ -60,7 +60,8 @@ class LocalGraph:
     scales
         What the features were scaled by, by node type, where that comes from the graph.
     labels, split
-        (N,) or (N, C) and (N,) as the store holds them, None where it does not.
+        (N,) or (N, C) and (N,) as the store holds them, None where it does not; of numbers to
+        predict (N, T) float64, scaled as the facts say, NaN where missing.
     smoother
         What corrects and smooths predictions; None when that is off.
     details

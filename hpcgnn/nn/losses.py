@@ -6,6 +6,7 @@ gradients; replicas are counted once because only one layer is summed.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hpcgnn.autograd import arithmetic, cross_entropy_sum
@@ -43,3 +44,15 @@ class MeanLoss:
         factors = None if self.weights is None else self.weights[:, None]
         total = arithmetic().cross_entropies(logits_NC, target, factors)
         return total / (self.num_global * max(logits_NC.shape[1], 1))
+
+    def squared(self, predicted_NT: Tensor, targets_NT: Tensor) -> Tensor:
+        """Return the squared error, of a node the mean over its known targets, at least one.
+
+        `targets_NT` are NaN where they are not known.
+        """
+        known = ~targets_NT.isnan()
+        # Not 0 times NaN, which is NaN, in the gradient too.
+        errors = torch.where(known, predicted_NT - targets_NT.nan_to_num(0), 0).square()
+        per_node = errors.sum(1) / known.sum(1)
+        factors = 1 if self.weights is None else self.weights
+        return (per_node * factors).sum() / self.num_global

@@ -23,6 +23,7 @@ from hpcgnn.graph.load import (
 from hpcgnn.graph.products import (
     occupied_rows,
 )
+from hpcgnn.graph.targets import read_targets, with_targets
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, active_sets, restrict
@@ -69,7 +70,7 @@ class WholeGraph:
         self.wanted, self._matrix, _ = read_matrix(
             Context(grid, config), store, row_map, directed=directed
         )
-        self.targets, types = _read_targets(store, config.graph.split)
+        self.targets, types = _read_targets(config, store)
         names = [each.name for each in node_types_of(store)]
         self.facts = GraphFacts.of_store(
             store,
@@ -78,6 +79,10 @@ class WholeGraph:
             relations=relation_names(config, store, self.wanted, directed=directed),
             labelled_types=labelled_types(grid, names, types, self.targets),
         )
+        if config.graph.targets:
+            names_of = read_targets(config, store, store.read_original_id(0, 0)).names
+            ones = (1.0,) * len(names_of)
+            self.facts = self.facts.of_targets(names_of, ones, ones)
         shape = shape_for(config, self.facts)
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
@@ -103,7 +108,8 @@ class WholeGraph:
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         """Return features, labels and split of a block of rows."""
         split = self._config.graph.split
-        return typed_nodes(self._store, self._store.read_nodes(row_map.start, row_map.stop, split))
+        nodes = self._store.read_nodes(row_map.start, row_map.stop, split)
+        return with_targets(self._config, self._store, typed_nodes(self._store, nodes))
 
     def _active(self, depth: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({kind.direction for kind in self.wanted})
@@ -125,10 +131,14 @@ class WholeGraph:
         return restrict(self._matrix, self._plan, rows, columns)
 
 
-def _read_targets(store: GraphStore, split_name: str) -> tuple[Mask, Array | None]:
+def _read_targets(config: Config, store: GraphStore) -> tuple[Mask, Array | None]:
     """Return a mask of the labelled training nodes, and the node types."""
-    labels = store.read_labels(0, store.num_nodes)
-    split = store.read_split(0, store.num_nodes, split_name)
+    if config.graph.targets:
+        ids = store.read_original_id(0, store.num_nodes)
+        labels: Array | None = read_targets(config, store, ids).values
+    else:
+        labels = store.read_labels(0, store.num_nodes)
+    split = store.read_split(0, store.num_nodes, config.graph.split)
     types = store.read_types(0, store.num_nodes)
     if types is None and node_types_of(store):
         types = np.zeros(store.num_nodes, np.uint8)
@@ -139,6 +149,7 @@ def _read_targets(store: GraphStore, split_name: str) -> tuple[Mask, Array | Non
 
 def _require_node_data(config: Config, store: GraphStore) -> None:
     check_features(config, store)
-    for name, found in (("labels", store.has_labels), ("split", store.has_split)):
+    has_labels = store.has_labels or bool(config.graph.targets)
+    for name, found in (("labels", has_labels), ("split", store.has_split)):
         if not found:
             raise InputError(f"{store.path} has no node {name}: convert the graph with them")

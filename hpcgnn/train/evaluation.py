@@ -11,11 +11,13 @@ from torch import Tensor
 from hpcgnn.comm import ProcessGrid, allreduce_sum, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
+from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.train.kept_products import KeptProducts
+from hpcgnn.train.targets import target_metrics
 from hpcgnn.typing import FloatArray, Mask
 
 SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
@@ -30,9 +32,9 @@ class Evaluation:
     ----------
     values
         ``PREFIX_METRIC`` -> value, with prefixes train, valid, test and metrics loss, accuracy,
-        micro_f1, macro_f1; a split without nodes is absent.
+        micro_f1, macro_f1, r2, rmse, mae; a split without nodes is absent.
     metric
-        The metric that models are chosen by: accuracy or micro_f1.
+        The metric that models are chosen by: accuracy, micro_f1 or r2.
     """
 
     values: dict[str, float]
@@ -122,6 +124,21 @@ def evaluate_multi_label(
     return Evaluation(values, "micro_f1")
 
 
+@collective
+def evaluate_targets(
+    grid: ProcessGrid,
+    predicted_NT: Tensor,
+    targets_NT: Tensor,
+    split_N: Tensor,
+    names: tuple[str, ...],
+    scales: tuple[float, ...],
+) -> Evaluation:
+    """Return loss, R², RMSE and MAE over all ranks; see `target_metrics`."""
+    found = target_metrics(grid, predicted_NT, targets_NT, split_N, names, scales)
+    values = {f"{part}_{key}": value for part, each in found.items() for key, value in each.items()}
+    return Evaluation(values, "r2")
+
+
 def _f1(counts: FloatArray) -> FloatArray:
     true_positive, false_positive, false_negative = counts
     twice = 2 * true_positive
@@ -141,7 +158,8 @@ class Evaluator:
     Attributes
     ----------
     labels
-        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype.
+        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of numbers to
+        predict (N, T) in it, scaled, NaN where missing.
     split
         (N,) uint8.
     train_rows
@@ -162,12 +180,13 @@ class Evaluator:
         assert graph.labels is not None
         assert graph.split is not None
         self._graph, self._smoothing = graph, config.train.label_smoothing
-        self._multi_label = graph.facts.multi_label
+        self._facts = graph.facts
+        wide = graph.labels.ndim == 2
         self.labels = graph.device.tensor(graph.labels).to(
-            graph.features.dtype if self._multi_label else torch.int64
+            graph.features.dtype if wide else torch.int64
         )
         self.split = graph.device.tensor(graph.split)
-        labelled = np.ones(len(graph.split), bool) if self._multi_label else graph.labels >= 0
+        labelled = labelled_nodes(graph.labels)
         rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
         self.train_rows = graph.device.tensor(rows[Split.TRAIN])
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
@@ -193,7 +212,10 @@ class Evaluator:
     ) -> Tensor:
         """Return this rank's share of a step's loss; see `MeanLoss`."""
         loss = MeanLoss(count, self._smoothing, weights_T)
-        return (loss.multi_label if self._multi_label else loss.single_label)(logits_TC, labels)
+        if self._facts.targets:
+            return loss.squared(logits_TC, labels)
+        multi_label = self._facts.multi_label
+        return (loss.multi_label if multi_label else loss.single_label)(logits_TC, labels)
 
     @torch.no_grad()
     @collective
@@ -212,8 +234,11 @@ class Evaluator:
         return {"smoothed": {split: smoothed.chosen(split) for split in ("valid", "test")}}
 
     def _score(self, logits_NC: Tensor) -> Evaluation:
-        evaluate = evaluate_multi_label if self._multi_label else evaluate_single_label
-        return evaluate(self._graph.grid, logits_NC, self.labels, self.split)
+        facts, arguments = self._facts, (self._graph.grid, logits_NC, self.labels, self.split)
+        if facts.targets:
+            return evaluate_targets(*arguments, facts.targets, facts.target_scales)
+        evaluate = evaluate_multi_label if facts.multi_label else evaluate_single_label
+        return evaluate(*arguments)
 
 
 def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:

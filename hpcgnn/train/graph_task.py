@@ -79,9 +79,10 @@ class GraphTask(ABC):
         config = self._config
         facts, grid = self.facts, self.grid
         edges = "directed edges" if facts.directed else "edges"
+        wanted = f"{facts.num_classes} {'targets' if facts.targets else 'classes'}"
         return (
             f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, "
-            f"{facts.num_edges} {edges}, {_features(facts)}, {facts.num_classes} classes; "
+            f"{facts.num_edges} {edges}, {_features(facts)}, {wanted}; "
             f"{grid.size} ranks with {threads} threads, {facts.num_parts} parts, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
             f"replication {grid.replication}, {config.train.dtype}"

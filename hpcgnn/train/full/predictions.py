@@ -13,12 +13,14 @@ from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
 from hpcgnn.comm.collect_rows import RowStream, in_order
 from hpcgnn.errors import InputError
+from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, PredictionFile, Split
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
+from hpcgnn.train.targets import target_metrics
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 _NAMED_IDS = 3
@@ -33,9 +35,9 @@ class NodeRows:
     ids
         (N,) int64 original ids.
     values
-        (N, width) float32 probabilities or embeddings.
+        (N, width) float32 probabilities, numbers that were to be predicted, or embeddings.
     predicted
-        (N,) int32 classes, or (N, C) uint8 of a multi-label model; None for embeddings.
+        (N,) int32 classes, or (N, C) uint8 of a multi-label model; None without classes.
     """
 
     ids: GlobalIndices
@@ -55,7 +57,8 @@ def infer(graph: LocalGraph, model: Callable[..., Tensor], what: str) -> NodeRow
     """Return the probabilities, or the embeddings, of the local nodes.
 
     Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; a label
-    is predicted where it exceeds one half. Where the configuration asks for it they are corrected
+    is predicted where it exceeds one half. Of a model of numbers they are these, in the units of
+    the targets. Where the configuration asks for it they are corrected
     and smoothed. Embeddings are the input of the last layer.
     """
     ids = graph.products.node_ids
@@ -68,6 +71,12 @@ def infer(graph: LocalGraph, model: Callable[..., Tensor], what: str) -> NodeRow
     if graph.smoother is not None:
         logits_NC = graph.smoother(logits_NC)
     logits_NC = logits_NC.double().cpu()
+    if graph.facts.targets:
+        means, scales = (
+            torch.tensor(each, dtype=torch.float64)
+            for each in (graph.facts.target_means, graph.facts.target_scales)
+        )
+        return NodeRows(ids, (logits_NC * scales + means).float().numpy())
     if graph.facts.multi_label:
         return NodeRows(
             ids,
@@ -86,6 +95,8 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
     count. A store without a split has the set ``labelled``.
     """
     labels, predicted = graph.labels, rows.predicted
+    if graph.facts.targets and labels is not None and graph.split is not None:
+        return _score_targets(graph, rows, labels)
     if labels is None or predicted is None:
         return {}
     known = np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
@@ -110,6 +121,23 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
         value = (right if labels.ndim == 1 else 2 * right) / max(whole, 1)
         found[name] = {"metric": graph.facts.metric, "value": value, "nodes": nodes}
     return found
+
+
+@collective
+def _score_targets(graph: LocalGraph, rows: NodeRows, labels: Array) -> dict[str, dict[str, Any]]:
+    facts, grid = graph.facts, graph.grid
+    if rows.values.shape[1] != labels.shape[1]:
+        return {}
+    scaled = (rows.values - np.array(facts.target_means)) / np.array(facts.target_scales)
+    predicted, truth, split = (torch.from_numpy(each) for each in (scaled, labels, graph.split))
+    found = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
+    known = labelled_nodes(labels)
+    scores = {}
+    for name, each in found.items():
+        mine = int(np.count_nonzero(known & (graph.split == Split[name.upper()])))
+        nodes = int(grid.layer.allreduce(mine))
+        scores[name] = {"metric": "r2", "value": each["r2"], "nodes": nodes, **each}
+    return scores
 
 
 @collective
@@ -209,6 +237,7 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     with agree(graph.grid.world):
         saved = open_saved_model(directory.path, seed)
     rows = order_by_id(graph.grid, infer(graph, saved.model(graph), "probabilities"))
-    names = graph.facts.class_names
-    file = H5Predictions(directory.predictions, "probabilities", names, saved.origin())
+    facts = graph.facts
+    values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())
+    file = H5Predictions(directory.predictions, values, names or facts.class_names, saved.origin())
     write_rows(graph.grid, rows, file)

@@ -80,7 +80,7 @@ class EpochDisplay:
 def _shown(row: dict[str, Any]) -> dict[str, float]:
     names = {"loss": "train_loss"}
     for short, prefix in (("train", "train"), ("valid", "valid"), ("test", "test")):
-        for metric in ("accuracy", "micro_f1", "mrr"):
+        for metric in ("accuracy", "micro_f1", "mrr", "r2"):
             if f"{prefix}_{metric}" in row:
                 names[short] = f"{prefix}_{metric}"
     return {short: float(row[key]) for short, key in names.items() if row.get(key) is not None}

@@ -1,6 +1,7 @@
 """A trained model from its run directory, and the graph that it is applied to."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,8 +152,9 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
             raise InputError(f"{run} has a run for each split; give one, such as {runs[0].parent}")
         raise InputError(f"{run} is not a run directory; give the run.dir of hpcgnn.train")
     config = load_config(run / "config.toml")
-    if store is not None:
-        graph = dataclasses.replace(config.graph, store=store)
+    if store is not None or not Path(config.graph.targets).is_file():
+        # Numbers of nodes serve to tell how good predictions are; they are of the run's own graph.
+        graph = dataclasses.replace(config.graph, store=store or config.graph.store, targets="")
         config = dataclasses.replace(config, graph=graph)
     newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
     if seed is None and newest:
@@ -172,7 +174,7 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
 
 def best_seed(valid: dict[int, float | None]) -> int:
     """Return the seed with the best validation value, the lowest of equals; None is the worst."""
-    scores = {seed: -1.0 if value is None else value for seed, value in valid.items()}
+    scores = {seed: -math.inf if value is None else value for seed, value in valid.items()}
     return max(sorted(scores), key=scores.__getitem__)
 
 
@@ -180,9 +182,8 @@ def _valid(checkpoint: Path) -> float | None:
     state: dict[str, Any] = read_state(checkpoint)
     check_state(checkpoint, state)
     metrics = state["kept"]["metrics"]
-    metric = "micro_f1" if state["graph"].get("multi_label") else "accuracy"
-    value: float | None = metrics.get("valid_mrr", metrics.get(f"valid_{metric}"))
-    return value
+    names = (f"valid_{each}" for each in ("mrr", "r2", "micro_f1", "accuracy"))
+    return next((metrics[name] for name in names if name in metrics), None)
 
 
 @collective
@@ -220,6 +221,9 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         num_classes=trained.num_classes,
         multi_label=trained.multi_label,
         class_names=trained.class_names,
+        targets=trained.targets,
+        target_means=trained.target_means,
+        target_scales=trained.target_scales,
     )
     return dataclasses.replace(graph, facts=facts)
 
@@ -235,7 +239,11 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             tuple(zip(trained.type_names, trained.type_features, strict=True)),
         ),
         # A graph without labels has no classes of its own.
-        ("classes", store.num_classes or trained.num_classes, trained.num_classes),
+        (
+            "classes",
+            (not trained.targets and store.num_classes) or trained.num_classes,
+            trained.num_classes,
+        ),
         ("directed edges", directed, trained.directed),
         ("relations", relation_names(config, store, wanted, directed=directed), trained.relations),
     ):

@@ -1,0 +1,205 @@
+"""Numbers to predict for nodes, from a file beside the store.
+
+``graph.targets`` names a table with a row for each node: ``.npy``, whose row i is that of the node
+with original id i, or ``.csv`` with a header, whose first column has original ids, or names where
+nodes have names. What is missing (NaN, an empty field, a node without a row) is not trained on and
+not counted.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore, NodeBlock, Split
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """The targets of some nodes.
+
+    Parameters
+    ----------
+    names
+        Of the T columns.
+    values
+        (n, T) float64, NaN where missing.
+    """
+
+    names: tuple[str, ...]
+    values: FloatArray
+
+
+def check_target_options(config: Config) -> None:
+    """Raise `InputError` for an option that has no meaning where numbers are predicted."""
+    for given, key in (
+        (config.train.task not in ("full", "sampled"), f"train.task = {config.train.task!r}"),
+        (config.train.label_augmentation > 0, "train.label_augmentation"),
+        (config.train.label_smoothing > 0, "train.label_smoothing"),
+        (config.train.reproducible, "train.reproducible"),
+        (config.correct_and_smooth.enabled, "correct_and_smooth.enabled"),
+    ):
+        if given:
+            raise InputError(f"{key} does not go with graph.targets; leave one of them out")
+
+
+def read_targets(config: Config, store: GraphStore, ids: GlobalIndices) -> Targets:
+    """Return the targets of nodes.
+
+    Parameters
+    ----------
+    config
+        Names the file.
+    store
+        Open; tells the nodes of names.
+    ids
+        (n,) int64 original ids.
+
+    Raises
+    ------
+    InputError
+        When the file does not read, or does not fit the graph.
+    """
+    check_target_options(config)
+    path = Path(config.graph.targets)
+    try:
+        if path.suffix == ".npy":
+            return _from_array(path, store.num_nodes, ids)
+        if path.suffix == ".csv":
+            return _from_table(path, store, ids)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
+    raise InputError(f"graph.targets: {path}: its ending tells no format; give .npy or .csv")
+
+
+def with_targets(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
+    """Return the nodes with their targets for labels, where the configuration has some."""
+    if not config.graph.targets:
+        return nodes
+    return replace(nodes, labels=read_targets(config, store, nodes.original_id).values)
+
+
+def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise InputError(f"graph.targets: {path}: {error}; write it with numpy.save") from None
+    if table.ndim not in (1, 2) or table.dtype.kind not in "fiu" or 0 in table.shape:
+        raise InputError(
+            f"graph.targets: {path} has shape {table.shape} of {table.dtype}; give numbers, "
+            "a row for each node and a column for each target"
+        )
+    if len(table) != num_nodes or (len(ids) and not 0 <= ids.min() <= ids.max() < len(table)):
+        raise InputError(
+            f"graph.targets: {path} has {len(table)} rows, not those of original ids "
+            f"0 to {num_nodes - 1}; give a row for each node, or .csv with ids"
+        )
+    # A rank may have no rows.
+    width = 1 if table.ndim == 1 else table.shape[1]
+    values = np.asarray(table[ids], np.float64).reshape(len(ids), width)
+    names = tuple(f"target{number}" for number in range(values.shape[1]))
+    return Targets(names if len(names) > 1 else ("target",), _finite(path, values))
+
+
+def _from_table(path: Path, store: GraphStore, ids: GlobalIndices) -> Targets:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header, *rows = list(csv.reader(file)) or [[]]
+    if len(header) < 2 or len(set(header)) < len(header):
+        raise InputError(
+            f"graph.targets: {path} needs a header of different names: of the nodes, then of "
+            "each target"
+        )
+    rows = [row for row in rows if row]
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise InputError(
+                f"graph.targets: {path}, row {number} has {len(row)} fields, not {len(header)}"
+            )
+    known = _nodes_of(path, store, [row[0] for row in rows])
+    values = np.array([[_number(path, each) for each in row[1:]] for row in rows])
+    values = values.reshape(len(rows), len(header) - 1)
+    order = np.argsort(known)
+    if np.any(np.diff(known[order]) == 0):
+        twice = int(np.flatnonzero(np.diff(known[order]) == 0)[0])
+        raise InputError(f"graph.targets: {path} has node {rows[order[twice]][0]!r} twice")
+    # Nodes may have no row; a row may be of another rank's node.
+    places = np.searchsorted(known[order], ids)
+    found = np.full((len(ids), len(header) - 1), np.nan)
+    there = places < len(known)
+    there[there] = known[order][places[there]] == ids[there]
+    found[there] = values[order][places[there]]
+    return Targets(tuple(header[1:]), _finite(path, found))
+
+
+def _nodes_of(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
+    if store.has_names:
+        known = store.find_names(texts)
+        if known.min(initial=0) < 0:
+            missing = texts[int(np.argmin(known))]
+            raise InputError(f"graph.targets: {path}: {store.path} has no node {missing!r}")
+        return known
+    try:
+        return np.array([int(text) for text in texts], np.int64)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"graph.targets: the first column of {path} must hold original ids, integers: nodes "
+            f"of {store.path} have no names"
+        ) from None
+
+
+def _number(path: Path, text: str) -> float:
+    try:
+        return float(text) if text.strip() else np.nan
+    except ValueError:
+        raise InputError(f"graph.targets: {path}: {text!r} is not a number") from None
+
+
+def _finite(path: Path, values: FloatArray) -> FloatArray:
+    if np.isinf(values).any():
+        raise InputError(f"graph.targets: {path} has infinite values; leave them out as NaN")
+    return values
+
+
+@collective
+def target_scale(
+    grid: ProcessGrid, config: Config, targets: Targets, split: FloatArray
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and the deviation of each target over the training nodes of all ranks.
+
+    Six digits of them: the same at any number of ranks. A target that does not vary has 1.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a target has no known value on a training node.
+    """
+    values = targets.values[split == int(Split.TRAIN)]
+    known = ~np.isnan(values)
+    sums = np.stack([known.sum(0).astype(np.float64), np.where(known, values, 0).sum(0)])
+    allreduce_sum(grid.layer, sums)
+    with agree(grid.world):
+        for name, count in zip(targets.names, sums[0].tolist(), strict=True):
+            if count == 0:
+                raise InputError(
+                    f"graph.targets: {config.graph.targets} has no value of {name!r} for a "
+                    "training node of the split; leave the column out, or give some"
+                )
+    means = sums[1] / sums[0]
+    squares = np.where(known, values - means, 0) ** 2
+    total = squares.sum(0)
+    allreduce_sum(grid.layer, total)
+    deviations = np.sqrt(total / sums[0])
+    deviations[deviations == 0] = 1
+    return _rounded(means), _rounded(deviations)
+
+
+def _rounded(values: FloatArray) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5e}") for value in values.tolist())

@@ -1,0 +1,78 @@
+"""How well numbers of nodes are predicted, from sums over all ranks."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
+from hpcgnn.typing import FloatArray
+
+
+@collective
+def target_metrics(
+    grid: ProcessGrid,
+    predicted_NT: Tensor,
+    targets_NT: Tensor,
+    split_N: Tensor,
+    names: tuple[str, ...],
+    scales: tuple[float, ...],
+) -> dict[str, dict[str, float]]:
+    """Return loss, RMSE, MAE and R² by set of the split; a set without known values is absent.
+
+    RMSE and MAE are in the units of the targets. Of several targets each has its own, ``rmse_NAME``
+    and so on, and the means of these over the targets stand under the plain names.
+
+    Parameters
+    ----------
+    predicted_NT, targets_NT
+        Of the local nodes, scaled; NaN where a target is missing.
+    split_N
+        (N,) uint8.
+    names, scales
+        Of the targets: names, and what one unit of the scaled numbers is.
+    """
+    parts = (Split.TRAIN, Split.VALID, Split.TEST)
+    # Known values, their sum and their squares; squared and absolute errors.
+    sums = np.zeros((len(parts), 5, len(names)))
+    losses = np.zeros((len(parts), 2))
+    truth_NT, errors_NT = targets_NT.double(), (predicted_NT - targets_NT).double()
+    for place, part in enumerate(parts):
+        inside = split_N == int(part)
+        truth, errors = truth_NT[inside], errors_NT[inside]
+        known = ~truth.isnan()
+        columns = (known.double(), truth, truth.square(), errors.square(), errors.abs())
+        sums[place] = torch.stack([each.nan_to_num(0).sum(0) for each in columns]).cpu().numpy()
+        per_node = errors[known.any(1)].square().nanmean(1)
+        losses[place] = len(per_node), float(per_node.sum())
+    allreduce_sum(grid.layer, sums)
+    allreduce_sum(grid.layer, losses)
+    found: dict[str, dict[str, float]] = {}
+    for part, values, (nodes, loss) in zip(parts, sums, losses, strict=True):
+        if nodes:
+            mine = _by_target(values, names, np.array(scales))
+            found[part.name.lower()] = {"loss": float(loss / nodes), **mine}
+    return found
+
+
+def _by_target(sums: FloatArray, names: tuple[str, ...], scales: FloatArray) -> dict[str, float]:
+    """Return the metrics of each target that has known values, and their means."""
+    there = sums[0] > 0
+    count, total, squares, squared, absolute = sums[:, there]
+    scales = scales[there]
+    spread = squares - total**2 / count
+    # Of values that are all equal nothing is explained, but by hitting them.
+    explained = 1 - squared / np.where(spread > 0, spread, np.where(squared > 0, squared, 1))
+    metrics = {
+        "rmse": scales * np.sqrt(squared / count),
+        "mae": scales * absolute / count,
+        "r2": np.where((spread <= 0) & (squared == 0), 1.0, explained),
+    }
+    found = {key: float(values.mean()) for key, values in metrics.items()}
+    if len(names) > 1:
+        chosen = [name for name, known in zip(names, there.tolist(), strict=True) if known]
+        for key, values in metrics.items():
+            for name, value in zip(chosen, values.tolist(), strict=True):
+                found[f"{key}_{name}"] = value
+    return found
