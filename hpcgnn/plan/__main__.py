@@ -42,6 +42,10 @@ def main(comm: Communicator) -> int:
         raise InputError(f"train.task = {config.train.task!r}: only full-graph training is planned")
     if config.train.device != "cpu":
         raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
+    if config.train.reproducible:
+        raise InputError(
+            "train.reproducible = True: its sums over ranks are not rehearsed; leave it"
+        )
     network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
     wanted = list(
         choices(

@@ -88,6 +88,7 @@ def test_says_that_nothing_fits(
         (("--ranks", "5"), "4 part"),
         (("--ranks", "2", "train.task=sampled"), "train.task"),
         (("--ranks", "2", "train.device=cuda"), "train.device"),
+        (("--ranks", "2", "train.reproducible=true"), "train.reproducible"),
         (("--ranks", "3", "--replication", "2"), "no replication divides"),
         (("--ranks", "3", "exchange.replication=2"), "no replication divides"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),
