@@ -12,6 +12,7 @@ ANALYSES: Mapping[str, str] = MappingProxyType(
     {
         "report": "one page of HTML about a run or many, with all figures",
         "trace": "the timeline of all ranks, for Perfetto's and Chrome's viewers",
+        "scaling": "seconds, efficiency, bytes and memory over ranks, beside their plans",
         "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
         "comm_matrix": "rows and bytes from rank to rank",
         "learning_curves": "loss and accuracy by epoch, over seeds",

@@ -1,0 +1,296 @@
+"""Runs on more and more ranks: seconds, efficiency, bytes and memory, beside what a plan said.
+
+``hpcgnn analyse scaling RUN [RUN...]``. Runs whose configurations differ in nothing but the graph's
+file are one method. Of a method, runs on graphs of one size are a strong series; one run a graph,
+of sizes that grow as the ranks do, are a weak series. The plan of a run is ``plan.json`` in its
+directory, what ``hpcgnn plan --json`` printed; ``jobs/scaling.sh`` writes both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.figures import (
+    argument_parser,
+    new_figure,
+    save_figure,
+    scaled,
+    show_paths,
+)
+from hpcgnn.analysis.load import Run, open_runs
+from hpcgnn.analysis.memory import read_plan
+from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
+from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.errors import InputError
+
+NAME = "scaling"
+
+_FIGURES = ("epoch_s", "bytes", "memory_bytes")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
+# Where a run lies and how long it is says nothing of its method.
+_PLACES = ("graph.store", "run.dir", "run.threads", "train.epochs")
+_SIZES_ALIKE = 0.1
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run: what it measured, and what its plan said; None: there is no plan.
+
+    Bytes are those that all ranks send in a training epoch, memory is of the rank that needed most.
+    """
+
+    run: str
+    graph: str
+    nodes: int
+    ranks: int
+    measured: dict[str, float]
+    planned: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one method by number of ranks; `kind` is strong or weak."""
+
+    method: str
+    kind: str
+    points: list[Point]
+
+    def efficiency(self, point: Point) -> float:
+        """Return that of a point against the fewest ranks of the series."""
+        first = self.points[0]
+        ratio = first.measured["epoch_s"] / point.measured["epoch_s"]
+        return ratio if self.kind == "weak" else ratio * first.ranks / point.ranks
+
+
+def read_point(run: Run) -> Point:
+    """Return the point of a finished run.
+
+    Raises
+    ------
+    InputError
+        If it has not ended, or trained on no graph with nodes.
+    """
+    summary = run.summary
+    nodes = summary.get("graph", {}).get("num_nodes")
+    if nodes is None or summary["epoch_s"]["median"] is None:
+        raise InputError(f"{run.path}: has not ended, or its task has no nodes; leave it out")
+    curves = RunCurves(run)
+    evaluated = curves.median("bytes_sent", evaluated=True)
+    measured = {
+        "epoch_s": summary["epoch_s"]["median"],
+        "memory_bytes": max(each["peak_rss_bytes"] for each in summary["ranks_detail"]),
+    }
+    plan = read_plan(run)
+    trained = curves.median("bytes_sent", evaluated=False)
+    if trained is not None:
+        measured["bytes"] = trained
+    elif evaluated is not None:
+        # Every epoch was evaluated: the plan has both counts.
+        measured["bytes"] = evaluated
+    planned = None
+    if plan is not None:
+        with_evaluation = plan["bytes_evaluation"] if trained is None else 0
+        planned = {
+            "epoch_s": _crowding(run) * plan["compute_s"] + plan["exchange_s"],
+            "bytes": plan["bytes_epoch"] + with_evaluation,
+            "memory_bytes": plan["peak_bytes"],
+        }
+    return Point(run.name, str(summary["name"]), nodes, summary["ranks"], measured, planned)
+
+
+def _crowding(run: Run) -> float:
+    """Return how many threads of the run share a core; a plan rehearses a rank that is alone."""
+    sessions = run.sessions()
+    if not sessions:
+        return 1.0
+    last = sessions[-1]
+    shares = [host["ranks"] * last["threads"] / host["cores"] for host in last["hosts"]]
+    return max(1.0, *map(float, shares))
+
+
+def make_series(runs: Sequence[Run]) -> list[Series]:
+    """Sort runs into series, see this module's head.
+
+    Raises
+    ------
+    InputError
+        If no series has two points.
+    """
+    settings = [read_settings(run.path) for run in runs]
+    keys = [key for key in differing_keys(settings) if key not in _PLACES]
+    named = sorted(
+        ((_method(each, keys), read_point(run)) for run, each in zip(runs, settings, strict=True)),
+        key=lambda pair: (pair[0], pair[1].nodes, pair[1].ranks),
+    )
+    found = []
+    for method, pairs in groupby(named, key=lambda pair: pair[0]):
+        points = [point for _, point in pairs]
+        alone = []
+        for _, same in groupby(points, key=lambda point: (point.graph, point.nodes)):
+            together = list(same)
+            if len({point.ranks for point in together}) > 1:
+                found.append(Series(method, "strong", together))
+            else:
+                alone += together
+        share = [point.nodes / point.ranks for point in alone]
+        if len(alone) > 1 and max(share) <= (1 + _SIZES_ALIKE) * min(share):
+            weak = sorted(alone, key=lambda point: point.ranks)
+            found.append(Series(method, "weak", weak))
+    if not found:
+        raise InputError(
+            "no two of these runs differ in their ranks alone (strong scaling), or grow their "
+            "graph with them (weak); jobs/scaling.sh makes such runs"
+        )
+    return found
+
+
+def _method(settings: Settings, keys: Sequence[str]) -> str:
+    differing = [f"{key.partition('.')[2]}={settings.get(key)}" for key in keys]
+    return ", ".join(differing) or str(settings.get("exchange.method", "one method"))
+
+
+def errors(series: Sequence[Series]) -> dict[str, float | None]:
+    """Return the median error of the plans over all points, relative, by figure."""
+    found: dict[str, float | None] = {}
+    points = [point for each in series for point in each.points if point.planned is not None]
+    for key in _FIGURES:
+        each = [_error(point, key) for point in points if key in point.measured]
+        known = [value for value in each if value is not None]
+        found[key] = median(known) if known else None
+    return found
+
+
+def _error(point: Point, key: str) -> float | None:
+    if point.planned is None or key not in point.measured:
+        return None
+    measured, planned = point.measured[key], point.planned[key]
+    if measured == planned:
+        return 0.0
+    return abs(planned - measured) / measured if measured else None
+
+
+def show(series: Sequence[Series]) -> None:
+    for each in series:
+        first = each.points[0]
+        graph = first.graph if each.kind == "strong" else f"{first.graph} and larger"
+        rows = []
+        for point in each.points:
+            cells = [str(point.ranks), f"{point.nodes:,}"]
+            for key, factor, form in (
+                ("epoch_s", 1.0, "{:.3f}"),
+                ("bytes", 1e-6, "{:.3f}"),
+                ("memory_bytes", 2.0**-20, "{:.0f}"),
+            ):
+                error = _error(point, key)
+                cells += [
+                    form.format(factor * values[key]) if key in values else ""
+                    for values in (point.measured, point.planned or {})
+                ]
+                cells.append("" if error is None else f"{100 * error:.0f} %")
+            rows.append([*cells, f"{each.efficiency(point):.2f}"])
+        columns = (
+            "ranks", "nodes", "epoch s", "plan", "off", "MB an epoch", "plan", "off", "peak MiB",
+            "plan", "off", "efficiency",
+        )  # fmt: skip
+        print_table(f"{each.kind} scaling of {each.method} on {graph}", columns, rows)
+    known = {key: value for key, value in errors(series).items() if value is not None}
+    if known:
+        texts = {"epoch_s": "seconds", "bytes": "bytes", "memory_bytes": "memory"}
+        print(
+            "median error of the plans: "
+            + ", ".join(f"{texts[key]} {100 * value:.1f} %" for key, value in known.items())
+        )
+
+
+def draw(series: Sequence[Series]) -> Figure:
+    """Draw seconds, efficiency, bytes and memory over ranks; plans are hollow and dashed."""
+    figure = new_figure(11.0, 7.0)
+    panels = figure.subplots(2, 2)
+    titles = ("Epoch", "Efficiency", "Sent in an epoch, all ranks", "Memory of the largest rank")
+    for axis, key, title, unit in zip(
+        panels.ravel(),
+        ("epoch_s", None, "bytes", "memory_bytes"),
+        titles,
+        ("s", "", "B", "B"),
+        strict=True,
+    ):
+        factor = 1.0
+        if key is not None:
+            levels = [p.measured.get(key, 0.0) for each in series for p in each.points]
+            factor, unit = scaled(max(levels), unit)
+        for number, each in enumerate(series):
+            _draw_series(axis, each, key, factor, _COLOURS[number % len(_COLOURS)])
+        axis.set(title=title, xlabel="ranks", ylabel=unit or "against the fewest ranks")
+        ranks = sorted({point.ranks for each in series for point in each.points})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ranks, list(map(str, ranks)))
+        axis.minorticks_off()
+        axis.set_ylim(0)
+        axis.grid()
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _draw_series(axis: Axes, series: Series, key: str | None, factor: float, colour: str) -> None:
+    label = f"{series.kind}, {series.method}, {series.points[0].graph}"
+    chosen = [point for point in series.points if key is None or key in point.measured]
+    ranks = [point.ranks for point in chosen]
+    if key is None:
+        heights = [series.efficiency(point) for point in chosen]
+    else:
+        heights = [factor * point.measured[key] for point in chosen]
+    axis.plot(ranks, heights, "o-", color=colour, label=label, markersize=4)
+    planned = [(p.ranks, factor * p.planned[key]) for p in chosen if key and p.planned]
+    if planned:
+        places, levels = zip(*planned, strict=True)
+        axis.plot(
+            places, levels, "s--", color=colour, mfc="none", linewidth=0.9, label=f"{label}: plan"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(NAME, "Seconds, efficiency, bytes and memory over ranks.", runs="+")
+    options = parser.parse_args(arguments)
+    runs = open_runs(options.run)
+    series = make_series(runs)
+    directory = options.out or runs[0].path.parent / "analysis"
+    paths = save_figure(partial(draw, series), directory, NAME)
+    if options.json:
+        print_json(
+            {
+                "series": [_as_json(each) for each in series],
+                "errors": errors(series),
+                "figures": list(map(str, paths)),
+            }
+        )
+    else:
+        show(series)
+        show_paths(paths)
+
+
+def _as_json(series: Series) -> dict[str, Any]:
+    points = [
+        {
+            "run": point.run,
+            "graph": point.graph,
+            "nodes": point.nodes,
+            "ranks": point.ranks,
+            "efficiency": series.efficiency(point),
+            "measured": point.measured,
+            "planned": point.planned,
+        }
+        for point in series.points
+    ]
+    return {"method": series.method, "kind": series.kind, "points": points}
+
+
+if __name__ == "__main__":
+    run_command(f"analysis.{NAME}", main)
