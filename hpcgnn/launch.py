@@ -92,8 +92,9 @@ def start_mpi_command(name: str, module: str) -> None:
 
 
 def _import_main(module: str) -> "Callable[[Intracomm], int]":
-    with watchdog.importing():
-        main: Callable[[Intracomm], int] = importlib.import_module(module).main
+    watchdog.set_place("import", "")
+    main: Callable[[Intracomm], int] = importlib.import_module(module).main
+    watchdog.set_place("start", "import")
     return main
 
 

@@ -23,7 +23,9 @@ class ExchangeConfig:
         "nccl, or auto: mpi where the MPI library takes device memory, else staged",
     )
     active_sets: bool = option(
-        True, "train on the rows that the training nodes reach, layer by layer; same results"
+        True,
+        "train on the rows that the training nodes reach, layer by layer; same results, but for "
+        "model.norm=batch and graph, whose statistics are then those of these rows",
     )
     prepare: str = option(
         "before", "when active sets are found: before training, or in the first_epoch"

@@ -46,7 +46,11 @@ class SamplingConfig:
         "what the counts make of sums: unbiased, or ratio (over the weights that were sampled: "
         "less noise, a small bias)",
     )
-    clip: int = option(16, "drop random nodes of a subgraph down to a multiple of this; 1: none")
+    clip: int = option(
+        1,
+        "drop random nodes of a subgraph down to a multiple of this; 1: none, since rows here begin "
+        "where their width says, whatever the number of nodes",
+    )
     threads: int = option(1, "threads of a rank that sample ahead of training; 0: do not")
     ahead: int = option(4, "subgraphs that a rank holds ahead of training")
 

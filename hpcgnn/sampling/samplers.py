@@ -107,8 +107,9 @@ class Sampler(ABC):
     seed
         In [0, 2^63).
     multiple
-        Random nodes are dropped until a multiple of it is left (section 6.2 of the graph-sampling
-        paper): 16 lets every row of float32 begin on a cache line; 1 keeps all.
+        Random nodes are dropped until a multiple of it is left; 1 keeps all. Section 6.2 of the
+        graph-sampling paper takes 16, so that columns begin on cache lines; here rows do, whatever
+        their number.
     """
 
     topology: Topology

@@ -10,13 +10,12 @@ Python's stacks are written by faulthandler at `STACKS_SIGNAL`, which users may 
 """
 
 import atexit
-import contextlib
 import faulthandler
 import platform
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from hpcgnn.errors import MACHINE_FAULT
 from hpcgnn.watchdog import _watchdog
@@ -40,6 +39,8 @@ def start(command: str, rank: str) -> None:
     name_rank(command, rank)
     set_limit(DEFAULT_LIMIT_S)
     set_place("start", "")
+    # Some are imported late, as by torch's optimisers.
+    sys.meta_path.insert(0, _BeatsAtImports())
     _watchdog.start(MACHINE_FAULT, STACKS_SIGNAL)
 
 
@@ -62,18 +63,7 @@ def end_by(abort: Callable[[int], None]) -> None:
 
 
 class _BeatsAtImports:
+    """Finds no module, but takes the search for one for a sign of life: files may lie far away."""
+
     def find_spec(self, *_: object) -> None:
         beat()
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Take every module that is imported for a sign of life: their files may lie far away."""
-    finder = _BeatsAtImports()
-    sys.meta_path.insert(0, finder)
-    set_place("import", "")
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        set_place("start", "import")

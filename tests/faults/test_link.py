@@ -14,7 +14,7 @@ from mpi4py import MPI
 import pytest
 
 from tests.support import training
-from tests.support.faults import ROOT, end_those_of, losses, processes_of
+from tests.support.faults import ROOT, end_those_of, losses, ranks_of
 
 SCRIPT = ROOT / "benchmarks" / "hosts.sh"
 STALL_S = 20.0
@@ -84,20 +84,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def is_rank(cmdline: Path) -> bool:
-    try:
-        program, *words = cmdline.read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"python" in program and b"hpcgnn.train" in words
-
-
-def ranks_of(run: Path) -> list[int]:
-    """Return the processes that train into `run`, without those that started them."""
-    programs = {each: Path(f"/proc/{each}/cmdline") for each in processes_of(run)}
-    return [each for each, file in programs.items() if is_rank(file)]
 
 
 def epochs(run: Path) -> int:

@@ -133,6 +133,20 @@ def processes_of(run: Path) -> list[int]:
     return found
 
 
+def is_rank(cmdline: Path) -> bool:
+    try:
+        program, *words = cmdline.read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"python" in program and b"hpcgnn.train" in words
+
+
+def ranks_of(run: Path) -> list[int]:
+    """Return the processes that train into `run`, without those that started them."""
+    programs = {each: Path(f"/proc/{each}/cmdline") for each in processes_of(run)}
+    return [each for each, file in programs.items() if is_rank(file)]
+
+
 def losses(run: Path) -> list[float]:
     """Return the losses of a run, which are equal bits after any interruption."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
