@@ -22,10 +22,11 @@ class ExchangeConfig:
         "how rows of GPUs travel: mpi (straight from device memory), staged (through host memory), "
         "nccl, or auto: mpi where the MPI library takes device memory, else staged",
     )
-    active_sets: bool = option(
-        True,
-        "train on the rows that the training nodes reach, layer by layer; same results, but for "
-        "model.norm=batch and graph, whose statistics are then those of these rows",
+    active_sets: bool | str = option(
+        "backward",
+        "train on the rows that the training nodes reach, layer by layer: backward (where no "
+        "model.norm=batch or graph before the output counts the others: same results), true (in "
+        "every layer, and such norms are of these rows), false",
     )
     prepare: str = option(
         "before", "when active sets are found: before training, or in the first_epoch"
@@ -50,6 +51,9 @@ class ExchangeConfig:
         if ":" not in self.method:
             choice("exchange.method", self.method, EXCHANGES)
         find_method(self.method)
+        known = self.active_sets in (True, False, "backward")
+        remedy = 'choose true, false or "backward"'
+        require(known, "exchange.active_sets", self.active_sets, remedy)
         choice("exchange.wire", self.wire, WIRES)
         choice("exchange.transport", self.transport, TRANSPORTS)
         choice("exchange.prepare", self.prepare, ("before", "first_epoch"))

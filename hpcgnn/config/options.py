@@ -51,8 +51,10 @@ def typed(key: str, value: Any, hint: Any) -> Any:
         raise InputError(f"{key}: an integer of {value.bit_length()} bits is too large")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise InputError(f"{key} = {value!r}: expected {hint.__name__}, not {type(value).__name__}")
+    kinds = typing.get_args(hint) or (hint,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        due = " or ".join(each.__name__ for each in kinds)
+        raise InputError(f"{key} = {value!r}: expected {due}, not {type(value).__name__}")
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()

@@ -48,8 +48,8 @@ class SamplingConfig:
     )
     clip: int = option(
         1,
-        "drop random nodes of a subgraph down to a multiple of this; 1: none, since rows here begin "
-        "where their width says, whatever the number of nodes",
+        "drop random nodes of a subgraph down to a multiple of this; 1: none, since where rows "
+        "begin does not depend on their number here",
     )
     threads: int = option(1, "threads of a rank that sample ahead of training; 0: do not")
     ahead: int = option(4, "subgraphs that a rank holds ahead of training")

@@ -182,6 +182,14 @@ def check_features(config: Config, store: GraphStore) -> None:
         )
 
 
+def restricted_aggregations(config: Config, shape: ModelShape) -> int:
+    """Return how many of a model's last aggregations train on rows that the loss reaches alone."""
+    model, active = find_model(config.model.name), config.exchange.active_sets
+    if active == "backward":
+        return model.aggregations_after_norms(shape)
+    return model.num_aggregations(shape) if active else 0
+
+
 def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
     """Return the sizes and options of the model of `config` for a graph.
 

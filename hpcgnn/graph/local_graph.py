@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.device import CPU, Device
-from hpcgnn.graph.facts import GraphFacts, shape_for
+from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.graph.inputs import FeatureScale
 from hpcgnn.graph.products import Products
 from hpcgnn.graph.smoothing import Smoother
@@ -108,6 +108,10 @@ class LocalGraph:
     def model_shape(self, config: Config) -> ModelShape:
         """Return the sizes and options of the model of `config` for this graph."""
         return shape_for(config, self.facts)
+
+    def restricted_aggregations(self, config: Config) -> int:
+        """Return how many of the last aggregations of the model of `config` are restricted."""
+        return restricted_aggregations(config, self.model_shape(config))
 
     def num_aggregations(self, config: Config) -> int:
         """Return how many times in a row the model of `config` aggregates."""

@@ -177,7 +177,7 @@ class Matrices(Protocol):
         ...
 
     @collective
-    def active_sets(self, targets: Mask, depth: int) -> Sequence[Mask]:
+    def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
         """Return the sets ``S_0 .. S_L`` of local nodes, see `hpcgnn.sparse.active_sets`."""
         ...
 
@@ -219,10 +219,10 @@ class ScaledMatrices:
             self.whole = {kind: self._cut(kind, every, every) for kind in wanted}
 
     @collective
-    def active_sets(self, targets: Mask, depth: int) -> Sequence[Mask]:
+    def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
         """Return the sets of local nodes; see `Matrices`."""
-        directions = {kind.direction for kind in self._scaled}
-        return active_sets(self._matrix, self._plan, targets, depth, sorted(directions))
+        directions = sorted({kind.direction for kind in self._scaled})
+        return active_sets(self._matrix, self._plan, targets, depth, directions, last=last)
 
     @collective
     def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
@@ -316,7 +316,7 @@ class Products:
         return GraphView(self.operators, self._ids, sums, relation_rows=self._relation_rows)
 
     @collective
-    def active_views(self, targets: Mask, depth: int) -> ActiveViews:
+    def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:
         """Return views of all aggregations of a model for the outputs of `targets`.
 
         Parameters
@@ -325,8 +325,10 @@ class Products:
             (num_local,) the nodes whose outputs are wanted.
         depth
             Aggregations of the model, see `Model.num_aggregations`.
+        last
+            How many of the last ones are restricted; None: all.
         """
-        sets = self._matrices.active_sets(targets, depth)
+        sets = self._matrices.active_sets(targets, depth, depth if last is None else last)
         layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
         return ActiveViews(layers, self._make.device.tensor(np.flatnonzero(sets[0])))
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from hpcgnn.autograd import DropoutKey, arithmetic, dropout, relu, relu_, rematerialised
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
-from hpcgnn.nn.norm import make_norm
+from hpcgnn.nn.norm import NORMS_OVER_NODES, make_norm
 from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -82,6 +82,13 @@ class LayeredModel(Model):
     def num_aggregations(cls, shape: ModelShape) -> int:
         """Return how many times in a row the model aggregates."""
         return shape.num_layers * cls.steps_per_layer(shape)
+
+    @classmethod
+    def aggregations_after_norms(cls, shape: ModelShape) -> int:
+        """Return how many of the last aggregations come after all norms over nodes."""
+        if shape.norm not in NORMS_OVER_NODES or shape.num_hidden_layers == 0:
+            return cls.num_aggregations(shape)
+        return cls.steps_per_layer(shape) if shape.jumping == "none" else 0
 
     @classmethod
     def num_feature_products(cls, shape: ModelShape) -> int:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, memory_of
+from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import GlobalIndices, LocalIndices
@@ -263,6 +264,15 @@ class Model(NodeModel):
     def num_aggregations(cls, shape: ModelShape) -> int:
         """Return how many times in a row the model aggregates: how far a node sees."""
         return shape.num_layers
+
+    @classmethod
+    def aggregations_after_norms(cls, shape: ModelShape) -> int:
+        """Return how many of the last aggregations come after all norms over nodes.
+
+        Rows of these that nobody reads change nothing; of those before, they count in the
+        statistics, and have gradients from there.
+        """
+        return 0 if shape.norm in NORMS_OVER_NODES else cls.num_aggregations(shape)
 
     @classmethod
     def num_feature_products(cls, shape: ModelShape) -> int:

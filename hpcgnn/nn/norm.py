@@ -1,7 +1,7 @@
 """Normalisations of node rows; statistics are those of the rows of all ranks.
 
-With active sets a layer computes some rows only, and its statistics are those of these rows. The
-result does not depend on the number of ranks or on the partition either way.
+With `exchange.active_sets = true` a layer computes some rows only, and its statistics are those of
+these rows. The result does not depend on the number of ranks or on the partition either way.
 """
 
 from abc import ABC, abstractmethod
@@ -111,6 +111,9 @@ NORMS: Mapping[str, type[Norm] | None] = MappingProxyType(
     {"none": None, "batch": BatchNorm, "layer": LayerNorm, "graph": GraphNorm}
 )
 """Normalisations by the name that configurations use."""
+
+NORMS_OVER_NODES = frozenset({"batch", "graph"})
+"""Those whose statistics are over the rows of all nodes."""
 
 
 def make_norm(name: str, width: int) -> Norm | None:

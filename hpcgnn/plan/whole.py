@@ -12,6 +12,7 @@ from hpcgnn.graph.facts import (
     GraphFacts,
     check_features,
     node_types_of,
+    restricted_aggregations,
     shape_for,
     typed_nodes,
 )
@@ -94,8 +95,9 @@ class WholeGraph:
             matrix = self._restricted("in", everything, everything)
         self.patterns: dict[PatternKey, DistCSR] = {ALL: matrix}
         self.sets: tuple[Mask, ...] = ()
-        if config.exchange.active_sets:
-            self.patterns |= self._active(find_model(config.model.name).num_aggregations(shape))
+        if last := restricted_aggregations(config, shape):
+            depth = find_model(config.model.name).num_aggregations(shape)
+            self.patterns |= self._active(depth, last)
 
     def row_starts(self, blocks: int) -> Offsets:
         """Return (blocks + 1,) rows of so many block rows, as training assigns them.
@@ -111,10 +113,10 @@ class WholeGraph:
         nodes = self._store.read_nodes(row_map.start, row_map.stop, split)
         return with_targets(self._config, self._store, typed_nodes(self._store, nodes))
 
-    def _active(self, depth: int) -> dict[PatternKey, DistCSR]:
+    def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({kind.direction for kind in self.wanted})
         # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
-        sets = active_sets(self._matrix, self._plan, self.targets, depth, directions)
+        sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
         self.sets = tuple(sets)
         found: dict[PatternKey, DistCSR] = {}
         for place in range(depth):

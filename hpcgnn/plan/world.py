@@ -244,8 +244,9 @@ class ShareMatrices:
             kind: self._scaled(ALL, kind) for kind in share.aggregations
         }
 
-    def active_sets(self, targets: Mask, depth: int) -> Sequence[Mask]:
-        """Return the sets of local nodes."""
+    def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
+        """Return the sets of local nodes, which were found with the same `last`."""
+        del last
         sets = self._share.sets
         assert len(sets) == depth + 1
         assert np.array_equal(targets, sets[-1])

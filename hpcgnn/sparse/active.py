@@ -20,7 +20,13 @@ from hpcgnn.typing import LocalIndices, Mask
 
 @neighborwise_collective
 def active_sets(
-    matrix: DistCSR, plan: CommPlan, targets: Mask, num_layers: int, directions: Sequence[str]
+    matrix: DistCSR,
+    plan: CommPlan,
+    targets: Mask,
+    num_layers: int,
+    directions: Sequence[str],
+    *,
+    last: int | None = None,
 ) -> list[Mask]:
     """Return the masks ``S_0 .. S_L`` of local nodes.
 
@@ -37,9 +43,13 @@ def active_sets(
     directions
         "in" when layers aggregate along rows, "out" when along columns, or both. Along columns the
         matrix has one relation.
+    last
+        How many of the last layers are cut to these sets; those before them have all nodes, as
+        where statistics over their rows are wanted. None: all layers.
     """
+    last = num_layers if last is None else last
     sets = [targets]
-    for _ in range(num_layers):
+    for _ in range(last):
         reached = sets[0].copy()
         if "in" in directions:
             rows = np.tile(sets[0], matrix.num_relations)
@@ -47,7 +57,9 @@ def active_sets(
         if "out" in directions:
             reached |= _read_by_columns(matrix, plan, sets[0])
         sets.insert(0, reached)
-    return sets
+    if last < num_layers:
+        sets[0] = np.ones_like(targets)
+    return [np.ones_like(targets) for _ in range(num_layers - last)] + sets
 
 
 @neighborwise_collective

@@ -35,7 +35,7 @@ def dense_losses(graph: Graph, config: Config, epochs: int) -> list[float]:
     if relations:
         dense = replace(dense, a=sum(dense.relations))
     body = model.body if isinstance(model, TypedModel) else model
-    if config.exchange.active_sets:
+    if config.exchange.active_sets is True:
         dense = dense.with_sets(body, trains)
     share, num_nodes = config.train.label_augmentation, len(graph.ids)
     classes = torch.zeros(num_nodes, NUM_CLASSES, dtype=torch.float64)

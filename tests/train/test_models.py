@@ -30,7 +30,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting[0])
-@pytest.mark.parametrize("active", ["true", "false"])
+@pytest.mark.parametrize("active", ["true", "false", "backward"])
 def test_losses_equal_the_reference(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...], active: str
 ) -> None:

@@ -25,7 +25,8 @@ class NodeTask(ClassTask):
     @collective
     def __init__(self, graph: LocalGraph, config: Config) -> None:
         super().__init__(graph, config)
-        self._compact, self._activations = config.exchange.active_sets, config.train.activations
+        self._restricted = graph.restricted_aggregations(config)
+        self._activations = config.train.activations
         self._train_view = graph.view
         self._train_features: NodeFeatures = graph.features
         self._rows_in_features = self.evaluator.train_rows
@@ -48,7 +49,7 @@ class NodeTask(ClassTask):
         """Find what training reads; collective."""
         graph, config, self._prepared = self.graph, self._config, True
         train_rows, kept = self.evaluator.train_rows, self.evaluator.kept
-        if self._compact:
+        if self._restricted:
             self._activate(graph.num_aggregations(config))
         with graph.products.trace.span("plan.kept_products"):
             self._train_view = kept.for_training(self._train_view, self._train_features)
@@ -74,7 +75,7 @@ class NodeTask(ClassTask):
         resident = (*tensors_of(self._train_features), *kept, *model.parameters())
         with activations_as(self._activations, resident):
             logits_TC: Tensor = model(self._train_view, self._train_features, key)
-        if not self._compact:
+        if not self._restricted:
             logits_TC = logits_TC[evaluator.train_rows]
         labels, count = evaluator.labels[evaluator.train_rows], evaluator.num_train
         if hidden is not None:
@@ -87,7 +88,7 @@ class NodeTask(ClassTask):
         # The last layer's outputs are the training nodes. The view numbers them among themselves,
         # and features among the inputs of the first layer: nothing else is held or sent.
         with graph.products.trace.span("plan.active_sets"):
-            active = graph.products.active_views(self.evaluator.trains, depth)
+            active = graph.products.active_views(self.evaluator.trains, depth, self._restricted)
         self._train_view = replace(graph.view, active=active.layers)
         if len(active.inputs) < len(self.evaluator.split):
             self._train_features = graph.features[active.inputs]
