@@ -105,8 +105,14 @@ def margin_loss(scores_E: Tensor, wrong_EK: Tensor, margin: float) -> Tensor:
     return functional.relu(margin - scores_E[:, None] + wrong_EK).mean(1).sum()
 
 
+def cross_entropy_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
+    """Return the sum over edges of ``-log(exp(s) / (exp(s) + Σ_k exp(s_k)))``."""
+    every = torch.cat([scores_E[:, None], wrong_EK], dim=1)
+    return (every.logsumexp(1) - scores_E).sum()
+
+
 LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
-    {"logistic": logistic_loss, "margin": margin_loss}
+    {"logistic": logistic_loss, "margin": margin_loss, "cross_entropy": cross_entropy_loss}
 )
 """Losses by their names."""
 

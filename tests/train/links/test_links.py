@@ -62,6 +62,7 @@ def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> 
         ("model.name=rgcn", "links.scorer=distmult", "links.relations=['names']"),
         ("model.name=gat", "links.scorer=mlp", "links.loss=margin", "links.negatives=degree"),
         ("model.name=gcn", "links.scorer=complex", "links.width=6", "graph.undirected=true"),
+        ("model.name=gcnii", "links.loss=cross_entropy", "links.num_negatives=3"),
     ],
     ids=lambda setting: setting[0],
 )
