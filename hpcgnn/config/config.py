@@ -130,11 +130,12 @@ def check_reproducible(config: "Config") -> None:
         "model.attention_dropout": (model.attention_dropout, (0.0,)),
         "model.edge_dropout": (model.edge_dropout, (0.0,)),
         "model.embeddings": (model.embeddings, (False,)),
+        "graph.targets": (config.graph.targets, ("",)),
         "graph.normalize_features": (config.graph.normalize_features, ("none", "row", "l2")),
         "correct_and_smooth.enabled": (config.correct_and_smooth.enabled, (False,)),
     }
     for key, (value, allowed) in wanted.items():
-        names = ", ".join(map(str, allowed)).lower()
+        names = ", ".join(map(str, allowed)).lower() or "none"
         require(value in allowed, key, value, f"train.reproducible needs {names}")
 
 

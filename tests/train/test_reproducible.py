@@ -139,6 +139,7 @@ def test_predict_gives_the_same_bits(
         ("graph.normalize_features=standard", "graph.normalize_features"),
         ("correct_and_smooth.enabled=true", "correct_and_smooth.enabled"),
         ("model.name=gatv2", "model.name"),
+        ("graph.targets=y.npy", "graph.targets"),
     ],
 )
 def test_refuses_what_has_an_order(tmp_path: Path, override: str, named: str) -> None:
