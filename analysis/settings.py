@@ -32,6 +32,9 @@ def read_settings(directory: Path) -> Settings:
 
 
 def differing_keys(runs: Sequence[Settings]) -> list[str]:
-    """Return the keys in which runs differ, beside their directories, sorted."""
+    """Return the keys in which runs differ, beside their directories, sorted.
+
+    A key that a run lacks was unknown to the version that wrote it: that is no difference.
+    """
     keys = sorted({key for run in runs for key in run} - {"run.dir"})
-    return [key for key in keys if len({str(run.get(key)) for run in runs}) > 1]
+    return [key for key in keys if len({str(run[key]) for run in runs if key in run}) > 1]

@@ -74,6 +74,14 @@ def test_strong_series_by_method(capsys, make_run, tmp_path):
     assert all(Path(path).stat().st_size > 1000 for path in result["figures"])
 
 
+def test_a_key_that_an_older_version_did_not_know_parts_no_series(capsys, make_run, tmp_path):
+    paths = [make_run(p, 8.0 / p) for p in (1, 2)]
+    with (paths[1] / "config.toml").open("a") as file:
+        file.write("[graph2]\nnew = 1\n")
+    (series,) = found(capsys, paths, tmp_path)["series"]
+    assert [point["ranks"] for point in series["points"]] == [1, 2]
+
+
 def test_weak_series_and_evaluated_epochs(capsys, make_run, tmp_path):
     paths = [make_run(p, 2.0 + p, nodes=500 * p, plan=1.75, evaluated=True) for p in (4, 1, 2)]
     (series,) = found(capsys, paths, tmp_path)["series"]
