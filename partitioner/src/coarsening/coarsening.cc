@@ -130,6 +130,7 @@ Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part,
       return cluster != v && part[cluster] == part[v] && weight[cluster] + weight[v] <= max_weight;
     });
     if (best == kNone) continue;
+    // Neither joins again, so a leader always leads itself and no chain has to be followed.
     leader[v] = best;
     weight[best] += weight[v];
     joined[v] = joined[best] = true;
@@ -165,6 +166,7 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
         last_net[cluster] = net;
         pins.push_back(cluster);
       }
+      // Inside of one cluster a net cannot be cut any more: coarse levels lose it.
       if (pins.empty()) continue;
       std::ranges::sort(pins);
       builder.add(pins, graph.net_weight[net], graph.net_push[net]);

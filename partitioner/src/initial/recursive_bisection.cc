@@ -7,6 +7,7 @@
 namespace hpcgnn::volpart {
 namespace {
 
+/// Pairs of pins grow with the square of a net, and in a large one they say little of each other.
 constexpr std::size_t kSiblingPins = 30;
 
 /// Call visit(neighbour, value) for the connections of v; small nets connect siblings too.
@@ -41,6 +42,7 @@ class Bisection {
       if (_connections[v] > 0 || graph.vertex_weight[v] > 0)
         members.push_back(v);
       else
+        // Nothing to gain and nothing to weigh: such vertices would only be carried along.
         _part[v] = static_cast<Part>(dealt++ % static_cast<Vertex>(num_parts));
     }
     for (const Vertex v : members) _part[v] = 0;
@@ -80,9 +82,11 @@ class Bisection {
       for_each_connection(_graph, v, [&](Vertex u, double value) {
         if (_part[u] != from) return;
         _inside[u] += value;
+        // Pushed anew and not moved up: an older entry of u comes later and finds it taken.
         next.emplace(_inside[u] / _connections[u], u);
       });
     };
+    // Another seed where the graph falls into pieces and the last one is used up.
     for (const Vertex seed : members) {
       if (target <= 0) return;
       add(seed);

@@ -5,12 +5,17 @@
 namespace hpcgnn::volpart {
 namespace {
 
+/// A clock is dearer to read than a move is to price.
 constexpr std::uint64_t kProposalsPerClock = 1024;
+/// So rarely a part is drawn that may share no net with the vertex: without it some partitions
+/// could not be reached, with more of it most proposals would be hopeless.
 constexpr std::uint32_t kAnyPartOneIn = 64;
 constexpr std::uint64_t kReplaceOneIn = 8;
 
 }  // namespace
 
+// A vertex all of whose nets lie in its part can only cut nets by leaving. The list is made once a
+// sweep: vertices that come to the boundary meanwhile wait for the next one.
 void Annealer::list_boundary() {
   _boundary.clear();
   for (Vertex v = 0; v < _state.graph().num_vertices(); ++v)
@@ -86,6 +91,8 @@ void Annealer::try_exchange(Vertex v, Part q, double limit) {
 void Annealer::sweep(double temperature, double proposals) {
   list_boundary();
   if (_boundary.empty()) return;
+  // Changes add up exactly only while the references stay, so they move between sweeps and not in
+  // them.
   _potential.retarget(_state);
   _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
   const auto count =
@@ -98,8 +105,9 @@ void Annealer::sweep(double temperature, double proposals) {
     // Metropolis: exp(-change / temperature) > u, solved for the change, so one logarithm a
     // proposal.
     const double limit = -temperature * std::log(1 - _random.unit());
-    if (_balance.allows(_state, v, q))
-      try_move(v, q, limit);
+    if (_balance.allows(_state, v, q)) try_move(v, q, limit);
+    // Under tight limits nearly every part is full: single moves would stand still, and two that
+    // make room for each other do not.
     else if (_balance.is_free(_state, v))
       try_exchange(v, q, limit);
   }

@@ -12,6 +12,7 @@ namespace hpcgnn::volpart {
 namespace {
 
 constexpr int kPasses = 6;
+/// Parts that are priced for a vertex, of which the cheapest counts.
 constexpr int kProposals = 8;
 /// Weight of the vertices that are looked at, over what has to leave a part.
 constexpr double kChoice = 8;
@@ -40,6 +41,7 @@ Annealer::WayOut Annealer::best_way_out(Vertex v) {
     if (best.to == _state.part(v) || change < best.change) best = {q, change};
   };
   for (int trial = 0; trial < kProposals; ++trial) consider(propose(v));
+  // Proposals follow nets, and all parts that they lead to may be full.
   Part roomiest = 0;
   for (int p = 1; p < _state.num_parts(); ++p)
     if (_balance.excess(_state, static_cast<Part>(p)) < _balance.excess(_state, roomiest))
@@ -60,6 +62,7 @@ void Annealer::shed_cheapest() {
   const auto weight = [&](Vertex v) {
     return static_cast<double>(std::max<Weight>(_state.graph().vertex_weight[v], 1));
   };
+  // More is priced than has to leave: the cheapest of many are wanted, not the first that do.
   std::vector<double> wanted;
   for (int p = 0; p < _state.num_parts(); ++p)
     wanted.push_back(kChoice * static_cast<double>(_balance.excess(_state, static_cast<Part>(p))));
@@ -96,6 +99,8 @@ void Annealer::rebalance() {
   _potential.retarget(_state);
   shed_cheapest();
   if (_balance.total_excess(_state) == 0) return;
+  // What is left is held back by vertices inside of a part, or by parts that filled up: any vertex
+  // may go now, whatever it costs, since limits come first.
   std::vector<Vertex> order(_state.graph().num_vertices());
   std::iota(order.begin(), order.end(), Vertex{0});
   for (int pass = 0; pass < kPasses; ++pass) {

@@ -15,6 +15,7 @@ Rows receive_bound(const Hypergraph& graph, int num_parts, double imbalance) {
       if (graph.net_push[net] == 0) beside.push_back(graph.vertex_weight[graph.net_owner[net]]);
     const auto weight = static_cast<double>(graph.vertex_weight[v]);
     double room = (1 + imbalance) * std::max(average, weight) - weight;
+    // The lightest first: no other choice of neighbours fits more of them beside v.
     std::ranges::sort(beside);
     auto left = static_cast<Rows>(beside.size());
     for (const Weight neighbour : beside) {

@@ -66,6 +66,7 @@ void merge_states(const AttentionState& state, const AttentionState& other,
     T &top = static_cast<T*>(state.top)[to], &total = static_cast<T*>(state.total)[to];
     const T* const source = static_cast<const T*>(other.out) + from * width;
     T* const out = static_cast<T*>(state.out) + to * width;
+    // Nothing has been written to `out` yet, and 0 times whatever is there may be no number.
     if (top == kNone<T>) {
       top = other_top;
       total = static_cast<const T*>(other.total)[from];
@@ -94,6 +95,7 @@ void finish_states(const AttentionState& state, const StateShape& shape, Rows<T>
     const T* const shift = shifts + head * width;
     T* const result = into.data + i * into.pitch + head * width;
     foresee<true>(result, into.pitch, width, shape.num_rows - i);
+    // Nothing has been written to `out` yet, and 0 times whatever is there may be no number.
     if (top == kNone<T>) {
       std::copy_n(shift, width, result);
       return;

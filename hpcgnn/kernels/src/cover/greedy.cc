@@ -21,6 +21,8 @@ class GreedyCover {
 
   std::int64_t run() {
     cover_single_entries();
+    // Taking the vertex of most entries each time would need a queue that follows every count;
+    // within a factor of two of the most is as good, and needs none.
     std::int64_t least = 1;
     while (least <= largest_) least *= 2;
     for (; least >= 2; least /= 2)
@@ -38,6 +40,7 @@ class GreedyCover {
       const std::int32_t v = graph_.queue[head_++];
       if (graph_.in_cover[v] || graph_.remaining[v] != 1) continue;
       const auto neighbours = graph_.neighbours(v);
+      // Its last entry needs one of its two ends, and the other end may cover more.
       take(*std::find_if(neighbours.begin(), neighbours.end(),
                          [&](std::int32_t u) { return !graph_.in_cover[u]; }));
     }
@@ -54,6 +57,7 @@ class GreedyCover {
   /// this was tried, so the matching is maximal.
   void match(std::int32_t v) {
     if (graph_.mate[v] >= 0) return;
+    // A neighbour with few entries left has few other chances.
     std::int32_t best = -1;
     for (const std::int32_t u : graph_.neighbours(v))
       if (graph_.mate[u] < 0 && (best < 0 || graph_.remaining[u] < graph_.remaining[best]))
@@ -89,6 +93,7 @@ void shrink_cover(CoverGraph& graph) {
   for (std::int32_t c = 0; c < graph.num_columns(); ++c) columns += graph.degree(c) > 0;
   const std::int64_t size =
       std::count(graph.in_cover.get(), graph.in_cover.get() + graph.num_vertices(), true);
+  // One side alone is a cover, too, and a joint exchange shall never move more than it would.
   const bool all_columns = columns <= std::min<std::int64_t>(size, graph.num_rows());
   if (!all_columns && size <= graph.num_rows()) return;
   for (std::int32_t v = 0; v < graph.num_vertices(); ++v)

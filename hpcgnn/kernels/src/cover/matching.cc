@@ -18,6 +18,8 @@ bool set_levels(CoverGraph& graph) {
   std::int32_t nearest = -1;
   while (head < tail) {
     const std::int32_t c = graph.queue[head++];
+    // Longer paths wait for a later phase: those of one length that share no vertex are found
+    // together, which bounds the phases by the root of the vertices (Hopcroft and Karp).
     if (nearest >= 0 && graph.level[c] > nearest) break;
     for (const std::int32_t row : graph.neighbours(c)) {
       const std::int32_t next = graph.mate[row];
@@ -66,6 +68,8 @@ void augment(CoverGraph& graph, std::int32_t root) {
 
 void match_fully(CoverGraph& graph) {
   while (set_levels(graph)) {
+    // Cursors never go back within a phase: what failed once leads to no free row until paths
+    // get longer, so a phase looks at every entry once.
     for (std::int32_t c = 0; c < graph.num_columns(); ++c) graph.cursor[c] = graph.begin(c);
     for (std::int32_t c = 0; c < graph.num_columns(); ++c)
       if (graph.mate[c] < 0 && graph.degree(c) > 0) augment(graph, c);
