@@ -131,23 +131,16 @@ class BandedPropagator:
 class HybridPropagator:
     """The band as dense blocks and the remaining edges as a sparse pattern: nothing is dropped.
 
-    Parameters are those of `BandedPropagator`.
+    Parameters
+    ----------
+    banded, sparse
+        Of the edges that the band holds, and of the others; None where it holds all.
     """
 
     dropped = 0
 
-    def __init__(
-        self,
-        edges: TypedEdges,
-        block: int,
-        dtype: torch.dtype,
-        trace: TraceRecorder,
-        supernodes: Supernodes | None,
-    ) -> None:
-        self._banded = BandedPropagator(edges, block, dtype, trace, supernodes)
-        outside = edges.select(~held_edges(edges, block, supernodes))
-        self.remainder = len(outside)
-        self._sparse = SparsePropagator(outside, dtype, trace) if self.remainder else None
+    def __init__(self, banded: BandedPropagator, sparse: SparsePropagator | None) -> None:
+        self._banded, self._sparse = banded, sparse
 
     def on_gpu(self, place: torch.device, precision: str) -> "HybridPropagator":
         """Return the same on the current GPU."""
@@ -195,8 +188,11 @@ def make_propagator(
         return SparsePropagator(kept, dtype, trace, len(edges) - len(kept))
     if block < 1:
         raise InputError(f"block {block}: the propagator {name} needs a block size of at least 1")
-    kind = BandedPropagator if name == "banded" else HybridPropagator
-    return kind(edges, block, dtype, trace, supernodes)
+    banded = BandedPropagator(edges, block, dtype, trace, supernodes)
+    if name == "banded":
+        return banded
+    outside = edges.select(~held_edges(edges, block, supernodes))
+    return HybridPropagator(banded, SparsePropagator(outside, dtype, trace) if outside else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from hpcgnn.plan.network import Network, Sent, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
-from hpcgnn.plan.whole import WholeGraph
+from hpcgnn.plan.whole_graph import WholeGraph
 
 __all__ = [
     "Candidate",

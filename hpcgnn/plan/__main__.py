@@ -14,7 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.launch import command_parser, run_mpi_command
 from hpcgnn.plan.candidates import Candidate, choices, predict
 from hpcgnn.plan.network import Network
-from hpcgnn.plan.whole import WholeGraph
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import EXCHANGES, SCHEDULES
 from hpcgnn.storage import GraphStore

@@ -11,7 +11,7 @@ from hpcgnn.plan.network import Network, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
-from hpcgnn.plan.whole import ALL, PatternKey, WholeGraph
+from hpcgnn.plan.whole_graph import ALL, PatternKey, WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.optimizer import evaluation_is_due
 from hpcgnn.typing import Array, Offsets

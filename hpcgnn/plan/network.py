@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.errors import InputError
+from hpcgnn.plan.stand_ins import Movement
 from hpcgnn.plan.traffic import Traffic
-from hpcgnn.plan.whole import PatternKey
-from hpcgnn.plan.world import Movement
+from hpcgnn.plan.whole_graph import PatternKey
 from hpcgnn.typing import Array
 
 

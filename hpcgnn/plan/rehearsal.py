@@ -15,7 +15,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.world import Movement, ShareMatrices, rehearsed_operators
+from hpcgnn.plan.stand_ins import Movement, ShareMatrices, rehearsed_operators
 from hpcgnn.spmd import collective
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder

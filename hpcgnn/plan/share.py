@@ -10,7 +10,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation, OperatorSize
 from hpcgnn.plan.traffic import Needs, Ranks, Survey, Traffic, split_blocks
-from hpcgnn.plan.whole import PatternKey, WholeGraph
+from hpcgnn.plan.whole_graph import PatternKey, WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import LayerGhosts, PushedEntries, find_method
 from hpcgnn.storage import NodeBlock

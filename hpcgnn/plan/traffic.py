@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcgnn.comm import RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.plan.cut import cut
+from hpcgnn.plan.block_row import block_row
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import Cover, LayerGhosts, Split, find_method
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -124,7 +124,7 @@ class Survey:
 def split_blocks(whole: DistCSR, starts: Offsets, cover: Cover) -> Iterator[tuple[DistCSR, Split]]:
     """Yield all block rows and how they are split, one at a time in memory."""
     for place in range(len(starts) - 1):
-        block = cut(whole, RowMap(starts, place))
+        block = block_row(whole, RowMap(starts, place))
         yield block, Split.of(block, cover)
 
 

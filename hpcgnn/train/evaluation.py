@@ -1,6 +1,6 @@
 """How good a model is: accuracy and F1 from counts, so that the number of ranks does not matter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.train.kept_products import KeptProducts
 from hpcgnn.train.targets import target_metrics
-from hpcgnn.typing import FloatArray, Mask
+from hpcgnn.typing import Array, FloatArray, Mask
 
 SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 """The splits by the prefix of their metrics."""
@@ -74,12 +74,17 @@ def evaluate_single_label(
         correct = (predicted_N[inside] == labels).sum()
         sums[row] = [len(labels), float(loss), float(correct)]
     allreduce_sum(grid.layer, sums)
+    return Evaluation(means_by_split(SPLITS, sums), "accuracy")
+
+
+def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:
+    """Return loss and accuracy of splits that are not empty, from (splits, 3) counts and sums."""
     values = {}
-    for prefix, (count, loss_sum, correct_sum) in zip(SPLITS, sums, strict=True):
+    for prefix, (count, loss_sum, correct_sum) in zip(splits, sums, strict=True):
         if count:
             values[f"{prefix}_loss"] = loss_sum / count
             values[f"{prefix}_accuracy"] = correct_sum / count
-    return Evaluation(values, "accuracy")
+    return values
 
 
 @collective

@@ -44,39 +44,34 @@ std::vector<double> reference(const Csr& a, const std::vector<T>& x, std::vector
 template <class T>
 std::vector<T> product(const Csr& a, const std::vector<T>& values, const std::vector<T>& x,
                        std::vector<T> out, std::int64_t width, Form form, int threads, Isa isa) {
-  if (form.transposed)
-    spmm_transpose({.indptr = a.indptr.data(),
-                    .indices = a.indices.data(),
-                    .values = form.weighted ? values.data() : nullptr,
-                    .x = x.data(),
-                    .out = out.data(),
-                    .rows = nullptr,
-                    .num_rows = a.num_rows(),
-                    .num_nonzeros = a.num_nonzeros(),
-                    .num_out_rows = a.num_columns,
-                    .width = width,
-                    .x_storage = kStorage<T>,
-                    .accumulate = form.accumulate,
-                    .mean = form.mean,
-                    .num_threads = threads,
-                    .isa = isa});
-  else
-    spmm({.indptr = a.indptr.data(),
-          .indices = a.indices.data(),
-          .values = form.weighted ? values.data() : nullptr,
-          .x = x.data(),
-          .out = out.data(),
-          .rows = nullptr,
-          .num_rows = a.num_rows(),
-          .num_nonzeros = a.num_nonzeros(),
-          .num_x_rows = a.num_columns,
-          .width = width,
-          .x_storage = kStorage<T>,
-          .out_storage = kStorage<T>,
-          .accumulate = form.accumulate,
-          .mean = form.mean,
-          .num_threads = threads,
-          .isa = isa});
+  // What both take, under the same names.
+  const auto fill = [&](auto& arguments) {
+    arguments.indptr = a.indptr.data();
+    arguments.indices = a.indices.data();
+    arguments.values = form.weighted ? values.data() : nullptr;
+    arguments.x = x.data();
+    arguments.out = out.data();
+    arguments.num_rows = a.num_rows();
+    arguments.num_nonzeros = a.num_nonzeros();
+    arguments.width = width;
+    arguments.x_storage = kStorage<T>;
+    arguments.accumulate = form.accumulate;
+    arguments.mean = form.mean;
+    arguments.num_threads = threads;
+    arguments.isa = isa;
+  };
+  if (form.transposed) {
+    SpmmTransposeArguments arguments{};
+    fill(arguments);
+    arguments.num_out_rows = a.num_columns;
+    spmm_transpose(arguments);
+  } else {
+    SpmmArguments arguments{};
+    fill(arguments);
+    arguments.num_x_rows = a.num_columns;
+    arguments.out_storage = kStorage<T>;
+    spmm(arguments);
+  }
   return out;
 }
 

@@ -18,6 +18,7 @@ from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.evaluation import means_by_split
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, check_fits, model_of
 from hpcgnn.train.programs.input import Prepared, ProgramInput
 from hpcgnn.train.run.checkpoint import check_model_tensors
@@ -59,12 +60,7 @@ def judge(grid: ProcessGrid, source: ProgramInput, model: GGNN, limit: int) -> d
             loss, correct = candidate_loss(logits_M, each.graph, 1)
             sums[row] += [each.graph.num_graphs, float(loss), int(correct.sum())]
     allreduce_sum(grid.world, sums)
-    values = {}
-    for prefix, (count, loss_sum, correct_sum) in zip(JUDGED, sums, strict=True):
-        if count:
-            values[f"{prefix}_loss"] = loss_sum / count
-            values[f"{prefix}_accuracy"] = correct_sum / count
-    return values
+    return means_by_split(JUDGED, sums)
 
 
 @collective

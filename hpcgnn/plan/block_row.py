@@ -8,7 +8,7 @@ from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
-def cut(whole: DistCSR, row_map: RowMap) -> DistCSR:
+def block_row(whole: DistCSR, row_map: RowMap) -> DistCSR:
     """Return the block row that the rank of `row_map` would hold.
 
     Parameters

@@ -14,7 +14,7 @@ from hpcgnn.comm import CommPlan, Communicator, ProcessGrid, Stage, Transfer
 from hpcgnn.graph.products import Operators
 from hpcgnn.operator import Aggregation, OperatorSize
 from hpcgnn.plan.share import Answers, PatternShare, Share
-from hpcgnn.plan.whole import ALL, PatternKey
+from hpcgnn.plan.whole_graph import ALL, PatternKey
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmm import (
     Carrier,
