@@ -197,7 +197,9 @@ def _by_neighbours(both: sp.csr_matrix, most: int) -> Array:
     ranked = np.empty(most, np.int64)
     for place in range(most):
         ranked[place] = node = left.argmax()
+        # Its edges need no band any more: of two hubs with equal neighbours rarely both are taken.
         left[both.indices[both.indptr[node] : both.indptr[node + 1]]] -= 1
+        # Below whatever later ones leave of the others, so that no node is taken twice.
         left[node] = -1 - len(left)
     return ranked
 

@@ -78,6 +78,7 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
     row_nodes = np.flatnonzero(rows).astype(np.int32)
     column_nodes = np.flatnonzero(columns).astype(np.int32)
     row_positions = _positions(row_nodes, len(rows))
+    # Only its owner knows whether a ghost is active. Plans move rows of any type: one float tells.
     ghost_active = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
     diagonal = matrix.diagonal.select(
         _positions(column_nodes, len(columns)),
@@ -85,6 +86,7 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
         rows=row_positions,
         num_rows=len(row_nodes),
     )
+    # A ghost that is active for other ranks alone would be fetched here for nothing.
     used = ghost_active & (matrix.remote.marks(rows)[:, 0] > 0)
     ghosts = np.flatnonzero(used).astype(np.int32)
     numbers = positions_of(ghosts, len(used))
@@ -109,6 +111,7 @@ def _positions(nodes: LocalIndices, num_places: int) -> LocalIndices:
 
 def _read_by_rows(matrix: DistCSR, plan: CommPlan, rows: Mask) -> Mask:
     """Return the local nodes whose column has an entry in one of the rows, on any rank."""
+    # Counts of entries: a sum that float32 rounds stays positive, and no more is asked of it.
     own = matrix.diagonal.marks(rows)
     plan.reverse_add(matrix.remote.marks(rows), own)
     return own[:, 0] > 0

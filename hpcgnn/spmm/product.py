@@ -109,6 +109,7 @@ class DistributedSpMM:
         fetch = fetched.start_fetch(x) if fetched is not None else None
         push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{direction}"):
+            # Own columns write every row and all others add: nothing has to clear `out` first.
             if diagonal is not None:
                 diagonal.matmul(x, out)
             else:

@@ -62,6 +62,8 @@ class SharedRows:
         mates: LocalIndices,
     ) -> "SharedRows":
         """Return the rows in one array; `mates` are the ranks of this host."""
+        # By readers first: what a mate brings is one range, which it receives, clears and sends
+        # whole. Its own rows stand before those, so that what it fetches is one range as well.
         starts, first = [0] * len(owners), 0
         for number in sorted(
             range(len(owners)), key=lambda u: (readers[u], owners[u] != mates[readers[u]], u)
