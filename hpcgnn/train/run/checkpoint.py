@@ -183,6 +183,8 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
     """
     with _format_errors(path / _STATE):
         _check_entries("", state, _STATE_TYPES)
+        if "steps" in state:
+            _check_entries("", state, {"steps": (int,)})
         _check_entries("kept.", state["kept"], _KEPT_TYPES)
         _check_entries("graph.", state["graph"], {"fingerprint": (str,)})
         for each in state["finished_seeds"]:
@@ -202,8 +204,8 @@ def _check_entries(
         # JSON's true is no number, though Python's is.
         if type(values[name]) not in allowed:
             raise ValueError(f"{where}{name} is a {type(values[name]).__name__}")
-        if name in ("seed", "epoch", "epochs") and (values[name] or 0) < 0:
-            raise ValueError(f"{where}{name} is below 0")
+        if name in ("seed", "epoch", "epochs", "steps") and not 0 <= (values[name] or 0) < 1 << 31:
+            raise ValueError(f"{where}{name} is no number from 0 to 2**31 - 1")
 
 
 def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
