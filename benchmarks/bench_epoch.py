@@ -71,6 +71,7 @@ def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any
     words_of += ["--repeat", str(options.repeat), "--most-gib", str(options.most_gib)]
     words_of += ["--no-memory"] * options.no_memory
     words_of += ["--fresh-products"] * options.fresh_products
+    words_of += ["--precision", ",".join(options.precision)]
     command = [sys.executable, "-m", "benchmarks.bench_epoch", *words_of]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
@@ -82,7 +83,8 @@ def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any
 
 def each_case(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for model in options.models:
-        yield from run_cases(model, threads, options)
+        for precision in options.precision:
+            yield from run_cases(model, precision, threads, options)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -109,6 +111,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--repeat", type=int, default=5, help="counted rounds (default: 5)")
     add("--most-gib", type=float, default=6.0, help="for tensors of edges (default: 6)")
     add("--no-memory", action="store_true", help="leave out peak_bytes")
+    add(
+        "--precision",
+        type=words,
+        default=["float32"],
+        metavar="NAME,...",
+        help="float32, bfloat16: peers under torch's autocast, or whole (default: float32)",
+    )
     add("--fresh-products", action="store_true", help="keep no product between epochs")
     add("--json", action="store_true", help="one JSON object a case, no table")
     return cli.parse_args()
@@ -122,22 +131,30 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in words(text)]
 
 
-def run_cases(model: str, threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    problem = make_problem(model, options.graph, threads, keep=not options.fresh_products)
+def run_cases(
+    model: str, precision: str, threads: int, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    keep = not options.fresh_products
+    problem = make_problem(model, options.graph, threads, keep=keep, precision=precision)
     torch.set_num_threads(threads)
     report(f"{model}: {problem.matrix.num_nodes} nodes, {problem.matrix.indices.size} edges")
-    names = ["ours", *installed_methods(options.peers)]
+    names = ["ours", *installed_methods(options.peers, precision)]
+    # Torch has no product of a weighted CSR matrix in bfloat16, DGL no attention under autocast.
+    missing = "pyg16" if model == "gcn" else "dgl" * (problem.heads > 0)
+    if precision == "bfloat16":
+        names = [name for name in names if name != missing]
     if problem.heads and EDGE_TENSORS * edge_tensor_bytes(problem) > options.most_gib * 2**30:
-        names = [name for name in names if name != "pyg"]
+        names = [name for name in names if not name.startswith("pyg")]
     methods = {name: METHODS[name](problem) for name in names}
-    case = {"model": model, "graph": options.graph, "threads": threads}
+    case: dict[str, Any] = {"model": model, "graph": options.graph, "threads": threads}
+    case["precision"] = precision
     if not problem.heads:
         case["keep_products"] = problem.keep
     for part, functions in parts_of(problem, methods).items():
         with reused_memory():
             timings = interleave(functions, warmup=1, repeat=options.repeat)
         yield case | {"part": part} | seconds_of(timings)
-    if problem.heads and not options.no_memory:
+    if problem.heads and precision == "float32" and not options.no_memory:
         peaks = {name: peak_bytes(name, model, options.graph, threads) for name in names}
         yield case | {"part": "memory", "peak_bytes": peaks}
 
@@ -187,9 +204,9 @@ def show(cases: list[dict[str, Any]]) -> None:
             peers, unit, mine = case["peers"], 1e3, case["ours_s"]
         others = ", ".join(f"{name} {each * unit:.1f}" for name, each in peers.items())
         ratios = ", ".join(f"{each / mine:.2f} x {name}" for name, each in peers.items())
-        named = [case["model"], case["threads"], case["part"]]
+        named = [case["model"], case["precision"], case["threads"], case["part"]]
         rows.append([*named, f"{mine * unit:.1f}", others, ratios])
-    columns = ["model", "threads", "part", "ours", "peers", "ratio"]
+    columns = ["model", "precision", "threads", "part", "ours", "peers", "ratio"]
     print_table("Layers and epochs: milliseconds; memory in MB", columns, rows)
 
 

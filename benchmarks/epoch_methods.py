@@ -4,8 +4,10 @@ A method builds, for a problem, a function without arguments that runs forward a
 to be differentiated. All read the same features; parameters are each library's own.
 """
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -30,7 +32,9 @@ class Problem:
     """A GAT layer of `heads` heads of width 100, or a whole model where `heads` is 0.
 
     The matrix is symmetric, with self loops. `labels` belong to whole models. With `keep` ours
-    takes the first layer's product with the features, which no epoch changes, from before.
+    takes the first layer's product with the features, which no epoch changes, from before. In
+    bfloat16 ours reads features in 16 bits and peers run under torch's autocast, but for those
+    whose names end in 16: they have weights in bfloat16 too.
     """
 
     model: str
@@ -40,6 +44,12 @@ class Problem:
     features: Tensor
     labels: Tensor
     keep: bool
+    precision: str = "float32"
+
+    @property
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Torch's mixed precision, in which peers run."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,9 @@ class Method:
         result.backward(torch.ones_like(result))
 
 
-def make_problem(model: str, graph: str, threads: int, *, keep: bool = True) -> Problem:
+def make_problem(
+    model: str, graph: str, threads: int, *, keep: bool = True, precision: str = "float32"
+) -> Problem:
     """Return the problem of ``gat:HEADS``, ``sage`` or ``gcn``."""
     name, _, heads = model.partition(":")
     loaded = load_matrix(graph)
@@ -78,13 +90,17 @@ def make_problem(model: str, graph: str, threads: int, *, keep: bool = True) -> 
     labels = torch.randint(CLASSES, (shape[0],), generator=random)
     # A layer inside a model differentiates its input; the features of a model have no gradient.
     features.requires_grad_(bool(heads))
-    return Problem(name, int(heads or 0), matrix, threads, features, labels, keep)
+    return Problem(name, int(heads or 0), matrix, threads, features, labels, keep, precision)
 
 
-def installed_methods(names: list[str]) -> list[str]:
-    """Return those of `names` that can be imported."""
+def installed_methods(names: list[str], precision: str = "float32") -> list[str]:
+    """Return the methods of those of `names` that can be imported."""
     modules = {"ours": "mpi4py", "dgl": "dgl", "pyg": "torch_geometric"}
-    return [name for name in names if find_spec(modules[name]) is not None]
+    found = [name for name in names if find_spec(modules[name]) is not None]
+    if precision == "bfloat16":
+        # Torch's CSR product refuses what autocast hands it.
+        found = [each for each in found if each != "pyg"] + [f"{each}16" for each in found]
+    return found
 
 
 def ours(problem: Problem) -> Method:
@@ -115,13 +131,14 @@ def ours(problem: Problem) -> Method:
     grid, trace = ProcessGrid(MPI.COMM_SELF), TraceRecorder.off()
     make = make_operators(grid, ExchangeConfig(), trace)
     products = AdjacencyProducts(make, block, wanted, "float32", ids)
+    features = problem.features
+    if problem.precision == "bfloat16":
+        features = features.detach().bfloat16().requires_grad_(features.requires_grad)
     if problem.heads:
         width = problem.heads * HEAD_WIDTH
         layer = GATLayer(FEATURES, width, heads=problem.heads, average=False)
         view = products.view.layer(0)
-        return Method(
-            lambda: layer(view, problem.features), list(layer.parameters()), problem.features
-        )
+        return Method(lambda: layer(view, features), list(layer.parameters()), features)
     widths = WIDTHS[problem.model]
     shape = ModelShape(
         num_features=FEATURES,
@@ -136,9 +153,9 @@ def ours(problem: Problem) -> Method:
         model=ModelConfig(name=problem.model),
         exchange=ExchangeConfig(keep_products="always" if problem.keep else "never"),
     )
-    view = KeptProducts(config, shape).for_training(products.view, problem.features)
+    view = KeptProducts(config, shape).for_training(products.view, features)
     loss = MeanLoss(m.num_nodes).single_label
-    return _whole(problem, lambda: model(view, problem.features, None), model, loss)
+    return _whole(problem, lambda: model(view, features, None), model, loss)
 
 
 def dgl(problem: Problem) -> Method:
@@ -152,9 +169,7 @@ def dgl(problem: Problem) -> Method:
     conv = library.nn
     if problem.heads:
         layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads)
-        return Method(
-            lambda: layer(graph, problem.features), list(layer.parameters()), problem.features
-        )
+        return _cast(problem, lambda x: layer(graph, x), layer)
     make = {
         "sage": lambda *widths: conv.SAGEConv(*widths, "mean"),
         "gcn": lambda *widths: conv.GraphConv(*widths),
@@ -171,9 +186,7 @@ def pyg(problem: Problem) -> Method:
     if problem.heads:
         ends = torch.from_numpy(np.stack([m.indices.astype(np.int64), rows]))
         layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
-        return Method(
-            lambda: layer(problem.features, ends), list(layer.parameters()), problem.features
-        )
+        return _cast(problem, lambda x: layer(x, ends), layer)
     degrees = np.diff(m.indptr).astype(np.float32)
     values = m.values
     if problem.model == "gcn":
@@ -181,7 +194,7 @@ def pyg(problem: Problem) -> Method:
     matrix = torch.sparse_csr_tensor(
         torch.from_numpy(m.indptr),
         torch.from_numpy(m.indices.astype(np.int64)),
-        torch.from_numpy(values),
+        torch.from_numpy(values).to(problem.features.dtype),
         (m.num_nodes, m.num_nodes),
     )
     make = {
@@ -197,14 +210,36 @@ def _stack(
     apply: Callable[[nn.Module, Tensor], Tensor],
 ) -> Method:
     layers = nn.ModuleList(make(*widths) for widths in pairwise(WIDTHS[problem.model]))
+    if problem.features.dtype == torch.bfloat16:
+        layers.bfloat16()
 
     def logits() -> Tensor:
         x = problem.features
-        for layer in layers[:-1]:
-            x = functional.relu(apply(layer, x))
-        return apply(layers[-1], x)
+        with problem.autocast:
+            for layer in layers[:-1]:
+                x = functional.relu(apply(layer, x))
+            return apply(layers[-1], x).float()
 
     return _whole(problem, logits, layers)
+
+
+def _cast(problem: Problem, forward: Callable[[Tensor], Tensor], layer: nn.Module) -> Method:
+    """Return a peer's layer."""
+    if problem.features.dtype == torch.bfloat16:
+        layer.bfloat16()
+
+    def run() -> Tensor:
+        with problem.autocast:
+            return forward(problem.features)
+
+    return Method(run, list(layer.parameters()), problem.features)
+
+
+def _whole16(method: Callable[[Problem], Method], problem: Problem) -> Method:
+    """Return a peer with weights, features and matrix in bfloat16."""
+    features = problem.features.detach().bfloat16()
+    features.requires_grad_(problem.features.requires_grad)
+    return method(replace(problem, features=features, precision="float32"))
 
 
 def _whole(
@@ -218,7 +253,13 @@ def _whole(
     return Method(lambda: loss(logits(), problem.labels), parameters, problem.features)
 
 
-METHODS: dict[str, Callable[[Problem], Method]] = {"ours": ours, "dgl": dgl, "pyg": pyg}
+METHODS: dict[str, Callable[[Problem], Method]] = {
+    "ours": ours,
+    "dgl": dgl,
+    "dgl16": partial(_whole16, dgl),
+    "pyg": pyg,
+    "pyg16": partial(_whole16, pyg),
+}
 
 
 def edge_tensor_bytes(problem: Problem) -> Any:

@@ -7,7 +7,7 @@ from torch import nn
 
 from hpcgnn import Aggregation
 from hpcgnn.autograd import aggregate
-from hpcgnn.nn import LayeredModel
+from hpcgnn.nn import LayeredModel, Linear
 
 
 class DampedLayer(nn.Module):
@@ -15,7 +15,7 @@ class DampedLayer(nn.Module):
 
     def __init__(self, in_width, out_width, share):
         super().__init__()
-        self.own, self.far = nn.Linear(in_width, out_width), nn.Linear(in_width, out_width)
+        self.own, self.far = Linear(in_width, out_width), Linear(in_width, out_width)
         self.share = share
 
     def forward(self, view, x):

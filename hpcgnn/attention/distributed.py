@@ -19,8 +19,9 @@ from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
+from hpcgnn.spmm.wire import ROWS
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
 class DistributedAttention(DistributedSpMM):
@@ -68,7 +69,7 @@ class DistributedAttention(DistributedSpMM):
     def attend(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         draw: EdgeDraw | None,
         out: FloatArray,
@@ -79,14 +80,14 @@ class DistributedAttention(DistributedSpMM):
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(values, targets)
         shape = len(targets), scores.heads, values.shape[1]
-        state = AttentionState.empty(*shape, values.dtype, self._memory)
+        state = AttentionState.empty(*shape, targets.dtype, self._memory)
         fetched, pushed, trace = self._values, self._states, self.trace
         fetch = None if fetched is None else fetched.start(values, keep=keep)
         push = None if pushed is None else pushed.start(scores, values, targets, state, draw)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
                 own = draw_of(draw, self._row_ids, self._column_ids)
-                score = scores.operands(self._memory, values, targets)
+                score = scores.operands(self._memory, values, targets, ROWS)
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
@@ -105,7 +106,7 @@ class DistributedAttention(DistributedSpMM):
     def attend_transpose(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         softmax: Softmax,
         gradient: FloatArray,
@@ -117,7 +118,7 @@ class DistributedAttention(DistributedSpMM):
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
         zeros = self._memory.arrays.zeros
         like = values, targets, scores.weights
-        sums = for_values, *_ = tuple(zeros(each.shape, each.dtype) for each in like)
+        sums = for_values, *_ = tuple(zeros(each.shape, targets.dtype) for each in like)
         found = Gradients(*sums)
         push = None
         if self._values is not None:
@@ -127,7 +128,7 @@ class DistributedAttention(DistributedSpMM):
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
                 own = draw_of(draw, self._row_ids, self._column_ids)
-                score = scores.operands(self._memory, values, targets)
+                score = scores.operands(self._memory, values, targets, ROWS)
                 blocks = self._diagonal, self._diagonal.transposed
                 scores.backward(*blocks, score, saved, found, own)
         if push is not None:
@@ -141,7 +142,7 @@ class DistributedAttention(DistributedSpMM):
                     self._carrier.sum_over_replicas(each)
         return found
 
-    def _check(self, values: FloatArray, targets: FloatArray) -> None:
+    def _check(self, values: Array, targets: FloatArray) -> None:
         if (len(targets), len(values)) != self.shape:
             raise ValueError(
                 f"expected {self.shape[1]} values and {self.shape[0]} targets, not {len(values)} "

@@ -40,7 +40,7 @@ class AttentionOperator(AggregationOperator, Protocol):
     def attend(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         draw: EdgeDraw | None,
         out: FloatArray,
@@ -55,7 +55,7 @@ class AttentionOperator(AggregationOperator, Protocol):
         scores
             The scores of the edges, with weights that are equal on all ranks.
         values
-            (columns, H * D), C-contiguous.
+            (columns, H * D), C-contiguous, in the dtype of targets, or bfloat16 as uint16.
         targets
             (rows, H) or (rows, H * D), as `scores` takes them.
         draw
@@ -74,7 +74,7 @@ class AttentionOperator(AggregationOperator, Protocol):
     def attend_transpose(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         softmax: Softmax,
         gradient: FloatArray,

@@ -63,7 +63,7 @@ class FetchedValues:
         self._reorder = [each if each is None else put(each) for each in _push_order(part)]
 
     @collective
-    def start(self, values: FloatArray, *, keep: bool) -> Fetch:
+    def start(self, values: Array, *, keep: bool) -> Fetch:
         """Start to fetch values, to keep them where the schedule is resident."""
         ghosts = self._part.ghosts
         return ghosts.start_fetch(values, keep=keep and not ghosts.sequential)
@@ -87,7 +87,7 @@ class FetchedValues:
                 rows = fetch.stage(index)
             with self._trace.span("boundary.forward"):
                 own = draw_of(draw, self._row_ids, self._ghost_ids[index])
-                score = scores.operands(memory, rows, targets, self._format_of(rows))
+                score = scores.operands(memory, rows, targets, self._part.ghosts.wire.half)
                 scores.forward(block, score, state, own)
             if keep:
                 kept.append(rows)
@@ -97,7 +97,7 @@ class FetchedValues:
     def start_transpose(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         saved: SoftmaxGradient,
         kept: tuple[Array, ...] | None,
@@ -120,10 +120,10 @@ class FetchedValues:
                 rows = rows if take is None else rows[take]
                 ids = self._ghost_ids[index] if take is None else self._ghost_ids[index][take]
                 with self._trace.span("boundary.reverse"):
-                    into = _zeros_for(buffer, values.dtype, memory)
+                    into = _zeros_for(buffer, targets.dtype, memory)
                     shares = Gradients(into, found.targets, found.weights)
                     own = draw_of(draw, self._row_ids, ids)
-                    score = scores.operands(memory, rows, targets, self._format_of(rows))
+                    score = scores.operands(memory, rows, targets, self._part.ghosts.wire.half)
                     scores.backward(block, block.transposed, score, saved, shares, own)
                     _store(into, buffer, ghosts.wire.format, memory)
                 push.send(index)
@@ -132,10 +132,7 @@ class FetchedValues:
         # Own edges may have written gradients of the same rows: what arrives is added, in the order
         # of the plan.
         add = self._part.adding(found.values)
-        return Pushing(self._part, ghosts.start_push(values, add, additive=True), fill)
-
-    def _format_of(self, rows: Array) -> WireFormat | None:
-        return self._part.ghosts.wire.format if rows.dtype == np.uint16 else None
+        return Pushing(self._part, ghosts.start_push(found.values, add, additive=True), fill)
 
 
 class PushedStates:
@@ -168,7 +165,7 @@ class PushedStates:
     def start(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         state: AttentionState,
         draw: EdgeDraw | None,
@@ -190,9 +187,9 @@ class PushedStates:
                 theirs = self._unpack_targets(scores, targets, _stage_of(fetch, index))
                 buffer = push.buffer(index)
                 with self._trace.span("boundary.reverse"):
-                    partial = AttentionState.empty(len(theirs), heads, width, values.dtype, memory)
+                    partial = AttentionState.empty(len(theirs), heads, width, targets.dtype, memory)
                     own = draw_of(draw, self._target_ids[index], self._column_ids)
-                    score = scores.operands(memory, values, theirs)
+                    score = scores.operands(memory, values, theirs, ghosts.wire.half)
                     scores.forward(block.transposed, score, partial, own)
                     # Finished here and not at the owner: the division by the total needs this state
                     # alone.
@@ -201,15 +198,15 @@ class PushedStates:
                     _store(packed, buffer, form, memory)
                 push.send(index)
 
-        columns = packed_width(width, heads, form, values.dtype)
-        like = memory.arrays.empty((0, columns), values.dtype)
+        columns = packed_width(width, heads, form, targets.dtype)
+        like = memory.arrays.empty((0, columns), targets.dtype)
         return Pushing(self._part, ghosts.start_push(like, merge), fill)
 
     @collective
     def transpose(
         self,
         scores: Scores,
-        values: FloatArray,
+        values: Array,
         targets: FloatArray,
         saved: SoftmaxGradient,
         found: Gradients,
@@ -231,11 +228,11 @@ class PushedStates:
             theirs = arrays.pop() if scores.narrow_targets else arrays.pop(1)
             buffer = push.buffer(index)
             with self._trace.span("boundary.reverse"):
-                into = _zeros_for(buffer, values.dtype, memory)
+                into = _zeros_for(buffer, targets.dtype, memory)
                 shares = Gradients(found.values, into, found.weights)
                 own = draw_of(draw, self._target_ids[index], self._column_ids)
                 their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
-                score = scores.operands(memory, values, theirs)
+                score = scores.operands(memory, values, theirs, ghosts.wire.half)
                 blocks = block.transposed, block.with_all_rows
                 scores.backward(*blocks, score, their_saved, shares, own)
                 _store(into, buffer, form, memory)

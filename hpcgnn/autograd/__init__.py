@@ -5,26 +5,29 @@ from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
+from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
 from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.moments import moments
+from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
+from hpcgnn.autograd.moments import moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.relation_linear import relation_linear
-from hpcgnn.autograd.saved import ACTIVATION_FORMATS, activations_as, relu, relu_, rematerialised
+from hpcgnn.autograd.saved import relu, relu_, rematerialised
 
 __all__ = [
-    "ACTIVATION_FORMATS",
+    "PRECISIONS",
     "Arithmetic",
     "DropoutKey",
+    "Ending",
     "ExactArithmetic",
     "Heads",
     "ScoresOf",
-    "activations_as",
     "aggregate",
     "arithmetic",
     "attend",
+    "blend",
     "computing_with",
     "cross_entropy_sum",
     "dropout",
@@ -38,5 +41,7 @@ __all__ = [
     "relu",
     "relu_",
     "rematerialised",
+    "standardise",
     "typed_linear",
+    "widened",
 ]

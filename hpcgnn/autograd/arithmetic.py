@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hpcgnn.autograd.ending import column_sums, end_rows
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import mixed_linear, row_chunks, weight_gradient, widened
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -40,15 +42,18 @@ class Arithmetic:
     def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix + bias``, without history."""
         out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
+        if rows.dtype != bias.dtype:
+            end_rows(torch.mm(rows, matrix, out=out), bias, None)
+            return out
         return torch.addmm(bias, rows, matrix, out=out)
 
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return ``leftᵀ right``, a sum over rows; without history."""
-        return left.t() @ right
+        """Return ``leftᵀ right``, a sum over rows, in the dtype of weights; without history."""
+        return weight_gradient(left, right)
 
     def total(self, rows: Tensor) -> Tensor:
         """Return the sum over rows, of all but the first dimension; without history."""
-        return rows.sum(0)
+        return column_sums(rows)
 
     def loss(self, values: Tensor) -> Tensor:
         """Return a scalar that adds up to the sum of `values` (rows,) over ranks."""
@@ -69,10 +74,14 @@ class Arithmetic:
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``, differentiable in all three."""
+        if rows.dtype != weight.dtype:
+            return mixed_linear(rows, weight, bias)
         return functional.linear(rows, weight, bias)
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``, differentiable in both."""
+        if rows.dtype != matrix.dtype:
+            return mixed_linear(rows, matrix.t())
         return rows @ matrix
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
@@ -87,7 +96,9 @@ class Arithmetic:
         float64, in main memory; `sums` adds up over the ranks.
         """
         found = np.empty(rows.shape[1] + 1)
-        found[:-1] = rows.sum(0, dtype=torch.float64).cpu().numpy()
+        found[:-1] = 0
+        for chunk in row_chunks(rows):
+            found[:-1] += widened(rows[chunk]).sum(0, dtype=torch.float64).cpu().numpy()
         found[-1] = len(rows)
         sums(found)
         return found

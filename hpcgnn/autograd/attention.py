@@ -38,6 +38,7 @@ from hpcgnn.autograd.attention_passes import (
 )
 from hpcgnn.autograd.dropout import DropoutKey
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import like_rows
 from hpcgnn.kernels import AdditiveScore, EdgeDraw, Gradients, SharedMeans
 from hpcgnn.operator import heads_share_input
 from hpcgnn.spmd import collective
@@ -129,26 +130,29 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         keep = any(ctx.needs_input_grad)
         by_pass, softmaxes = [], []
-        targets = TargetMap(own, target_map).targets
-        result = numbers(targets, (len(targets), len(bias)))
+        targets, narrow = TargetMap(own, target_map).targets, like_rows(projection, x)
+        # Of 16 bits a sum of heads would round with each.
+        result = numbers(targets if heads.average else x, (len(targets), len(bias)))
         if heads.average:
             result[:] = bias
         buffer, memory = PassBuffer(x, weights), memory_of(x)
         for part, columns in passes(weights):
             scores, draw = heads.scores(weights, part)
-            values = buffer.project(projection[columns])
+            values = buffer.project(narrow[columns])
             shares = rows_of(columns_of(targets, part, weights))
-            if heads.average:
-                out, shift = numbers(targets, (len(targets), values.shape[1])), None
-                by_pass.append(out)
-            else:
-                out, shift = result[:, columns], rows_of(bias[columns])
-            arguments = scores, values, shares, draw, memory.array(out)
+            into, shift = result[:, columns], None if heads.average else rows_of(bias[columns])
+            if heads.average or result.dtype != targets.dtype:
+                into = numbers(targets, (len(targets), values.shape[1]))
+            arguments = scores, values, shares, draw, memory.array(into)
             with memory.ordered():
                 softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
             if heads.average:
-                for head in out.chunk(part.stop - part.start, dim=1):
+                for head in into.chunk(part.stop - part.start, dim=1):
                     result.add_(head, alpha=1 / len(weights))
+                by_pass.append(into.to(x.dtype))
+            elif result.dtype != targets.dtype:
+                result[:, columns] = into
+        result = result.to(x.dtype)
         # Saved twice, it might be computed twice.
         others = [] if own is x else [own]
         outs = by_pass or [result]
@@ -166,12 +170,13 @@ class _Attend(torch.autograd.Function):
         (gradient,) = gradients
         by_pass = PassGradients(gradient.contiguous(), outs, weights, bias, heads.average)
         for_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        narrow = like_rows(projection, x)
         for_projection, for_weights = torch.empty_like(projection), torch.empty_like(weights)
         for_targets = torch.empty_like(targets)
         buffer, memory = PassBuffer(x, weights), memory_of(x)
         for index, (part, columns) in enumerate(passes(weights)):
             scores, draw = heads.scores(weights, part)
-            values = buffer.project(projection[columns])
+            values = buffer.project(narrow[columns])
             shares = rows_of(columns_of(targets, part, weights))
             softmax, softmaxes[index] = softmaxes[index], None
             with memory.ordered():
@@ -179,9 +184,9 @@ class _Attend(torch.autograd.Function):
                     scores, values, shares, softmax, *by_pass.of(index, part, columns), draw
                 )
             del softmax
-            for_values = memory.tensor(found.values)
+            for_values = memory.tensor(found.values).to(x.dtype)
             if for_x is not None:
-                arithmetic().add_product(for_x, for_values, projection[columns])
+                arithmetic().add_product(for_x, for_values, narrow[columns])
             for_projection[columns] = arithmetic().contract(for_values, x)
             for_weights[part] = memory.tensor(found.weights)
             columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
@@ -201,12 +206,15 @@ class _Chunks:
     def __init__(
         self, layer: SharedLayer, x: Tensor, maps: Tensor, targets: Tensor, weights: Tensor
     ) -> None:
-        self._x, self._maps, self._average = x, maps, layer.average
+        self._average, self._rows_dtype = layer.average, x.dtype
+        self._exact, self._maps = maps, like_rows(maps, x)
         self.folded = torch.einsum("hdf,hd->hf", maps, weights)
+        # Rows at random are read faster from huge pages than copying them takes; attention reads
+        # them in the precision of scores.
+        self.x = x = numbers(maps, x.shape).copy_(x)
         by_source = torch.mm(x, self.folded.t(), out=numbers(x, (len(x), len(weights))))
         score = AdditiveScore(
-            # Rows at random are read faster from huge pages than copying them takes.
-            values=rows_of(numbers(x, x.shape).copy_(x)),
+            values=rows_of(x),
             source=rows_of(by_source),
             target=rows_of(targets),
             slope=layer.slope,
@@ -224,8 +232,8 @@ class _Chunks:
 
     def buffer(self) -> Tensor:
         """Return room for the means of a chunk."""
-        room = self._x.new_empty(self._shape)
-        room[:, :, self._x.shape[1]] = 1
+        room = self.x.new_empty(self._shape)
+        room[:, :, self.x.shape[1]] = 1
         return room
 
     def means(self, rows: slice, buffer: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,12 +247,12 @@ class _Chunks:
         """Return the maps that `project` takes, (H, F + 1, D)."""
         heads, width, _ = self._maps.shape
         behind = bias.expand(heads, width) if self._average else bias.view(heads, width)
-        maps = torch.cat([self._maps.transpose(1, 2), behind[:, None]], dim=1)
-        return maps / heads if self._average else maps
+        maps = torch.cat([self._exact.transpose(1, 2), behind[:, None]], dim=1)
+        return (maps / heads if self._average else maps).to(self._rows_dtype)
 
     def project(self, mean: Tensor, maps: Tensor, into: Tensor) -> None:
         """Write the rows of the layer's result; maps are those of `with_bias`."""
-        means = self._by_head(mean, maps.shape[1])
+        means = self._narrow(self._by_head(mean, maps.shape[1]))
         if self._average:
             torch.mm(means[0], maps[0], out=into)
             for values, weight in zip(means[1:], maps[1:], strict=True):
@@ -258,8 +266,16 @@ class _Chunks:
             each = (gradient / len(self._maps)).expand(len(self._maps), *gradient.shape)
         else:
             each = self._columns(gradient)
-        torch.bmm(each, self._maps, out=self._by_head(into, self._maps.shape[2]))
-        for_maps.baddbmm_(each.transpose(1, 2), self._by_head(mean, for_maps.shape[2]))
+        found, means = (
+            self._by_head(one, width)
+            for one, width in ((into, self._maps.shape[2]), (mean, for_maps.shape[2]))
+        )
+        if each.dtype != means.dtype:
+            found.copy_(torch.bmm(each, self._maps))
+            for_maps += torch.bmm(each.transpose(1, 2), self._narrow(means))
+            return
+        torch.bmm(each, self._maps, out=found)
+        for_maps.baddbmm_(each.transpose(1, 2), means)
 
     def differentiate(
         self,
@@ -271,6 +287,9 @@ class _Chunks:
         """Add the gradients through the edges of a chunk."""
         mean, lse = (each.numpy() for each in means)
         self._heads.differentiate(rows, SharedMeans(mean, lse, gradient.numpy()), into)
+
+    def _narrow(self, rows: Tensor) -> Tensor:
+        return rows.to(self._rows_dtype)
 
     @staticmethod
     def _by_head(mean: Tensor, width: int) -> Tensor:
@@ -294,7 +313,7 @@ class _AttendShared(torch.autograd.Function):
     ) -> Tensor:
         targets = TargetMap(own, target_map).targets
         chunks = _Chunks(layer, x, projection.view(*weights.shape, -1), targets, weights)
-        result = numbers(targets, (len(targets), len(bias)))
+        result = numbers(x, (len(targets), len(bias)))
         maps, buffer = chunks.with_bias(bias), chunks.buffer()
         with layer.trace.span("interior.forward", order="(AX)W"):
             for rows in chunks:
@@ -313,10 +332,10 @@ class _AttendShared(torch.autograd.Function):
         targets, layer, gradient = target_map.targets, ctx.layer, gradients[0].contiguous()
         maps = projection.view(*weights.shape, -1)
         chunks = _Chunks(layer, x, maps, targets, weights)
-        for_x = numbers(x, x.shape).zero_() if ctx.needs_input_grad[0] else None
+        for_x = numbers(maps, x.shape).zero_() if ctx.needs_input_grad[0] else None
         for_maps = maps.new_zeros((*weights.shape, x.shape[1] + 1))
         for_targets = torch.zeros_like(targets)
-        by_slice = x.new_zeros((_SLICES, len(x), len(weights)))
+        by_slice = maps.new_zeros((_SLICES, len(x), len(weights)))
         into = Gradients(
             None if for_x is None else for_x.numpy(), for_targets.numpy(), source=by_slice.numpy()
         )
@@ -330,12 +349,14 @@ class _AttendShared(torch.autograd.Function):
         by_source = by_slice.sum(0)
         if for_x is not None:
             for_x.addmm_(by_source, chunks.folded)
-        for_folded = by_source.t() @ x
+        for_folded = by_source.t() @ chunks.x
         for_weights = torch.einsum("hdf,hf->hd", maps, for_folded)
         by_head = for_maps[:, :, -1]
         for_bias = by_head.sum(0) if layer.average else by_head.reshape(-1)
         for_projection = for_maps[:, :, :-1] + weights[:, :, None] * for_folded[:, None, :]
         for_projection = for_projection.reshape_as(projection)
+        if for_x is not None:
+            for_x = for_x.to(x.dtype)
         for_input = for_x if ctx.own_is_input else None
         needed = ctx.needs_input_grad[2]
         for_own, for_map = target_map.gradients(for_targets, for_input, needed=needed)
@@ -362,7 +383,8 @@ def attend(
     Parameters
     ----------
     x
-        (input rows, F) float32 or float64, where the pattern is.
+        (input rows, F) float32 or float64, or bfloat16 beside float32 weights; where the pattern
+        is. Scores and softmax are in the precision of the weights.
     projection
         (H * D, F), a head after the other.
     own

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import like_rows, row_chunks, widened
 from hpcgnn.typing import FloatArray
 
 _PASS_COLUMNS = 64
@@ -29,7 +31,13 @@ class PassBuffer:
         self._values = numbers(x, (len(x) * max(_widths(weights)),))
 
     def project(self, projection: Tensor) -> FloatArray:
-        """Return ``x projectionᵀ``, valid until the next call."""
+        """Return ``x projectionᵀ``, valid until the next call.
+
+        Parameters
+        ----------
+        projection
+            (columns, F) in the dtype of x.
+        """
         shape = len(self._x), len(projection)
         values = self._values[: math.prod(shape)].view(shape)
         arithmetic().product(self._x, projection.t(), values)
@@ -56,11 +64,12 @@ class PassGradients:
     def __init__(
         self, gradient: Tensor, outs: list[Tensor], weights: Tensor, bias: Tensor, average: bool
     ) -> None:
+        gradient = widened(gradient) if average else gradient
         self._gradient, self._outs = gradient, outs
         self._bias = None if average else bias
         if average:
             self._gradient = gradient / len(weights)
-        self._columns = numbers(gradient, (len(gradient) * max(_widths(weights)),))
+        self._columns = numbers(bias, (len(gradient) * max(_widths(weights)),))
 
     def of(self, index: int, part: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
         """Return both for pass `index`, valid until the next call."""
@@ -73,7 +82,11 @@ class PassGradients:
         if self._bias is None:
             for head in copied.chunk(part.stop - part.start, dim=1):
                 head.copy_(self._gradient)
-            attention_delta(gradient, rows_of(self._outs[index]), delta)
+            attention_delta(gradient, rows_of(widened(self._outs[index])), delta)
+        elif self._gradient.dtype == torch.bfloat16:
+            copied.copy_(self._gradient[:, columns])
+            bias = rows_of(self._bias[columns])
+            attention_delta(gradient, rows_of(self._outs[0][:, columns].float()), delta, bias=bias)
         else:
             both = self._gradient, self._outs[0]
             theirs, result = (memory.array(each[:, columns]) for each in both)
@@ -95,7 +108,10 @@ class TargetMap:
 
     def __init__(self, own: Tensor, matrix: Tensor) -> None:
         self._own, self._matrix = own, matrix
-        self.targets = arithmetic().product(own, matrix.t())
+        self.targets = numbers(matrix, (len(own), len(matrix)))
+        # Scores are of the precision of weights, whatever rows are.
+        for rows in row_chunks(own):
+            arithmetic().product(widened(own[rows]), matrix.t(), self.targets[rows])
 
     def gradients(
         self, for_targets: Tensor, for_input: Tensor | None, *, needed: bool
@@ -105,18 +121,20 @@ class TargetMap:
         Parameters
         ----------
         for_targets
-            Of the result.
+            Of the result, in its dtype.
         for_input
             Where X₀ is the layer's input: that one's gradient, to which X₀'s is added.
         needed
             Whether to return X₀'s.
         """
-        if for_input is not None:
-            arithmetic().add_product(for_input, for_targets, self._matrix)
         for_own = None
-        if needed and for_input is None:
-            for_own = arithmetic().product(for_targets, self._matrix)
-        return for_own, arithmetic().contract(for_targets, self._own)
+        narrow = for_targets.to(self._own.dtype)
+        matrix = like_rows(self._matrix, self._own)
+        if for_input is not None:
+            arithmetic().add_product(for_input, narrow, matrix)
+        elif needed:
+            for_own = arithmetic().product(narrow, matrix)
+        return for_own, arithmetic().contract(narrow, self._own)
 
 
 def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
+from hpcgnn.autograd.mixed import like_rows
 from hpcgnn.operator import AggregationOperator, ComputationOrder, choose_order
 
 
@@ -80,26 +82,35 @@ class _GraphLinear(torch.autograd.Function):
         x: Tensor,
         own: Tensor | None,
         bias: Tensor | None,
+        ending: Ending | None,
         *weights: Tensor,
     ) -> Tensor:
+        weights = tuple(like_rows(each, x) for each in weights)
         result = _Sum()
         kept = [each.forward(x, w, result) for each, w in zip(terms, weights, strict=False)]
         if own is not None:
             result.add_product(own, weights[-1].t())
             kept.append(own)
         assert result.total is not None
-        if bias is not None:
-            result.total += bias
-        ctx.terms, ctx.own_is_input = terms, own is x
-        ctx.save_for_backward(*weights, *kept)
+        end_rows(result.total, bias, ending)
+        ctx.terms, ctx.own_is_input, ctx.ending = terms, own is x, ending
+        ended = [] if ending is None else [result.total]
+        ctx.save_for_backward(*weights, *kept, *ended)
         return result.total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        num_weights = len(ctx.saved_tensors) // 2
-        weights, kept = ctx.saved_tensors[:num_weights], ctx.saved_tensors[num_weights:]
+        saved = list(ctx.saved_tensors)
+        result = None if ctx.ending is None else saved.pop()
+        num_weights = len(saved) // 2
+        weights, kept = saved[:num_weights], saved[num_weights:]
         _, needs_input, needs_own, needs_bias, *_ = ctx.needs_input_grad
-        gradient = gradients[0].contiguous()
+        own_sums = needs_bias and not arithmetic().sums_are_whole
+        gradient, for_bias = end_gradient(
+            gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
+        )
+        if needs_bias and not own_sums:
+            for_bias = arithmetic().total(gradient)
         for_input = _Sum() if needs_input else None
         factors = [
             each.backward(gradient, weight, for_input)
@@ -119,7 +130,8 @@ class _GraphLinear(torch.autograd.Function):
             None,
             None if for_input is None else for_input.total,
             None if for_own is for_input or for_own is None else for_own.total,
-            arithmetic().total(gradient) if needs_bias else None,
+            for_bias,
+            None,
             *for_weights,
         )
 
@@ -131,6 +143,7 @@ def graph_linear(
     *,
     own: tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None,
+    ending: Ending | None = None,
 ) -> Tensor:
     """Return ``Σ_d A_d X W_dᵀ + X₀ W₀ᵀ + b``, differentiable in X, X₀, W_d, W₀ and b.
 
@@ -144,13 +157,16 @@ def graph_linear(
     operators
         The matrices A_d, at least one.
     x
-        (input rows, in_width) float32 or float64, where the matrices are.
+        (input rows, in_width) float32 or float64, or bfloat16 beside float32 weights; where the
+        matrices are.
     weights
         For each operator (out_width, in_width), as in `torch.nn.Linear`.
     own
         X₀ (result rows, any width), which may be `x`, and W₀; None leaves the term out.
     bias
         (out_width,); None leaves it out.
+    ending
+        Rectifies the sum and drops of it; None leaves it as it is.
 
     Returns
     -------
@@ -165,6 +181,6 @@ def graph_linear(
         terms.append(_Aggregated(operator, order))
     rows, *more = own or (None,)
     result: Tensor = _GraphLinear.apply(  # type: ignore[no-untyped-call]
-        tuple(terms), x, rows, bias, *weights, *more
+        tuple(terms), x, rows, bias, ending, *weights, *more
     )
     return result

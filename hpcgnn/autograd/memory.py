@@ -50,16 +50,19 @@ class HostTensors:
 
     def array(self, tensor: Tensor) -> Any:
         """Return an array over the bytes of a tensor."""
-        return tensor.detach().numpy()
+        flat = tensor.detach()
+        # NumPy has no bfloat16: kernels take its bits.
+        return (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
 
     def tensor(self, array: Any) -> Tensor:
-        """Return a tensor over the bytes of an array."""
-        return torch.from_numpy(array)
+        """Return a tensor over the bytes of an array; uint16 rows are bfloat16."""
+        made = torch.from_numpy(array)
+        return made.view(torch.bfloat16) if made.dtype == torch.uint16 else made
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor; numpy asks for huge pages, which fill faster."""
-        dtype = str(like.dtype).removeprefix("torch.")
-        return torch.from_numpy(empty(tuple(shape), dtype))
+        dtype = str(like.dtype).removeprefix("torch.").replace("bfloat16", "uint16")
+        return self.tensor(empty(tuple(shape), dtype))
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the host works in order."""

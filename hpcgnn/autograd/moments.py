@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import row_chunks, widened
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 
@@ -16,7 +18,7 @@ class _Moments(torch.autograd.Function):
         first = arithmetic().sums_and_count(x, sums)
         count = first[-1]
         mean = torch.from_numpy(first[:-1] / max(count, 1.0)).to(x.device)
-        centre = mean.to(x.dtype)
+        centre = mean.to(widened(x[:0]).dtype)
         second = arithmetic().sums_and_count((x - centre).square_(), sums)[:-1]
         # The rows were centred on the rounded mean.
         mean_square = torch.from_numpy(second / max(count, 1.0)).to(x.device)
@@ -25,15 +27,52 @@ class _Moments(torch.autograd.Function):
         ctx.save_for_backward(x, centre)
         total = torch.tensor(count, dtype=torch.float64)
         ctx.mark_non_differentiable(total)
-        return centre, variance.clamp_(min=0).to(x.dtype), total
+        return centre, variance.clamp_(min=0).to(centre.dtype), total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, centre = ctx.saved_tensors
         both = torch.stack(gradients[:2]).double().cpu()
         arithmetic().complete(both.numpy(), ctx.sums)
-        for_mean, for_variance = (both / ctx.count).to(x)
-        return torch.addcmul(for_mean, x - centre, for_variance, value=2), None
+        for_mean, for_variance = (both / ctx.count).to(centre)
+        result = torch.addcmul(for_mean, x - centre, for_variance, value=2)
+        return result.to(x.dtype), None
+
+
+class _Standardise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+        ctx.save_for_backward(x, centre, factor)
+        result = memory_of(x).empty(x, x.shape)
+        for rows in row_chunks(x):
+            result[rows] = torch.addcmul(shift, widened(x[rows]) - centre, factor)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        x, centre, factor = ctx.saved_tensors
+        for_x = memory_of(x).empty(x, x.shape)
+        for_shift, for_factor = torch.zeros_like(factor), torch.zeros_like(factor)
+        for rows in row_chunks(x):
+            gradient = widened(gradients[0][rows])
+            for_shift += gradient.sum(0)
+            for_factor += (gradient * (widened(x[rows]) - centre)).sum(0)
+            for_x[rows] = gradient * factor
+        return for_x, -factor * for_shift, for_factor, for_shift
+
+
+def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Return ``(x - centre) factor + shift``, differentiable in all four; `x` alone waits for it.
+
+    Parameters
+    ----------
+    x
+        (rows, width) float32 or float64, or bfloat16 beside float32 columns.
+    centre, factor, shift
+        (width,).
+    """
+    result: Tensor = _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
+    return result
 
 
 @collective
@@ -49,14 +88,14 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     Parameters
     ----------
     x
-        (rows, width) float32 or float64; a rank may have no rows.
+        (rows, width) float32 or float64, or bfloat16; a rank may have no rows.
     sums
         Adds up an array over the ranks.
 
     Returns
     -------
     mean, variance
-        (width,) of the dtype of `x`, equal on all ranks.
+        (width,) of the dtype of `x`, float32 for bfloat16; equal on all ranks.
     count
         float64 scalar.
     """

@@ -9,14 +9,16 @@ from torch import Tensor
 
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import like_rows
 from hpcgnn.typing import Offsets
 
 
 class _LinearByType(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Sequence[Tensor], num_rows: int, *tensors: Tensor) -> Tensor:
-        parts, weights, biases = _thirds(tensors)
+        parts, exact, biases = _thirds(tensors)
         ctx.rows = rows
+        weights = [like_rows(*pair) for pair in zip(exact, parts, strict=True)]
         ctx.save_for_backward(*parts, *weights)
         # One type after another: only the result is as large as all nodes.
         out = _room(weights[0], num_rows)
@@ -68,14 +70,15 @@ def linear_by_type(
         For each type, at least one: (n_t,) int64 rows of its nodes in the result. Every row belongs
         to one type.
     parts
-        (n_t, F_t) float32 or float64; F_t may be 0, which leaves the bias.
+        (n_t, F_t) float32 or float64, or bfloat16 beside float32 weights; F_t may be 0, which
+        leaves the bias.
     weights, biases
         (out_width, F_t) and (out_width,).
 
     Returns
     -------
     Tensor
-        (sum of n_t, out_width), same dtype.
+        (sum of n_t, out_width), dtype of the parts.
     """
     num_rows = sum(len(each) for each in rows)
     result: Tensor = _LinearByType.apply(  # type: ignore[no-untyped-call]

@@ -16,6 +16,7 @@ from torch import Tensor
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import like_rows, widened
 from hpcgnn.operator import AggregationOperator
 from hpcgnn.typing import LocalIndices
 
@@ -30,12 +31,16 @@ class _RelationLinear(torch.autograd.Function):
         weights: Tensor,
         out: Tensor,
     ) -> Tensor:
-        means, memory = applied(operator.apply, x), memory_of(out)
+        means, memory, weights = applied(operator.apply, x), memory_of(out), like_rows(weights, x)
+        # Of 16 bits every addition would round.
+        total = widened(out)
         for where, mine, weight in zip(rows, _parts(means, rows), weights, strict=True):
             mapped = arithmetic().product(mine, weight)
             with memory.ordered():
-                kernels, sums = memory.kernels, memory.array(out)
-                kernels.scatter_add_rows(memory.array(mapped), where, sums)
+                kernels, sums = memory.kernels, memory.array(total)
+                kernels.scatter_add_rows(memory.array(mapped), where, sums, half="bfloat16")
+        if total is not out:
+            out.copy_(total)
         ctx.mark_dirty(out)
         ctx.operator, ctx.rows = operator, rows
         ctx.computes_again = operator.size.is_sequential and not operator.size.is_kept
@@ -53,19 +58,19 @@ class _RelationLinear(torch.autograd.Function):
         for_means = means
         if needs_input and not ctx.computes_again:
             for_means = memory.empty(means, means.shape)
-        for_weights = torch.empty_like(weights)
+        for_weights = []
         parts = zip(rows, _parts(means, rows), _parts(for_means, rows), strict=True)
         for relation, (where, mine, for_mine) in enumerate(parts):
             theirs = memory.empty(gradient, (len(where), gradient.shape[1]))
             with memory.ordered():
                 source, target = memory.array(gradient), memory.array(theirs)
                 memory.kernels.gather_rows(source, where, target)
-            for_weights[relation] = arithmetic().contract(mine, theirs)
+            for_weights.append(arithmetic().contract(mine, theirs))
             if needs_input:
                 # Where means were computed again, over them: nobody else reads them.
                 arithmetic().product(theirs, weights[relation].t(), for_mine)
         for_x = applied(operator.apply_transpose, for_means) if needs_input else None
-        return None, None, for_x, for_weights, gradients[0]
+        return None, None, for_x, torch.stack(for_weights), gradients[0]
 
 
 def _parts(tall: Tensor, rows: Sequence[LocalIndices]) -> Iterator[Tensor]:
@@ -92,11 +97,11 @@ def relation_linear(
         For each relation (m_r,) int32 rows of `out` that its means belong to, CuPy arrays for rows
         on a GPU; they may repeat, and then add up in order on the CPU, in any order on a GPU.
     x
-        (input rows, in_width) float32 or float64.
+        (input rows, in_width) float32 or float64, or bfloat16 beside float32 weights.
     weights
-        (R, in_width, out_width), same dtype.
+        (R, in_width, out_width).
     out
-        (k, out_width), C-contiguous, of the same dtype and in the same place; it is changed, so
+        (k, out_width), C-contiguous, of the dtype of `x` and in the same place; it is changed, so
         that nothing may have saved it for its backward pass.
     """
     result: Tensor = _RelationLinear.apply(  # type: ignore[no-untyped-call]

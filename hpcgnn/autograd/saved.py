@@ -1,8 +1,7 @@
-"""Results of layers that wait for the backward pass in 16 bits, or are computed again there."""
+"""Results of layers that are computed again for the backward pass, or wait once."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import torch
@@ -11,52 +10,12 @@ from torch.nn import functional
 
 from hpcgnn.autograd.memory import memory_of
 
-ACTIVATION_FORMATS = ("native", "bfloat16")
-"""Names of the formats in which activations are kept; native is the dtype of training."""
-
 _Kept: TypeAlias = Tensor | Callable[[], Tensor]
-
-_narrowing: ContextVar[bool] = ContextVar("narrowing", default=False)
-
-
-@contextmanager
-def activations_as(name: str, resident: Iterable[Tensor]) -> Iterator[None]:
-    """Keep what the enclosed forward pass saves for its backward pass in another format.
-
-    Products and sums stay in float32, and so do weights: only float32 results of operations are
-    rounded, when they are saved, and widened when the backward pass asks for them. float64 is
-    never narrowed.
-
-    Parameters
-    ----------
-    name
-        One of `ACTIVATION_FORMATS`.
-    resident
-        Features and weights: they stay in memory anyway, so a rounded copy would cost bytes.
-    """
-    if name == "native":
-        yield
-        return
-    memory = {each.untyped_storage().data_ptr() for each in resident}
-
-    def narrow(saved: Tensor) -> Tensor:
-        if saved.dtype != torch.float32 or saved.untyped_storage().data_ptr() in memory:
-            return saved
-        return saved.to(torch.bfloat16)
-
-    token = _narrowing.set(True)
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(narrow, _widen):
-            yield
-    finally:
-        _narrowing.reset(token)
 
 
 @contextmanager
 def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[None]:
     """Keep, wherever the enclosed forward pass saves `x`, only the means to compute it again.
-
-    Where activations wait in 16 bits, `x` does too: what it follows from would have to wait whole.
 
     Parameters
     ----------
@@ -65,7 +24,7 @@ def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[No
     again
         Returns the same values; None saves `x` itself.
     """
-    if again is None or _narrowing.get() or not torch.is_grad_enabled():
+    if again is None or not torch.is_grad_enabled():
         yield
         return
     place, layout, compute = x.data_ptr(), (x.shape, x.stride()), again
@@ -127,7 +86,3 @@ def relu_(x: Tensor) -> Tensor:
     """
     result: Tensor = _Rectified.apply(x)  # type: ignore[no-untyped-call]
     return result
-
-
-def _widen(kept: Tensor) -> Tensor:
-    return kept.to(torch.float32) if kept.dtype == torch.bfloat16 else kept

@@ -5,7 +5,7 @@ A TOML file gives a table for each section; ``section.key=value`` arguments over
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.links import LinksConfig
@@ -157,6 +157,17 @@ class Config:
     def __post_init__(self) -> None:
         if self.train.reproducible:
             check_reproducible(self)
+        if self.train.precision == "bfloat16":
+            remedy = "train.precision=bfloat16 sends bfloat16 rows as they are; leave it out"
+            fits = self.exchange.wire in ("native", "bfloat16")
+            require(fits, "exchange.wire", self.exchange.wire, remedy)
+
+    @property
+    def travel(self) -> ExchangeConfig:
+        """How rows travel, with the number format of the wire resolved."""
+        if self.train.precision == "float32":
+            return self.exchange
+        return replace(self.exchange, wire=self.train.precision)
 
     @property
     def keeps_products(self) -> bool:

@@ -15,7 +15,7 @@ class ExchangeConfig:
         "aware", f"{', '.join(EXCHANGES)}, or package.module:NAME, a hpcgnn.spmm.Method"
     )
     wire: str = option(
-        "native", "number format on the wire: native (train.dtype), bfloat16, float16"
+        "native", "number format on the wire: native (as rows are in memory), bfloat16, float16"
     )
     transport: str = option(
         "auto",

@@ -14,6 +14,9 @@ from hpcgnn.config.options import known, typed
 from hpcgnn.errors import InputError
 
 _SECTIONS: Mapping[str, type] = types.MappingProxyType(dict(typing.get_type_hints(Config)))
+_REPLACED = types.MappingProxyType(
+    {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
+)
 _NAMES = ("graph.split", "train.splits")
 
 
@@ -77,6 +80,8 @@ def config_from_tables(tables: Mapping[str, Any]) -> Config:
         hints = typing.get_type_hints(kind)
         values = {}
         for key, value in sections.get(section, {}).items():
+            if (section, key) in _REPLACED:
+                raise InputError(f"{section}.{key} is no longer a key: {_REPLACED[section, key]}")
             known(key, hints, f"key in [{section}]")
             full = f"{section}.{key}"
             values[key] = typed(full, names_of(value) if full in _NAMES else value, hints[key])

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from hpcgnn.autograd import ACTIVATION_FORMATS
+from hpcgnn.autograd import PRECISIONS
 from hpcgnn.config.options import choice, option, require
 
 
@@ -63,8 +63,10 @@ class TrainConfig:
         "equal bits of losses, weights and predictions at any number of ranks and threads, any "
         "exchange, schedule and replication, for more time and bytes (docs/sharp_bits.md)",
     )
-    activations: str = option(
-        "native", "results of layers, while they wait for the backward pass: native or bfloat16"
+    precision: str = option(
+        "float32",
+        "float32; or bfloat16: features and rows between layers in 16 bits, in memory and on the "
+        "wire, sums in float32; weights, optimiser, statistics and loss stay float32",
     )
 
     def __post_init__(self) -> None:
@@ -76,7 +78,16 @@ class TrainConfig:
         choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
         choice("train.select", self.select, ("best", "best_loss", "last"))
         choice("train.dtype", self.dtype, ("float32", "float64"))
-        choice("train.activations", self.activations, ACTIVATION_FORMATS)
+        choice("train.precision", self.precision, PRECISIONS)
+        if self.precision == "bfloat16":
+            remedy = "train.precision=bfloat16 has float32 weights: leave train.dtype out"
+            require(self.dtype == "float32", "train.dtype", self.dtype, remedy)
+            remedy = "train.precision=bfloat16 needs train.device=cpu so far"
+            require(self.device == "cpu", "train.device", self.device, remedy)
+            remedy = "train.precision=bfloat16 has no sums in which no order shows; leave it out"
+            require(not self.reproducible, "train.reproducible", self.reproducible, remedy)
+            remedy = "train.precision=bfloat16 is for graphs of nodes; leave it out"
+            require(self.task != "programs", "train.task", self.task, remedy)
         for key in ("epochs", "evaluate_every"):
             value = getattr(self, key)
             require(value >= 1, f"train.{key}", value, "must be at least 1")

@@ -55,7 +55,7 @@ class Context:
 
     def operators(self) -> Operators:
         """Return what makes operators of the whole graph."""
-        make = make_operators(self.grid, self.config.exchange, self.trace, self.device)
+        make = make_operators(self.grid, self.config.travel, self.trace, self.device)
         return make.exact() if self.config.train.reproducible else make
 
 

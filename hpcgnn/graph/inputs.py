@@ -124,9 +124,9 @@ class NodeInputs:
     Parameters
     ----------
     features
-        On the CPU, in the training dtype; with label augmentation, behind the features of a node C
-        columns with the labels of training nodes. Node types that no rank has such labels of go
-        without these columns.
+        On the CPU, in the training dtype or in bfloat16; with label augmentation, behind the
+        features of a node C columns with the labels of training nodes. Node types that no rank has
+        such labels of go without these columns.
     scales
         What features were scaled by, where that comes from the graph.
     """
@@ -170,9 +170,14 @@ def make_inputs(
         tables.append(table)
     if config.train.label_augmentation > 0:
         tables = _with_labels(tables, facts, nodes)
+    parts = []
+    while tables:
+        # One at a time: both formats of all of them are never in memory together.
+        part = torch.from_numpy(tables.pop(0))
+        parts.append(part.bfloat16() if config.train.precision == "bfloat16" else part)
+        del part
     if nodes.types is None:
-        return NodeInputs(torch.from_numpy(tables[0]), scales)
-    parts = [torch.from_numpy(each) for each in tables]
+        return NodeInputs(parts[0], scales)
     typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
     if config.model.embeddings:
         typed = replace(typed, numbers=typed.places)

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.graph.inputs import FeatureScale
@@ -93,8 +96,10 @@ class LocalGraph:
             self.model_shape(config),
             directed=self.facts.directed,
             seed=seed,
-            dtype=self.features.dtype,
+            dtype=getattr(torch, config.train.dtype),
         )
+        if config.train.precision == "bfloat16":
+            _require_narrow_maps(config.model.name, model)
         if config.model.embeddings:
             assert isinstance(model, TypedModel)
             model.inputs.add_vectors(self._bare_ids(), seed)
@@ -116,3 +121,11 @@ class LocalGraph:
     def num_aggregations(self, config: Config) -> int:
         """Return how many times in a row the model of `config` aggregates."""
         return find_model(config.model.name).num_aggregations(self.model_shape(config))
+
+
+def _require_narrow_maps(name: str, model: NodeModel) -> None:
+    if any(type(each) is torch.nn.Linear for each in model.modules()):
+        raise InputError(
+            f"model.name = {name!r}: torch.nn.Linear cannot read rows of bfloat16; use "
+            "hpcgnn.nn.Linear, or train.precision=float32"
+        )

@@ -26,6 +26,7 @@ from hpcgnn.kernels.attention import (
     attention_shared_forward,
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
+from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.operands import (
     AdditiveScore,
     Block,
@@ -46,7 +47,7 @@ from hpcgnn.kernels.pattern import (
 )
 from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.reuse import reused_memory
-from hpcgnn.kernels.rows import dropout_rows, gather_rows, scatter_add_rows
+from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 
 __all__ = [
     "AdditiveScore",
@@ -71,6 +72,8 @@ __all__ = [
     "attention_shared_forward",
     "available_isas",
     "dropout_rows",
+    "finish_rows",
+    "finish_rows_gradient",
     "gather_rows",
     "reused_memory",
     "scatter_add_rows",

@@ -1,8 +1,8 @@
-"""Packing and unpacking of rows for exchanges, and dropout whose mask depends on names."""
+"""Packing and unpacking of rows for exchanges."""
 
 from hpcgnn.kernels import _kernels
 from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, LocalIndices
 
 
 def gather_rows(
@@ -63,38 +63,3 @@ def scatter_add_rows(
     require_array("rows", rows, 1, ("int32",))
     require_array("out", out, 2, DENSE, writable=True)
     _kernels.scatter_add_rows(src, rows, out, threads, half_name(half, src, out), isa)
-
-
-def dropout_rows(
-    x: FloatArray,
-    row_ids: GlobalIndices,
-    key: int,
-    p: float,
-    out: FloatArray,
-    *,
-    threads: int = 0,
-) -> None:
-    """Zero each element with probability p and divide the others by ``1 - p``.
-
-    Whether element (i, c) survives depends only on `key`, ``row_ids[i]`` and c: the same at any
-    number of ranks and threads, in float32 and float64, and again for the gradient.
-
-    Parameters
-    ----------
-    x
-        ``(m, w)`` float32 or float64.
-    row_ids
-        ``(m,)`` int64 global names of the rows.
-    key
-        In ``[0, 2**64)``; another one for each layer and step.
-    p
-        In [0, 1]; 0 copies, 1 zeroes everything. Exact to ``2**-32``.
-    out
-        The shape and dtype of `x`; may be `x` itself.
-    """
-    require_array("x", x, 2, ("float32", "float64"))
-    require_array("row_ids", row_ids, 1, ("int64",))
-    require_array("out", out, 2, (x.dtype.name,), writable=True)
-    if not 0 <= key < 1 << 64:
-        raise ValueError(f"key must be in [0, 2**64), not {key}")
-    _kernels.dropout_rows(x, row_ids, key, p, out, threads)

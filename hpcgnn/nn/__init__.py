@@ -20,7 +20,8 @@ from hpcgnn.nn.ggnn import (
     make_propagator,
 )
 from hpcgnn.nn.gin import GIN
-from hpcgnn.nn.layered import LayeredModel, xavier_linear
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, make_link_model
 from hpcgnn.nn.losses import MeanLoss
 from hpcgnn.nn.mixhop import MixHop
@@ -68,6 +69,7 @@ __all__ = [
     "LayerNorm",
     "LayerView",
     "LayeredModel",
+    "Linear",
     "LinkModel",
     "MeanLoss",
     "MixHop",

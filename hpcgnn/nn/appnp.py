@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, aggregate, dropout
+from hpcgnn.autograd import DropoutKey, aggregate, blend, dropout, widened
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, Model, ModelShape
@@ -42,8 +42,8 @@ class APPNP(Model):
         for step in view.steps:
             z_NC = aggregate(step.operators[Aggregation.SYMMETRIC], z_NC)
             h_NC = step.own(h_NC)
-            z_NC = (1 - share) * z_NC + share * h_NC
-        return z_NC
+            z_NC = blend(z_NC, h_NC, share)
+        return widened(z_NC)
 
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
         """Return the input of the perceptron's last map (N, H)."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
 from hpcgnn.autograd import DropoutKey, Heads, ScoresOf, attend, edge_draw
 from hpcgnn.kernels import EdgeDraw
-from hpcgnn.nn.layered import LayeredModel, xavier_linear
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective

@@ -2,8 +2,9 @@
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import graph_linear
-from hpcgnn.nn.layered import LayeredModel, xavier_linear
+from hpcgnn.autograd import Ending, graph_linear
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -18,10 +19,10 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
 
     @collective
-    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+    def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = view.operators[Aggregation.SYMMETRIC]
-        return graph_linear([operator], x, [self.linear.weight], bias=self.bias)
+        return graph_linear([operator], x, [self.linear.weight], bias=self.bias, ending=ending)
 
 
 class GCN(LayeredModel):
@@ -31,7 +32,7 @@ class GCN(LayeredModel):
     """
 
     aggregations = (Aggregation.SYMMETRIC,)
-    aggregates_features = True
+    aggregates_features = ends_layers = True
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GCNLayer:
         """Return a convolution."""

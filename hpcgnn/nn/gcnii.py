@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, aggregate, dropout
-from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS, xavier_linear
-from hpcgnn.nn.linear import Linear
+from hpcgnn.autograd import DropoutKey, aggregate, blend, dropout, widened
+from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.operator import Aggregation
@@ -49,9 +49,8 @@ class GCNIILayer(nn.Module):
             (output rows, width) X₀.
         """
         near = aggregate(view.operators[Aggregation.SYMMETRIC], x)
-        mixed = (1 - self.teleport) * near + self.teleport * first
-        out: Tensor = (1 - self.strength) * mixed + self.strength * self.linear(mixed)
-        return out
+        mixed = blend(near, first, self.teleport)
+        return blend(mixed, self.linear(mixed), self.strength)
 
 
 class GCNII(Model):
@@ -85,8 +84,7 @@ class GCNII(Model):
         hidden = self._propagated(graph, x_NF, key)
         draw = None if key is None else key.at(last + 1)
         ids = graph.layer(last - 1).output_ids
-        logits: Tensor = self.output(dropout(hidden, ids, draw, self.shape.dropout))
-        return logits
+        return widened(self.output(dropout(hidden, ids, draw, self.shape.dropout)))
 
     @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:

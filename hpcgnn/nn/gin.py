@@ -36,7 +36,7 @@ class GINLayer(nn.Module):
             weights.append(self.reversed.weight)
         rows = view.own(x)
         share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
-        own = share * rows, self.first.weight
+        own = (share * rows).to(rows.dtype), self.first.weight
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
         out: Tensor = self.second(functional.relu(inner))
         return out

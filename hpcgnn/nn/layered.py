@@ -16,8 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import DropoutKey, arithmetic, dropout, relu, relu_, rematerialised
-from hpcgnn.nn.linear import Linear
+from hpcgnn.autograd import (
+    DropoutKey,
+    Ending,
+    arithmetic,
+    dropout,
+    relu,
+    relu_,
+    rematerialised,
+    widened,
+)
+from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import NORMS_OVER_NODES, make_norm
 from hpcgnn.spmd import collective
@@ -33,6 +42,8 @@ class _Hidden:
 
     rows: Tensor
     again: Callable[[], Tensor] | None = None
+    is_dropped: bool = False
+    """Whether the dropout of the layer that reads them is done."""
 
 
 class LayeredModel(Model):
@@ -43,6 +54,8 @@ class LayeredModel(Model):
     """Whether every layer has a learned map of its own rows, so that a residual needs none."""
     layers_save_results: ClassVar[bool] = False
     """Whether the result of a layer waits for the layer's backward pass, so that it must stay."""
+    ends_layers: ClassVar[bool] = False
+    """Whether a layer takes an `Ending`: rectifier and dropout are then in the pass of its bias."""
     aggregates_features: ClassVar[bool] = False
     """Whether the first layer multiplies its operators with the features as they are, as
     `graph_linear` can: then products that no epoch changes are kept."""
@@ -101,11 +114,10 @@ class LayeredModel(Model):
         hidden = self._last_input(graph, x_NF, key)
         last = self.shape.num_layers
         if self.output is None:
-            return self._layer(last - 1, graph, hidden, key).rows
+            return widened(self._layer(last - 1, graph, hidden, key).rows)
         ids = self._view(graph, last - 1).output_ids
         draw = key.at(last) if key is not None else None
-        logits: Tensor = self.output(dropout(hidden.rows, ids, draw, self.shape.dropout))
-        return logits
+        return widened(self.output(dropout(hidden.rows, ids, draw, self.shape.dropout)))
 
     @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
@@ -144,7 +156,15 @@ class LayeredModel(Model):
         draw = key.at(place) if key is not None else None
 
         def dropped(rows: Tensor) -> Tensor:
+            if hidden.is_dropped:
+                return rows
             return dropout(rows, view.node_ids, draw, self.shape.dropout_before(place))
+
+        if self._ends(place):
+            following = self._view(graph, place + 1).node_ids
+            next_draw = key.at(place + 1) if key is not None else None
+            ending = Ending(following, next_draw, self.shape.dropout_before(place + 1))
+            return _Hidden(self.layers[place](view, dropped(hidden.rows), ending), is_dropped=True)
 
         x, before = dropped(hidden.rows), hidden.again
         with rematerialised(x, None if before is None else lambda: dropped(before())):
@@ -157,6 +177,12 @@ class LayeredModel(Model):
             out = self.norms[place](out, view.sums, training=key is not None)
         return self._activated(out)
 
+    def _ends(self, place: int) -> bool:
+        """Return whether the layer at `place` ends itself: nothing else comes between."""
+        plain = self.ends_layers and not len(self.norms) and self.output is None
+        hidden = place < self.shape.num_hidden_layers and str(place) not in self.shortcuts
+        return plain and hidden and self.shape.activation == "relu"
+
     def _activated(self, out: Tensor) -> _Hidden:
         activate = ACTIVATION_FUNCTIONS[self.shape.activation]
         if activate is relu and not self.layers_save_results:
@@ -168,10 +194,3 @@ class LayeredModel(Model):
 
     def _view(self, graph: GraphView, place: int) -> LayerView:
         return graph.layer(place, self.steps_per_layer(self.shape))
-
-
-def xavier_linear(in_width: int, out_width: int) -> Linear:
-    """Return a linear map without bias, by Glorot and Bengio's initialisation."""
-    linear = Linear(in_width, out_width, bias=False)
-    nn.init.xavier_uniform_(linear.weight)
-    return linear

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import aggregate, arithmetic
 from hpcgnn.errors import InputError
-from hpcgnn.nn.layered import LayeredModel, xavier_linear
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -49,8 +50,8 @@ class MixHopLayer(nn.Module):
             outputs.append(linear(view.after(step + 1, x)))
         bias = arithmetic().for_rows(self.bias, len(own))
         if self.summed:
-            return torch.stack(outputs).sum(0) + bias
-        return torch.cat(outputs, dim=1) + bias
+            return (torch.stack(outputs).sum(0) + bias).to(own.dtype)
+        return (torch.cat(outputs, dim=1) + bias).to(own.dtype)
 
 
 class MixHop(LayeredModel):

@@ -208,7 +208,7 @@ class InputLayers(nn.Module):
         for number, vectors in self.vectors.items():
             assert x.numbers is not None
             rows = x.rows[int(number)]
-            out.index_add_(0, rows, vectors.index_select(0, x.numbers[rows]))
+            out.index_add_(0, rows, vectors.index_select(0, x.numbers[rows]).to(out.dtype))
         return out
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import arithmetic, moments
+from hpcgnn.autograd import arithmetic, moments, standardise
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 
@@ -43,7 +43,10 @@ class Norm(nn.Module, ABC):
 
     def scaled(self, x_NH: Tensor, mean_H: Tensor, variance_H: Tensor) -> Tensor:
         """Return rows brought to mean zero and unit variance, scaled and shifted."""
-        shared = self.bias, mean_H, self.weight * (variance_H + EPSILON).rsqrt()
+        factor = self.weight * (variance_H + EPSILON).rsqrt()
+        if x_NH.dtype == torch.bfloat16:
+            return standardise(x_NH, mean_H, factor, self.bias)
+        shared = self.bias, mean_H, factor
         bias, mean, factor = (arithmetic().for_rows(each, len(x_NH)) for each in shared)
         return torch.addcmul(bias, x_NH - mean, factor)
 

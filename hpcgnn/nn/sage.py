@@ -7,8 +7,9 @@ matrix, and the same exchange plan.
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import graph_linear
+from hpcgnn.autograd import Ending, graph_linear
 from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -21,7 +22,7 @@ class SAGELayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int, *, directed: bool) -> None:
         super().__init__()
-        self.own = nn.Linear(in_width, out_width)
+        self.own = Linear(in_width, out_width)
         self.neighbours = nn.ParameterList(
             self.own.weight.new_empty(out_width, in_width) for _ in range(1 + directed)
         )
@@ -30,18 +31,20 @@ class SAGELayer(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     @collective
-    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+    def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operators = [view.operators[each] for each in _DIRECTIONS[: len(self.neighbours)]]
         own = view.own(x), self.own.weight
-        return graph_linear(operators, x, list(self.neighbours), own=own, bias=self.own.bias)
+        return graph_linear(
+            operators, x, list(self.neighbours), own=own, bias=self.own.bias, ending=ending
+        )
 
 
 class GraphSAGE(LayeredModel):
     """GraphSAGE (mean) of any depth."""
 
     aggregations = _DIRECTIONS
-    aggregates_features = True
+    aggregates_features = ends_layers = True
     maps_own_rows = True
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> SAGELayer:

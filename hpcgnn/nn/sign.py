@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, aggregate, dropout
+from hpcgnn.autograd import DropoutKey, aggregate, dropout, widened
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
@@ -67,8 +67,7 @@ class SIGN(Model):
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         """Return logits (N, C); see `Model.forward`."""
         hidden = self._last_input(graph, x_NF, key)
-        logits: Tensor = self.layers[-1](hidden)
-        return logits
+        return widened(self.layers[-1](hidden))
 
     @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:

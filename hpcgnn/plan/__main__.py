@@ -134,7 +134,7 @@ def _show(
         )
     print_table(f"{config.model.name} on {config.graph.store}", columns, rows)
     if best is None:
-        report("nothing fits: more ranks, --schedule sequential or train.activations=bfloat16")
+        report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
     else:
         words = " ".join(best.choice.overrides())
         report(f"fastest that fits: {best.choice.ranks} ranks with {words}")

@@ -225,7 +225,7 @@ def rehearsed_operators(
 ) -> RehearsedOperators:
     """Return what makes the operators of a share, on a grid of one rank with its place."""
     carrier = Carrier(grid, MAIN, SilentTransport(grid.block))
-    config = share.config.exchange
+    config = share.config.travel
     return RehearsedOperators(grid, config, trace, carrier, share=share, log=log)
 
 

@@ -8,6 +8,8 @@ process grid, every wire format and both kinds of memory run through it; what a 
 issued while the host goes on.
 """
 
+import numpy as np
+
 from hpcgnn.comm import ProcessGrid, Volume
 from hpcgnn.sparse import (
     DistCSR,
@@ -15,6 +17,7 @@ from hpcgnn.sparse import (
 )
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.remote import Exchange, RemotePart
+from hpcgnn.spmm.wire import ROWS
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
@@ -66,12 +69,12 @@ class DistributedSpMM:
         Parameters
         ----------
         x
-            (columns, width) float32 or float64, C-contiguous.
+            (columns, width) float32 or float64, or bfloat16 as uint16, C-contiguous.
 
         Returns
         -------
         array
-            (rows, width) of the same dtype.
+            (rows, width) of the same dtype; bfloat16 adds up in float32 and is rounded at the end.
         """
         return self._run(x, self._diagonal, self._shape, self._fetched, self._pushed, "forward")
 
@@ -82,7 +85,7 @@ class DistributedSpMM:
         Parameters
         ----------
         gradient
-            (rows, width) float32 or float64, C-contiguous.
+            (rows, width) as for `apply`, C-contiguous.
 
         Returns
         -------
@@ -105,13 +108,17 @@ class DistributedSpMM:
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
-        out = self._memory.empty((shape[0], x.shape[1]), x.dtype)
+        alone = self._grid.num_blocks == self._grid.replication == 1
+        narrow = x.dtype == np.uint16
+        # What several products add to is rounded when all have.
+        dtype = np.dtype(np.float32) if narrow and not alone else x.dtype
+        out = self._memory.empty((shape[0], x.shape[1]), dtype)
         fetch = fetched.start_fetch(x) if fetched is not None else None
         push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{direction}"):
             # Own columns write every row and all others add: nothing has to clear `out` first.
             if diagonal is not None:
-                diagonal.matmul(x, out)
+                diagonal.matmul(x, out, half=ROWS if narrow else None)
             else:
                 out[:] = 0
         if fetched is not None and fetch is not None:
@@ -123,4 +130,8 @@ class DistributedSpMM:
         if self._grid.replication > 1:
             with trace.span("reduce.replicas", rows=len(out), bytes=out.nbytes):
                 self._carrier.sum_over_replicas(out)
-        return out
+        if dtype == x.dtype:
+            return out
+        rounded = self._memory.empty(out.shape, x.dtype)
+        self._memory.kernels.gather_rows(out, None, rounded, half=ROWS)
+        return rounded

@@ -8,6 +8,8 @@ entries), and one whose adjoint it applies (pushed entries).
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from hpcgnn.comm import Volume
 from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR, LocalCSR, LocalMatrix
@@ -50,27 +52,29 @@ class RemotePart:
     @collective
     def finish_fetch(self, fetch: Fetch, out: Array, trace: TraceRecorder) -> None:
         """Add ``C F x`` to `out`."""
-        form = self.ghosts.wire.format
+        half = self.ghosts.wire.half
         for index, block in enumerate(self.blocks):
             with trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with trace.span("boundary.forward"):
-                block.matmul(rows, out, accumulate=True, half=form)
+                block.matmul(rows, out, accumulate=True, half=half)
 
     @collective
     def start_push(self, x: Array, out: Array, trace: TraceRecorder) -> "Pushing":
         """Start to add ``Fᵀ Cᵀ x`` to `out`, which may be uninitialised until `Pushing.finish`."""
-        push = self.ghosts.start_push(x, self.adding(out), additive=True)
+        # Partial sums are float32 where rows have 16 bits, until they travel.
+        like = out if out.dtype != np.uint16 else self.memory.empty((0, out.shape[1]), np.float32)
+        push = self.ghosts.start_push(like, self.adding(out), additive=True)
         return Pushing(self, push, lambda push: self.push(x, push, trace))
 
     @collective
     def push(self, x: Array, push: Push, trace: TraceRecorder) -> None:
         """Compute ``Cᵀ x`` and send it, stage by stage."""
-        form = self.ghosts.wire.format
+        half = self.ghosts.wire.half
         for index, block in enumerate(self.push_blocks):
             partial = push.buffer(index)
             with trace.span("boundary.reverse"):
-                block.transposed.matmul(x, partial, half=form)
+                block.transposed.matmul(x, partial, half=half)
             push.send(index)
 
     def adding(self, out: Array) -> Combine:
@@ -79,7 +83,7 @@ class RemotePart:
 
         # Not a method: a cycle would keep the buffers until the collector runs.
         def add(rows: LocalIndices, arrived: Array) -> None:
-            kernels.scatter_add_rows(arrived, rows, out, half=wire.format)
+            kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
 
         return add
 

@@ -11,6 +11,9 @@ from hpcgnn.typing import Array
 WIRES = ("native", "bfloat16", "float16")
 """Names of wire formats; native is the dtype of the arrays."""
 
+ROWS: WireFormat = "bfloat16"
+"""What rows of uint16 hold that are multiplied and sent as they are."""
+
 
 @dataclass(frozen=True)
 class Wire:
@@ -22,8 +25,13 @@ class Wire:
 
     format: WireFormat | None = None
 
+    @property
+    def half(self) -> WireFormat:
+        """What uint16 stands for in rows that were sent."""
+        return self.format or ROWS
+
     def dtype(self, like: Array) -> np.dtype[np.generic]:
-        """Return the dtype of buffers for rows of `like`; float64 rows are never narrowed."""
+        """Return the dtype of buffers for rows of `like`; only float32 is narrowed."""
         narrow = self.format is not None and like.dtype == np.float32
         return np.dtype(np.uint16) if narrow else like.dtype
 

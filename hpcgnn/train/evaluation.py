@@ -188,7 +188,7 @@ class Evaluator:
         self._facts = graph.facts
         wide = graph.labels.ndim == 2
         self.labels = graph.device.tensor(graph.labels).to(
-            graph.features.dtype if wide else torch.int64
+            getattr(torch, config.train.dtype) if wide else torch.int64
         )
         self.split = graph.device.tensor(graph.split)
         labelled = labelled_nodes(graph.labels)

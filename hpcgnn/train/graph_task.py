@@ -85,7 +85,7 @@ class GraphTask(ABC):
             f"{facts.num_edges} {edges}, {_features(facts)}, {wanted}; "
             f"{grid.size} ranks with {threads} threads, {facts.num_parts} parts, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
-            f"replication {grid.replication}, {config.train.dtype}"
+            f"replication {grid.replication}, {config.train.dtype}{_rows_format(config)}"
         )
 
     def rank_details(self) -> dict[str, Any]:
@@ -158,6 +158,10 @@ class ClassTask(GraphTask):
     def rank_details(self) -> dict[str, Any]:
         """Return sizes of this rank's share, and of the products that it keeps."""
         return {**super().rank_details(), "kept_bytes": self.evaluator.kept.num_bytes}
+
+
+def _rows_format(config: Config) -> str:
+    return "" if config.train.precision == "float32" else f" with {config.train.precision} rows"
 
 
 def _features(facts: GraphFacts) -> str:

@@ -38,16 +38,11 @@ class KeptProducts:
         self._trains = possible and shape.input_dropout == train.label_augmentation == 0
         self._evaluates = possible and evaluations * len(train.seeds) > 1
         self._known: dict[tuple[AggregationOperator, int], KeptProduct] = {}
-        self._tensors: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
         """Of the products of this rank."""
         return sum(each.product.nbytes for each in self._known.values())
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the products, which stay in memory whatever a step keeps."""
-        return tuple(self._tensors)
 
     @collective
     def for_training(self, view: GraphView, features: NodeFeatures) -> GraphView:
@@ -78,7 +73,6 @@ class KeptProducts:
                 layers[place] = replace(step, operators=kept)
                 # Who aggregates again aggregates what came of the same matrix.
                 rows = {kind: each.product for kind, each in kept.items()}
-            self._tensors = [memory.tensor(each.product) for each in self._known.values()]
         return replace(view, active=tuple(layers))
 
     def _product(self, place: int, operator: AggregationOperator, rows: Array) -> KeptProduct:

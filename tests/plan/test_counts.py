@@ -38,6 +38,8 @@ CASES = {
     "gat, stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
     "gatv2": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
     "mixhop": ("exchange.method=joint",),
+    "sage, 16 bits": ("exchange.method=joint", "train.precision=bfloat16"),
+    "gat, 16 bits": ("model.heads=2", "model.hidden=8", "train.precision=bfloat16"),
     "appnp": ("model.hops=3",),
     "sign": ("model.hops=2", "exchange.method=joint"),
     "gcnii": ("model.num_layers=3",),

@@ -98,6 +98,43 @@ def test_narrow_wires_round_once(comm: MPI.Intracomm, exchange: str, wire: str) 
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("wire", ["native", "bfloat16"])
+def test_rows_of_16_bits_add_up_in_float32(comm: MPI.Intracomm, exchange: str, wire: str) -> None:
+    matrix = ugly_matrix(101, 17)
+    for replication in divisors(comm.size):
+        with ProcessGrid(comm, replication) as grid:
+            row_map, operator = product(grid, matrix, exchange, 3, np.float32, wire)
+            mine, rng = slice(row_map.start, row_map.stop), np.random.default_rng(5)
+            (x, y), bits = _rounded(rng.normal(size=(2, 101, 7)))
+            found = []
+            for given, apply, dense in (
+                (0, operator.apply, matrix),
+                (1, operator.apply_transpose, matrix.T),
+            ):
+                result = apply(np.ascontiguousarray(bits[given, mine]))
+                assert result.dtype == np.uint16
+                found.append(_wide(result))
+                whole = (x, y)[given]
+                # Products are exact; a partial sum is rounded when it travels, and the result once.
+                bound = 2.0**-7 * (abs(dense) @ np.abs(whole))[mine] + 1e-5
+                assert (np.abs(found[-1] - (dense @ whole)[mine]) <= bound).all()
+            left = grid.layer.allreduce(float(np.vdot(found[0], y[mine])))
+            right = grid.layer.allreduce(float(np.vdot(x[mine], found[1])))
+            scale = np.vdot(abs(matrix) @ np.abs(x), np.abs(y))
+            assert abs(left - right) <= 2.0**-7 * scale
+
+
+def _rounded(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers that are bfloat16 exactly, and their bits."""
+    bits = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return _wide(bits), bits
+
+
+def _wide(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
 def test_adjoint(comm: MPI.Intracomm, exchange: str) -> None:
     for replication in divisors(comm.size):
         with ProcessGrid(comm, replication) as grid:

@@ -81,15 +81,30 @@ void test_half_round_trip() {
   }
 }
 
-void test_dropout(int threads) {
+void test_dropout(int threads, Isa isa) {
   const std::vector<double> ones(kRows * kWidth, 1.0);
   const std::vector<float> narrow_ones(ones.size(), 1.0f);
   std::vector<double> out(ones.size());
   std::vector<float> narrow(ones.size());
   std::vector<std::int64_t> ids(kRows);
   std::iota(ids.begin(), ids.end(), std::int64_t{1} << 40);
-  dropout_rows(ones.data(), ids.data(), kRows, kWidth, 7, 0.25, out.data(), threads);
-  dropout_rows(narrow_ones.data(), ids.data(), kRows, kWidth, 7, 0.25, narrow.data(), threads);
+  EndingArguments ending{.source = ones.data(),
+                         .bias = nullptr,
+                         .row_ids = ids.data(),
+                         .out = out.data(),
+                         .num_rows = kRows,
+                         .width = kWidth,
+                         .key = 7,
+                         .p = 0.25,
+                         .rectify = false,
+                         .storage = Storage::kFloat64,
+                         .num_threads = threads,
+                         .isa = isa};
+  finish_rows(ending);
+  ending.source = narrow_ones.data();
+  ending.out = narrow.data();
+  ending.storage = Storage::kFloat32;
+  finish_rows(ending);
   std::int64_t kept = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
     check((out[i] == 0) == (narrow[i] == 0), "one mask for both precisions");
@@ -127,8 +142,8 @@ int main() {
     for (const hpcgnn::kernels::Isa isa : isas()) {
       test_gather_and_scatter(threads, isa);
       test_conversion(threads, isa);
+      test_dropout(threads, isa);
     }
-    test_dropout(threads);
     for (const Csr& a : ugly_matrices()) test_transpose(a, threads);
   }
   return 0;

@@ -97,7 +97,7 @@ class _Fetch:
         if dtype != x.dtype:
             carrier = exchange.carrier
             self._own = carrier.take(x.shape, dtype)
-            carrier.memory.kernels.gather_rows(x, None, self._own, half=exchange.wire.format)
+            carrier.memory.kernels.gather_rows(x, None, self._own, half=exchange.wire.half)
         self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
         with exchange_span(
             exchange.trace, "exchange.forward", exchange.sent, self._own, exchange.carrier

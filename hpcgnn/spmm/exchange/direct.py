@@ -127,7 +127,7 @@ class _Fetch:
         with exchange_span(
             exchange.trace, "exchange.forward", exchange.sent[index], packed, carrier
         ):
-            rows, form = exchange.rows[index], exchange.wire.format
+            rows, form = exchange.rows[index], exchange.wire.half
             carrier.memory.kernels.gather_rows(self._x, rows, packed, half=form)
             sent, received = carrier.start(
                 exchange.plan, exchange.stages[index], packed, ghosts, forward=True

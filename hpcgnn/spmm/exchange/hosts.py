@@ -176,7 +176,7 @@ class _Fetch:
         if place >= len(exchange.stages):
             return
         assert x is not None, "rows are there until all are packed"
-        stage, slot, form = exchange.stages[place], self._slot(place), exchange.wire.format
+        stage, slot, form = exchange.stages[place], self._slot(place), exchange.wire.half
         packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
         with exchange_span(
             exchange.trace, "exchange.forward", exchange.sent[place], packed, exchange.carrier
@@ -241,7 +241,7 @@ class _Push:
             exchange.carrier,
         ):
             if self._outgoing is not self._sums:
-                kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.format)
+                kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.half)
             self._transfers = exchange.carrier.start(
                 exchange.plan, stage, self._outgoing, self._arrived, forward=False
             )
@@ -335,7 +335,7 @@ class _VisitingPush:
             outgoing,
             exchange.carrier,
         ):
-            kernels.gather_rows(mine, None, outgoing, half=exchange.wire.format)
+            kernels.gather_rows(mine, None, outgoing, half=exchange.wire.half)
             sent, received = exchange.carrier.start(
                 exchange.plan, stage, outgoing, arrived, forward=False
             )

@@ -7,13 +7,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey, activations_as
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import HiddenLabels
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import NodeFeatures, NodeModel, tensors_of
+from hpcgnn.nn import NodeFeatures, NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.train.graph_task import ClassTask
 from hpcgnn.train.task import Step
@@ -26,7 +26,6 @@ class NodeTask(ClassTask):
     def __init__(self, graph: LocalGraph, config: Config) -> None:
         super().__init__(graph, config)
         self._restricted = graph.restricted_aggregations(config)
-        self._activations = config.train.activations
         self._train_view = graph.view
         self._train_features: NodeFeatures = graph.features
         self._rows_in_features = self.evaluator.train_rows
@@ -71,10 +70,7 @@ class NodeTask(ClassTask):
             self._prepare()
         evaluator = self.evaluator
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
-        kept = evaluator.kept.tensors()
-        resident = (*tensors_of(self._train_features), *kept, *model.parameters())
-        with activations_as(self._activations, resident):
-            logits_TC: Tensor = model(self._train_view, self._train_features, key)
+        logits_TC: Tensor = model(self._train_view, self._train_features, key)
         if not self._restricted:
             logits_TC = logits_TC[evaluator.train_rows]
         labels, count = evaluator.labels[evaluator.train_rows], evaluator.num_train

@@ -214,7 +214,6 @@ def _check_options(config: Config) -> None:
     for given, key in (
         (config.train.label_augmentation > 0, "train.label_augmentation"),
         (config.train.label_smoothing > 0, "train.label_smoothing"),
-        (config.train.activations != "native", "train.activations"),
         (config.correct_and_smooth.enabled, "correct_and_smooth.enabled"),
     ):
         if given:

@@ -197,7 +197,5 @@ def _check_options(config: Config) -> None:
         raise InputError("[model] is for graphs of nodes; [programs] has the model of programs")
     if config.exchange.replication != 1:
         raise InputError("exchange.replication: supergraphs have no block rows; leave it at 1")
-    if config.train.label_augmentation or config.train.activations != "native":
-        raise InputError(
-            "train.label_augmentation and train.activations are for graphs of nodes; leave them out"
-        )
+    if config.train.label_augmentation:
+        raise InputError("train.label_augmentation is for graphs of nodes; leave it out")

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd import memory_of
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, share_on_hosts
 from hpcgnn.errors import InputError
 from hpcgnn.graph.local_graph import LocalGraph
@@ -30,7 +31,8 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
     """
 
     def share(name: str, tensor: Tensor) -> Tensor:
-        return torch.from_numpy(share_on_hosts(grid, f"sampling.{name}", tensor.numpy()))
+        memory = memory_of(tensor)
+        return memory.tensor(share_on_hosts(grid, f"sampling.{name}", memory.array(tensor)))
 
     if not isinstance(features, TypedRows):
         return share("features", features)
@@ -59,7 +61,9 @@ def fetch_features(
         For nodes.
     """
     if not isinstance(features, TypedRows):
-        return torch.from_numpy(np.concatenate([each.rows(features.numpy()) for each in requests]))
+        memory = memory_of(features)
+        rows = [each.rows(memory.array(features)) for each in requests]
+        return memory.tensor(np.concatenate(rows))
     numbers, starts = _number(grid, features)
     pieces: list[list[Tensor]] = [[] for _ in features.parts]
     types = []
@@ -74,8 +78,8 @@ def fetch_features(
                 continue
             row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.block)
             # Numbers rise with global rows, as a request wants them.
-            rows = RowRequest.make(grid.layer, row_map, mine).rows(part.numpy())
-            pieces[number].append(torch.from_numpy(rows))
+            memory, asked = memory_of(part), RowRequest.make(grid.layer, row_map, mine)
+            pieces[number].append(memory.tensor(asked.rows(memory.array(part))))
     parts = [torch.cat(each) for each in pieces]
     return TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
 

@@ -260,7 +260,8 @@ class SubgraphInput:
         trained_N = torch.from_numpy(graph.trained)[nodes_N]
         labels, weights_T = graph.labels[nodes_N[trained_N]], None
         if view.weights is not None:
-            weights = torch.from_numpy(view.weights).to(graph.features.dtype)
+            weights = torch.from_numpy(view.weights)
+            weights = weights.to(getattr(torch, self.views.context.config.train.dtype))
             weights_T = device.put(weights[trained_N])
         features = graph.features[nodes_N].to(device.place)
         put = device.put

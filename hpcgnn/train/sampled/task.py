@@ -229,8 +229,6 @@ def _check_options(config: Config, wanted: tuple[Aggregation, ...]) -> None:
         raise InputError("train.label_augmentation needs train.task=full")
     if config.model.embeddings:
         raise InputError("model.embeddings=true needs train.task=full")
-    if config.train.activations != "native":
-        raise InputError("train.activations=bfloat16 needs train.task=full")
 
 
 def _check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:

@@ -221,7 +221,6 @@ def test_the_summary_tells_of_sampling(comm: MPI.Intracomm, comm_tmp_path: Path)
     [
         (("model.name=rgcn",), "relations apart"),
         (("train.label_augmentation=0.5",), "label_augmentation"),
-        (("train.activations=bfloat16",), "activations"),
         (("sampling.sampler=neighbour", "sampling.fan_outs=[3]"), "aggregates 2 times"),
         (("sampling.sampler=neighbour", "sampling.fan_outs=[3, 2]"), "undirected"),
     ],

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "pattern/pattern.h"
+#include "rows/ending.h"
 #include "rows/rows.h"
 #include "simd/isa.h"
 
@@ -58,21 +59,73 @@ void py_scatter_add_rows(const AnyMatrix& src, const Indices& rows, OutMatrix& o
   scatter_add_rows(arguments);
 }
 
-template <class T>
-void py_dropout_rows(const Matrix<const T>& x, const Offsets& row_ids, std::uint64_t key, double p,
-                     Matrix<T>& out, int threads) {
-  require(extent(row_ids, 0) == extent(x, 0), "row_ids must have one entry for each row of x");
-  require(extent(out, 0) == extent(x, 0) && extent(out, 1) == extent(x, 1),
-          "x and out must have the same shape");
-  require(p >= 0.0 && p <= 1.0, "p must be in [0, 1]");
-  nb::gil_scoped_release unlocked;
-  dropout_rows(x.data(), row_ids.data(), extent(x, 0), extent(x, 1), key, p, out.data(), threads);
+/// The data of an array that must have the shape and the dtype of another; null for none.
+template <class Array>
+auto matching(const char* name, std::optional<Array>& array, const AnyMatrix& like) {
+  using Data = decltype(array->data());
+  if (!array) return Data(nullptr);
+  if (array->dtype() != like.dtype() || extent(*array, 0) != extent(like, 0) ||
+      extent(*array, 1) != extent(like, 1))
+    throw std::invalid_argument(std::string(name) + " must have the shape and dtype of the rows");
+  return array->data();
 }
 
-template <class T>
-void bind_dropout(nb::module_& m) {
-  m.def("dropout_rows", &py_dropout_rows<T>, "x"_a.noconvert(), "row_ids"_a.noconvert(), "key"_a,
-        "p"_a, "out"_a.noconvert(), "threads"_a);
+/// The data of a vector of one accumulator a column; null for none.
+template <class Array>
+auto by_column(const char* name, std::optional<Array>& array, const AnyMatrix& rows,
+               Storage storage) {
+  using Data = decltype(array->data());
+  if (!array) return Data(nullptr);
+  if (storage_of(array->dtype(), "") != accumulator_of(storage) ||
+      extent(*array, 0) != extent(rows, 1))
+    throw std::invalid_argument(std::string(name) +
+                                " must have a number a column, float64 where rows have it, else "
+                                "float32");
+  return array->data();
+}
+
+void py_finish_rows(const AnyMatrix& x, std::optional<AnyVector> bias,
+                    const std::optional<Offsets>& row_ids, std::uint64_t key, double p,
+                    bool rectify, OutMatrix& out, int threads, const std::string& half,
+                    const std::string& isa) {
+  std::optional<OutMatrix> result(out);
+  const Storage storage = storage_of(x.dtype(), half);
+  const EndingArguments arguments{.source = x.data(),
+                                  .bias = by_column("bias", bias, x, storage),
+                                  .row_ids = row_ids ? row_ids->data() : nullptr,
+                                  .out = matching("out", result, x),
+                                  .num_rows = extent(x, 0),
+                                  .width = extent(x, 1),
+                                  .key = key,
+                                  .p = p,
+                                  .rectify = rectify,
+                                  .storage = storage,
+                                  .num_threads = threads,
+                                  .isa = parse_isa(isa)};
+  require(!row_ids || extent(*row_ids, 0) == arguments.num_rows,
+          "row_ids must have one entry for each row of x");
+  require(p >= 0.0 && p <= 1.0, "p must be in [0, 1]");
+  nb::gil_scoped_release unlocked;
+  finish_rows(arguments);
+}
+
+void py_finish_rows_gradient(const AnyMatrix& gradient, std::optional<AnyMatrix> result,
+                             double scale, std::optional<OutMatrix> out,
+                             std::optional<OutVector> sums, int threads, const std::string& half,
+                             const std::string& isa) {
+  const Storage storage = storage_of(gradient.dtype(), half);
+  const EndingGradient arguments{.gradient = gradient.data(),
+                                 .result = matching("result", result, gradient),
+                                 .out = matching("out", out, gradient),
+                                 .sums = by_column("sums", sums, gradient, storage),
+                                 .num_rows = extent(gradient, 0),
+                                 .width = extent(gradient, 1),
+                                 .scale = scale,
+                                 .storage = storage,
+                                 .num_threads = threads,
+                                 .isa = parse_isa(isa)};
+  nb::gil_scoped_release unlocked;
+  finish_rows_gradient(arguments);
 }
 
 }  // namespace
@@ -86,8 +139,19 @@ void bind_rows(nb::module_& m) {
         "out"_a.noconvert(), "threads"_a, "half"_a, "isa"_a,
         nb::sig("def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  bind_dropout<float>(m);
-  bind_dropout<double>(m);
+  m.def("finish_rows", &py_finish_rows, "x"_a.noconvert(), "bias"_a.noconvert().none(),
+        "row_ids"_a.noconvert().none(), "key"_a, "p"_a, "rectify"_a, "out"_a.noconvert(),
+        "threads"_a, "half"_a, "isa"_a,
+        nb::sig("def finish_rows(x: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
+                "row_ids: NDArray[numpy.int64] | None, key: int, p: float, rectify: bool, "
+                "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
+  m.def("finish_rows_gradient", &py_finish_rows_gradient, "gradient"_a.noconvert(),
+        "result"_a.noconvert().none(), "scale"_a, "out"_a.noconvert().none(),
+        "sums"_a.noconvert().none(), "threads"_a, "half"_a, "isa"_a,
+        nb::sig("def finish_rows_gradient(gradient: NDArray[typing.Any], "
+                "result: NDArray[typing.Any] | None, scale: float, "
+                "out: NDArray[typing.Any] | None, sums: NDArray[typing.Any] | None, threads: int, "
+                "half: str, isa: str) -> None"));
 }
 
 }  // namespace hpcgnn::kernels

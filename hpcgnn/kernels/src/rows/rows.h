@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "rows/ending.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
@@ -21,6 +22,7 @@ struct RowsTable {
   using Kernel = void (*)(const RowsProblem&, std::int64_t first, std::int64_t last);
   Kernel convert[kNumStorages][kNumStorages];      ///< rows [first, last) of out
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
+  EndingTable ending;
 
   static const RowsTable portable, avx2, avx512;  ///< see table_of
 };
@@ -57,15 +59,5 @@ void convert_rows(const RowsArguments& arguments);
 /// out row rows[i] += source row i, for i in ascending order within each row of out: the result
 /// does not depend on the number of threads. The sum is rounded at each addition.
 void scatter_add_rows(const RowsArguments& arguments);
-
-/// out[i, c] = 0 with probability p, else x[i, c] / (1 - p).
-///
-/// Whether element (i, c) is dropped depends on (key, row_ids[i], c) alone: the same at any number
-/// of ranks and threads, in float32 and in float64, and in the backward pass. The random bits are
-/// the outputs of SplitMix64 streams, one a row, 32 bits an element. `out` may be `x`.
-/// @pre 0 <= p <= 1; p = 1 drops everything.
-template <class T>
-void dropout_rows(const T* x, const std::int64_t* row_ids, std::int64_t num_rows,
-                  std::int64_t width, std::uint64_t key, double p, T* out, int num_threads);
 
 }  // namespace hpcgnn::kernels

@@ -2,6 +2,7 @@
 /// set.
 #pragma once
 
+#include "rows/ending_kernel.h"
 #include "rows/rows.h"
 
 namespace hpcgnn::kernels {
@@ -59,6 +60,7 @@ constexpr RowsTable make_table() {
   set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
   set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
   set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
+  table.ending = make_ending_table<F32, F64>();
   return table;
 }
 

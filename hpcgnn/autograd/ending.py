@@ -1,0 +1,123 @@
+"""How a layer ends: a bias, and between layers a rectifier and dropout, in one pass over the rows.
+
+The result alone waits for the backward pass: what is not positive there was rectified or dropped.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd.dropout import DropoutKey
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.typing import GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class Ending:
+    """A rectifier, and dropout for what reads the rows next.
+
+    Parameters
+    ----------
+    node_ids
+        (rows,) int64 original ids, as for `dropout`.
+    key
+        The draw; None drops nothing.
+    p
+        Probability, in [0, 1).
+    """
+
+    node_ids: GlobalIndices
+    key: DropoutKey | None = None
+    p: float = 0.0
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped."""
+        return self.key is not None and self.p > 0
+
+    @property
+    def scale(self) -> float:
+        """What rows that are kept grow by."""
+        return 1 / (1 - self.p) if self.drops else 1.0
+
+
+def end_rows(rows: Tensor, bias: Tensor | None, ending: Ending | None) -> None:
+    """Add the bias to the rows and end them, in place.
+
+    Parameters
+    ----------
+    rows
+        (rows, width) contiguous, without history.
+    bias
+        (width,) in the dtype of weights; None: nothing.
+    ending
+        None: nothing more.
+    """
+    if bias is None and ending is None:
+        return
+    memory, draw = memory_of(rows), None
+    if ending is not None and ending.key is not None and ending.drops:
+        draw = ending.node_ids, ending.key.word(), ending.p
+    if memory.kernels is not kernels:
+        if bias is not None:
+            rows += bias
+        if ending is not None:
+            rows.relu_()
+        if draw is not None:
+            with memory.ordered():
+                memory.kernels.dropout_rows(memory.array(rows), *draw, memory.array(rows))
+        return
+    added = None if bias is None else memory.array(bias.contiguous())
+    array = memory.array(rows)
+    memory.kernels.finish_rows(array, array, bias=added, rectify=ending is not None, draw=draw)
+
+
+def column_sums(rows: Tensor) -> Tensor:
+    """Return the sum over rows (rows, width, ...) in the dtype of weights, without history."""
+    if rows.dtype != torch.bfloat16:
+        return rows.sum(0)
+    memory = memory_of(rows)
+    sums = rows.new_empty(rows.shape[1], dtype=torch.float32)
+    memory.kernels.finish_rows_gradient(memory.array(rows.contiguous()), sums=memory.array(sums))
+    return sums
+
+
+def end_gradient(
+    gradient: Tensor, result: Tensor | None, ending: Ending | None, *, of_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradient of rows before `end_rows`, and that of the bias where it is asked for.
+
+    Parameters
+    ----------
+    gradient
+        (rows, width) contiguous, of the result.
+    result
+        What `end_rows` left; None without `ending`.
+    ending
+        As for `end_rows`.
+    of_bias
+        Whether the bias has a gradient.
+    """
+    if ending is None and not of_bias:
+        return gradient, None
+    if memory_of(gradient).kernels is not kernels:
+        if result is not None and ending is not None:
+            gradient = torch.ops.aten.threshold_backward(gradient, result, 0) * ending.scale
+        return gradient, gradient.sum(0) if of_bias else None
+    memory, kind = memory_of(gradient), gradient.dtype
+    found = sums = None
+    if ending is not None:
+        found = memory.empty(gradient, gradient.shape)
+    if of_bias:
+        wide = torch.float32 if kind == torch.bfloat16 else kind
+        sums = gradient.new_empty(gradient.shape[1], dtype=wide)
+    memory.kernels.finish_rows_gradient(
+        memory.array(gradient),
+        result=None if result is None else memory.array(result),
+        scale=1.0 if ending is None else ending.scale,
+        out=None if found is None else memory.array(found),
+        sums=None if sums is None else memory.array(sums),
+    )
+    return gradient if found is None else found, sums

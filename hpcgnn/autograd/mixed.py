@@ -1,0 +1,102 @@
+"""Rows in 16 bits beside weights in float32: what a layer needs to compute with both.
+
+Rows of bfloat16 are stored, gathered and sent as they are. Products of rows and weights run in
+bfloat16 and add up in float32; weights, their gradients and what the optimiser keeps are float32.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd.ending import column_sums, end_rows
+from hpcgnn.autograd.memory import memory_of
+
+PRECISIONS = ("float32", "bfloat16")
+"""Names of the formats of rows beside float32 weights."""
+
+_CHUNK_ROWS = 1 << 14
+"""Rows of a chunk: few enough to stay in cache, enough for a dense product."""
+
+
+def row_chunks(rows: Tensor) -> list[slice]:
+    """Return where the chunks of some rows are, for work that needs room for a chunk in float32.
+
+    Rows that need no such room are one chunk.
+    """
+    step = _CHUNK_ROWS if rows.dtype == torch.bfloat16 else max(len(rows), 1)
+    return [slice(start, start + step) for start in range(0, len(rows), step)]
+
+
+def like_rows(weight: Tensor, rows: Tensor) -> Tensor:
+    """Return a weight as products with rows take it: of their dtype, without history."""
+    return weight.detach().to(rows.dtype)
+
+
+def widened(rows: Tensor) -> Tensor:
+    """Return rows of bfloat16 in float32, others as they are; differentiable."""
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def blend(x: Tensor, y: Tensor, share: float) -> Tensor:
+    """Return ``(1 - share) x + share y``, differentiable; bfloat16 is rounded once."""
+    if x.dtype == torch.bfloat16:
+        return torch.lerp(x, y, share)
+    return (1 - share) * x + share * y
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Return ``rows matrix``, both of one dtype, in memory that fills fast."""
+    out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
+    return torch.mm(rows, matrix, out=out)
+
+
+def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
+    """Return ``gradientᵀ rows`` in the dtype of weights.
+
+    Products of bfloat16 give bfloat16: the rows are cut, so that what is rounded adds up in
+    float32.
+    """
+    if rows.dtype != torch.bfloat16:
+        return gradient.t() @ rows
+    total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
+    for chunk in row_chunks(rows):
+        total += gradient[chunk].t() @ rows[chunk]
+    return total
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        narrow = like_rows(weight, x)
+        ctx.save_for_backward(x, narrow)
+        out = _product(x, narrow.t())
+        end_rows(out, bias, None)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, narrow = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        gradient = gradients[0].contiguous()
+        return (
+            _product(gradient, narrow) if needs_x else None,
+            weight_gradient(gradient, x) if needs_weight else None,
+            column_sums(gradient) if needs_bias else None,
+        )
+
+
+def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x Wᵀ + b`` in the dtype of the rows, differentiable in all three.
+
+    Parameters
+    ----------
+    x
+        (rows, in_width) bfloat16 beside float32 weights, or of their dtype.
+    weight
+        W, (out_width, in_width).
+    bias
+        (out_width,); None: nothing.
+    """
+    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result

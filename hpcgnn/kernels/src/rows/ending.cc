@@ -1,0 +1,62 @@
+#include "rows/ending.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "parallel.h"
+#include "rows/rows.h"
+#include "simd/isa.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kSerialElements = 1 << 15;
+constexpr std::int64_t kChunkElements = 1 << 16;
+
+std::int64_t rows_of_chunk(std::int64_t width) {
+  return std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
+}
+
+template <class Sum>
+void add_up(const std::vector<std::byte>& parts, std::int64_t num_parts, std::int64_t width,
+            Sum* sums) {
+  std::vector<double> total(static_cast<std::size_t>(width));
+  const Sum* part = reinterpret_cast<const Sum*>(parts.data());
+  for (std::int64_t i = 0; i < num_parts; ++i)
+    for (double& each : total) each += static_cast<double>(*part++);
+  std::transform(total.begin(), total.end(), sums, [](double each) { return Sum(each); });
+}
+
+}  // namespace
+
+void finish_rows(const EndingArguments& a) {
+  const auto kernel = table_of<RowsTable>(a.isa).ending.finish[static_cast<int>(a.storage)];
+  const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
+  const std::int64_t chunk = rows_of_chunk(a.width);
+  parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
+  });
+}
+
+void finish_rows_gradient(const EndingGradient& a) {
+  const auto kernel = table_of<RowsTable>(a.isa).ending.gradient[static_cast<int>(a.storage)];
+  const Storage sum_storage = accumulator_of(a.storage);
+  const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
+  const std::int64_t chunk = rows_of_chunk(a.width);
+  const std::int64_t num_chunks = (a.num_rows + chunk - 1) / chunk;
+  const std::int64_t row_bytes = a.width * storage_bytes(sum_storage);
+  std::vector<std::byte> parts(
+      a.sums == nullptr ? 0 : static_cast<std::size_t>(num_chunks * row_bytes));
+  parallel_tasks(threads, num_chunks, [&](std::int64_t task) {
+    kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk),
+           a.sums == nullptr ? nullptr : parts.data() + task * row_bytes);
+  });
+  if (a.sums == nullptr) return;
+  if (sum_storage == Storage::kFloat64)
+    add_up(parts, num_chunks, a.width, static_cast<double*>(a.sums));
+  else
+    add_up(parts, num_chunks, a.width, static_cast<float*>(a.sums));
+}
+
+}  // namespace hpcgnn::kernels

@@ -1,0 +1,117 @@
+/// The end of a layer, templates over the SIMD types; included once per instruction set.
+#pragma once
+
+#include <cstring>
+
+#include "random_bits.h"
+#include "rows/ending.h"
+
+namespace hpcgnn::kernels {
+
+template <class V, class S>
+struct EndingKernels {
+  using Scalar = typename V::Scalar;
+  using Reg = typename V::Reg;
+
+  /// The factors 0 or `scale` of the kLanes elements from column `column` of a row on.
+  HPCGNN_INLINE static Reg factors(std::uint64_t stream, std::int64_t column,
+                                   std::uint64_t threshold, Scalar scale) {
+    // An element has half a word, the even one the lower half, which is how words lie in memory.
+    constexpr int kWords = V::kLanes / 2;
+    std::uint64_t words[kWords];
+    std::uint32_t bits[V::kLanes];
+    Scalar chosen[V::kLanes];
+    for (int w = 0; w < kWords; ++w)
+      words[w] = mix_bits(stream +
+                          (static_cast<std::uint64_t>(column / 2) + static_cast<std::uint64_t>(w)) *
+                              kGolden);
+    for (int w = 0; w < kWords; ++w) {
+      bits[2 * w] = static_cast<std::uint32_t>(words[w]);
+      bits[2 * w + 1] = static_cast<std::uint32_t>(words[w] >> 32);
+    }
+    for (int lane = 0; lane < V::kLanes; ++lane)
+      chosen[lane] = bits[lane] >= threshold ? scale : Scalar(0);
+    return V::load(chosen);
+  }
+
+  static void finish(const EndingArguments& a, std::int64_t first, std::int64_t last) {
+    const Scalar* const bias = static_cast<const Scalar*>(a.bias);
+    const std::uint64_t threshold = drop_threshold(a.p);
+    const Scalar scale = a.p < 1.0 ? static_cast<Scalar>(1.0 / (1.0 - a.p)) : Scalar(0);
+    for (std::int64_t i = first; i < last; ++i) {
+      const S* const source = static_cast<const S*>(a.source) + i * a.width;
+      S* const out = static_cast<S*>(a.out) + i * a.width;
+      const std::uint64_t stream =
+          a.row_ids == nullptr ? 0 : mix_bits(row_stream(a.key, a.row_ids[i]));
+      for (std::int64_t c = 0; c < a.width; c += V::kLanes) {
+        const bool whole = c + V::kLanes <= a.width;
+        const auto tail = V::mask(whole ? V::kLanes : static_cast<int>(a.width - c));
+        Reg value = whole ? V::load(source + c) : V::load(source + c, tail);
+        if (bias != nullptr)
+          value = V::add(value, whole ? V::load(bias + c) : V::load(bias + c, tail));
+        // In this order a NaN stays one.
+        if (a.rectify) value = V::max(V::zero(), value);
+        if (a.row_ids != nullptr) {
+          const Reg factor = factors(stream, c, threshold, scale);
+          // Not a product alone: infinity times zero is no number.
+          value = V::choose_less(V::zero(), factor, V::mul(value, factor), V::zero());
+        }
+        if (whole)
+          V::store(out + c, value);
+        else
+          V::store(out + c, value, tail);
+      }
+    }
+  }
+
+  static void gradient(const EndingGradient& a, std::int64_t first, std::int64_t last,
+                       void* sums_of_rows) {
+    const Reg scale = V::broadcast(static_cast<Scalar>(a.scale));
+    Scalar* const sums = static_cast<Scalar*>(sums_of_rows);
+    if (sums != nullptr) std::memset(sums, 0, static_cast<std::size_t>(a.width) * sizeof(Scalar));
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t row = i * a.width;
+      const S* const source = static_cast<const S*>(a.gradient) + row;
+      const S* const result = a.result ? static_cast<const S*>(a.result) + row : nullptr;
+      S* const out = a.out ? static_cast<S*>(a.out) + row : nullptr;
+      for (std::int64_t c = 0; c < a.width; c += V::kLanes) {
+        const bool whole = c + V::kLanes <= a.width;
+        const auto tail = V::mask(whole ? V::kLanes : static_cast<int>(a.width - c));
+        Reg value = V::mul(scale, whole ? V::load(source + c) : V::load(source + c, tail));
+        if (result != nullptr) {
+          const Reg made = whole ? V::load(result + c) : V::load(result + c, tail);
+          value = V::choose_less(V::zero(), made, value, V::zero());
+        }
+        if (out != nullptr) {
+          if (whole)
+            V::store(out + c, value);
+          else
+            V::store(out + c, value, tail);
+        }
+        if (sums != nullptr) {
+          if (whole)
+            V::store(sums + c, V::add(V::load(sums + c), value));
+          else
+            V::store(sums + c, V::add(V::load(sums + c, tail), value), tail);
+        }
+      }
+    }
+  }
+};
+
+template <class F32, class F64>
+constexpr EndingTable make_ending_table() {
+  EndingTable table{};
+  const auto set = [&]<class V, class S>(Storage storage) {
+    table.finish[static_cast<int>(storage)] = EndingKernels<V, S>::finish;
+    table.gradient[static_cast<int>(storage)] = EndingKernels<V, S>::gradient;
+  };
+  using enum Storage;
+  set.template operator()<F32, float>(kFloat32);
+  set.template operator()<F64, double>(kFloat64);
+  set.template operator()<F32, BFloat16>(kBFloat16);
+  set.template operator()<F32, Float16>(kFloat16);
+  return table;
+}
+
+}  // namespace hpcgnn::kernels

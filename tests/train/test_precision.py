@@ -1,0 +1,156 @@
+"""Training with rows in bfloat16: close to float64, and the same promises as in float32."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.load import load_graph
+from hpcgnn.spmm import EXCHANGES
+from hpcgnn.trace import TraceRecorder
+from tests.support import training
+from tests.support.training_oracle import dense_losses
+
+NARROW, QUIET = "train.precision=bfloat16", ("train.evaluate_every=4", "run.save_predictions=false")
+TOLERANCE = 0.02
+"""Of a loss: a row keeps 8 bits of each number, so that it is 2^-8 off at most; layers, gradients
+and the steps of 4 epochs make several times as much of it."""
+MODELS = [
+    ("sage", "num_layers=3"),
+    ("sage", "norm=graph", "jumping=max"),
+    ("gcn", "norm=batch", "residual=true", "num_layers=3"),
+    ("gat", "hidden=6", "heads=2"),
+    ("gat", "hidden=40", "heads=4", "attention_dropout=0.3", "edge_dropout=0.2"),
+    ("gatv2", "hidden=6", "heads=2"),
+    ("mixhop", "norm=layer", "activation=elu"),
+    ("gin", "norm=batch"),
+    ("appnp", "hops=3", "teleport=0.2"),
+    ("gcnii", "num_layers=3", "teleport=0.2"),
+    ("sign", "hops=2"),
+    ("rgcn", "num_bases=2", "norm=batch"),
+]
+WAYS = [(f"exchange.method={each}",) for each in EXCHANGES] + [
+    ("exchange.method=joint", "exchange.schedule=sequential"),
+    ("exchange.method=aware", "exchange.active_sets=false"),
+]
+
+
+def losses(comm: MPI.Intracomm, store: Path, run: Path, *words: str) -> list[float]:
+    config = training.make_config(store, run, *QUIET, "train.epochs=4", *words)
+    return training.train(comm, config).column("train_loss")
+
+
+@pytest.mark.parametrize("setting", MODELS, ids="-".join)
+def test_every_model_is_close_to_float64(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    name, *options = setting
+    graph = training.make_graph(weighted=True)
+    if name == "rgcn":
+        graph = graph.with_relations()
+    store = training.write_store(comm, comm_tmp_path, graph)
+    words = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]
+    found = losses(comm, store, comm_tmp_path / "run", *words, "exchange.method=joint", NARROW)
+    exact = training.make_config(store, comm_tmp_path / "run", *words, "train.dtype=float64")
+    expected = losses(comm, store, comm_tmp_path / "exact", *words, "train.dtype=float64")
+    if not name.startswith("gat"):
+        np.testing.assert_allclose(expected, dense_losses(graph, exact, 4), rtol=1e-10)
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
+    assert found != expected
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+@pytest.mark.parametrize("name", ["sage", "gat"])
+def test_every_way_of_rows_is_close_to_float64(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str, way: tuple[str, ...]
+) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    replicas = 2 if comm.size == 4 and way[0].endswith("joint") else 1
+    words = (f"model.name={name}", f"exchange.replication={replicas}", *way)
+    found = losses(comm, store, comm_tmp_path / "run", *words, NARROW)
+    expected = losses(comm, store, comm_tmp_path / "exact", *words, "train.dtype=float64")
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("topology", ["shared", "partitioned"])
+def test_sampled_training_is_close_to_float64(
+    comm: MPI.Intracomm, comm_tmp_path: Path, topology: str
+) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    words = ("train.task=sampled", "sampling.budget=20", f"sampling.topology={topology}")
+    found = losses(comm, store, comm_tmp_path / "run", *words, NARROW)
+    expected = losses(comm, store, comm_tmp_path / "exact", *words, "train.dtype=float64")
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
+
+
+def test_links_are_close_to_float64(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    words = ("train.task=links", "links.width=6", "links.scorer=mlp")
+    found = losses(comm, store, comm_tmp_path / "run", *words, NARROW)
+    expected = losses(comm, store, comm_tmp_path / "exact", *words, "train.dtype=float64")
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["sage", "gat"])
+def test_a_resumed_run_has_equal_bits_and_float32_weights(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    words = (f"model.name={name}", "train.epochs=6", "run.checkpoint_every=1", NARROW)
+    words = (*words, "model.dropout=0.3")
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *words))
+    config = training.make_config(store, comm_tmp_path / "parts", *words)
+    training.train(comm, config, training.StopAfter(3))
+    parts = training.train(comm, config)
+    training.assert_same(whole, parts)
+    assert {value.dtype.name for value in parts.tensors().values()} == {"float32"}
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn"])
+def test_half_the_bytes_travel(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    words = (f"model.name={name}", "train.epochs=1", "exchange.method=joint", *QUIET)
+    rows = []
+    for precision in ("float32", "bfloat16"):
+        given = (*words, f"train.precision={precision}")
+        run = training.train(comm, training.make_config(store, comm_tmp_path / precision, *given))
+        rows += run.metrics
+    wide, narrow = rows
+    assert narrow["rows_sent"] == wide["rows_sent"]
+    assert narrow["bytes_sent"] * 2 == wide["bytes_sent"]
+    assert (narrow["bytes_sent"] > 0) == (comm.size > 1)
+
+
+def test_features_are_kept_in_16_bits(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    config = training.make_config(store, comm_tmp_path / "run", NARROW)
+    with ProcessGrid(comm) as grid:
+        graph = load_graph(Context.open(grid, config, TraceRecorder.off()))
+        assert graph.features.dtype.itemsize == 2
+        parameters = graph.make_model(config, 1).parameters()
+        assert {each.dtype.itemsize for each in parameters} == {4}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train.dtype=float64",), "train.dtype"),
+        (("train.device=cuda",), "train.device"),
+        (("train.task=programs",), "train.task"),
+        (("exchange.wire=float16",), "exchange.wire"),
+        (("train.reproducible=true",), "train.reproducible"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message} = .*train.precision=bfloat16"):
+        training.make_config(tmp_path / "x.h5", tmp_path / "run", NARROW, *words)
+
+
+def test_the_old_key_names_the_new_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^train\.activations is no longer .*train\.precision"):
+        training.make_config(tmp_path / "x.h5", tmp_path / "run", "train.activations=bfloat16")
