@@ -204,8 +204,10 @@ def _check_entries(
         # JSON's true is no number, though Python's is.
         if type(values[name]) not in allowed:
             raise ValueError(f"{where}{name} is a {type(values[name]).__name__}")
-        if name in ("seed", "epoch", "epochs", "steps") and not 0 <= (values[name] or 0) < 1 << 31:
-            raise ValueError(f"{where}{name} is no number from 0 to 2**31 - 1")
+        if name in ("seed", "epoch", "epochs", "steps") and (values[name] or 0) < 0:
+            raise ValueError(f"{where}{name} is below 0")
+        if name in ("epoch", "epochs") and (values[name] or 0) >= 1 << 31:
+            raise ValueError(f"{where}{name} is 2**31 or more")
 
 
 def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
