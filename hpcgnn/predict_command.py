@@ -102,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         "--nodes",
         metavar="IDS",
         help="original ids: 1,5,9, or a file, .npy or text with an id a "
-        "line; --nodes=-4,2 for a negative first; names instead where nodes have names (default: "
-        "all nodes, by increasing id)",
+        "line; --nodes=-4,2 for a negative first; names instead where nodes have names, "
+        "TYPE:NAME where types share one (default: all nodes, by increasing id)",
     )
     add("--format", choices=FORMATS, help="default: by the ending of OUT")
     add(
@@ -152,7 +152,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         return _predict_programs(grid, saved, options, kind)
     graph = load_saved_graph(grid, saved, TraceRecorder.open(None, 0, {}))
     with computing_as(grid, saved.config):
-        rows = infer(graph, saved.model(graph), options.what)
+        rows = infer(graph, saved.model(graph), options.what, saved.threshold)
     scores = score_rows(graph, rows)
     if asked is None:
         rows = order_by_id(grid, rows)

@@ -54,6 +54,11 @@ class TrainConfig:
         1.0, "factor by which the epochs between evaluations grow with each; 1: they stay"
     )
     patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
+    threshold: str = option(
+        "valid",
+        "probability above which a label of several is predicted: valid, by which micro F1 on the "
+        "validation nodes is largest; or half",
+    )
     select: str = option(
         "best", "model that is kept: best or best_loss on validation nodes, or last"
     )
@@ -76,6 +81,7 @@ class TrainConfig:
         schedules = ("constant", "linear", "cosine", "step", "exponential")
         choice("train.schedule", self.schedule, schedules)
         choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
+        choice("train.threshold", self.threshold, ("valid", "half"))
         choice("train.select", self.select, ("best", "best_loss", "last"))
         choice("train.dtype", self.dtype, ("float32", "float64"))
         choice("train.precision", self.precision, PRECISIONS)

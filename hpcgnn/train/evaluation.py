@@ -1,7 +1,6 @@
 """How good a model is: accuracy and F1 from counts, so that the number of ranks does not matter."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,39 +16,10 @@ from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.train.kept_products import KeptProducts
+from hpcgnn.train.metrics import SPLITS, Evaluation
+from hpcgnn.train.multi_label import evaluate_multi_label
 from hpcgnn.train.targets import target_metrics
-from hpcgnn.typing import Array, FloatArray, Mask
-
-SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
-"""The splits by the prefix of their metrics."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of one model on all splits.
-
-    Parameters
-    ----------
-    values
-        ``PREFIX_METRIC`` -> value, with prefixes train, valid, test and metrics loss, accuracy,
-        micro_f1, macro_f1, r2, rmse, mae; a split without nodes is absent.
-    metric
-        The metric that models are chosen by: accuracy, micro_f1 or r2.
-    """
-
-    values: dict[str, float]
-    metric: str
-
-    def rank_value(self, select: str) -> float | None:
-        """Return what ranks models on the validation nodes, larger is better; None without any."""
-        if select == "best_loss":
-            loss = self.values.get("valid_loss")
-            return None if loss is None else -loss
-        return self.chosen("valid")
-
-    def chosen(self, prefix: str) -> float | None:
-        """Return the choosing metric on a split, or None when it has no nodes."""
-        return self.values.get(f"{prefix}_{self.metric}")
+from hpcgnn.typing import Array, Mask
 
 
 @collective
@@ -88,48 +58,6 @@ def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:
 
 
 @collective
-def evaluate_multi_label(
-    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor
-) -> Evaluation:
-    """Return loss, micro F1 and macro F1 over all ranks.
-
-    A class is predicted where its probability exceeds one half. Macro F1 is the mean over classes,
-    where a class without true, predicted or missed nodes has 0.
-
-    Parameters
-    ----------
-    logits_NC
-        Logits of the local nodes.
-    labels_NC, split_N
-        Zeros and ones in the dtype of the logits, and splits (uint8).
-    """
-    num_classes = logits_NC.shape[1]
-    counts = np.zeros((len(SPLITS), 3, num_classes))
-    losses = np.zeros((len(SPLITS), 2))
-    predicted_NC = logits_NC > 0
-    for row, split in enumerate(SPLITS.values()):
-        inside = split_N == int(split)
-        truth = labels_NC[inside] > 0
-        guess = predicted_NC[inside]
-        counts[row] = (
-            torch.stack([(guess & truth).sum(0), (guess & ~truth).sum(0), (~guess & truth).sum(0)])
-            .cpu()
-            .numpy()
-        )
-        loss = MeanLoss(1).multi_label(logits_NC[inside].double(), labels_NC[inside].double())
-        losses[row] = [len(truth), float(loss)]
-    allreduce_sum(grid.layer, counts)
-    allreduce_sum(grid.layer, losses)
-    values = {}
-    for prefix, (nodes, loss_sum), split_counts in zip(SPLITS, losses, counts, strict=True):
-        if nodes:
-            values[f"{prefix}_loss"] = loss_sum / nodes
-            values[f"{prefix}_micro_f1"] = float(_f1(split_counts.sum(axis=1)))
-            values[f"{prefix}_macro_f1"] = float(_f1(split_counts).mean())
-    return Evaluation(values, "micro_f1")
-
-
-@collective
 def evaluate_targets(
     grid: ProcessGrid,
     predicted_NT: Tensor,
@@ -142,14 +70,6 @@ def evaluate_targets(
     found = target_metrics(grid, predicted_NT, targets_NT, split_N, names, scales)
     values = {f"{part}_{key}": value for part, each in found.items() for key, value in each.items()}
     return Evaluation(values, "r2")
-
-
-def _f1(counts: FloatArray) -> FloatArray:
-    true_positive, false_positive, false_negative = counts
-    twice = 2 * true_positive
-    total = twice + false_positive + false_negative
-    scores: FloatArray = np.divide(twice, total, out=np.zeros_like(total), where=total > 0)
-    return scores
 
 
 class Evaluator:
@@ -187,6 +107,7 @@ class Evaluator:
         self._graph, self._smoothing = graph, config.train.label_smoothing
         self._facts = graph.facts
         wide = graph.labels.ndim == 2
+        self._tuned = config.train.threshold == "valid"
         self.labels = graph.device.tensor(graph.labels).to(
             getattr(torch, config.train.dtype) if wide else torch.int64
         )
@@ -242,8 +163,9 @@ class Evaluator:
         facts, arguments = self._facts, (self._graph.grid, logits_NC, self.labels, self.split)
         if facts.targets:
             return evaluate_targets(*arguments, facts.targets, facts.target_scales)
-        evaluate = evaluate_multi_label if facts.multi_label else evaluate_single_label
-        return evaluate(*arguments)
+        if facts.multi_label:
+            return evaluate_multi_label(*arguments, tuned=self._tuned)
+        return evaluate_single_label(*arguments)
 
 
 def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:

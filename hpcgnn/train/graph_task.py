@@ -13,8 +13,9 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.evaluation import Evaluation, Evaluator
+from hpcgnn.train.evaluation import Evaluator
 from hpcgnn.train.full.predictions import save_predictions
+from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.task import Step, StoreKind
 

@@ -31,10 +31,10 @@ from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.equal_weights import check_equal_weights
-from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.gradients import clip_gradients, sum_gradients
 from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
 from hpcgnn.train.process import (
     EXIT_REQUEUE,

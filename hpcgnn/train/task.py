@@ -11,7 +11,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts
 from hpcgnn.nn import TrainableModule
 from hpcgnn.storage import GraphStore, InstanceStore
-from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 
 Step: TypeAlias = Callable[[Any], Tensor]

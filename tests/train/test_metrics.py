@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.train.evaluation import SPLITS, evaluate_multi_label, evaluate_single_label
+from hpcgnn.train.evaluation import evaluate_single_label
+from hpcgnn.train.metrics import SPLITS
+from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
 from tests.support.matrices import uneven_starts
 from tests.support.training import NUM_CLASSES, make_config, make_graph, train, write_store
 
@@ -27,10 +29,34 @@ def f1(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float]:
     return 2 * hits / (2 * hits + errors) if hits + errors else 0.0, float(np.mean(scores))
 
 
+def curves(truth: np.ndarray, logits: np.ndarray) -> tuple[float, float]:
+    """Return average precision and the area under the curve, pair by pair."""
+    precisions = [truth[logits >= each].mean() for each in logits[truth]]
+    wins = logits[truth][:, None] - logits[~truth][None, :]
+    return float(np.mean(precisions)), float(((wins > 0) + (wins == 0) / 2).mean())
+
+
+def middles(logits: np.ndarray) -> np.ndarray:
+    """Return the middles of the bins of logits, which then tie exactly where their bins do."""
+    bins = bins_of(torch.from_numpy(logits)).numpy()
+    return np.vectorize(lambda place: (lower_edge(place) + lower_edge(place + 1)) / 2)(bins)
+
+
+def test_bins_keep_the_order_of_logits() -> None:
+    logits = np.sort(np.concatenate([np.random.default_rng(1).normal(size=3000) * 5, [0, 40, -40]]))
+    bins = bins_of(torch.from_numpy(logits)).numpy()
+    assert (np.diff(bins) >= 0).all()
+    assert (np.abs(logits) < 32).sum() == len(logits) - 2
+    for logit, place in zip(logits[1:-1].tolist(), bins[1:-1].tolist(), strict=True):
+        assert lower_edge(place) <= logit * (1 + 1e-7) + 1e-12
+        assert logit <= lower_edge(place + 1) + abs(logit) * 1e-7
+
+
+@pytest.mark.parametrize("tuned", [False, True])
 @pytest.mark.parametrize("absent", [False, True])
-def test_multi_label(comm: MPI.Intracomm, absent: bool) -> None:
+def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
     rng = np.random.default_rng(8)
-    logits = rng.normal(size=(NUM_NODES, NUM_CLASSES))
+    logits = middles(rng.normal(size=(NUM_NODES, NUM_CLASSES)) - 1)
     truth = rng.random((NUM_NODES, NUM_CLASSES)) < 0.3
     # A class that nobody has and nobody is given.
     truth[:, 1], logits[:, 1] = False, -1.0
@@ -43,20 +69,33 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool) -> None:
             torch.from_numpy(logits[mine].copy()),
             torch.from_numpy(truth[mine].astype(np.float64)),
             torch.from_numpy(split[mine].copy()),
+            tuned=tuned,
         )
     assert found.metric == "micro_f1"
+    limit = 0.5
+    if tuned:
+        limit = found.values["valid_threshold"]
+        rows = split == SPLITS["valid"]
+        best = max(f1(truth[rows], logits[rows] >= each)[0] for each in np.unique(logits[rows]))
+        assert found.values["valid_micro_f1"] == pytest.approx(best, abs=1e-15)
+        half = f1(truth[rows], logits[rows] > 0)[0]
+        assert found.values["valid_half_f1"] == pytest.approx(half, abs=1e-15)
+        assert best > half + 0.05
     assert ("test_micro_f1" in found.values) != absent
     for prefix, kind in SPLITS.items():
         rows = split == kind
         if not rows.any():
             assert found.chosen(prefix) is None
             continue
-        micro, macro = f1(truth[rows], logits[rows] > 0)
+        micro, macro = f1(truth[rows], 1 / (1 + np.exp(-logits[rows])) > limit)
         chance = 1 / (1 + np.exp(-logits[rows]))
         loss = -np.log(np.where(truth[rows], chance, 1 - chance)).mean()
         assert found.values[f"{prefix}_micro_f1"] == pytest.approx(micro, abs=1e-15)
         assert found.values[f"{prefix}_macro_f1"] == pytest.approx(macro, abs=1e-15)
         assert found.values[f"{prefix}_loss"] == pytest.approx(loss, rel=1e-12)
+        precision, auc = curves(truth[rows], logits[rows])
+        assert found.values[f"{prefix}_average_precision"] == pytest.approx(precision, rel=1e-12)
+        assert found.values[f"{prefix}_auc"] == pytest.approx(auc, rel=1e-12)
 
 
 def test_single_label(comm: MPI.Intracomm) -> None:
@@ -90,8 +129,12 @@ def test_a_multi_label_run_scores_its_predictions(comm: MPI.Intracomm, comm_tmp_
     run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
     found = run.predictions()
     assert found["prediction"].dtype == np.uint8
-    np.testing.assert_array_equal(found["prediction"], found["probabilities"] > 0.5)
     last = run.metrics[-1]
+    limit = last["valid_threshold"]
+    assert limit != 0.5
+    clear = np.abs(found["probabilities"] - limit) > 1e-6
+    guess = found["probabilities"] > limit
+    np.testing.assert_array_equal(found["prediction"][clear], guess[clear])
     for prefix, kind in SPLITS.items():
         rows = graph.split == kind
         micro, macro = f1(graph.labels[rows] > 0, found["prediction"][rows] > 0)

@@ -208,8 +208,9 @@ class GraphStore(OpenStore):
     def find_names(self, texts: Sequence[str], node_type: str | None = None) -> GlobalIndices:
         """Return the original ids (m,) of nodes by name, -1 for a name that no node has.
 
-        With node types a name is that of a node of `node_type`, by default of the first type that
-        knows it. Raises `KeyError` for an unknown type.
+        With node types a name is that of a node of `node_type`, by default of the one type that
+        knows it; what no node is called may be `TYPE:NAME`. Raises `InputError` for a name that
+        nodes of several types have, `KeyError` for an unknown type.
         """
         assert self._names is not None
         types = [each.name for each in self.node_types] or [""]
@@ -217,9 +218,26 @@ class GraphStore(OpenStore):
             raise KeyError(f"{self.path} has no node type {node_type!r}; it has {types}")
         found = np.full(len(texts), -1, np.int64)
         for number, name in enumerate(types):
-            if node_type in (None, name):
-                left = np.flatnonzero(found < 0).tolist()
-                found[left] = self._names.find([texts[each] for each in left], number)
+            if node_type not in (None, name):
+                continue
+            here = self._names.find(texts, number)
+            twice = np.flatnonzero((here >= 0) & (found >= 0))
+            if len(twice):
+                text = texts[int(twice[0])]
+                raise InputError(
+                    f"{self.path}: nodes of several types are called {text!r}; write "
+                    f"{name}:{text}, with the type before the name"
+                )
+            found = np.maximum(found, here)
+        for number, name in enumerate(types):
+            prefix = f"{name}:"
+            left = [
+                each
+                for each in np.flatnonzero(found < 0).tolist()
+                if self.node_types and node_type is None and texts[each].startswith(prefix)
+            ]
+            plain = [texts[each].removeprefix(prefix) for each in left]
+            found[left] = self._names.find(plain, number)
         return found
 
     def read_names(self, start: int, stop: int) -> Names | None:

@@ -18,6 +18,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, PredictionFile, Split
+from hpcgnn.train.multi_label import predicted_labels
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.targets import target_metrics
@@ -53,13 +54,15 @@ class NodeRows:
 
 @torch.no_grad()
 @collective
-def infer(graph: LocalGraph, model: Callable[..., Tensor], what: str) -> NodeRows:
+def infer(
+    graph: LocalGraph, model: Callable[..., Tensor], what: str, threshold: float = 0.5
+) -> NodeRows:
     """Return the probabilities, or the embeddings, of the local nodes.
 
     Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; a label
-    is predicted where it exceeds one half. Of a model of numbers they are these, in the units of
-    the targets. Where the configuration asks for it they are corrected
-    and smoothed. Embeddings are the input of the last layer.
+    is predicted where it exceeds `threshold`. Of a model of numbers they are these, in the units of
+    the targets. Where the configuration asks for it they are corrected and smoothed. Embeddings are
+    the input of the last layer.
     """
     ids = graph.products.node_ids
     if what == "embeddings":
@@ -81,7 +84,7 @@ def infer(graph: LocalGraph, model: Callable[..., Tensor], what: str) -> NodeRow
         return NodeRows(
             ids,
             arithmetic().sigmoid(logits_NC).float().numpy(),
-            (logits_NC > 0).to(torch.uint8).numpy(),
+            predicted_labels(logits_NC, threshold).to(torch.uint8).numpy(),
         )
     probabilities = logits_NC.softmax(dim=1).float().numpy()
     return NodeRows(ids, probabilities, logits_NC.argmax(dim=1).to(torch.int32).numpy())
@@ -236,7 +239,8 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     """
     with agree(graph.grid.world):
         saved = open_saved_model(directory.path, seed)
-    rows = order_by_id(graph.grid, infer(graph, saved.model(graph), "probabilities"))
+    found = infer(graph, saved.model(graph), "probabilities", saved.threshold)
+    rows = order_by_id(graph.grid, found)
     facts = graph.facts
     values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())
     file = H5Predictions(directory.predictions, values, names or facts.class_names, saved.origin())

@@ -22,7 +22,6 @@ from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions, Split
-from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.graph_task import GraphTask
 from hpcgnn.train.links.edges import (
@@ -35,6 +34,7 @@ from hpcgnn.train.links.edges import (
     split_links,
 )
 from hpcgnn.train.links.ranking import Scores, rank_metrics
+from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.task import Step

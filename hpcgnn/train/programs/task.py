@@ -20,7 +20,7 @@ from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceStore
-from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
 from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
 from hpcgnn.train.programs.predictions import chance, judge, save_program_predictions

@@ -64,6 +64,12 @@ class SavedModel:
         except InputError as error:
             raise InputError(f"{self.run}: its checkpoint {error}; train again") from error
 
+    @property
+    def threshold(self) -> float:
+        """The probability above which a multi-label model predicts a label."""
+        chosen: float = self.checkpoint.state["kept"]["metrics"].get("valid_threshold", 0.5)
+        return chosen
+
     def scales(self) -> Scales | None:
         """Return what features were scaled by, None where that needs no graph.
 

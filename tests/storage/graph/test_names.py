@@ -81,7 +81,11 @@ def test_types_have_names_of_their_own(tmp_path: Path) -> None:
         names=("a", "b", "c", "a", "z"),
     )
     with GraphStore.open(path) as store:
-        assert store.find_names(["a", "z"]).tolist() == [0, 4]
+        with pytest.raises(InputError, match="several types are called 'a'; write item:a"):
+            store.find_names(["z", "a"])
+        assert store.find_names(["z", "user:a", "item:a", "user:z", "a:"]).tolist() == [
+            4, 0, 3, -1, -1,
+        ]  # fmt: skip
         assert store.find_names(["a", "b"], "item").tolist() == [3, -1]
         assert store.names(np.array([3, 0])) == ["a", "a"]
         with pytest.raises(KeyError, match="no node type 'shop'"):

@@ -1,0 +1,158 @@
+"""How good a model of several labels a node is: F1, average precision, area under the curve.
+
+Curves over thresholds come from counts of logits in bins, so that they are equal at any number of
+ranks and a rank sends the same whatever it holds. Bins are 1/512 of a doubling wide between 2^-11
+and 2^5 on both sides of 0; logits of one bin count as equal.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.nn import MeanLoss
+from hpcgnn.spmd import collective
+from hpcgnn.train.metrics import SPLITS, Evaluation
+from hpcgnn.typing import FloatArray
+
+_STEP_BITS = 14
+_LOW_BITS = int(np.array(2.0**-11, np.float32).view(np.int32))
+_HIGH = float(np.nextafter(np.float32(32), np.float32(0)))
+_CENTRE = 16 << (23 - _STEP_BITS)
+_BINS = 2 * _CENTRE + 1
+_PIECE_ROWS = 1 << 15
+
+Counts = NDArray[np.float64]
+
+
+def bins_of(logits: Tensor) -> Tensor:
+    """Return the bin of each logit, in 0 to `_BINS` - 1; bins rise with logits."""
+    sizes = logits.abs().clamp(max=_HIGH).float().view(torch.int32)
+    steps = ((sizes - _LOW_BITS) >> _STEP_BITS).add(1).clamp(min=0).to(torch.int64)
+    return _CENTRE + torch.where(logits < 0, -steps, steps)
+
+
+def lower_edge(place: int) -> float:
+    """Return the logit at which a bin begins."""
+    steps = place - _CENTRE
+    bits = _LOW_BITS + (max(steps - 1, -steps) << _STEP_BITS)
+    size = float(np.array(bits, np.int32).view(np.float32))
+    return size if steps > 0 else -size
+
+
+@collective
+def evaluate_multi_label(
+    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor, *, tuned: bool = False
+) -> Evaluation:
+    """Return loss, micro_f1, macro_f1, average_precision and auc over all ranks.
+
+    A label is predicted where its probability exceeds one half, or with `tuned` the threshold for
+    all labels by which micro F1 on the validation nodes is largest: `valid_threshold`, beside which
+    `half_f1` is micro F1 at one half. Macro F1 is the mean over classes, where a class without
+    true, predicted or missed nodes has 0. Average precision and the area under the receiver's curve
+    are over all pairs of a node and a label.
+
+    Parameters
+    ----------
+    logits_NC
+        Logits of the local nodes.
+    labels_NC, split_N
+        Zeros and ones in the dtype of the logits, and splits (uint8).
+    """
+    curves = np.zeros((len(SPLITS), 2, _BINS))
+    losses = np.zeros((len(SPLITS), 2))
+    for row, split in enumerate(SPLITS.values()):
+        inside = torch.nonzero(split_N == int(split))[:, 0]
+        losses[row, 0] = len(inside)
+        for rows in torch.split(inside, _PIECE_ROWS):
+            logits, truth = logits_NC[rows], labels_NC[rows]
+            losses[row, 1] += float(MeanLoss(1).multi_label(logits.double(), truth.double()))
+            keys = bins_of(logits) + _BINS * (truth > 0)
+            counts = torch.bincount(keys.reshape(-1), minlength=2 * _BINS)
+            curves[row] += counts.cpu().numpy().reshape(2, _BINS)
+    allreduce_sum(grid.layer, curves)
+    allreduce_sum(grid.layer, losses)
+    values: dict[str, float] = {}
+    limits = {"": 0.5}
+    if tuned and losses[list(SPLITS).index("valid"), 0]:
+        limits = {"": best_threshold(curves[list(SPLITS).index("valid")]), "half": 0.5}
+        values["valid_threshold"] = limits[""]
+    for kind, limit in limits.items():
+        found = _count(grid, logits_NC, labels_NC, split_N, limit)
+        for prefix, (nodes, loss_sum), counts, curve in zip(
+            SPLITS, losses, found, curves, strict=True
+        ):
+            if not nodes:
+                continue
+            micro = float(_f1(counts.sum(axis=1)))
+            if kind:
+                values[f"{prefix}_half_f1"] = micro
+                continue
+            values[f"{prefix}_loss"] = loss_sum / nodes
+            values[f"{prefix}_micro_f1"] = micro
+            values[f"{prefix}_macro_f1"] = float(_f1(counts).mean())
+            values[f"{prefix}_average_precision"] = average_precision(curve)
+            values[f"{prefix}_auc"] = area(curve)
+    return Evaluation(values, "micro_f1")
+
+
+@collective
+def _count(
+    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor, threshold: float
+) -> Counts:
+    """Return true positives, false positives and false negatives of each class by split."""
+    counts = np.zeros((len(SPLITS), 3, logits_NC.shape[1]))
+    guess_NC = predicted_labels(logits_NC, threshold)
+    for row, split in enumerate(SPLITS.values()):
+        inside = split_N == int(split)
+        truth, guess = labels_NC[inside] > 0, guess_NC[inside]
+        parts = (guess & truth, guess & ~truth, ~guess & truth)
+        counts[row] = torch.stack([each.sum(0) for each in parts]).cpu().numpy()
+    allreduce_sum(grid.layer, counts)
+    return counts
+
+
+def predicted_labels(logits_NC: Tensor, threshold: float) -> Tensor:
+    """Return which labels have a probability above a threshold."""
+    return logits_NC.double() > float(np.log(threshold) - np.log1p(-threshold))
+
+
+def best_threshold(curve: Counts) -> float:
+    """Return the probability at which micro F1 is largest; one half where nothing has a label.
+
+    Parameters
+    ----------
+    curve
+        (2, bins) pairs without and with the label by the bin of their logit.
+    """
+    negative, positive = curve[:, ::-1].cumsum(axis=1)
+    if positive[-1] == 0:
+        return 0.5
+    scores = 2 * positive / (positive + negative + positive[-1])
+    logit = lower_edge(len(scores) - 1 - int(scores.argmax()))
+    return float(1 / (1 + np.exp(-logit)))
+
+
+def average_precision(curve: Counts) -> float:
+    """Return the mean precision over the pairs with the label; 0 without any."""
+    negative, positive = curve[:, ::-1].cumsum(axis=1)
+    taken = np.maximum(positive + negative, 1)
+    total = (curve[1, ::-1] * positive / taken).sum()
+    return float(total / max(positive[-1], 1))
+
+
+def area(curve: Counts) -> float:
+    """Return the chance that a pair with the label exceeds one without, equals counting half."""
+    negative, positive = curve
+    below = negative.cumsum() - negative / 2
+    pairs = max(float(positive.sum() * negative.sum()), 1.0)
+    return float((positive * below).sum() / pairs)
+
+
+def _f1(counts: FloatArray) -> FloatArray:
+    true_positive, false_positive, false_negative = counts
+    twice = 2 * true_positive
+    total = twice + false_positive + false_negative
+    scores: FloatArray = np.divide(twice, total, out=np.zeros_like(total), where=total > 0)
+    return scores
