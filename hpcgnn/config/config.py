@@ -157,6 +157,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.train.reproducible:
             check_reproducible(self)
+        if self.train.inductive:
+            check_inductive(self)
         if self.train.precision == "bfloat16":
             remedy = "train.precision=bfloat16 sends bfloat16 rows as they are; leave it out"
             fits = self.exchange.wire in ("native", "bfloat16")
@@ -183,3 +185,18 @@ class Config:
     def model_name(self) -> str:
         """The name of the model, for people."""
         return "ggnn" if self.train.task == "programs" else self.model.name
+
+
+def check_inductive(config: Config) -> None:
+    """Raise `InputError` for what has no meaning where training sees some edges only."""
+    over_rows = config.model.norm in ("batch", "graph") and not config.exchange.active_sets
+    for wrong, what in (
+        (config.train.task != "full", f"train.task = {config.train.task!r}; train with task=full"),
+        (config.model.embeddings, "model.embeddings, vectors of single nodes; leave one out"),
+        (
+            over_rows,
+            f"model.norm = {config.model.norm!r} and exchange.active_sets=false: "
+            "statistics would be of all nodes; leave one out",
+        ),
+    ):
+        require(not wrong, "train.inductive", True, f"does not go with {what}")

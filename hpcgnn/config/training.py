@@ -54,6 +54,9 @@ class TrainConfig:
         1.0, "factor by which the epochs between evaluations grow with each; 1: they stay"
     )
     patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
+    inductive: bool = option(
+        False, "training sees edges between training nodes only, evaluation all; with task=full"
+    )
     threshold: str = option(
         "valid",
         "probability above which a label of several is predicted: valid, by which micro F1 on the "

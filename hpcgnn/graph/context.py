@@ -10,7 +10,7 @@ from hpcgnn.graph.device import CPU, Device, open_device
 from hpcgnn.graph.products import Operators, make_operators
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import HiddenEdges
+from hpcgnn.sparse import EdgesOutside, HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 
@@ -40,7 +40,7 @@ class Context:
     trace: TraceRecorder = field(default_factory=TraceRecorder.off)
     device: Device = CPU
     aggregations: tuple[Aggregation, ...] = ()
-    hidden: HiddenEdges | None = None
+    hidden: HiddenEdges | EdgesOutside | None = None
 
     @classmethod
     @collective

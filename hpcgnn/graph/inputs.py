@@ -15,8 +15,8 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import label_columns
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.spmd import collective
-from hpcgnn.storage import NodeBlock
-from hpcgnn.typing import FloatArray
+from hpcgnn.storage import NodeBlock, Split
+from hpcgnn.typing import FloatArray, Mask
 
 _BLOCK_BYTES = 8 << 20
 
@@ -64,7 +64,11 @@ def cast_features(grid: ProcessGrid, rows: FloatArray, dtype: str) -> FloatArray
 
 @collective
 def scale_features(
-    grid: ProcessGrid, kind: str, features: FloatArray, known: FeatureScale | None
+    grid: ProcessGrid,
+    kind: str,
+    features: FloatArray,
+    known: FeatureScale | None,
+    measured: Mask | None = None,
 ) -> FeatureScale | None:
     """Scale `features` (N, F) in place; return the scale where it was taken from all nodes.
 
@@ -76,6 +80,8 @@ def scale_features(
         Of the local nodes.
     known
         For standard, the scale of the graph that the model was trained on; None takes this one's.
+    measured
+        (N,) the nodes that the scale is taken from; None: all.
     """
     if kind in ("row", "l2"):
         for block in _blocks(features):
@@ -83,7 +89,7 @@ def scale_features(
             block[:] = block / np.where(norms > 0, norms, 1)[:, None]
     if kind != "standard":
         return None
-    scale = known or _measure(grid, features)
+    scale = known or _measure(grid, features if measured is None else features[measured])
     divisor = np.where(scale.deviation > 0, scale.deviation, 1)
     for block in _blocks(features):
         block[:] = (block - scale.mean) / divisor
@@ -161,10 +167,11 @@ def make_inputs(
         by_type = (nodes.features,)
     tables: list[FloatArray] = []
     scales: dict[str, FeatureScale] = {}
-    for name, rows in zip(names, by_type, strict=True):
+    for number, (name, rows) in enumerate(zip(names, by_type, strict=True)):
         table = cast_features(grid, rows, config.train.dtype)
         kind = config.graph.normalize_features if table.shape[1] else "none"
-        scale = scale_features(grid, kind, table, known[name] if known and kind != "none" else None)
+        given = known[name] if known and kind != "none" else None
+        scale = scale_features(grid, kind, table, given, _measured(config, nodes, number))
         if scale is not None:
             scales[name] = scale
         tables.append(table)
@@ -182,6 +189,14 @@ def make_inputs(
     if config.model.embeddings:
         typed = replace(typed, numbers=typed.places)
     return NodeInputs(typed, scales)
+
+
+def _measured(config: Config, nodes: NodeBlock, number: int) -> Mask | None:
+    """Return which nodes of a type the model may know of; None: all."""
+    if not config.train.inductive or nodes.split is None:
+        return None
+    trains: Mask = nodes.split == Split.TRAIN
+    return trains if nodes.types is None else trains[nodes.types == number]
 
 
 def scales_from(tensors: Mapping[str, Tensor]) -> Scales | None:

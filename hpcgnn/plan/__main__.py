@@ -40,6 +40,10 @@ def main(comm: Communicator) -> int:
     config = _read_config(options.words)
     if config.train.task != "full":
         raise InputError(f"train.task = {config.train.task!r}: only full-graph training is planned")
+    if config.train.inductive:
+        raise InputError(
+            "train.inductive: hpcgnn plan does not count its second graph; leave it out"
+        )
     if config.train.device != "cpu":
         raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
     if config.train.reproducible:

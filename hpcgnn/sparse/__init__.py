@@ -6,7 +6,7 @@
 
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
-from hpcgnn.sparse.hidden import HiddenEdges
+from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
@@ -17,6 +17,7 @@ from hpcgnn.sparse.relations import read_relations, stack_relations
 __all__ = [
     "MAIN",
     "DistCSR",
+    "EdgesOutside",
     "Factors",
     "HiddenEdges",
     "IntegerCSR",

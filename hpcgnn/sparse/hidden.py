@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, RowMap, redistribute
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, redistribute
 from hpcgnn.sparse.assemble import PatternRows
 from hpcgnn.spmd import collective
-from hpcgnn.typing import GlobalIndices
+from hpcgnn.typing import GlobalIndices, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,47 @@ class HiddenEdges:
 
     def drop(self, pattern: PatternRows) -> PatternRows:
         """Return rows of this rank without the edges between the pairs."""
-        counts = np.diff(pattern.indptr)
-        rows = np.repeat(np.arange(self.row_map.num_local, dtype=np.int64), counts)
+        rows = local_rows(pattern)
         keys = rows * self.row_map.num_rows + pattern.columns
-        kept = ~np.isin(keys, self.keys, assume_unique=True)
-        counts = np.bincount(rows[kept], minlength=self.row_map.num_local)
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        weights = None if pattern.weights is None else pattern.weights[kept]
-        return PatternRows(indptr, pattern.columns[kept], weights)
+        return keep_edges(pattern, rows, ~np.isin(keys, self.keys, assume_unique=True))
+
+
+@dataclass(frozen=True, eq=False)
+class EdgesOutside:
+    """Edges that do not lie between two nodes of a set; self loops are none of them.
+
+    Parameters
+    ----------
+    grid, row_map
+        The ranks, and the rows of this one.
+    inside
+        (num_local,) which of its nodes are in the set.
+    """
+
+    grid: ProcessGrid
+    row_map: RowMap
+    inside: Mask
+
+    @collective
+    def drop(self, pattern: PatternRows) -> PatternRows:
+        """Return rows of this rank without these edges."""
+        wanted, places = np.unique(pattern.columns, return_inverse=True)
+        request = RowRequest.make(self.grid.layer, self.row_map, wanted)
+        sources = request.rows(self.inside.astype(np.uint8))[places] > 0
+        rows = local_rows(pattern)
+        loops = rows + self.row_map.start == pattern.columns
+        return keep_edges(pattern, rows, (self.inside[rows] & sources) | loops)
+
+
+def local_rows(pattern: PatternRows) -> GlobalIndices:
+    """Return the local row of each entry."""
+    counts = np.diff(pattern.indptr)
+    return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+
+def keep_edges(pattern: PatternRows, rows: GlobalIndices, kept: Mask) -> PatternRows:
+    """Return the entries of a mask; `rows` are those of `local_rows`."""
+    counts = np.bincount(rows[kept], minlength=len(pattern.indptr) - 1)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    weights = None if pattern.weights is None else pattern.weights[kept]
+    return PatternRows(indptr, pattern.columns[kept], weights)

@@ -13,20 +13,31 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import HiddenLabels
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import NodeFeatures, NodeModel
+from hpcgnn.nn import NodeFeatures, NodeModel, tensors_of
+from hpcgnn.sparse import EdgesOutside
 from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
 from hpcgnn.train.graph_task import ClassTask
 from hpcgnn.train.task import Step
 
 
 class NodeTask(ClassTask):
-    """The rows of one rank and the loss over all ranks; see `ClassTask`."""
+    """The rows of one rank and the loss over all ranks; see `ClassTask`.
+
+    Parameters
+    ----------
+    trained
+        The graph that training sees, with the same nodes; None: the whole one.
+    """
 
     @collective
-    def __init__(self, graph: LocalGraph, config: Config) -> None:
+    def __init__(
+        self, graph: LocalGraph, config: Config, trained: LocalGraph | None = None
+    ) -> None:
         super().__init__(graph, config)
+        self._trained = trained or graph
         self._restricted = graph.restricted_aggregations(config)
-        self._train_view = graph.view
+        self._train_view = self._trained.view
         self._train_features: NodeFeatures = graph.features
         self._rows_in_features = self.evaluator.train_rows
         self._hidden_labels: HiddenLabels | None = None
@@ -38,7 +49,15 @@ class NodeTask(ClassTask):
     @collective
     def load(cls, context: Context) -> "NodeTask":
         """Read this rank's share and prepare to train on it."""
-        return cls(load_graph(context, needs=("features", "labels", "split")), context.config)
+        graph = load_graph(context, needs=("features", "labels", "split"))
+        if not context.config.train.inductive:
+            return cls(graph, context.config)
+        assert graph.split is not None
+        hidden = EdgesOutside(context.grid, graph.row_map, graph.split == Split.TRAIN)
+        trained = load_graph(replace(context, hidden=hidden), needs=("features",))
+        # Both have the same features.
+        trained = replace(trained, features=graph.features)
+        return cls(graph, context.config, trained)
 
     def steps(self, seed: int, epoch: int) -> Iterator[Step]:
         """Yield the one step of an epoch."""
@@ -84,8 +103,9 @@ class NodeTask(ClassTask):
         # The last layer's outputs are the training nodes. The view numbers them among themselves,
         # and features among the inputs of the first layer: nothing else is held or sent.
         with graph.products.trace.span("plan.active_sets"):
-            active = graph.products.active_views(self.evaluator.trains, depth, self._restricted)
-        self._train_view = replace(graph.view, active=active.layers)
+            products = self._trained.products
+            active = products.active_views(self.evaluator.trains, depth, self._restricted)
+        self._train_view = replace(self._trained.view, active=active.layers)
         if len(active.inputs) < len(self.evaluator.split):
             self._train_features = graph.features[active.inputs]
         self._rows_in_features = torch.searchsorted(active.inputs, train_rows)

@@ -1,0 +1,89 @@
+"""Inductive training: edges between training nodes only, and evaluation on all of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.errors import InputError
+from hpcgnn.storage import Split
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.full.predictions import infer, order_by_id
+from hpcgnn.train.run.saved_model import load_saved_graph, open_saved_model
+from tests.support.training import Graph, make_config, make_graph, train, write_store
+
+WORDS = ("train.dtype=float64", "train.epochs=5", "train.select=last", "model.dropout=0.2")
+SETTINGS = {
+    "gcn": (),
+    "sage, all nodes": ("exchange.active_sets=false", "graph.normalize_features=standard"),
+    "sage, norm": ("model.norm=batch", "exchange.schedule=sequential"),
+    "rgcn": (),
+    "gat": ("graph.undirected=true",),
+}
+
+
+def seen(graph: Graph) -> Graph:
+    """The graph without the edges that training must not see."""
+    trains = graph.split == Split.TRAIN
+
+    def within(matrix: sp.csr_matrix) -> sp.csr_matrix:
+        coo = matrix.tocoo()
+        kept = (trains[coo.row] & trains[coo.col]) | (coo.row == coo.col)
+        entries = coo.data[kept], (coo.row[kept], coo.col[kept])
+        return sp.csr_matrix(entries, shape=matrix.shape)
+
+    relations = {name: within(matrix) for name, matrix in graph.relations.items()}
+    return replace(graph, adjacency=within(graph.adjacency), relations=relations)
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_training_is_that_of_the_seen_graph(
+    comm: MPI.Intracomm, comm_tmp_path: Path, case: str
+) -> None:
+    model = case.partition(",")[0]
+    words = (*WORDS, f"model.name={model}", *SETTINGS[case])
+    graph = make_graph(weighted=model != "gat")
+    if model == "rgcn":
+        graph = graph.with_relations()
+    if "standard" in " ".join(words):
+        # Numbers that only nodes have which training must not know of.
+        features = graph.features.copy()
+        features[graph.split != Split.TRAIN] *= 50
+        graph = replace(graph, features=features)
+    runs, stores = [], []
+    for name, each in (("whole", graph), ("seen", seen(graph))):
+        folder = comm_tmp_path / name
+        folder.mkdir(exist_ok=True)
+        stores.append(write_store(comm, folder, each, method="block"))
+    for name, store in zip(("whole", "seen"), stores, strict=True):
+        inductive = f"train.inductive={name == 'whole' or 'standard' in ' '.join(words)}".lower()
+        config = make_config(store, comm_tmp_path / f"run {name}", *words, inductive)
+        runs.append(train(comm, config))
+    whole, alone = runs
+    np.testing.assert_allclose(whole.column("train_loss"), alone.column("train_loss"), rtol=1e-10)
+    assert whole.metrics[-1]["test_loss"] != pytest.approx(alone.metrics[-1]["test_loss"], rel=1e-6)
+    with ProcessGrid(comm) as grid:
+        saved = open_saved_model(alone.path, None, str(stores[0]))
+        there = load_saved_graph(grid, saved, TraceRecorder.off())
+        rows = order_by_id(grid, infer(there, saved.model(there), "probabilities"))
+        values = np.concatenate(comm.allgather(rows.values))
+    np.testing.assert_allclose(whole.predictions()["probabilities"], values, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train.task=sampled",), "does not go with train.task = 'sampled'"),
+        (("train.task=links",), "does not go with train.task = 'links'"),
+        (("model.embeddings=true",), "does not go with model.embeddings"),
+        (("model.norm=batch", "exchange.active_sets=false"), "statistics would be of all nodes"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_config(Path("g.h5"), Path("run"), "train.inductive=true", *words)
