@@ -34,13 +34,30 @@ class GraphConfig:
     weights: str = option(
         "use", "of edges: use, or ignore: each counts 1; attention does not use them, and asks"
     )
+    structure: str = option(
+        "none",
+        "features made of the graph, behind those of the store: none; degree: two columns; "
+        "projection: random walks of 1 to 3 steps, projected",
+    )
+    structure_columns: int = option(64, "columns of structure=projection")
+    structure_seed: int = option(1, "of structure=projection")
     normalize_features: str = option(
         "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
     )
 
+    @property
+    def num_structural(self) -> int:
+        """Columns that `structure` makes."""
+        return {"none": 0, "degree": 2, "projection": self.structure_columns}[self.structure]
+
     def __post_init__(self) -> None:
         require(bool(self.store), "graph.store", self.store, "give the path of a store")
         choice("graph.weights", self.weights, ("use", "ignore"))
+        choice("graph.structure", self.structure, ("none", "degree", "projection"))
+        columns = self.structure_columns
+        require(columns >= 1, "graph.structure_columns", columns, "must be at least 1")
+        seed = self.structure_seed
+        require(seed >= 0, "graph.structure_seed", seed, "must not be negative")
         choice(
             "graph.normalize_features", self.normalize_features, ("none", "row", "l2", "standard")
         )
@@ -132,6 +149,7 @@ def check_reproducible(config: "Config") -> None:
         "model.embeddings": (model.embeddings, (False,)),
         "graph.targets": (config.graph.targets, ("",)),
         "graph.normalize_features": (config.graph.normalize_features, ("none", "row", "l2")),
+        "graph.structure": (config.graph.structure, ("none", "degree")),
         "correct_and_smooth.enabled": (config.correct_and_smooth.enabled, (False,)),
     }
     for key, (value, allowed) in wanted.items():
@@ -192,6 +210,11 @@ def check_inductive(config: Config) -> None:
     over_rows = config.model.norm in ("batch", "graph") and not config.exchange.active_sets
     for wrong, what in (
         (config.train.task != "full", f"train.task = {config.train.task!r}; train with task=full"),
+        (
+            config.graph.structure != "none",
+            f"graph.structure = {config.graph.structure!r}, which tells of all edges; leave one "
+            "out",
+        ),
         (config.model.embeddings, "model.embeddings, vectors of single nodes; leave one out"),
         (
             over_rows,

@@ -100,6 +100,7 @@ class GraphFacts(Facts):
     def of_store(
         cls,
         store: GraphStore,
+        config: Config,
         *,
         num_edges: int,
         directed: bool,
@@ -107,13 +108,13 @@ class GraphFacts(Facts):
         labelled_types: tuple[str, ...],
     ) -> "GraphFacts":
         """Return the sizes of a store's graph, as a configuration trains on it."""
-        types = node_types_of(store)
+        types = node_types_of(config, store)
         return cls(
             name=store.name,
             fingerprint=store.fingerprint,
             num_nodes=store.num_nodes,
             num_edges=num_edges,
-            num_features=store.num_features,
+            num_features=store.num_features + config.graph.num_structural,
             num_classes=store.num_classes,
             multi_label=store.multi_label,
             directed=directed,
@@ -153,20 +154,24 @@ class GraphFacts(Facts):
         )
 
 
-def node_types_of(store: GraphStore) -> tuple[NodeType, ...]:
+def node_types_of(config: Config, store: GraphStore) -> tuple[NodeType, ...]:
     """Return the node types that a graph is trained with.
 
     A graph without types and without features counts as one type without features, whose nodes have
     learned vectors.
     """
-    if store.node_types or store.has_features:
+    if store.node_types or _has_features(config, store):
         return store.node_types
     return (NodeType("node", store.num_nodes, 0, None),)
 
 
-def typed_nodes(store: GraphStore, nodes: NodeBlock) -> NodeBlock:
+def _has_features(config: Config, store: GraphStore) -> bool:
+    return store.has_features or config.graph.num_structural > 0
+
+
+def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes of a block with the types of `node_types_of`."""
-    if store.node_types or store.has_features:
+    if store.node_types or _has_features(config, store):
         return nodes
     count = nodes.stop - nodes.start
     none = np.empty((count, 0), np.float32)
@@ -175,10 +180,16 @@ def typed_nodes(store: GraphStore, nodes: NodeBlock) -> NodeBlock:
 
 def check_features(config: Config, store: GraphStore) -> None:
     """Raise `InputError`, which names the ways, where nothing tells the nodes of a store apart."""
-    if not (store.has_features or store.node_types or config.model.embeddings):
+    if config.graph.num_structural and store.node_types:
         raise InputError(
-            f"{store.path} has no node features: give some with hpcgnn.convert --nodes FILE, or "
-            "learn a vector for each node with model.embeddings=true"
+            f"graph.structure: {store.path} has node types, whose nodes without features have "
+            "learned vectors (model.embeddings=true); leave it out"
+        )
+    if not (_has_features(config, store) or store.node_types or config.model.embeddings):
+        raise InputError(
+            f"{store.path} has no node features: give some with hpcgnn.convert --nodes FILE, make "
+            "them of the graph with graph.structure=degree or projection, or learn a vector for "
+            "each node with model.embeddings=true"
         )
 
 

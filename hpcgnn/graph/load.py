@@ -19,6 +19,7 @@ from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.graph.products import AdjacencyProducts
 from hpcgnn.graph.smoothing import make_smoother
+from hpcgnn.graph.structure import structural_features
 from hpcgnn.graph.targets import read_targets, target_scale
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency, read_relations, stack_relations
@@ -190,11 +191,16 @@ def load_graph(
             nodes = store.read_nodes(
                 row_map.start, row_map.stop, chosen_split(config, store, needs)
             )
-            nodes = typed_nodes(store, nodes)
+            nodes = typed_nodes(config, store, nodes)
             targets = None
             if config.graph.targets:
                 targets = read_targets(config, store, nodes.original_id)
                 nodes = replace(nodes, labels=targets.values)
+        if config.graph.num_structural:
+            with trace.span("read.structure"):
+                more = structural_features(context, store, row_map, nodes.original_id)
+            columns = [more] if nodes.features is None else [nodes.features, more]
+            nodes = replace(nodes, features=np.concatenate(columns, axis=1))
         directed = not (store.undirected or config.graph.undirected)
         relations = relation_names(config, store, context.wanted, directed=directed)
         with trace.span("plan"):
@@ -222,10 +228,11 @@ def load_graph(
         labelled: tuple[str, ...] = ()
         if nodes.labels is not None and nodes.split is not None:
             trains = training_mask(nodes.labels, nodes.split)
-            names = [each.name for each in node_types_of(store)]
+            names = [each.name for each in node_types_of(config, store)]
             labelled = labelled_types(grid, names, nodes.types, trains)
         facts = GraphFacts.of_store(
             store,
+            config,
             num_edges=grid.layer.allreduce(details["local_edges"]),
             directed=directed,
             relations=relations,

@@ -35,7 +35,14 @@ from hpcgnn.nn.model import (
     NodeModel,
     TrainableModule,
 )
-from hpcgnn.nn.node_types import InputLayers, NodeFeatures, TypedModel, TypedRows, tensors_of
+from hpcgnn.nn.node_types import (
+    InputLayers,
+    NodeFeatures,
+    TypedModel,
+    TypedRows,
+    draw_vectors,
+    tensors_of,
+)
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, find_model, make_model
 from hpcgnn.nn.rgcn import RGCN
@@ -85,6 +92,7 @@ __all__ = [
     "TypedModel",
     "TypedRows",
     "candidate_loss",
+    "draw_vectors",
     "find_model",
     "make_ggnn",
     "make_link_model",

@@ -44,6 +44,8 @@ def main(comm: Communicator) -> int:
         raise InputError(
             "train.inductive: hpcgnn plan does not count its second graph; leave it out"
         )
+    if config.graph.structure != "none":
+        raise InputError("graph.structure: hpcgnn plan does not count how it is made; leave it out")
     if config.train.device != "cpu":
         raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
     if config.train.reproducible:

@@ -72,9 +72,10 @@ class WholeGraph:
             Context(grid, config), store, row_map, directed=directed
         )
         self.targets, types = _read_targets(config, store)
-        names = [each.name for each in node_types_of(store)]
+        names = [each.name for each in node_types_of(config, store)]
         self.facts = GraphFacts.of_store(
             store,
+            config,
             num_edges=self._matrix.nnz,
             directed=directed,
             relations=relation_names(config, store, self.wanted, directed=directed),
@@ -111,7 +112,7 @@ class WholeGraph:
         """Return features, labels and split of a block of rows."""
         split = self._config.graph.split
         nodes = self._store.read_nodes(row_map.start, row_map.stop, split)
-        return with_targets(self._config, self._store, typed_nodes(self._store, nodes))
+        return with_targets(self._config, self._store, typed_nodes(self._config, self._store, nodes))
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({kind.direction for kind in self.wanted})
@@ -142,7 +143,7 @@ def _read_targets(config: Config, store: GraphStore) -> tuple[Mask, Array | None
         labels = store.read_labels(0, store.num_nodes)
     split = store.read_split(0, store.num_nodes, config.graph.split)
     types = store.read_types(0, store.num_nodes)
-    if types is None and node_types_of(store):
+    if types is None and not store.has_features:
         types = np.zeros(store.num_nodes, np.uint8)
     assert labels is not None
     assert split is not None

@@ -238,10 +238,14 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
     directed = not (store.undirected or config.graph.undirected)
     wanted = find_model(config.model.name).aggregations
     for what, here, there in (
-        ("features a node", store.num_features, trained.num_features),
+        (
+            "features a node",
+            store.num_features + config.graph.num_structural,
+            trained.num_features,
+        ),
         (
             "node types with features",
-            tuple((each.name, each.num_features) for each in node_types_of(store)),
+            tuple((each.name, each.num_features) for each in node_types_of(config, store)),
             tuple(zip(trained.type_names, trained.type_features, strict=True)),
         ),
         # A graph without labels has no classes of its own.
