@@ -152,7 +152,7 @@ def _missing(nodes: Nodes) -> dict[str, str]:
     missing = {}
     if nodes.features is None and not nodes.kinds:
         # Types without features have learned vectors.
-        ways = "--nodes FILE with columns of numbers; or train with graph.structure or model.embeddings"
+        ways = "--nodes FILE with numbers; or train with graph.structure or model.embeddings"
         missing["features"] = ways
     if nodes.labels is None:
         missing["labels"] = "--nodes FILE with a column label"
