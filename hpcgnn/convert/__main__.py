@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 from hpcgnn.console import print_json, print_table, report, run_command
 from hpcgnn.convert.formats.registry import FORMATS, convert, detect
 from hpcgnn.convert.pipeline import Report
-from hpcgnn.convert.programs import command as programs
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.splits import check_shares
 from hpcgnn.errors import InputError
@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Convert as the command line says; raises `InputError` for faulty input."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["programs"]:
-        programs.main(words[1:])
+        # Its imports take longer than the conversion of a small graph.
+        import_module("hpcgnn.convert.programs.command").main(words[1:])
         return
     given = _parser().parse_args(words)
     if given.memory < 1:

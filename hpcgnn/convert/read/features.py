@@ -1,8 +1,8 @@
 """Matrices of features, dense in a file or sparse in memory, as streams of dense rows."""
 
 from collections.abc import Sequence
-
-import scipy.sparse
+from importlib import import_module
+from typing import Any
 
 from hpcgnn.convert.read.npy import ArrayFile
 from hpcgnn.convert.source import ConvertOptions, Features, FeatureStream
@@ -26,13 +26,15 @@ def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
 
 def checked_matrix(
     where: str, *, data: Array, indices: Array, indptr: Array, shape: Sequence[int]
-) -> scipy.sparse.csr_matrix:
-    """Return a CSR matrix whose parts fit together; raises `InputError` if they do not."""
+) -> Any:
+    """Return a CSR matrix of SciPy whose parts fit together; raises `InputError` if they do not."""
     kinds = (data.dtype.kind in "biuf", indices.dtype.kind in "iu", indptr.dtype.kind in "iu")
     try:
         if not all(kinds) or len(shape) != 2 or not all(type(side) is int for side in shape):
             raise ValueError("values must be numbers, indices and two sides whole numbers")
-        matrix = scipy.sparse.csr_matrix((data, indices, indptr), shape=tuple(shape))
+        matrix = import_module("scipy.sparse").csr_matrix(
+            (data, indices, indptr), shape=tuple(shape)
+        )
         matrix.check_format(full_check=True)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         reason = " ".join(str(error).split())
@@ -40,8 +42,8 @@ def checked_matrix(
     return matrix
 
 
-def dense_features(matrix: scipy.sparse.csr_matrix, where: str) -> Features:
-    """Return the rows of a CSR matrix: a store holds dense features."""
+def dense_features(matrix: Any, where: str) -> Features:
+    """Return the rows of a CSR matrix of SciPy: a store holds dense features."""
 
     def blocks(rows: int) -> FeatureStream:
         for first in range(0, matrix.shape[0], rows):

@@ -1,10 +1,10 @@
 """Block rows in memory, the types of their nodes, and which block rows a rank owns."""
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
@@ -31,14 +31,15 @@ class CSRBlock:
         """Number of non-zeros of the block."""
         return len(self.indices)
 
-    def to_scipy(self, num_columns: int) -> scipy.sparse.csr_matrix:
-        """Return the block as a (num_rows, num_columns) float32 SciPy matrix."""
+    def to_scipy(self, num_columns: int) -> Any:
+        """Return the block as a (num_rows, num_columns) float32 SciPy CSR matrix."""
+        # Most who read stores have no use for SciPy, whose import takes longer than a small graph.
+        matrix = import_module("scipy.sparse").csr_matrix
         weights = self.weights
         if weights is None:
             weights = np.ones(self.num_edges, dtype=np.float32)
-        return scipy.sparse.csr_matrix(
-            (weights, self.indices, self.indptr), shape=(self.num_rows, num_columns)
-        )
+        shape = (self.num_rows, num_columns)
+        return matrix((weights, self.indices, self.indptr), shape=shape)
 
 
 @dataclass(frozen=True)

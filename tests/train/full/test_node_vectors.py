@@ -174,7 +174,9 @@ def test_untyped_graphs_without_features_have_vectors_too(
         store = training.write_store(comm, folder, graph)
         runs.append(training.train(comm, training.make_config(store, folder / "run", *WORDS)))
     training.assert_same(*runs)
-    with pytest.raises(CollectiveInputError, match=r"--nodes FILE, make them .* learn a vector for each node"):
+    with pytest.raises(
+        CollectiveInputError, match=r"--nodes FILE, make them .* learn a vector for each node"
+    ):
         training.train(
             comm, training.make_config(comm_tmp_path / "bare" / store.name, folder / "refused")
         )
