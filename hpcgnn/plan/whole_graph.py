@@ -112,7 +112,9 @@ class WholeGraph:
         """Return features, labels and split of a block of rows."""
         split = self._config.graph.split
         nodes = self._store.read_nodes(row_map.start, row_map.stop, split)
-        return with_targets(self._config, self._store, typed_nodes(self._config, self._store, nodes))
+        return with_targets(
+            self._config, self._store, typed_nodes(self._config, self._store, nodes)
+        )
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({kind.direction for kind in self.wanted})
