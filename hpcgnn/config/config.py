@@ -207,7 +207,7 @@ class Config:
 
 def check_inductive(config: Config) -> None:
     """Raise `InputError` for what has no meaning where training sees some edges only."""
-    over_rows = config.model.norm in ("batch", "graph") and not config.exchange.active_sets
+    over_nodes = config.model.norm in ("batch", "graph") and config.exchange.active_sets is not True
     for wrong, what in (
         (config.train.task != "full", f"train.task = {config.train.task!r}; train with task=full"),
         (
@@ -217,9 +217,9 @@ def check_inductive(config: Config) -> None:
         ),
         (config.model.embeddings, "model.embeddings, vectors of single nodes; leave one out"),
         (
-            over_rows,
-            f"model.norm = {config.model.norm!r} and exchange.active_sets=false: "
-            "statistics would be of all nodes; leave one out",
+            over_nodes,
+            f"model.norm = {config.model.norm!r}, whose statistics are of all nodes; leave one out, or "
+            "set exchange.active_sets=true",
         ),
     ):
         require(not wrong, "train.inductive", True, f"does not go with {what}")
