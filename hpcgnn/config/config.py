@@ -218,8 +218,8 @@ def check_inductive(config: Config) -> None:
         (config.model.embeddings, "model.embeddings, vectors of single nodes; leave one out"),
         (
             over_nodes,
-            f"model.norm = {config.model.norm!r}, whose statistics are of all nodes; leave one out, "
-            "or set exchange.active_sets=true",
+            f"model.norm = {config.model.norm!r}, whose statistics are of all nodes; leave one "
+            "out, or set exchange.active_sets=true",
         ),
     ):
         require(not wrong, "train.inductive", True, f"does not go with {what}")
