@@ -13,7 +13,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import HiddenLabels
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import NodeFeatures, NodeModel, tensors_of
+from hpcgnn.nn import NodeFeatures, NodeModel
 from hpcgnn.sparse import EdgesOutside
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
