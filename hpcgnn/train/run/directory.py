@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -122,10 +123,13 @@ class RunDirectory:
             self._drop_results()
         self._write(self._config, dump_toml(config))
 
-    def resume(self, config: Config, epochs_done: dict[int, int]) -> dict[int, list[int]]:
+    def resume(
+        self, config: Config, epochs_done: dict[int, int]
+    ) -> dict[int, tuple[int, int, int]]:
         """Continue a run: check that it is the same, and cut the metrics back to the checkpoint.
 
-        Returns, by seed, the epochs that the checkpoints cover and that have no line of metrics.
+        Returns, by seed, how many of the epochs that the checkpoints cover have no line of metrics,
+        the first and the last of them; only of seeds that have some.
 
         Parameters
         ----------
@@ -142,12 +146,15 @@ class RunDirectory:
             self._drop_results()
         self._write(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
         self._write(self._config, dump_toml(config))
-        there = {(row["seed"], row["epoch"]) for row in kept}
-        missing = {
-            seed: [epoch for epoch in range(done) if (seed, epoch) not in there]
-            for seed, done in epochs_done.items()
-        }
-        return {seed: epochs for seed, epochs in missing.items() if epochs}
+        missing = {}
+        for seed, done in epochs_done.items():
+            there = {row["epoch"] for row in kept if row["seed"] == seed}
+            # A forged number of epochs must cost no memory: nothing is listed that is not there.
+            if len(there) < done:
+                first = next(epoch for epoch in itertools.count() if epoch not in there)
+                last = next(epoch for epoch in range(done - 1, -1, -1) if epoch not in there)
+                missing[seed] = (done - len(there), first, last)
+        return missing
 
     def finished(self, config: Config) -> dict[str, Any] | None:
         """Return the summary of a run that has ended and that `config` describes, else None."""

@@ -105,8 +105,8 @@ def _prepare(checkpoint: Checkpoint | None, config: Config, directory: RunDirect
     state = checkpoint.state
     done = {result["seed"]: result["epochs"] for result in state["finished_seeds"]}
     missing = directory.resume(config, {**done, state["seed"]: state["epoch"]})
-    for seed, epochs in missing.items():
+    for seed, (count, first, last) in missing.items():
         report(
-            f"metrics.jsonl lacks {len(epochs)} epochs of seed {seed} that its checkpoint covers, "
-            f"{epochs[0]} to {epochs[-1]}: its curve and the summary are of the others"
+            f"metrics.jsonl lacks {count} epochs of seed {seed} that its checkpoint covers, "
+            f"{first} to {last}: its curve and the summary are of the others"
         )
