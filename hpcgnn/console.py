@@ -5,6 +5,7 @@ Standard output carries results only; progress and messages go to standard error
 
 import argparse
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hpcgnn import log
 from hpcgnn.errors import USAGE_ERROR, InputError, exit_on_sigterm, one_line, printable
 
 
@@ -39,7 +41,11 @@ def run_command(name: str, main: Callable[[], None]) -> None:
 
 def command_parser(name: str, description: str, **more: Any) -> argparse.ArgumentParser:
     """Return the parser of ``python -m hpcgnn.NAME``; `more` as in `argparse.ArgumentParser`."""
-    return argparse.ArgumentParser(prog=f"python -m hpcgnn.{name}", description=description, **more)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m hpcgnn.{name}", description=description, **more
+    )
+    log.add_verbosity(parser)
+    return parser
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
@@ -56,10 +62,12 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def report(text: str, stream: TextIO | None = None) -> None:
-    """Write one plain line to standard error, or to `stream`."""
-    target = stream or sys.stderr
-    target.write(printable(text) + "\n")
-    target.flush()
+    """Say one line of what goes on, see `log.report`; or write a result to `stream`."""
+    if stream is None:
+        log.report(text)
+        return
+    stream.write(printable(text) + "\n")
+    stream.flush()
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -100,7 +108,7 @@ class Progress:
 
     def __init__(self, text: str, total: int, unit: str = "", *, quiet: bool = False) -> None:
         self._text, self._total, self._unit = text, max(int(total), 1), unit
-        self._quiet = quiet
+        self._quiet = quiet or not log.shows(logging.INFO)
         self._done = 0
         self._next_report = 0.25
         self._bar: progress.Progress | None = None

@@ -27,6 +27,7 @@ from hpcgnn.errors import (
     exit_on_sigterm,
     one_line,
 )
+from hpcgnn.log import add_verbosity
 from hpcgnn.spmd import collective
 
 if TYPE_CHECKING:
@@ -220,9 +221,11 @@ class RankArgumentParser(argparse.ArgumentParser):
 
 def command_parser(command: str, description: str, epilog: str) -> RankArgumentParser:
     """Return the parser of an MPI command, whose texts keep their lines."""
-    return RankArgumentParser(
+    parser = RankArgumentParser(
         prog=f"hpcgnn {command}",
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_verbosity(parser)
+    return parser

@@ -102,6 +102,11 @@ class RunConfig:
     checkpoint_every: int = option(10, "epochs between checkpoints; 0: at the end and on signals")
     keep_checkpoints: int = option(2, "newest checkpoints to keep for each seed")
     save_predictions: bool = option(True, "write predictions.h5 with the best seed's kept model")
+    track: tuple[str, ...] = option(
+        (),
+        "also write the metrics for: csv (metrics.csv), tensorboard, mlflow, wandb; each but the "
+        "first needs its package",
+    )
     threads: int = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
     stall_s: float = option(
         DEFAULT_LIMIT_S,
@@ -112,6 +117,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         require(bool(self.dir), "run.dir", self.dir, "give a directory")
         choice("run.resume", self.resume, ("auto", "never", "must"))
+        for name in self.track:
+            choice("run.track", name, ("csv", "tensorboard", "mlflow", "wandb"))
         keep = self.keep_checkpoints
         require(keep >= 1, "run.keep_checkpoints", keep, "must be at least 1")
         for key in ("checkpoint_every", "threads"):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import platform
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -28,6 +29,7 @@ from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
+from hpcgnn.log import detail, logged_to
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.equal_weights import check_equal_weights
@@ -60,6 +62,7 @@ from hpcgnn.train.run.row_parameters import gather_rows, take_rows
 from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import gather_rank_details, summarise
+from hpcgnn.train.run.track import Tracking, check_trackers
 from hpcgnn.train.sampled.task import SampledTask
 from hpcgnn.train.task import Outcome, Step, Task
 
@@ -100,7 +103,9 @@ def run_training(
         threads = set_threads(grid, config.run.threads)
         with agree(grid.world):
             if grid.rank == 0:
+                check_trackers(config.run.track)
                 stack.enter_context(directory.reserve())
+                stack.enter_context(logged_to(directory.log))
         summary = find_finished(grid, config, directory, partial(_fingerprint, kind, config))
         if summary is not None:
             if grid.rank == 0:
@@ -118,6 +123,7 @@ def run_training(
                 directory.begin_session(session)
         if grid.rank == 0:
             report(f"{task.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
+            detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
             if checkpoint is not None:
                 report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
         if config.trace.enabled:
@@ -132,6 +138,10 @@ def run_training(
         stopping = sum_over_ranks(grid.world, [stop.received is not None])[0] > 0
         setup_s = trace.seconds_by_phase()
         setup_s["other"] = time.perf_counter() - began - sum(setup_s.values())
+        tracking = Tracking(config, directory, active=grid.rank == 0)
+        if grid.rank == 0:
+            parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in setup_s.items())
+            detail(f"set up on rank 0: {parts}")
         for seed in seeds:
             # Asked between two seeds too: the next one's first epoch may be longer than the time
             # that is left.
@@ -142,6 +152,7 @@ def run_training(
                 with agree(grid.world):
                     run.restore(checkpoint)
                 checkpoint = None
+            tracking.begin(seed)
             title = f"{config.model_name} seed {seed}"
             display = EpochDisplay(title, config.train.epochs, active=grid.rank == 0)
             with reused_memory(), display:
@@ -156,11 +167,13 @@ def run_training(
                         if grid.rank == 0:
                             directory.append_metrics(row)
                     display.update(row)
+                    tracking.add(row)
                     every = config.run.checkpoint_every
                     due = every > 0 and run.epoch % every == 0
                     if due or stopping or run.finished:
                         with trace.span("checkpoint"):
                             _save(run.checkpoint(_progress(task, results)), grid, config, directory)
+            tracking.end(finished=run.finished)
             if run.finished:
                 results.append(run.result())
 

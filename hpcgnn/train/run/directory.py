@@ -72,6 +72,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.traces = self.path / "trace"
         self.predictions = self.path / "predictions.h5"
+        self.log = self.path / "log.txt"
         self._metrics = self.path / "metrics.jsonl"
         self._config = self.path / "config.toml"
         self._summary = self.path / "summary.json"
@@ -118,10 +119,10 @@ class RunDirectory:
                 shutil.rmtree(path)
             for trace in self.traces.glob("rank*.jsonl"):
                 trace.unlink()
-            for file in (self._metrics, self._sessions):
+            for file in (self._metrics, self._sessions, self.path / "metrics.csv"):
                 file.unlink(missing_ok=True)
             self._drop_results()
-        self._write(self._config, dump_toml(config))
+        self.write_text(self._config, dump_toml(config))
 
     def resume(
         self, config: Config, epochs_done: dict[int, int]
@@ -144,8 +145,8 @@ class RunDirectory:
         ]
         with self._faults(self.path, "remove its files, or choose another run.dir"):
             self._drop_results()
-        self._write(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
-        self._write(self._config, dump_toml(config))
+        self.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        self.write_text(self._config, dump_toml(config))
         missing = {}
         for seed, done in epochs_done.items():
             there = {row["epoch"] for row in kept if row["seed"] == seed}
@@ -188,7 +189,7 @@ class RunDirectory:
         return found
 
     def _write_sessions(self, sessions: list[dict[str, Any]]) -> None:
-        self._write(self._sessions, json.dumps(sessions, indent=1) + "\n")
+        self.write_text(self._sessions, json.dumps(sessions, indent=1) + "\n")
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the line of an epoch."""
@@ -217,7 +218,7 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json, the sign that the run has ended."""
-        self._write(self._summary, json.dumps(summary, indent=1) + "\n")
+        self.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     def _read_config(self) -> Config:
         if not self._config.is_file():
@@ -235,7 +236,8 @@ class RunDirectory:
             for path in self.path.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _write(self, path: Path, text: str) -> None:
+    def write_text(self, path: Path, text: str) -> None:
+        """Write a file of the directory, whole or not at all."""
         partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
         try:
             with self._faults(path, "free space or change run.dir"):

@@ -1,5 +1,6 @@
 """What a run tells its user on rank 0: its progress, and the results at its end."""
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from rich import progress
 from rich.console import Console
 
+from hpcgnn import log
 from hpcgnn.console import print_table, report
 
 _QUIET_SECONDS = 10.0
@@ -38,7 +40,9 @@ class EpochDisplay:
         self._first_epoch: int | None = None
 
     def __enter__(self) -> "EpochDisplay":
-        if self._active and sys.stderr.isatty():
+        # With -v each epoch has a line, which a bar would tear.
+        bar = log.shows(logging.INFO) and not log.shows(logging.DEBUG)
+        if self._active and bar and sys.stderr.isatty():
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),
@@ -60,17 +64,20 @@ class EpochDisplay:
         if self._first_epoch is None:
             self._first_epoch = done - 1
         figures = "  ".join(f"{key} {value:.4f}" for key, value in _shown(row).items())
+        elapsed = time.monotonic() - self._started
+        left = elapsed / (done - self._first_epoch) * (self._total - done)
+        line = (
+            f"{self._title}  {done} of {self._total} epochs  {figures}  "
+            f"{row['epoch_s']:.3f} s/epoch  {left:.0f} s left"
+        )
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures=figures)
-            return
-        elapsed = time.monotonic() - self._started
-        if elapsed >= self._next_report or done == self._total:
-            left = elapsed / (done - self._first_epoch) * (self._total - done)
-            report(
-                f"{self._title}  {done} of {self._total} epochs  {figures}  "
-                f"{row['epoch_s']:.3f} s/epoch  {left:.0f} s left"
-            )
+            log.detail(line)
+        elif elapsed >= self._next_report or done == self._total:
+            report(line)
             self._next_report = elapsed + _QUIET_SECONDS
+        else:
+            log.detail(line)
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
@@ -146,7 +153,7 @@ def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
         losses.setdefault(row["seed"], []).append(row["train_loss"])
     for seed, curve in losses.items():
         if curve[-1] > _GROWTH * curve[0]:
-            report(
+            log.warn(
                 f"seed {seed} ends with a loss of {curve[-1]:.3g}, after {curve[0]:.3g} in its "
                 "first epoch: lower train.learning_rate or set train.clip_norm"
             )

@@ -6,9 +6,9 @@ from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree, bcast
 from hpcgnn.config.config import Config
-from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import Facts
+from hpcgnn.log import warn
 from hpcgnn.spmd import collective
 from hpcgnn.train.run.checkpoint import Checkpoint, check_state, checkpoint_paths, read_checkpoint
 from hpcgnn.train.run.directory import RunDirectory
@@ -106,7 +106,7 @@ def _prepare(checkpoint: Checkpoint | None, config: Config, directory: RunDirect
     done = {result["seed"]: result["epochs"] for result in state["finished_seeds"]}
     missing = directory.resume(config, {**done, state["seed"]: state["epoch"]})
     for seed, (count, first, last) in missing.items():
-        report(
+        warn(
             f"metrics.jsonl lacks {count} epochs of seed {seed} that its checkpoint covers, "
             f"{first} to {last}: its curve and the summary are of the others"
         )
