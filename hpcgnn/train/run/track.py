@@ -29,6 +29,8 @@ _PROJECT = "hpcgnn"
 class Tracker(Protocol):
     """Takes the metrics of one seed after the other."""
 
+    def __init__(self, config: Config, directory: RunDirectory) -> None: ...
+
     def begin(self, seed: int, rows: list[dict[str, Any]]) -> None:
         """Begin a seed, or go on with it behind its `rows` of earlier starts."""
 
