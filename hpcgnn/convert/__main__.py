@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         help="type of the stored features (default: as in the input; float32 from text)",
     )
     parser.add_argument(
-        "--memory", type=int, default=1024, metavar="MIB", help="for sorting edges (default: 1024)"
+        "--memory", type=int, default=1024, metavar="MIB", help="for edges, names (default: 1024)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser

@@ -162,6 +162,8 @@ def _missing(nodes: Nodes) -> dict[str, str]:
 
 
 def _edge_builder(source: GraphSource, relation: str, options: ConvertOptions) -> EdgeBuilder:
+    # The other half is for finding names.
+    share = len(source.relations) * (1 if source.nodes.names is None else 2)
     with _naming(source.path):
         return EdgeBuilder(
             source.num_nodes,
@@ -169,7 +171,7 @@ def _edge_builder(source: GraphSource, relation: str, options: ConvertOptions) -
             self_loops=options.self_loops,
             duplicates=options.duplicates,
             columns=source.columns.get(relation, EdgeColumns()),
-            memory_bytes=options.memory_bytes // len(source.relations),
+            memory_bytes=options.memory_bytes // share,
         )
 
 

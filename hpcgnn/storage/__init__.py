@@ -22,6 +22,7 @@ from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
 from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, Split, StoreHeader
+from hpcgnn.storage.graph.sorting import SpillFile
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.storage.instances.batch import InstanceBatch
 from hpcgnn.storage.instances.reader import InstanceStore, is_instance_store
@@ -68,6 +69,7 @@ __all__ = [
     "OpenStore",
     "ParquetPredictions",
     "PredictionFile",
+    "SpillFile",
     "Split",
     "StoreHeader",
     "StoreWriter",

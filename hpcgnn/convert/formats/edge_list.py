@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_NAMES, SPLIT_PREFIXES, check_nodes, split_from_indices
 from hpcgnn.convert.read.names import NameTable
-from hpcgnn.convert.read.tables import Kind, TableFile
+from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.convert.tables.edges import (
     KNOWN_EDGES,
@@ -29,7 +29,7 @@ from hpcgnn.convert.tables.edges import (
     open_edges,
     relation_places,
 )
-from hpcgnn.convert.tables.ids import Index, Numbers, find_index, places_of
+from hpcgnn.convert.tables.ids import Ids, Index, Numbers, find_index, place_ids
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
 from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_columns, node_tables
 from hpcgnn.errors import InputError
@@ -172,8 +172,9 @@ def _with_split_files(
         for part, path in zip(SPLIT_NAMES, paths, strict=True):
             # A line is one name, whatever stands in it.
             file = TableFile.open(Path(path), frozenset(), header=False, separator="\t")
-            kind: Kind = "text" if isinstance(index, NameTable) else "integer"
-            found = [places_of(block, 0, index, part) for block in file.blocks({0: kind})]
+            column = Ids(0, index, part)
+            blocks = ((block, 0) for block in file.blocks({0: column.kind}))
+            found = [places for _, _, (places,) in place_ids(blocks, [[column]])]
             ids[part], where[part] = np.concatenate([np.zeros(0, np.int64), *found]), path
         splits[name] = split_from_indices(ids, num_nodes, where)
     return replace(nodes, splits=splits)

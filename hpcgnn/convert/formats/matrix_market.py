@@ -7,10 +7,8 @@ Ids count from 1 in the file and from 0 in the store.
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from hpcgnn.convert.read.files import MATRIX_MARKET, read_blocks
-from hpcgnn.convert.read.text import Table, first_fields, read_tables
+from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns
@@ -57,8 +55,9 @@ def _read_banner(path: Path) -> tuple[bool, bool]:
 
 def _read_size(path: Path) -> tuple[int, int, int]:
     """Return the numbers of nodes and entries, and the line they stand in."""
-    fields, line = first_fields(path)
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+    file = TableFile.open(path, frozenset(), header=True, separator=" ")
+    fields, line = file.names, file.header_line
+    if len(fields) != 3 or not all(field.isdecimal() for field in fields):
         raise InputError(f"{path}: line {line} must hold rows, columns and entries; correct it")
     rows, columns, entries = (int(field) for field in fields)
     if rows != columns or rows == 0:
@@ -73,12 +72,16 @@ def _stream(
     path: Path, num_nodes: int, num_entries: int, size_line: int, weighted: bool
 ) -> EdgeStream:
     found = 0
-    for table in read_tables(path, 3 if weighted else 2, skip_line=size_line):
-        ids = table.integers([0, 1])
-        _check_range(table, ids, num_nodes)
-        weights = table.floats([2], np.float64)[:, 0] if weighted else None
-        found += len(ids)
-        yield EdgeChunk(ids[:, 0] - 1, ids[:, 1] - 1, table.locate, weights)
+    file = TableFile.plain(path, 3 if weighted else 2, " ", size_line)
+    columns: dict[int, Kind] = {0: "integer", 1: "integer"}
+    if weighted:
+        columns[2] = "number"
+    for table in file.blocks(columns):
+        rows, cols = table.integers(0), table.integers(1)
+        _check_range(table, rows, cols, num_nodes)
+        found += table.num_rows
+        weights = table.numbers(2) if weighted else None
+        yield EdgeChunk(rows - 1, cols - 1, table.locate, weights)
     if found != num_entries:
         raise InputError(
             f"{path}: holds {found} entries where line {size_line} promises {num_entries}; "
@@ -86,10 +89,10 @@ def _stream(
         )
 
 
-def _check_range(table: Table, ids: Array, num_nodes: int) -> None:
-    row = first_fault(((ids < 1) | (ids > num_nodes)).any(axis=1))
-    if row is not None:
+def _check_range(table: Table, rows: Array, cols: Array, num_nodes: int) -> None:
+    place = first_fault((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
+    if place is not None:
         raise InputError(
-            f"{table.locate(row)}: entry ({ids[row, 0]}, {ids[row, 1]}) is outside 1..{num_nodes}; "
-            "correct or remove it"
+            f"{table.locate(place)}: entry ({rows[place]}, {cols[place]}) is outside "
+            f"1..{num_nodes}; correct or remove it"
         )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.read.files import TextBlock, read_blocks
-from hpcgnn.convert.read.text import Table, first_fields, tokenise, without_line
+from hpcgnn.convert.read.tables import TableFile, integer_lines
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
@@ -47,25 +47,27 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def _read_header(path: Path) -> Header:
-    fields, line = first_fields(path)
-    if not 2 <= len(fields) <= 4 or not all(field.isdigit() for field in fields):
+    file = TableFile.open(path, frozenset(), header=True, separator=" ")
+    fields, line = file.names, file.header_line
+    if not 2 <= len(fields) <= 4 or not all(field.isdecimal() for field in fields):
         raise InputError(f"{path}: line {line} must hold 'nodes edges [fmt [ncon]]'; correct it")
-    flags = fields[2].rjust(3, b"0") if len(fields) > 2 else b"000"
-    if len(flags) != 3 or flags.strip(b"01"):
-        text = fields[2].decode()
-        raise InputError(f"{path}: line {line}: fmt is {text!r}; it is up to three digits 0 or 1")
+    flags = fields[2].rjust(3, "0") if len(fields) > 2 else "000"
+    if len(flags) != 3 or flags.strip("01"):
+        raise InputError(
+            f"{path}: line {line}: fmt is {fields[2]!r}; it is up to three digits 0 or 1"
+        )
     constraints = int(fields[3]) if len(fields) > 3 else 1
-    leading = (flags[0:1] == b"1") + (constraints if flags[1:2] == b"1" else 0)
+    leading = (flags[0] == "1") + (constraints if flags[1] == "1" else 0)
     if int(fields[0]) == 0:
         raise InputError(f"{path}: line {line}: the graph has no nodes; check the file")
-    return Header(line, int(fields[0]), int(fields[1]), leading, flags[2:3] == b"1")
+    return Header(line, int(fields[0]), int(fields[1]), leading, flags[2] == "1")
 
 
 def _stream(path: Path, header: Header) -> EdgeStream:
     node, entries = 0, 0
     symmetry = SymmetryCheck()
     for block in read_blocks(path):
-        chunk, num_nodes = _lists(without_line(block, header.line), header, node)
+        chunk, num_nodes = _lists(block, header, node)
         node += num_nodes
         entries += len(chunk.src)
         _check_range(chunk, header)
@@ -86,10 +88,11 @@ def _stream(path: Path, header: Header) -> EdgeStream:
 
 def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk, int]:
     """Return the edges of a block whose first list is that of `first_node`, and how many lists."""
-    tokens = tokenise(block)
-    widths = tokens.per_line()
-    lines = block.first_line + np.arange(len(widths))
-    is_list = (lines > header.line) & ~_comment_lines(block)
+    texts = block.data.split(b"\n")[:-1]
+    lines = block.first_line + np.arange(len(texts))
+    is_list = (lines > header.line) & [text.lstrip()[:1] not in (b"%", b"#") for text in texts]
+    kept = [text if here else b"" for text, here in zip(texts, is_list, strict=True)]
+    values, widths = integer_lines(kept, lambda row: f"{block.path}: line {lines[row]}")
     nodes = first_node + np.cumsum(is_list) - 1
     _check_widths(block, widths, lines, is_list & (nodes < header.num_nodes), header)
     surplus = lines[(nodes >= header.num_nodes) & (widths > 0)]
@@ -98,27 +101,17 @@ def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk
             f"{block.path}: line {surplus[0]} comes after the lists of all {header.num_nodes} "
             "nodes; remove it or correct the header"
         )
-    lists_of = np.repeat(nodes, widths)
-    starts, ends = tokens.starts[:, None], tokens.ends[:, None]
-    fields = Table(tokens, starts, ends, np.repeat(lines, widths))
-    values = fields.integers([0])[:, 0]
+    lists_of, lines_of = np.repeat(nodes, widths), np.repeat(lines, widths)
     before = np.cumsum(widths) - widths
     place = np.arange(len(values)) - np.repeat(before, widths) - header.leading
     neighbours = np.flatnonzero((place >= 0) & (place % (1 + header.weighted) == 0))
     chunk = EdgeChunk(
         values[neighbours] - 1,
         lists_of[neighbours],
-        lambda edge: fields.locate(int(neighbours[edge])),
+        lambda edge: f"{block.path}: line {lines_of[neighbours[edge]]}",
         values[neighbours + 1] if header.weighted else None,
     )
     return chunk, min(int(is_list.sum()), header.num_nodes - first_node)
-
-
-def _comment_lines(block: TextBlock) -> NDArray[np.bool_]:
-    if b"%" not in block.data and b"#" not in block.data:
-        return np.zeros(block.data.count(b"\n"), np.bool_)
-    lines = block.data.split(b"\n")[:-1]
-    return np.array([line.lstrip()[:1] in (b"%", b"#") for line in lines], np.bool_)
 
 
 def _check_widths(

@@ -14,11 +14,12 @@ is `split/NAME/TYPE/{train,valid,test}.csv.gz`. Where a file
 `nodetype-has-{feat,label,split}.csv.gz` names a type, the type's own file must be there.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from hpcgnn.convert.nodes import (
     SPLIT_NAMES,
@@ -32,8 +33,8 @@ from hpcgnn.convert.nodes import (
 from hpcgnn.convert.read.edges import EdgeArrays, index_pairs
 from hpcgnn.convert.read.features import array_features
 from hpcgnn.convert.read.files import require_file
-from hpcgnn.convert.read.npy import ArrayFile, Npz, decode_texts
-from hpcgnn.convert.read.text import first_fields, read_column, read_tables
+from hpcgnn.convert.read.npy import ArrayFile, Npz
+from hpcgnn.convert.read.tables import TableFile, read_column
 from hpcgnn.convert.source import (
     ConvertOptions,
     EdgeChunk,
@@ -136,26 +137,33 @@ def _binary_labels(path: Path) -> tuple[Labels | None, tuple[Path, ...]]:
 
 def _text_edges(path: Path, relation: str = "") -> EdgeStream:
     """Yield the edges of a file of two columns, source and target."""
-    for table in read_tables(path, 2):
-        ends = table.integers([0, 1])
-        yield EdgeChunk(ends[:, 0], ends[:, 1], table.locate, relation=relation)
+    for table in TableFile.plain(path, 2, ",").blocks({0: "integer", 1: "integer"}):
+        ends = table.integers(0), table.integers(1)
+        yield EdgeChunk(*ends, table.locate, relation=relation)
+
+
+def _text_rows(path: Path, dtype: DTypeLike) -> tuple[int, Callable[[], FeatureStream]]:
+    """Return the number of columns of a file of numbers, and the stream of its rows."""
+    file = TableFile.open(path, frozenset(), header=False, separator=",")
+    columns = range(len(file.names))
+
+    def blocks() -> FeatureStream:
+        for table in file.blocks(dict.fromkeys(columns, "number")):
+            yield np.stack([table.numbers(column) for column in columns], axis=1).astype(dtype)
+
+    return len(columns), blocks
 
 
 def _text_features(path: Path) -> Features:
     """Return the rows of a file as features."""
-    columns = len(first_fields(path)[0])
-
-    def blocks() -> FeatureStream:
-        for table in read_tables(path, columns):
-            yield table.floats(range(columns))
-
+    columns, blocks = _text_rows(path, np.float32)
     return Features(columns, np.dtype(np.float32), blocks, lambda row: f"{path}: line {row + 1}")
 
 
 def _text_labels(path: Path) -> Labels:
     """Return the labels of a file that has a row for each node."""
-    parts = [table.floats(range(table.starts.shape[1]), np.float64) for table in read_tables(path)]
-    return labelled(np.concatenate(parts) if parts else np.zeros((0, 1)), str(path))
+    columns, blocks = _text_rows(path, np.float64)
+    return labelled(np.concatenate([np.zeros((0, columns)), *blocks()]), str(path))
 
 
 def _splits_of(path: Path, num_nodes: int, options: ConvertOptions) -> dict[str, NDArray[np.uint8]]:
@@ -221,18 +229,18 @@ def _edges(files: dict[str, Path], ends: dict[str, tuple[TypeRange, TypeRange]])
             yield chunk.between(*ends[relation])
 
 
-def _rows(path: Path, columns: int | None = None) -> list[list[str]]:
+def _rows(file: TableFile) -> list[list[str]]:
+    columns = range(len(file.names))
     rows: list[list[str]] = []
-    for table in read_tables(path, columns):
-        width = range(table.starts.shape[1])
-        fields = [decode_texts(table.texts(column), str(path)) for column in width]
+    for table in file.blocks(dict.fromkeys(columns, "text")):
+        fields = [table.words(column) for column in columns]
         rows += [list(row) for row in zip(*fields, strict=True)]
     return rows
 
 
 def _by_type(path: Path) -> dict[str, str]:
     """Return the values of the one line below the line of type names."""
-    rows = _rows(path)
+    rows = _rows(TableFile.open(path, frozenset(), header=False, separator=","))
     if len(rows) != 2 or len(set(rows[0])) != len(rows[0]):
         raise InputError(
             f"{path}: has {len(rows)} lines; a line of different type names and one of their "
@@ -252,7 +260,8 @@ def _counts(path: Path) -> dict[str, int]:
 
 
 def _edge_types(path: Path, counts: dict[str, int]) -> list[EdgeType]:
-    types = [(source, relation, target) for source, relation, target in _rows(path, 3)]
+    rows = _rows(TableFile.plain(path, 3, ","))
+    types = [(source, relation, target) for source, relation, target in rows]
     for each in types:
         for name in (each[0], each[2]):
             if name not in counts:

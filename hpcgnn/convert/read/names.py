@@ -1,19 +1,15 @@
 """Names of nodes out of core: their sorted table, and the place of each name in it.
 
-`NameSurvey` takes names in any order and number, keeps eight bytes of each distinct one (a hash),
-and puts the names themselves aside in sorted runs. `finish` merges the runs by ranges. A name is
-then found by its hash; a second hash tells two names with an equal first one apart, of which the
-survey would have dropped one.
+`NameSurvey` takes names in any order and number and puts them aside in sorted runs; `finish` merges
+the runs by ranges into the table. A name is found by its hash: the table has its hashes in slabs,
+sorted, that stay in memory where they fit and are read one after the other where they do not. A
+second hash tells two names with an equal first one apart, which the survey would take for one.
 """
 
-import shutil
-import tempfile
-import weakref
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,69 +18,154 @@ from numpy.typing import NDArray
 from hpcgnn.convert.read.tables import compute
 from hpcgnn.convert.source import NameBlocks
 from hpcgnn.errors import InputError
+from hpcgnn.storage import SpillFile
 
-_BYTES_PER_NAME = 40
-"""What the survey or the search keeps of a name at most, while it sorts hashes."""
+_ENTRY_TYPES = (np.uint64, np.uint32, np.uint32)
+_ENTRY_BYTES = 16
+"""What finding a name takes."""
 
+_MOST_SLABS = 256
+_MOST_BYTES = 1 << 29
+"""Bytes of an array of texts: pyarrow counts them in 31 bits."""
+
+_BLOCK_NAMES = 1 << 16
+_HASHED_AT_ONCE = 1 << 15
 _SAMPLES = 64
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
+_LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class NameTable:
-    """Distinct names, sorted as bytes, on disk; `positions` finds them by their hashes."""
+class _Run:
+    """Sorted distinct names in a scratch file: offsets int64[length + 1] and bytes."""
 
-    blocks_path: Path
+    file: SpillFile
+    offsets_at: int
+    data_at: int
     length: int
+    num_bytes: int
+
+    @classmethod
+    def write(cls, file: SpillFile, names: Any) -> "_Run":
+        offsets, data = parts_of(names)
+        places = file.append(offsets), file.append(data)
+        return cls(file, *places, len(names), len(data))
+
+    def parts(self, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Return the names `low` to `high` - 1 as offsets from 0 and bytes."""
+        offsets = self.file.read(np.int64, self.offsets_at, low, high + 1)
+        data = self.file.read(np.uint8, self.data_at, int(offsets[0]), int(offsets[-1]))
+        return offsets - offsets[0], data
+
+    def names(self, low: int, high: int) -> Any:
+        """Return the same as a binary array."""
+        offsets, data = self.parts(low, high)
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), high - low, buffers)
+
+    def name(self, place: int) -> bytes:
+        """Return one of the names."""
+        return self.parts(place, place + 1)[1].tobytes()
+
+
+class _Entries(NamedTuple):
+    """What finds names, sorted by their hashes; `ranks` are their places in the table."""
+
     hashes: Hashes
     checks: NDArray[np.uint32]
-    ranks: NDArray[np.int64]
+    ranks: NDArray[np.uint32]
+
+    def in_order(self) -> "_Entries":
+        order = np.argsort(self.hashes)
+        return _Entries(self.hashes[order], self.checks[order], self.ranks[order])
+
+
+class _Slab:
+    """The entries whose hashes lie in a range; in the file unless they are `held` in memory."""
+
+    def __init__(self, file: SpillFile, entries: _Entries, *, held: bool) -> None:
+        self._file = file
+        self._held = entries if held else None
+        self._starts = () if held else tuple(file.append(array) for array in entries)
+        self._length = len(entries.hashes)
 
     def __len__(self) -> int:
-        return self.length
+        return self._length
 
-    def positions(self, texts: Any) -> NDArray[np.int64]:
-        """Return the place of each of `texts` (a binary array) in the table, -1 for none.
+    def load(self) -> _Entries:
+        if self._held is not None:
+            return self._held
+        return _Entries(
+            *(
+                self._file.read(dtype, start, 0, len(self))
+                for dtype, start in zip(_ENTRY_TYPES, self._starts, strict=True)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NameTable:
+    """Distinct names, sorted as bytes, on disk; `positions` finds them by their hashes.
+
+    `batch_bytes` is how many bytes of texts are worth one search, 0 where hashes are in memory.
+    """
+
+    runs: tuple[_Run, ...]
+    slabs: tuple[_Slab, ...]
+    batch_bytes: int
+
+    def __len__(self) -> int:
+        return sum(run.length for run in self.runs)
+
+    def positions(self, columns: Sequence[Any]) -> list[NDArray[np.int64]]:
+        """Return the place of each text of binary arrays in the table, -1 for none.
 
         Raises `InputError` where two names have one hash.
         """
-        first, second = hash_texts(texts)
-        order = np.argsort(first)
-        places = np.minimum(np.searchsorted(self.hashes, first[order]), len(self) - 1)
+        hashed = [hash_texts(texts) for texts in columns]
+        first = np.concatenate([np.zeros(0, np.uint64), *(first for first, _ in hashed)])
+        second = np.concatenate([np.zeros(0, np.uint32), *(second for _, second in hashed)])
+        lengths = [len(texts) for texts in columns]
+        del hashed
         found = np.full(len(first), -1, np.int64)
-        if len(self) == 0:
-            return found
-        known = self.hashes[places] == first[order]
-        if (known & (self.checks[places] != second[order])).any():
-            raise InputError("two names of nodes have one hash; change one of them")
-        found[order] = np.where(known, self.ranks[places], -1)
-        return found
+        order = np.argsort(first)
+        first = first[order]
+        cuts = [0, *np.searchsorted(first, _borders(len(self.slabs))).tolist(), len(first)]
+        for slab, low, high in zip(self.slabs, cuts[:-1], cuts[1:], strict=True):
+            if high == low or len(slab) == 0:
+                continue
+            entries, wanted, where = slab.load(), first[low:high], order[low:high]
+            near = np.minimum(np.searchsorted(entries.hashes, wanted), len(slab) - 1)
+            known = entries.hashes[near] == wanted
+            if (known & (entries.checks[near] != second[where])).any():
+                raise InputError("two names of nodes have one hash; change one of them")
+            found[where] = np.where(known, entries.ranks[near].astype(np.int64), -1)
+        return np.split(found, np.cumsum(lengths[:-1])) if lengths else []
 
     def blocks(self) -> NameBlocks:
         """Yield the names in order, some at a time, as offsets int64[m + 1] and bytes."""
-        with pa.memory_map(str(self.blocks_path)) as source:
-            for batch in pa.ipc.open_stream(source):
-                yield parts_of(batch.column(0))
+        for run in self.runs:
+            for low in range(0, run.length, _BLOCK_NAMES):
+                yield run.parts(low, min(low + _BLOCK_NAMES, run.length))
 
 
 class NameSurvey:
-    """Collect distinct names within `memory_bytes`, the rest in a scratch folder under TMPDIR."""
+    """Collect distinct names within `memory_bytes`, the rest in a scratch file under TMPDIR."""
 
-    def __init__(self, memory_bytes: int, where: str) -> None:
-        self._memory, self._where = memory_bytes, where
-        self._folder = Path(tempfile.mkdtemp(prefix="hpcgnn-names-"))
-        self._removal = weakref.finalize(self, shutil.rmtree, str(self._folder), ignore_errors=True)
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory = memory_bytes
+        self._file = SpillFile(None)
         self._seen: Hashes = np.zeros(0, np.uint64)
         self._fresh: list[Hashes] = []
         self._num_fresh = 0
         self._names: list[Any] = []
         self._bytes = 0
-        self._runs: list[Path] = []
+        self._runs: list[_Run] = []
 
     def add(self, texts: Any) -> None:
-        """Take names, a binary array; those that came before count once."""
+        """Take names, a binary array; those that came before may count again."""
         hashes, _ = hash_texts(texts)
         order = np.argsort(hashes)
         ordered = hashes[order]
@@ -99,93 +180,87 @@ class NameSurvey:
         names = texts.take(pa.array(order))
         self._names.append(names)
         self._bytes += names.nbytes
-        self._fresh.append(ordered)
-        self._num_fresh += len(ordered)
-        if self._num_fresh > max(1 << 16, len(self._seen) // 2):
-            self._merge_seen()
-        if self._bytes > self._memory // 8:
+        self._note(ordered)
+        if self._bytes > min(self._memory // 8, _MOST_BYTES):
             self._spill()
 
     def finish(self) -> NameTable:
-        """Return the table of all names; raises `InputError` where it does not fit in memory."""
-        self._merge_seen()
+        """Return the table of all names."""
+        self._seen, self._fresh = np.zeros(0, np.uint64), []
         self._spill()
-        path = self._folder / "names"
-        hashes, checks, total = [], [], 0
-        schema = pa.schema([("name", pa.binary())])
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            for names in self._ranges():
-                writer.write_table(pa.table([names], schema=schema), max_chunksize=1 << 16)
-                first, second = hash_texts(names)
-                hashes.append(first)
-                checks.append(second)
-                total += len(names)
-        for run in self._runs:
-            run.unlink()
-        self._seen = np.zeros(0, np.uint64)
-        every = np.concatenate([np.zeros(0, np.uint64), *hashes])
-        hashes.clear()
-        order = np.argsort(every)
-        seconds = np.concatenate([np.zeros(0, np.uint32), *checks])[order]
-        table = NameTable(path, total, every[order], seconds, order)
-        # The folder now lives as long as the table.
-        self._removal.detach()
-        weakref.finalize(table.hashes, shutil.rmtree, str(self._folder), ignore_errors=True)
-        return table
+        most = sum(run.length for run in self._runs) * _ENTRY_BYTES
+        wanted = 1 + 16 * most // max(1, self._memory)
+        num_slabs = min(_MOST_SLABS, 1 << (wanted - 1).bit_length())
+        nothing = _Entries(np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+        none = _Slab(self._file, nothing, held=True)
+        slabs = [[none] for _ in range(num_slabs)]
+        table: list[_Run] = []
+        total = 0
+        for names in self._ranges():
+            ranks = np.arange(total, total + len(names), dtype=np.uint32)
+            entries = _Entries(*hash_texts(names), ranks).in_order()
+            cuts = np.searchsorted(entries.hashes, _borders(num_slabs))
+            for slab, *parts in zip(slabs, *(np.split(a, cuts) for a in entries), strict=True):
+                slab.append(_Slab(self._file, _Entries(*parts), held=False))
+            table.append(_Run.write(self._file, names))
+            total += len(names)
+        held = 8 * total * _ENTRY_BYTES <= 3 * self._memory
+        joined = tuple(self._joined(pieces, held=held) for pieces in slabs)
+        return NameTable(tuple(table), joined, 0 if held else self._memory // 4)
 
-    def _merge_seen(self) -> None:
-        merged = np.sort(np.concatenate([self._seen, *self._fresh]))
-        self._seen = merged[first_of_each(merged)]
-        self._fresh, self._num_fresh = [], 0
-        if len(self._seen) * _BYTES_PER_NAME > self._memory // 2:
-            need = len(self._seen) * _BYTES_PER_NAME * 2 >> 20
-            raise InputError(
-                f"{self._where}: {len(self._seen)} distinct names so far do not fit in --memory "
-                f"{self._memory >> 20}: searching them takes {need + 1} MiB or more; allow more "
-                "memory, or give ids as whole numbers"
-            )
+    def _joined(self, pieces: Sequence[_Slab], *, held: bool) -> _Slab:
+        parts = zip(*(piece.load() for piece in pieces), strict=True)
+        arrays = _Entries(*(np.concatenate(each) for each in parts))
+        return _Slab(self._file, arrays.in_order(), held=held)
+
+    def _note(self, hashes: Hashes) -> None:
+        """Remember names, so that they need not be put aside again, as long as memory lasts."""
+        if 64 * (len(self._seen) + self._num_fresh + len(hashes)) > self._memory:
+            return
+        self._fresh.append(hashes)
+        self._num_fresh += len(hashes)
+        if self._num_fresh > max(1 << 16, len(self._seen) // 2):
+            self._seen = np.concatenate([self._seen, *self._fresh])
+            self._seen.sort()
+            self._fresh, self._num_fresh = [], 0
 
     def _spill(self) -> None:
         """Write the names at hand, sorted, as one run."""
-        if not self._names:
-            return
-        names = sorted_names(pa.concat_arrays(self._names))
-        self._names, self._bytes = [], 0
-        path = self._folder / f"run{len(self._runs)}"
-        schema = pa.schema([("name", pa.large_binary())])
-        try:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(pa.record_batch([names.cast(pa.large_binary())], schema=schema))
-        except OSError as error:
-            raise InputError(
-                f"{self._folder}: names cannot be put aside there ({error}); name a larger scratch "
-                "directory (TMPDIR) or allow more memory"
-            ) from None
-        self._runs.append(path)
+        if self._names:
+            names = pa.concat_arrays(self._names)
+            self._names, self._bytes = [], 0
+            self._runs.append(_Run.write(self._file, sorted_names(names)))
 
     def _ranges(self) -> Iterator[Any]:
         """Yield all names, sorted and distinct, by ranges that fit in an eighth of the memory."""
-        runs = [
-            pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0).column(0) for path in self._runs
-        ]
-        total = sum(run.nbytes for run in runs)
-        parts = max(1, -(-8 * total // self._memory))
-        step = max(1, sum(map(len, runs)) // (parts * _SAMPLES))
-        sample = sorted(run[i].as_py() for run in runs for i in range(0, len(run), step))
+        runs = self._runs
+        if len(runs) == 1:
+            (run,) = runs
+            yield run.names(0, run.length)
+            return
+        total = sum(run.num_bytes + 8 * run.length for run in runs)
+        parts = max(1, -(-total // max(1, min(self._memory // 8, _MOST_BYTES))))
+        step = max(1, sum(run.length for run in runs) // (parts * _SAMPLES))
+        sample = sorted(run.name(i) for run in runs for i in range(0, run.length, step))
         borders = sample[_SAMPLES::_SAMPLES] if parts > 1 else []
         at = [0] * len(runs)
         for border in [*borders, None]:
             ends = [
-                len(run) if border is None else bisect_left(run, border, key=_value) for run in runs
+                run.length
+                if border is None
+                else bisect_left(range(run.length), border, low, key=run.name)
+                for run, low in zip(runs, at, strict=True)
             ]
-            pieces = [run[a:b].cast(pa.binary()) for run, a, b in zip(runs, at, ends, strict=True)]
+            pieces = [run.names(a, b) for run, a, b in zip(runs, at, ends, strict=True)]
             at = ends
             if any(map(len, pieces)):
                 yield sorted_names(pa.concat_arrays(pieces))
 
 
-def _value(scalar: Any) -> Any:
-    return scalar.as_py()
+def _borders(num_slabs: int) -> Hashes:
+    """Return the first hash of each slab but the first."""
+    width = (1 << 64) // num_slabs
+    return np.array([width * number for number in range(1, num_slabs)], np.uint64)
 
 
 def sorted_names(names: Any) -> Any:
@@ -212,20 +287,28 @@ def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
     words = np.lib.stride_tricks.as_strided(
         letters[:8].view(np.uint64), shape=(len(letters) - 7,), strides=(1,)
     )
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    first = np.empty(len(texts), np.uint64)
+    second = np.empty(len(texts), np.uint32)
+    for low in range(0, len(texts), _HASHED_AT_ONCE):
+        part = slice(low, low + _HASHED_AT_ONCE)
+        bounds = offsets[low : low + _HASHED_AT_ONCE + 1]
+        first[part], second[part] = _hash_words(words, bounds[:-1], np.diff(bounds))
+    return first, second
+
+
+def _hash_words(
+    words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Hashes, NDArray[np.uint32]]:
     first = lengths.astype(np.uint64)
     second = first.copy()
     for place in range(0, int(lengths.max(initial=0)), 8):
         rest = lengths - place
         # Texts that are over keep their hashes; most of them are about equally long.
         active = slice(None) if rest.min() > 0 else np.flatnonzero(rest > 0)
-        word = words[starts[active] + place]
-        short = np.flatnonzero(rest[active] < 8)
-        bits = (rest[active][short] * 8).astype(np.uint64)
-        word[short] &= (np.uint64(1) << bits) - np.uint64(1)
+        word = words[starts[active] + place] & _LOW_BYTES[np.minimum(rest[active], 8)]
         first[active] = _mix(first[active] ^ word)
-        second[active] = (second[active] ^ word) * _MULTIPLIER
-        second[active] ^= second[active] >> np.uint64(29)
+        mixed = (second[active] ^ word) * _MULTIPLIER
+        second[active] = mixed ^ (mixed >> np.uint64(29))
     return first, (second >> np.uint64(32)).astype(np.uint32)
 
 

@@ -83,6 +83,18 @@ class Table:
             )
         return values.fill_null(b"")
 
+    def words(self, column: int) -> list[str]:
+        """Return a column of texts; raises `InputError` for what is not UTF-8."""
+        found = []
+        for row, text in enumerate(self.texts(column).to_pylist()):
+            try:
+                found.append(text.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{self.locate(row)}: holds text that is not UTF-8 ({error}); encode it anew"
+                ) from error
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
@@ -134,6 +146,11 @@ class TableFile:
         names = first if header else ("",) * len(first)
         line = number if header else 0
         return cls(path, names, numeric, line, separator, rows[0] if rows else first)
+
+    @classmethod
+    def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
+        """Return a text of which the format says all; its rows are not looked at."""
+        return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ())
 
     def column(self, name: str, option: str) -> int:
         """Return the place of a column by its name, or by its number from 1; `InputError`."""
@@ -249,6 +266,38 @@ class TableFile:
     def _locate(self, block: TextBlock, row: int) -> str:
         filled = [i for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
         return f"{self.path}: line {block.first_line + filled[row]}"
+
+
+def read_column(path: Path) -> NDArray[np.int64]:
+    """Return the whole numbers of a file that has one on each line; raises `InputError`."""
+    blocks = TableFile.plain(path, 1, ",").blocks({0: "integer"})
+    return np.concatenate([np.zeros(0, np.int64), *(block.integers(0) for block in blocks)])
+
+
+def integer_lines(
+    lines: Sequence[bytes], locate: Callable[[int], str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the whole numbers of lines, parted by blanks, and how many each line has.
+
+    Raises `InputError` for the first that is none; `locate` names the place of a line.
+    """
+    texts = pa.array(lines, pa.binary()).cast(pa.string(), safe=False)
+    words = compute().ascii_split_whitespace(compute().ascii_trim_whitespace(texts))
+    fields = words.flatten()
+    filled = np.asarray(compute().binary_length(fields)) > 0
+    widths = np.diff(np.cumsum(np.concatenate([[0], filled]))[words.offsets.to_numpy()])
+    try:
+        if any(b"x" in line or b"X" in line for line in lines):
+            raise pa.ArrowInvalid("what Arrow takes for hexadecimal")
+        values: NDArray[np.int64] = fields.filter(pa.array(filled)).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        found = []
+        for row, line in enumerate(lines):
+            for place, word in enumerate(line.decode("utf-8", "surrogateescape").split(), 1):
+                _check_field(word, "integer", f"{locate(row)}, column {place}")
+                found.append(int(word))
+        values = np.array(found, np.int64)
+    return values, widths
 
 
 def _column(values: list[str], kind: Kind) -> Any:

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import EdgeType
-from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import EdgeChunk
-from hpcgnn.convert.tables.ids import Column, Index, places_of
+from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, Split
 from hpcgnn.typing import Array
@@ -200,25 +199,29 @@ def edge_chunks(
     edges: EdgeTable, source: Index | None, target: Index | None
 ) -> Iterator[tuple[EdgeChunk, Any]]:
     """Yield the edges of a table with the places of their ends, and their relations if any."""
+    columns = [
+        (Ids(places["src"], source, "source"), Ids(places["dst"], target, "target"))
+        for places in edges.places
+    ]
+    src, dst = columns[0]
     kinds: dict[str, Kind] = {
-        "src": "text" if isinstance(source, NameTable) else "integer",
-        "dst": "text" if isinstance(target, NameTable) else "integer",
+        "src": src.kind,
+        "dst": dst.kind,
         "weight": "number",
         "relation": "text",
     }
-    for table, file in edges.tables(kinds):
+    for table, file, (sources, targets) in place_ids(edges.tables(kinds), columns):
         places = edges.places[file]
-        src = places_of(table, places["src"], source, "source")
-        dst = places_of(table, places["dst"], target, "target")
         weights = table.numbers(places["weight"]) if "weight" in places else None
         texts = table.texts(places["relation"]) if "relation" in places else None
         features = split = None
         if edges.features:
-            columns = [table.numbers(place) for place in edges.features[file]]
-            features = np.stack(columns, axis=1).astype(np.float32)
+            each = [table.numbers(place) for place in edges.features[file]]
+            features = np.stack(each, axis=1).astype(np.float32)
         if edges.parts:
-            split = np.full(len(src), edges.parts[file], np.uint8)
-        yield EdgeChunk(src, dst, table.locate, weights, data=EdgeData(features, split)), texts
+            split = np.full(table.num_rows, edges.parts[file], np.uint8)
+        data = EdgeData(features, split)
+        yield EdgeChunk(sources, targets, table.locate, weights, data=data), texts
 
 
 def relation_places(texts: Any, names: NDArray[np.str_], numbers: Array) -> Array:

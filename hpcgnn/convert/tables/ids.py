@@ -1,14 +1,14 @@
 """The ids of nodes in tables: whole numbers or names of any kind, and their places in order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hpcgnn.convert.read.names import NameSurvey, NameTable, first_of_each
-from hpcgnn.convert.read.tables import Table, TableFile
+from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, first_fault
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array, GlobalIndices
@@ -81,7 +81,7 @@ def find_index(
             for table in file.blocks({place: "integer"}):
                 merger.add(table.integers(place))
         return Numbers(merger.ids())
-    survey = NameSurvey(options.memory_bytes, str(every[0][0].path))
+    survey = NameSurvey(options.memory_bytes)
     for group in _by_file(every):
         for table in group[0].blocks(dict.fromkeys(group[1], "text")):
             for place in group[1]:
@@ -143,20 +143,83 @@ def _distinct(values: Array) -> GlobalIndices:
     return ordered[first_of_each(ordered)]
 
 
-def places_of(table: Table, place: int, index: Index | None, role: str) -> GlobalIndices:
-    """Return the places of the ids of a column; `role` names them where one is not known."""
-    if index is None:
-        return table.integers(place)
-    if isinstance(index, NameTable):
-        found, values = index.positions(table.texts(place)), None
-    else:
-        values = table.integers(place)
-        found = index.positions(values)
-    if (row := first_fault(found < 0)) is not None:
-        raw = table.texts(place)[row].as_py() if values is None else values[row]
-        shown = repr(raw.decode("utf-8", "replace")) if isinstance(raw, bytes) else raw
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """A column of ids and those that it is to hold; `role` names them where one is not known."""
+
+    column: int
+    index: Index | None
+    role: str
+
+    @property
+    def kind(self) -> Kind:
+        """How the column is read."""
+        return "text" if isinstance(self.index, NameTable) else "integer"
+
+
+def place_ids(
+    blocks: Iterable[tuple[Table, int]], columns: Sequence[Sequence[Ids]]
+) -> Iterator[tuple[Table, int, list[GlobalIndices]]]:
+    """Yield blocks of tables, with the places of the ids of the `columns` of their file.
+
+    A block comes with the number of its file. Blocks are searched together where names outgrow
+    memory. Raises `InputError` for an id that is not known.
+    """
+    limit = max((_batch_bytes(ids) for each in columns for ids in each), default=0)
+    group: list[tuple[Table, int]] = []
+    size = 0
+    for table, file in blocks:
+        group.append((table, file))
+        size += sum(_search_bytes(table.texts(ids.column)) for ids in columns[file] if limit)
+        if size >= limit:
+            yield from _placed(group, columns)
+            group, size = [], 0
+    yield from _placed(group, columns)
+
+
+def _batch_bytes(ids: Ids) -> int:
+    return ids.index.batch_bytes if isinstance(ids.index, NameTable) else 0
+
+
+def _search_bytes(texts: Any) -> int:
+    """Return what texts and their search take at most, with the lines that they come from."""
+    return 3 * int(texts.nbytes) + 48 * len(texts)
+
+
+def _placed(
+    group: Sequence[tuple[Table, int]], columns: Sequence[Sequence[Ids]]
+) -> Iterator[tuple[Table, int, list[GlobalIndices]]]:
+    named: dict[int, list[Any]] = {}
+    for table, file in group:
+        for ids in columns[file]:
+            if isinstance(ids.index, NameTable):
+                named.setdefault(id(ids.index), []).append((ids.index, table.texts(ids.column)))
+    found = {
+        key: iter(each[0][0].positions([texts for _, texts in each])) for key, each in named.items()
+    }
+    for table, file in group:
+        places = []
+        for ids in columns[file]:
+            if ids.index is None:
+                places.append(table.integers(ids.column))
+                continue
+            if isinstance(ids.index, Numbers):
+                these = ids.index.positions(table.integers(ids.column))
+            else:
+                these = next(found[id(ids.index)])
+            _check_known(table, ids, these)
+            places.append(these)
+        yield table, file, places
+
+
+def _check_known(table: Table, ids: Ids, places: GlobalIndices) -> None:
+    if (row := first_fault(places < 0)) is not None:
+        if isinstance(ids.index, NameTable):
+            raw = table.texts(ids.column)[row].as_py()
+            shown = repr(raw.decode("utf-8", "replace"))
+        else:
+            shown = str(table.integers(ids.column)[row])
         raise InputError(
-            f"{table.locate(row)}: {role} id {shown} is not in the table of nodes; add it there, "
-            "or take nodes of the edges too with --nodes-from-edges"
+            f"{table.locate(row)}: {ids.role} id {shown} is not in the table of nodes; add it "
+            "there, or take nodes of the edges too with --nodes-from-edges"
         )
-    return found

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_masks
 from hpcgnn.convert.read.features import array_features
-from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.read.tables import Kind, Table, classes_of, vectors
 from hpcgnn.convert.source import (
@@ -22,7 +21,7 @@ from hpcgnn.convert.source import (
     Nodes,
     first_fault,
 )
-from hpcgnn.convert.tables.ids import Index, Numbers, places_of
+from hpcgnn.convert.tables.ids import Ids, Index, Numbers, place_ids
 from hpcgnn.convert.tables.nodes import NodeTable
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
@@ -96,12 +95,13 @@ def _order(tables: Sequence[NodeTable], index: Index | None) -> _Order:
     """Find the places of all rows; raises `InputError` for an id that occurs twice."""
     if index is None or not any(table.id >= 0 for table in tables):
         return _Order(None, 0)
-    kind: Kind = "text" if isinstance(index, NameTable) else "integer"
-    parts = [
-        places_of(block, table.id, index, "node")
-        for table in tables
-        for block in table.file.blocks({table.id: kind})
-    ]
+    columns = [(Ids(table.id, index, "node"),) for table in tables]
+    blocks = (
+        (block, number)
+        for number, (table, (ids,)) in enumerate(zip(tables, columns, strict=True))
+        for block in table.file.blocks({ids.column: ids.kind})
+    )
+    parts = [places for _, _, (places,) in place_ids(blocks, columns)]
     places = np.concatenate([np.zeros(0, np.int64), *parts])
     ordered = np.argsort(places, kind="stable")
     twice = first_fault(places[ordered[1:]] == places[ordered[:-1]])

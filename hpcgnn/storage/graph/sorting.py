@@ -94,7 +94,7 @@ class SpillFile:
                 view = view[count:]
         except OSError as error:
             raise InputError(
-                f"{self._directory}: edges cannot be put aside there ({error.strerror or error}); "
+                f"{self._directory}: nothing more can be kept there ({error.strerror or error}); "
                 "name a larger scratch directory (TMPDIR) or allow more memory"
             ) from None
         return start

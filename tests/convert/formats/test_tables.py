@@ -68,12 +68,23 @@ def test_names_may_have_blanks_and_numbers_do_not_need_them(tmp_path: Path) -> N
     assert names_of(tmp_path / "out.h5") == ["/m/027rn", "New York", "user 1"]
 
 
-def test_names_that_outgrow_memory_are_refused(tmp_path: Path) -> None:
-    text = "".join(f"user{i}\titem{i}\n" for i in range(70_000))
-    with pytest.raises(InputError, match="distinct names so far do not fit in --memory 4"):
-        convert_to(
-            tmp_path / "o.h5", write(tmp_path / "g.tsv", text), "edge-list", memory_bytes=4 << 20
-        )
+def test_names_that_outgrow_memory_give_the_store_of_those_that_do_not(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    paths = []
+    for number in range(3):
+        ids = draw.integers(0, 30_000, (20_000, 2)).tolist()
+        text = "".join(f"user {i}\titem{j}\t{i % 7 + 1}\n" for i, j in ids)
+        paths.append(write(tmp_path / f"{number}.tsv", text))
+    prints = set()
+    for memory in (1 << 19, 1 << 30):
+        options = ConvertOptions(memory_bytes=memory, more_inputs=tuple(map(str, paths[1:])))
+        report = convert(paths[0], tmp_path / "o.h5", format_name="edge-list", options=options)
+        with GraphStore.open(tmp_path / "o.h5") as store:
+            prints.add(store.fingerprint)
+            last = list(store.names(np.arange(store.num_nodes - 2, store.num_nodes)))
+    assert len(prints) == 1
+    assert last == ["user 9998", "user 9999"]
+    assert report.input_edges == 60_000
 
 
 def check(found: Any, path: Path) -> None:

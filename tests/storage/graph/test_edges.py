@@ -248,7 +248,7 @@ def test_full_scratch(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         builder = EdgeBuilder(500, memory_bytes=TINY, scratch_dir=tmp_path)
-        with builder, pytest.raises(InputError, match="edges cannot be put aside there"):
+        with builder, pytest.raises(InputError, match="nothing more can be kept there"):
             builder.add(np.arange(400), np.arange(400))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
