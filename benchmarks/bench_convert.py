@@ -120,8 +120,10 @@ def run(arguments: list[str]) -> tuple[str, float, Any]:
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert child.stdout is not None
-    text = child.stdout.read()
+    with child.stdout:
+        text = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
     if status:
         raise SystemExit(f"{' '.join(arguments)} ended with status {status}")
     return text, time.perf_counter() - start, usage
