@@ -68,7 +68,7 @@ class Graph:
 
     @property
     def grid(self) -> ProcessGrid:
-        """The ranks: ``grid.rank`` of ``grid.size``, and the communicator ``grid.world``."""
+        """The ranks, ``grid.rank`` of ``grid.size``, and the communicator ``grid.world``."""
         return self.local.grid
 
     @property
@@ -107,12 +107,12 @@ class Graph:
 
     @property
     def train_rows(self) -> Tensor:
-        """(T,) int64 the local nodes to train on: labelled ones of the training split."""
+        """(T,) int64 the local nodes to train on, labelled ones of the training split."""
         return self.labelled.evaluator.train_rows
 
     @property
     def num_train(self) -> int:
-        """Nodes to train on, of all ranks: what a rank's sum of losses is divided by."""
+        """Nodes to train on, of all ranks; what a rank's sum of losses is divided by."""
         return self.labelled.evaluator.num_train
 
     @collective

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Check everything: style, types, layers, C++ tests, and the Python suite on one rank and on 4.
+# Check everything: style, types, layers, documentation, C++ tests, and the Python suite on one rank
+# and on 4.
 #
 #   bash tests/run.sh [--all] [PYTEST ARGUMENTS]
 #
@@ -14,7 +15,7 @@ fi
 arguments=("$@")
 cd -- "$(dirname -- "$0")/.."
 . jobs/env.sh
-use_environment test lint
+use_environment test lint docs
 
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
@@ -76,6 +77,9 @@ tracked '*.py' '*.md' '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.toml' '*.txt' '*.sba
 stage "codespell" 60 codespell "${files[@]}"
 tracked '*.sh' '*.sbatch' .ci/run
 stage "shellcheck" 60 shellcheck "${files[@]}"
+
+# Pages, links, docstrings, and what commands say of themselves.
+stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . build/site
 
 # Sanitized, the kernels compile three times as fast with -O1 as with -O3, and assertions stay.
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \

@@ -1,0 +1,133 @@
+"""The documentation as a site: ``sphinx-build -W -c docs . build/site``.
+
+The pages are plain Markdown that also reads as files. What a site needs beside them is made here:
+the table of contents from docs/index.md, and what commands say of themselves.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import hpcgnn
+from hpcgnn.config.file import describe_keys
+
+ROOT = Path(__file__).parents[1]
+
+project = "hpcgnn"
+author = "the developers of hpcgnn"
+release = hpcgnn.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = ["README.md", "docs/**.md", "benchmarks/README.md", "benchmarks/results/*.md"]
+source_suffix = {".md": "markdown"}
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+smartquotes = False
+highlight_language = "text"
+html_theme = "furo"
+html_title = f"hpcgnn {release}"
+html_show_sourcelink = html_copy_source = False
+pygments_style, pygments_dark_style = "default", "monokai"
+
+_LINK = re.compile(r"^- \[[^\]]*\]\(([^)]+)\.md\)", re.MULTILINE)
+
+
+def table_of_contents(app: Sphinx, name: str, source: list[str]) -> None:
+    """Give the first page a table of contents for each heading of docs/index.md."""
+    if name == "benchmarks/README":
+        source[0] += _toctree("Results", "results/*", ":glob:\n")
+    if name != app.config.root_doc:
+        return
+    sections = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    # The page that lists them all is the first of them.
+    listed = ["docs/index"]
+    for section in sections:
+        listed += [os.path.normpath(f"docs/{page}") for page in _LINK.findall(section)]
+        caption, pages = section.partition("\n")[0], [page for page in listed if page != name]
+        source[0] += _toctree(caption, "\n".join(pages))
+        listed = []
+
+
+def _toctree(caption: str, pages: str, more: str = "") -> str:
+    return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n{more}\n{pages}\n```\n"
+
+
+class CommandHelp(SphinxDirective):
+    """What a command says to --help, on a terminal of 100 columns."""
+
+    has_content = True
+    required_arguments = 0
+
+    def run(self) -> list[nodes.Node]:
+        """Return a section for each command that the directive lists."""
+        commands = [line.split() for line in self.content]
+        environment = {**os.environ, "COLUMNS": "100"}
+        # All at once: each imports a lot to say a little.
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "hpcgnn", *words, "--help"],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for words in commands
+        ]
+        found: list[nodes.Node] = []
+        for words, process in zip(commands, processes, strict=True):
+            name, text = " ".join(["hpcgnn", *words]), process.communicate()[0]
+            if process.returncode:
+                raise self.error(f"{name} --help ends with status {process.returncode}")
+            section = nodes.section(ids=[name.replace(" ", "-")])
+            section += nodes.title(text=name)
+            section += nodes.literal_block(text=text, language="text")
+            found.append(section)
+        return found
+
+
+class Keys(SphinxDirective):
+    """The keys of the configuration, a table for each section."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a section for each table of the configuration."""
+        tables: dict[str, list[tuple[str, str, str]]] = {}
+        for row in describe_keys():
+            tables.setdefault(row[0].partition(".")[0], []).append(row)
+        found: list[nodes.Node] = []
+        for name, rows in tables.items():
+            text = f"## [{name}]\n\n| key | default | meaning |\n|---|---|---|\n"
+            text += "".join(f"| `{key}` | `{value}` | {_cell(of)} |\n" for key, value, of in rows)
+            found += self.parse_text_to_nodes(text, allow_section_headings=True)
+        return found
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([\\|*_<>\[\]`])", r"\\\1", text)
+
+
+def first_page(app: Sphinx, fault: Exception | None) -> None:
+    """Let the folder open with its first page."""
+    if fault is None and app.builder.format == "html":
+        target = f"{app.config.root_doc}.html"
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">'
+        Path(app.outdir, "index.html").write_text(page + f'<a href="{target}">hpcgnn</a>\n')
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Add what is made here."""
+    app.connect("source-read", table_of_contents)
+    app.connect("build-finished", first_page)
+    app.add_directive("command-help", CommandHelp)
+    app.add_directive("configuration-keys", Keys)
+    return {"version": json.dumps(release), "parallel_read_safe": True}
