@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcgnn.convert.pipeline import Report, write_store
-from hpcgnn.convert.read.files import MATRIX_MARKET, read_blocks
+from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.storage import check_output
@@ -62,7 +63,7 @@ _FOLDERS = {
     "ind.NAME.graph": "planetoid",
 }
 _TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables"})
-_TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", ".parquet", ".pq")
+_TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", *PARQUET)
 _REFUSED = {
     ".h5": "a store needs no conversion",
     ".hdf5": "a store needs no conversion",
@@ -112,9 +113,10 @@ def _detect_folder(path: Path) -> tuple[str, str]:
 
 
 def _detect_text(path: Path) -> tuple[str, str]:
-    first = next(read_blocks(path, 1 << 16), None)
-    if first is not None and first.data[:14].decode("latin1").lower() == MATRIX_MARKET:
-        return "matrix-market", "the first line is its banner"
+    if path.suffix.lower() not in PARQUET:
+        with closing(read_pieces(path, len(MATRIX_MARKET))) as pieces:
+            if next(pieces, b"").decode("latin1").lower() == MATRIX_MARKET:
+                return "matrix-market", "the first line is its banner"
     found: tuple[str, str] = _tables().first_line_says(path)
     return found
 

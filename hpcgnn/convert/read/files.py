@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +15,18 @@ BLOCK_BYTES = 4 << 20
 MATRIX_MARKET = "%%matrixmarket"
 """How a file of that format begins, in small letters."""
 
+PARQUET = (".parquet", ".pq")
+"""The endings of files of that format."""
+
 LONGEST_LINE_BYTES = 1 << 30
+_NO_TEXT = {
+    b"\xff\xfe": "is text in UTF-16; save it as UTF-8",
+    b"\xfe\xff": "is text in UTF-16; save it as UTF-8",
+    b"PAR1": "is a Parquet file; give it the ending .parquet",
+    b"PK\x03\x04": "is a zip archive or a workbook; unpack it, or save its sheet as text",
+}
+"""How files begin that are taken for text by their names."""
+
 _QUIET_BELOW_BYTES = 8 << 20
 """Files smaller than this are read before a progress display could be read."""
 
@@ -29,10 +40,13 @@ class TextBlock:
     first_line: int
 
 
-def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+def read_blocks(
+    path: Path, block_bytes: int = BLOCK_BYTES, longest_line: int = LONGEST_LINE_BYTES
+) -> Iterator[TextBlock]:
     """Yield the lines of `path` in blocks of about `block_bytes`; the last line gets its line feed.
 
-    Raises `InputError` for a missing, unreadable, truncated or damaged file.
+    Raises `InputError` for a missing, unreadable, truncated or damaged file, and for a line of more
+    than `longest_line` bytes.
     """
     pending: list[bytes] = []
     first_line = 1
@@ -40,7 +54,7 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBloc
         cut = piece.rfind(b"\n") + 1
         if cut == 0:
             pending.append(piece)
-            if (length := sum(map(len, pending))) > LONGEST_LINE_BYTES:
+            if (length := sum(map(len, pending))) > longest_line:
                 raise InputError(
                     f"{path}: no line ends in the {length >> 20} MiB from line {first_line} on; "
                     "this is not a text file of the expected format"
@@ -54,7 +68,7 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBloc
         yield TextBlock(path, rest + b"\n", first_line)
 
 
-def read_pieces(path: Path, size: int) -> Iterator[bytes]:
+def read_pieces(path: Path, size: int) -> Generator[bytes, None, None]:
     """Yield the bytes of a file, `size` at a time, unpacked and without a byte order mark."""
     require_file(path)
     try:
@@ -64,13 +78,23 @@ def read_pieces(path: Path, size: int) -> Iterator[bytes]:
         with path.open("rb") as raw, progress:
             stream = _decompressed(raw)
             shown = 0
+            first = True
             while piece := stream.read(size):
-                yield piece.removeprefix(b"\xef\xbb\xbf") if shown == 0 else piece
+                yield _checked(path, piece) if first else piece
+                first = False
                 done = raw.tell() >> 10
                 progress.advance(done - shown)
                 shown = done
     except (EOFError, zlib.error, OSError) as error:
         raise read_error(path, error) from error
+
+
+def _checked(path: Path, head: bytes) -> bytes:
+    """Return the first bytes of a text without byte order mark; `InputError` for what is none."""
+    for mark, what in _NO_TEXT.items():
+        if head.startswith(mark):
+            raise InputError(f"{path}: {what}")
+    return head.removeprefix(b"\xef\xbb\xbf")
 
 
 def _decompressed(raw: IO[bytes]) -> IO[bytes]:

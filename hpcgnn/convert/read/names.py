@@ -272,6 +272,17 @@ def sorted_names(names: Any) -> Any:
     return names.filter(pa.concat_arrays([pa.array([True]), differ]))
 
 
+def first_not_utf8(texts: Any) -> int | None:
+    """Return the place of the first of some texts (binary) that is not UTF-8, None for none."""
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        for place, text in enumerate(texts.to_pylist()):
+            if text.decode("utf-8", "ignore").encode() != text:
+                return place
+    return None
+
+
 def first_of_each(ordered: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the first of every group of equal values in a sorted array."""
     mask = np.ones(len(ordered), np.bool_)

@@ -20,15 +20,17 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from hpcgnn.convert.read.files import BLOCK_BYTES, TextBlock, read_blocks, require_file
+from hpcgnn.convert.read.files import BLOCK_BYTES, PARQUET, TextBlock, read_blocks, require_file
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
 Kind = Literal["integer", "number", "text"]
 
 MOST_COLUMNS = 100_000
+_LONGEST_LINE_BYTES = 1 << 26
 _BATCH_ROWS = 1 << 18
 _HEAD = re.compile(rb"\A(?:[ \t]*(?:[#%][^\n]*)?\r?\n)+")
+_ODD_QUOTE = re.compile(rb'[ \t\r]"|"[ \t]|\r[^\n]')
 _COMMENT = re.compile(rb"(?m)^[ \t]*[#%][^\n]*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
@@ -130,7 +132,7 @@ class TableFile:
         A first line of words is a header if one of them is in `known`, or where the line below has
         a number in the place of a word. `separator` None takes the one that the first line has.
         """
-        if path.suffix.lower() in (".parquet", ".pq"):
+        if path.suffix.lower() in PARQUET:
             return _open_parquet(path)
         lines, separator = _first_lines(path, separator)
         number, first = lines[0]
@@ -174,7 +176,7 @@ class TableFile:
             return
         text = any(kind == "text" for kind in kinds.values())
         past_head = False
-        for block in read_blocks(self.path, block_bytes):
+        for block in read_blocks(self.path, block_bytes, _LONGEST_LINE_BYTES):
             data = block.data
             if not past_head and (head := _HEAD.match(data)):
                 data = b"\n" * head[0].count(b"\n") + data[head.end() :]
@@ -192,7 +194,9 @@ class TableFile:
         block = TextBlock(block.path, data, block.first_line)
         places = sorted(kinds)
         odd = (b"x" in data or b"X" in data) and "text" not in kinds.values()
-        table = None if odd or b'"' in data else self._fast(data, kinds, places)
+        # What these mean beside a quote differs from reader to reader.
+        odd = odd or (b'"' in data and bool(_ODD_QUOTE.search(data)))
+        table = None if odd else self._fast(data, kinds, places)
         if table is None:
             return self._slow(block, kinds)
         columns = dict(zip(places, table, strict=True))
@@ -202,6 +206,7 @@ class TableFile:
         self, data: bytes, kinds: Mapping[int, Kind], places: Sequence[int]
     ) -> list[Any] | None:
         """Return the columns of a block, None where it is faulty or odd."""
+        quoted = b'"' in data
         if data.isspace():
             return [pa.array([], _TYPES[kinds[place]]) for place in places]
         try:
@@ -212,7 +217,7 @@ class TableFile:
                     block_size=len(data) + 1,
                     column_names=[str(i) for i in range(len(self.names))],
                 ),
-                pa_csv.ParseOptions(delimiter=self.separator, quote_char=False),
+                pa_csv.ParseOptions(delimiter=self.separator, quote_char='"' if quoted else False),
                 pa_csv.ConvertOptions(
                     check_utf8=False,
                     column_types={str(place): _TYPES[kinds[place]] for place in places},
@@ -223,9 +228,12 @@ class TableFile:
             )
         except pa.ArrowInvalid:
             return None
+        if quoted and read.num_rows != sum(1 for line in data.split(b"\n") if line.strip()):
+            # A quote that is not closed in its line.
+            return None
         columns = [column.combine_chunks() for column in read.columns]
         columns = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
-        if self.separator != " " and b" " in data:
+        if self.separator != " " and (b" " in data or (self.separator != "\t" and b"\t" in data)):
             columns = [
                 _trim(column) if kinds[place] == "text" else column
                 for place, column in zip(places, columns, strict=True)
@@ -245,7 +253,7 @@ class TableFile:
                 raise InputError(
                     f"{where} has a quote that is not closed in its line; correct the line"
                 )
-            fields = _split(text, self.separator)
+            fields = _split(text, self.separator, where)
             if len(fields) != len(self.names):
                 if text.lstrip()[0] in "#%":
                     continue
@@ -343,12 +351,23 @@ def _without_line(block: TextBlock, number: int) -> bytes:
     return b"\n".join(lines)
 
 
-def _split(text: str, separator: str) -> tuple[str, ...]:
+def _split(text: str, separator: str, where: str) -> tuple[str, ...]:
+    plain = re.sub(r'"[^"]*"', "", text) if '"' in text else text
+    count = 1 + len(re.findall(" +", plain)) if separator == " " else 1 + plain.count(separator)
+    if count > MOST_COLUMNS:
+        # Not divided before it is counted: a line may be long.
+        raise InputError(
+            f"{where} has {count} fields; at most {MOST_COLUMNS} are read: save wide features as "
+            ".npy or as a vector column of Parquet"
+        )
     if separator == " ":
         return tuple(text.split())
-    if '"' not in text:
+    if plain is text:
         return tuple(field.strip() for field in text.split(separator))
-    fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
+    try:
+        fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
+    except csv.Error as error:
+        raise InputError(f"{where} is no line of a table ({error}); check the file") from error
     return tuple(field.strip() for field in fields)
 
 
@@ -356,20 +375,14 @@ def _first_lines(path: Path, given: str | None) -> tuple[list[tuple[int, tuple[s
     """Return filled lines at the head, their numbers and fields; and the separator."""
     found: list[tuple[int, tuple[str, ...]]] = []
     separator = ""
-    for block in read_blocks(path, 1 << 16):
+    for block in read_blocks(path, 1 << 16, _LONGEST_LINE_BYTES):
         for number, line in enumerate(block.data.split(b"\n")[:-1], block.first_line):
             text = line.decode("utf-8", "surrogateescape").strip("\r\n")
             if not text.strip() or (not found and text.lstrip()[0] in "#%"):
                 continue
             if not found:
                 separator = _separator(text) if given is None else given
-            fields = _split(text, separator)
-            if len(fields) > MOST_COLUMNS:
-                raise InputError(
-                    f"{path}: line {number} has {len(fields)} fields; at most {MOST_COLUMNS} are "
-                    "read: save wide features as .npy or as a vector column of Parquet"
-                )
-            found.append((number, fields))
+            found.append((number, _split(text, separator, f"{path}: line {number}")))
             if len(found) == 100:
                 return found, separator
         if found:
@@ -399,6 +412,9 @@ def _open_parquet(path: Path) -> TableFile:
             f"{path}: has {len(schema.names)} columns; at most {MOST_COLUMNS} are read: save wide "
             "features as a vector column"
         )
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise InputError(f"{path}: two columns are called {name!r}; rename one")
     return TableFile(path, tuple(schema.names), numeric, 1, "", integers)
 
 
@@ -463,20 +479,30 @@ def vectors(table: Table, column: int) -> Array:
     values = table.columns[column]
     if pa.types.is_binary(values.type):
         rows = [_vector(text, table, row) for row, text in enumerate(values.to_pylist())]
-    else:
-        lengths = compute().fill_null(compute().list_value_length(values), 0).to_numpy()
-        if (lengths == lengths[0]).all():
-            flat = values.flatten().to_numpy(zero_copy_only=False)
-            whole: Array = flat.reshape(len(values), int(lengths[0]))
-            return whole
-        rows = [np.asarray(row) for row in values.to_pylist()]
-    for number, row in enumerate(rows):
-        if len(row) != len(rows[0]):
-            raise InputError(
-                f"{table.locate(number)}: the vector has {len(row)} numbers where the first has "
-                f"{len(rows[0])}; give all the same width"
-            )
-    return np.stack(rows)
+        _check_widths(np.array([len(row) for row in rows]), table)
+        return np.stack(rows)
+    kind = values.type.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise InputError(
+            f"{table.locate(0)}, column {column + 1} holds {values.type} where vectors of numbers "
+            "are due; name another column"
+        )
+    lengths = compute().fill_null(compute().list_value_length(values), 0).to_numpy()
+    _check_widths(lengths, table)
+    flat = values.flatten().to_numpy(zero_copy_only=False)
+    whole: Array = flat.reshape(len(values), int(lengths[0]))
+    return whole
+
+
+def _check_widths(widths: Array, table: Table) -> None:
+    """Raise `InputError` for the first vector that is empty or not as long as the first one."""
+    wrong = (widths != widths[0]) | (widths == 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{table.locate(row)}: the vector has {widths[row]} numbers where the first has "
+            f"{widths[0]}; give all the same width"
+        )
 
 
 def _vector(text: bytes, table: Table, row: int) -> Array:

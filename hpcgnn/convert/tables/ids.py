@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcgnn.convert.read.names import NameSurvey, NameTable, first_of_each
+from hpcgnn.convert.read.names import NameSurvey, NameTable, first_not_utf8, first_of_each, parts_of
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, first_fault
 from hpcgnn.errors import InputError
@@ -17,6 +17,7 @@ Column: TypeAlias = tuple[TableFile, int]
 """A file and the place of a column in it."""
 
 _PENDING_IDS = 1 << 23
+_BLANK, _DELETE = ord(" "), 0x7F
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,22 @@ def _is_text(file: TableFile, place: int) -> bool:
 
 
 def _check_texts(table: Table, place: int) -> None:
+    """Raise `InputError` for the first id that cannot be the name of a node."""
     texts = table.texts(place)
-    lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1])
-    if (row := first_fault(lengths == 0)) is not None:
+    offsets, data = parts_of(texts)
+    where = f"column {place + 1}"
+    if (row := first_fault(offsets[1:] == offsets[:-1])) is not None:
+        raise InputError(f"{table.locate(row)}, {where}: the id is empty; give each node a name")
+    if (at := first_fault((data < _BLANK) | (data == _DELETE))) is not None:
+        row = int(np.searchsorted(offsets, at, side="right")) - 1
         raise InputError(
-            f"{table.locate(row)}, column {place + 1}: the id is empty; give each node a name"
+            f"{table.locate(row)}, {where}: the id {texts[row].as_py()!r} has unprintable "
+            "characters; give the node another name"
+        )
+    if (row := first_not_utf8(texts)) is not None:
+        raise InputError(
+            f"{table.locate(row)}, {where}: the id {texts[row].as_py()!r} is not UTF-8; encode the "
+            "file anew"
         )
 
 

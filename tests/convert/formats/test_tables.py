@@ -14,6 +14,7 @@ import pytest
 
 from hpcgnn.convert import ConvertOptions, convert, detect
 from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.read import tables
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split
 from tests.support.graph_files import contents, convert_to
@@ -26,7 +27,10 @@ EDGES = "source\ttarget\nu1\tu2\nu2\tu3\nu3\tu1\n"
 
 
 def write(path: Path, text: str) -> Path:
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    data = text.encode("utf-8", "surrogateescape")
+    if text == "\ufffe":
+        data = "id,a\nu1,1\n".encode("utf-16")
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
 
@@ -277,6 +281,13 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         ),
         ("id,v\nu1,1 2\nu2,x y\n", EDGES, {"features": ("v",)}, r"line 3: the vector holds 'x'"),
         ("a,b\n1,2\n", EDGES, {}, r"nodes\.csv: has no column of ids; name it with --node-col"),
+        ("id,a\nu\x072,1\n", EDGES, {}, r"s\.csv: line 2, column 1: the id b'u\\x072' has unprint"),
+        ("id,a\nu1,1\nu\udce9,2\n", EDGES, {}, r"line 3, column 1: the id b'u\\xe9' is not UTF-8"),
+        ('id,a\nu1,"x\ny",1\n', EDGES, {}, r"line 2 has a quote that is not closed"),
+        ("id,a\nu1,1\nu\r2,2\n", 'a\tb\n"c"\r\r"d"\te\n', {}, r"line 2 is no line of a table"),
+        ("\ufffe", EDGES, {}, r"nodes\.csv: is text in UTF-16; save it as UTF-8"),
+        ("PAR1", EDGES, {}, r"nodes\.csv: is a Parquet file; give it the ending \.parquet"),
+        ("PK\x03\x04", EDGES, {}, r"nodes\.csv: is a zip archive or a workbook"),
         ("", EDGES, {}, r"nodes\.csv: holds nothing but comments"),
         (",".join(map(str, range(10**6))) + "\n", EDGES, {}, r"line 1 has 1000000 fields; at most"),
     ],
@@ -297,6 +308,41 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
     pa.parquet.write_table(table, path)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(InputError, match=r"e\.parquet: is no whole Parquet file"):
+        main([str(path), "-o", str(tmp_path / "o.h5")])
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (pa.array([[1.0, 2.0], None, [3.0, 4.0]]), "row 2: the vector has 0 numbers where the fi"),
+        (pa.array([[1.0, 2.0], [3.0], [5.0, 6.0]]), "row 2: the vector has 1 numbers where the fi"),
+        (pa.array([[], [], []], pa.list_(pa.float64())), "row 1: the vector has 0 numbers"),
+        (pa.array([["a"], ["b"], ["c"]]), "row 1, column 2 holds list<.*> where vectors of numb"),
+        (pa.array([[1.0, None], [3.0, 4.0], [5.0, 6.0]]), "row 1: the feature in column 2 is nan"),
+    ],
+)
+def test_bad_vectors_of_parquet_are_named(tmp_path: Path, vectors: Any, message: str) -> None:
+    table = pa.table({"id": ["u1", "u2", "u3"], "vec": vectors})
+    pa.parquet.write_table(table, tmp_path / "n.parquet")
+    path = write(tmp_path / "e.tsv", EDGES)
+    options = {"nodes": (str(tmp_path / "n.parquet"),), "features": ("vec",)}
+    with pytest.raises(InputError, match=message):
+        convert_to(tmp_path / "o.h5", path, "edge-list", **options)
+
+
+def test_a_parquet_file_with_two_columns_of_a_name_is_named(tmp_path: Path) -> None:
+    columns = [pa.array([0, 1]), pa.array([1, 2]), pa.array([0, 0])]
+    pa.parquet.write_table(pa.table(columns, ["src", "dst", "src"]), tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=r"e\.parquet: two columns are called 'src'; rename one"):
+        main([str(tmp_path / "e.parquet"), "-o", str(tmp_path / "o.h5")])
+
+
+def test_a_file_without_line_feeds_is_refused_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_LONGEST_LINE_BYTES", 1 << 17)
+    path = write(tmp_path / "e.tsv", "x" * (1 << 18))
+    with pytest.raises(InputError, match="no line ends in the 0 MiB from line 1 on"):
         main([str(path), "-o", str(tmp_path / "o.h5")])
 
 

@@ -1,5 +1,6 @@
 """Tables of text against a slow reader, and the lines that are named where they are faulty."""
 
+import csv
 import gzip
 import re
 from pathlib import Path
@@ -62,6 +63,34 @@ def test_floats_equal_those_of_python(tmp_path: Path, rows: list[tuple[int, floa
     (table,) = TableFile.plain(path, 2, " ").blocks({0: "integer", 1: "number"})
     np.testing.assert_array_equal(table.numbers(1), np.array([v for _, v in rows]))
     assert table.integers(0).tolist() == [i for i, _ in rows]
+
+
+FIELDS = st.text(st.sampled_from('ab ,;"é#\t'), max_size=5)
+
+
+@hypothesis.given(
+    rows=st.lists(st.tuples(FIELDS, FIELDS, st.integers(-9, 9)), min_size=1, max_size=9),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC, csv.QUOTE_ALL]),
+    separator=st.sampled_from([",", ";", "\t"]),
+    block_bytes=st.sampled_from([20, 1 << 20]),
+)
+def test_quoted_fields_are_those_of_the_csv_module(
+    tmp_path: Path,
+    rows: list[tuple[str, str, int]],
+    quoting: int,
+    separator: str,
+    block_bytes: int,
+) -> None:
+    path = tmp_path / "quoted.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator, quoting=quoting, lineterminator="\n")
+        writer.writerows([("a", "b", "c"), *rows])
+    table = TableFile.plain(path, 3, separator, 1)
+    blocks = list(table.blocks({0: "text", 1: "text", 2: "integer"}, block_bytes))
+    for column in (0, 1):
+        found = [word for block in blocks for word in block.words(column)]
+        assert found == [row[column].strip() for row in rows]
+    assert [n for block in blocks for n in block.integers(2).tolist()] == [r[2] for r in rows]
 
 
 @pytest.mark.parametrize(
