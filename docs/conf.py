@@ -7,8 +7,6 @@ the table of contents from docs/index.md, and what commands say of themselves.
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import hpcgnn
+from hpcgnn.completion import helps_of
 from hpcgnn.config.file import describe_keys
 
 ROOT = Path(__file__).parents[1]
@@ -72,23 +71,9 @@ class CommandHelp(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section for each command that the directive lists."""
-        commands = [line.split() for line in self.content]
-        environment = {**os.environ, "COLUMNS": "100"}
-        # All at once: each imports a lot to say a little.
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "hpcgnn", *words, "--help"],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for words in commands
-        ]
         found: list[nodes.Node] = []
-        for words, process in zip(commands, processes, strict=True):
-            name, text = " ".join(["hpcgnn", *words]), process.communicate()[0]
-            if process.returncode:
-                raise self.error(f"{name} --help ends with status {process.returncode}")
+        for words, text in helps_of(self.content).items():
+            name = f"hpcgnn {words}"
             section = nodes.section(ids=[name.replace(" ", "-")])
             section += nodes.title(text=name)
             section += nodes.literal_block(text=text, language="text")

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
         "inspect": "print what a store, a checkpoint or a run directory holds",
         "clean": "remove temporary files that killed commands have left",
+        "completion": "write what bash or zsh needs to complete commands, options and keys",
         "analyse": "show where the time and the rows of a run went, and how it learned",
     }
 )

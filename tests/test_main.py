@@ -59,7 +59,9 @@ def test_a_far_name_lists_the_commands(
 ) -> None:
     assert call(monkeypatch, "qqq") == 2
     told = capsys.readouterr().err
-    assert told.startswith("hpcgnn: error: no command 'qqq'; choose one of analyse, clean, convert")
+    assert told.startswith(
+        "hpcgnn: error: no command 'qqq'; choose one of analyse, clean, completion, convert"
+    )
     assert call(monkeypatch, "analysis") == 2
     assert "did you mean 'analyse'?" in capsys.readouterr().err
 

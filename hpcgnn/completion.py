@@ -1,0 +1,104 @@
+"""``python -m hpcgnn.completion``: what a shell needs to complete the commands' words.
+
+The script that it writes holds all words, so that completing starts no Python.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+
+from hpcgnn.config.file import describe_keys
+from hpcgnn.console import command_parser, run_command
+from hpcgnn.errors import InputError
+
+DESCRIPTION = """Write the completion of a shell to standard output; it holds for the version that
+wrote it. bash: hpcgnn completion bash > ~/.local/share/bash-completion/completions/hpcgnn; zsh: the
+same into a file that ~/.zshrc sources behind compinit."""
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_TAKE_KEYS = ("train", "plan")
+_LISTED = re.compile(r"^ {2,4}([a-z][\w-]*)(?: +[A-Za-z0-9]|$)", re.MULTILINE)
+_LISTS = re.compile(r"^usage:.* (COMMAND|NAME RUN|KIND) ", re.MULTILINE)
+
+_SCRIPT = """# Completion of hpcgnn's commands, written by `hpcgnn completion`.
+_hpcgnn() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} words
+    # The line ends a word at "=", too.
+    [[ $word == = ]] && word=
+    [[ ${{COMP_WORDS[COMP_CWORD - 1]}} == = || ${{COMP_WORDS[COMP_CWORD]}} == = ]] && {{
+        COMPREPLY=($(compgen -f -- "$word"))
+        return
+    }}
+    case $((COMP_CWORD > 1)):${{COMP_WORDS[1]}} in
+        0:*) words='{commands}' ;;
+{cases}
+        *) words= ;;
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+    ((COMP_CWORD == 1)) || COMPREPLY+=($(compgen -f -- "$word"))
+    [[ ${{#COMPREPLY[@]}} != 1 || ${{COMPREPLY[0]}} != *= ]] || compopt -o nospace
+}}
+complete -o filenames -F _hpcgnn hpcgnn
+"""
+
+
+def helps_of(commands: Iterable[str]) -> dict[str, str]:
+    """Return what commands, of one or more words, say to --help on 100 columns."""
+    environment = {**os.environ, "COLUMNS": "100"}
+    # All at once: each imports a lot to say a little.
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "hpcgnn", *name.split(), "--help"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in commands
+    }
+    texts = {}
+    for name, process in processes.items():
+        texts[name], fault = process.communicate()
+        if process.returncode:
+            raise InputError(f"hpcgnn {name} --help fails: {fault.strip()}")
+    return texts
+
+
+def listed_names(text: str) -> list[str]:
+    """Return the names that a help lists: commands, kinds, analyses."""
+    return _LISTED.findall(text)
+
+
+def script(shell: str, helps: Mapping[str, str]) -> str:
+    """Return the completion of a shell, bash or zsh.
+
+    Parameters
+    ----------
+    helps
+        What each command says to --help.
+    """
+    keys = [f"{key}=" for key, _, _ in describe_keys()]
+    cases = []
+    for name, text in helps.items():
+        words = sorted(set(_OPTION.findall(text)))
+        words += listed_names(text) if _LISTS.search(text) else []
+        words += keys if name in _TAKE_KEYS else []
+        cases.append(f"        1:{name}) words='{' '.join(words)}' ;;")
+    text = _SCRIPT.format(commands=" ".join(helps), cases="\n".join(cases))
+    return text if shell == "bash" else f"autoload -U bashcompinit && bashcompinit\n{text}"
+
+
+def main() -> None:
+    """Run the command with the arguments of the process."""
+    parser = command_parser("completion", DESCRIPTION)
+    parser.add_argument("shell", choices=("bash", "zsh"), help="whose completion to write")
+    options = parser.parse_args()
+    # That of `hpcgnn` itself lists the commands.
+    commands = listed_names(*helps_of([""]).values())
+    sys.stdout.write(script(options.shell, helps_of(commands)))
+
+
+if __name__ == "__main__":
+    run_command("completion", main)
