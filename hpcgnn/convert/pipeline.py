@@ -162,8 +162,8 @@ def _missing(nodes: Nodes) -> dict[str, str]:
 
 
 def _edge_builder(source: GraphSource, relation: str, options: ConvertOptions) -> EdgeBuilder:
-    # The other half is for finding names.
-    share = len(source.relations) * (1 if source.nodes.names is None else 2)
+    # Most of it is for finding names.
+    share = len(source.relations) * (1 if source.nodes.names is None else 4)
     with _naming(source.path):
         return EdgeBuilder(
             source.num_nodes,

@@ -177,7 +177,7 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("none.txt", "no such file or folder"),
-        ("folder", r"holds none of graph\.toml, adj_full\.npz, .*, ind\.NAME\.graph and train"),
+        ("folder", r"holds none of graph\.toml, meta\.yaml, .*, ind\.NAME\.graph and train"),
         ("g.pt", "could execute code: use hpcgnn.convert.from_torch_geometric"),
         ("g.h5", "a store needs no conversion"),
         ("g.xyz", "its name tells no format; choose one with --format: npz, ogb"),

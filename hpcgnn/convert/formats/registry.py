@@ -50,11 +50,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             "edge_list", "folder of triples that train, validate and test", reader="read_triples"
         ),
         "tables": Format("table_folder", "folder of tables that a graph.toml names"),
+        "dgl-csv": Format("dgl_csv", "folder of a DGL CSVDataset, with its meta.yaml"),
+        "graphstorm": Format("graphstorm", "GraphStorm's construction file", endings=(".json",)),
     }
 )
 
 _FOLDERS = {
     "graph.toml": "tables",
+    "meta.yaml": "dgl-csv",
     "adj_full.npz": "graphsaint",
     "out1_graph_edges.txt": "geom-gcn",
     "NAME-G.json": "graphsage",
@@ -62,7 +65,7 @@ _FOLDERS = {
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }
-_TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables"})
+_TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables", "dgl-csv", "graphstorm"})
 _TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", *PARQUET)
 _REFUSED = {
     ".h5": "a store needs no conversion",

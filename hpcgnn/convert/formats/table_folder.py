@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,41 @@ from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_col
 from hpcgnn.errors import InputError
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a `file` says of the tables beside it, in the form of a graph.toml.
+
+    `ignored` names what it says and the tables do not give.
+    """
+
+    file: Path
+    tables: Mapping[str, Any]
+    ignored: tuple[str, ...] = ()
+
+
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph that the graph.toml of a folder describes; raises `InputError`."""
-    return _Folder(path, options).read()
+    file = path / "graph.toml"
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{file}: cannot be read ({reason}); correct it") from error
+    return read_description(path, Description(file, tables), options)
+
+
+def read_description(path: Path, description: Description, options: ConvertOptions) -> GraphSource:
+    """Read the graph of some tables; `path` is what the user named. Raises `InputError`."""
+    return _Folder(path, description, options).read()
 
 
 class _Folder:
-    """A folder whose graph.toml names the tables of node types and relations."""
+    """Tables of node types and relations."""
 
-    def __init__(self, path: Path, options: ConvertOptions) -> None:
+    def __init__(self, path: Path, description: Description, options: ConvertOptions) -> None:
         self._path, self._options = path, options
-        self._file = path / "graph.toml"
-        try:
-            self._tables = tomllib.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{self._file}: cannot be read ({reason}); correct it") from error
+        self._file, self._tables = description.file, description.tables
+        self._ignored = description.ignored
 
     def read(self) -> GraphSource:
         """Return the graph."""
@@ -68,7 +87,8 @@ class _Folder:
         }
         inputs = [file.path for each in edges for file in each.files]
         inputs += [path for tables in nodes.values() for path in files_of(tables)]
-        ignored = [f"{name}: {what}" for name, each in by_name.items() for what in each.ignored()]
+        ignored = [*self._ignored]
+        ignored += [f"{name}: {what}" for name, each in by_name.items() for what in each.ignored()]
         for tables in nodes.values():
             for table in tables:
                 if isinstance(table, NodeTable):
@@ -145,7 +165,16 @@ class _Folder:
         files = [files] if isinstance(files, str) else files
         if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
             raise InputError(f'{self._file}: [{where}] needs files = ["FILE", ...]')
-        return tuple(self._path / file for file in files)
+        return tuple(path for file in files for path in self._matching(file, where))
+
+    def _matching(self, file: str, where: str) -> list[Path]:
+        """Return the files of a name, which may have wildcards."""
+        if not set("*?[") & set(file):
+            return [self._file.parent / file]
+        found = sorted(self._file.parent.glob(file))
+        if not found:
+            raise InputError(f"{self._file}: [{where}]: no file is called {file}; correct it")
+        return found
 
     def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
         where = f'edges."{name}"'

@@ -156,6 +156,8 @@ class NameSurvey:
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory = memory_bytes
+        # Sorting takes about four times as much.
+        self._piece_bytes = max(1, min(memory_bytes // 16, _MOST_BYTES))
         self._file = SpillFile(None)
         self._seen: Hashes = np.zeros(0, np.uint64)
         self._fresh: list[Hashes] = []
@@ -181,7 +183,7 @@ class NameSurvey:
         self._names.append(names)
         self._bytes += names.nbytes
         self._note(ordered)
-        if self._bytes > min(self._memory // 8, _MOST_BYTES):
+        if self._bytes > self._piece_bytes:
             self._spill()
 
     def finish(self) -> NameTable:
@@ -227,19 +229,19 @@ class NameSurvey:
     def _spill(self) -> None:
         """Write the names at hand, sorted, as one run."""
         if self._names:
-            names = pa.concat_arrays(self._names)
-            self._names, self._bytes = [], 0
+            names, self._names, self._bytes = self._names, [], 0
             self._runs.append(_Run.write(self._file, sorted_names(names)))
+            pa.default_memory_pool().release_unused()
 
     def _ranges(self) -> Iterator[Any]:
-        """Yield all names, sorted and distinct, by ranges that fit in an eighth of the memory."""
+        """Yield all names, sorted and distinct, by ranges of about `_piece_bytes`."""
         runs = self._runs
         if len(runs) == 1:
             (run,) = runs
             yield run.names(0, run.length)
             return
         total = sum(run.num_bytes + 8 * run.length for run in runs)
-        parts = max(1, -(-total // max(1, min(self._memory // 8, _MOST_BYTES))))
+        parts = max(1, -(-total // self._piece_bytes))
         step = max(1, sum(run.length for run in runs) // (parts * _SAMPLES))
         sample = sorted(run.name(i) for run in runs for i in range(0, run.length, step))
         borders = sample[_SAMPLES::_SAMPLES] if parts > 1 else []
@@ -254,7 +256,7 @@ class NameSurvey:
             pieces = [run.names(a, b) for run, a, b in zip(runs, at, ends, strict=True)]
             at = ends
             if any(map(len, pieces)):
-                yield sorted_names(pa.concat_arrays(pieces))
+                yield sorted_names(pieces)
 
 
 def _borders(num_slabs: int) -> Hashes:
@@ -263,8 +265,10 @@ def _borders(num_slabs: int) -> Hashes:
     return np.array([width * number for number in range(1, num_slabs)], np.uint64)
 
 
-def sorted_names(names: Any) -> Any:
-    """Return the distinct ones of a binary array, sorted as bytes."""
+def sorted_names(parts: list[Any]) -> Any:
+    """Return the distinct ones of binary arrays, sorted as bytes; `parts` is left empty."""
+    names = pa.concat_arrays(parts)
+    parts.clear()
     names = names.take(compute().array_sort_indices(names))
     if len(names) < 2:
         return names

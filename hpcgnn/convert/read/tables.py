@@ -169,6 +169,33 @@ class TableFile:
         """Return how messages call a column."""
         return self.names[column] or f"column {column + 1}"
 
+    def feature_kinds(self, columns: Sequence[int]) -> dict[int, Kind]:
+        """Return how columns of features are read: as numbers, or as texts or lists of numbers."""
+        return {column: "number" if self.numeric[column] else "text" for column in columns}
+
+    def features(self, table: Table, columns: Sequence[int]) -> NDArray[np.float32]:
+        """Return some columns of rows of this file as a matrix [rows, width], vectors side by side.
+
+        Raises `InputError` for what are no numbers and for vectors of unequal width.
+        """
+        with np.errstate(over="ignore"):
+            if all(self.numeric[column] for column in columns):
+                single = [table.numbers(column) for column in columns]
+                return np.stack(single, axis=1).astype(np.float32)
+            parts = [
+                table.numbers(column)[:, None] if self.numeric[column] else vectors(table, column)
+                for column in columns
+            ]
+            return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def width(self, columns: Sequence[int]) -> int:
+        """Return the width of the matrix of some columns, as the first rows have it."""
+        if all(self.numeric[column] for column in columns):
+            return len(columns)
+        for table in self.blocks(self.feature_kinds(columns)):
+            return int(self.features(table, columns).shape[1])
+        return 0
+
     def blocks(self, kinds: Mapping[int, Kind], block_bytes: int = BLOCK_BYTES) -> Iterator[Table]:
         """Yield the rows, with the columns of `kinds`; raises `InputError` that names the place."""
         if self.is_parquet:
@@ -478,7 +505,7 @@ def vectors(table: Table, column: int) -> Array:
     """
     values = table.columns[column]
     if pa.types.is_binary(values.type):
-        rows = [_vector(text, table, row) for row, text in enumerate(values.to_pylist())]
+        rows = [_vector(text, table, row, column) for row, text in enumerate(values.to_pylist())]
         _check_widths(np.array([len(row) for row in rows]), table)
         return np.stack(rows)
     kind = values.type.value_type
@@ -505,11 +532,14 @@ def _check_widths(widths: Array, table: Table) -> None:
         )
 
 
-def _vector(text: bytes, table: Table, row: int) -> Array:
+def _vector(text: bytes, table: Table, row: int, column: int) -> Array:
     words = text.decode("utf-8", "replace").strip("[]() ").replace(",", " ").replace(";", " ")
     for word in words.split():
         if not _NUMBER.fullmatch(word):
-            raise InputError(f"{table.locate(row)}: the vector holds {word!r}; give numbers")
+            raise InputError(
+                f"{table.locate(row)}, column {column + 1} holds {word[:40]!r} where a vector of "
+                "numbers is due; correct the line"
+            )
     return np.array(words.split(), np.float64)
 
 

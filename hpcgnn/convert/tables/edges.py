@@ -50,7 +50,7 @@ class EdgeTable:
     def columns(self) -> EdgeColumns:
         """What the edges have."""
         weighted = any("weight" in places for places in self.places)
-        width = len(self.features[0]) if self.features else 0
+        width = self.files[0].width(self.features[0]) if self.features else 0
         return EdgeColumns(weighted, bool(self.parts), width)
 
     def ends(self, *roles: str) -> list[Column]:
@@ -68,8 +68,8 @@ class EdgeTable:
         """
         for number, (file, places) in enumerate(zip(self.files, self.places, strict=True)):
             kinds: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
-            for place in self.features[number] if self.features else ():
-                kinds[place] = "number"
+            if self.features:
+                kinds |= file.feature_kinds(self.features[number])
             for table in file.blocks(kinds):
                 yield table, number
 
@@ -216,8 +216,7 @@ def edge_chunks(
         texts = table.texts(places["relation"]) if "relation" in places else None
         features = split = None
         if edges.features:
-            each = [table.numbers(place) for place in edges.features[file]]
-            features = np.stack(each, axis=1).astype(np.float32)
+            features = edges.files[file].features(table, edges.features[file])
         if edges.parts:
             split = np.full(table.num_rows, edges.parts[file], np.uint8)
         data = EdgeData(features, split)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcgnn.convert.nodes import labelled, split_from_masks
 from hpcgnn.convert.read.features import array_features
 from hpcgnn.convert.read.npy import open_npy
-from hpcgnn.convert.read.tables import Kind, Table, classes_of, vectors
+from hpcgnn.convert.read.tables import Table, classes_of
 from hpcgnn.convert.source import (
     ConvertOptions,
     Features,
@@ -206,7 +206,7 @@ def _roles_of(table: NodeTable, column: int) -> NDArray[np.uint8]:
 
 def _features(tables: Sequence[NodeTable], order: _Order) -> Features:
     """Return the features of the rows, put in order through a scratch file where need be."""
-    widths = [_width(table) for table in tables]
+    widths = [table.file.width(table.features) for table in tables]
     for table, width in zip(tables, widths, strict=True):
         if width != widths[0]:
             raise InputError(
@@ -216,11 +216,8 @@ def _features(tables: Sequence[NodeTable], order: _Order) -> Features:
 
     def rows() -> FeatureStream:
         for table in tables:
-            kinds: dict[int, Kind] = {
-                i: "number" if table.file.numeric[i] else "text" for i in table.features
-            }
-            for block in table.file.blocks(kinds):
-                yield _feature_rows(table, block)
+            for block in table.file.blocks(table.file.feature_kinds(table.features)):
+                yield table.file.features(block, table.features)
 
     def ordered() -> FeatureStream:
         if order.places is None:
@@ -246,26 +243,3 @@ def _features(tables: Sequence[NodeTable], order: _Order) -> Features:
         return _place_of([replace(table, id=table.features[0]) for table in tables], given)
 
     return Features(widths[0], np.dtype(np.float32), ordered, locate)
-
-
-def _feature_rows(table: NodeTable, block: Table) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        if all(table.file.numeric[i] for i in table.features):
-            columns = [block.numbers(i) for i in table.features]
-            return np.stack(columns, axis=1).astype(np.float32)
-        parts = [
-            block.numbers(i)[:, None] if table.file.numeric[i] else vectors(block, i)
-            for i in table.features
-        ]
-        return np.concatenate(parts, axis=1).astype(np.float32)
-
-
-def _width(table: NodeTable) -> int:
-    if all(table.file.numeric[i] for i in table.features):
-        return len(table.features)
-    kinds: dict[int, Kind] = {
-        i: "number" if table.file.numeric[i] else "text" for i in table.features
-    }
-    for block in table.file.blocks(kinds):
-        return int(_feature_rows(table, block).shape[1])
-    return 0

@@ -279,7 +279,12 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
             {"features": ("v",)},
             r"line 3: the vector has 1 n",
         ),
-        ("id,v\nu1,1 2\nu2,x y\n", EDGES, {"features": ("v",)}, r"line 3: the vector holds 'x'"),
+        (
+            "id,v\nu1,1 2\nu2,x y\n",
+            EDGES,
+            {"features": ("v",)},
+            r"line 3, column 2 holds 'x'",
+        ),
         ("a,b\n1,2\n", EDGES, {}, r"nodes\.csv: has no column of ids; name it with --node-col"),
         ("id,a\nu\x072,1\n", EDGES, {}, r"s\.csv: line 2, column 1: the id b'u\\x072' has unprint"),
         ("id,a\nu1,1\nu\udce9,2\n", EDGES, {}, r"line 3, column 1: the id b'u\\xe9' is not UTF-8"),
