@@ -128,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
         help="files of the ids that train, validate and test; repeatable",
     )
     parser.add_argument(
+        "--root", metavar="DIR", help="pyg: the folder of torch-geometric's data set"
+    )
+    parser.add_argument(
         "--split", metavar="S", help="which of several splits: OGB folder name, npz mask column"
     )
     parser.add_argument(

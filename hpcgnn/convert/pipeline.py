@@ -186,7 +186,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _default_name(path: Path) -> str:
     """Return the name of a folder, or of a file without its endings."""
-    return path.resolve().name.removeprefix("ind.").split(".")[0] or "graph"
+    return path.resolve().name.removeprefix("ind.").removeprefix("pyg:").split(".")[0] or "graph"
 
 
 def _progress(text: str, rows: int) -> Progress:

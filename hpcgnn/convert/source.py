@@ -34,6 +34,7 @@ _SPECIAL = frozenset(
         "edge_features",
         "names",
         "nodes_from_edges",
+        "root",
         "split",
         "random_split",
         "split_seed",
@@ -56,9 +57,9 @@ class ConvertOptions:
     the number of nodes above the largest id of an edge list. `nodes` are tables of nodes, with
     `node_columns` "role=name" and `features` of chosen names; `edge_features` are columns of edges;
     `names` takes all ids as names, `nodes_from_edges` admits nodes that no table names.
-    `split_files` are "[NAME=]train,valid,test". `random_split` are percentages of
-    the nodes that train, validate and test, drawn with `split_seed`; with `per_class` so many nodes
-    of each class train.
+    `split_files` are "[NAME=]train,valid,test"; `root` is the folder of a data set of
+    torch-geometric. `random_split` are percentages of the nodes that train, validate and test,
+    drawn with `split_seed`; with `per_class` so many nodes of each class train.
 
     What only some inputs know is asked for with `take`, so that `check_used` can refuse an option
     that nobody asked for.
@@ -80,6 +81,7 @@ class ConvertOptions:
     names: bool = False
     nodes_from_edges: bool = False
     split_files: tuple[str, ...] = ()
+    root: str | None = None
     split: str | None = None
     random_split: tuple[float, ...] | None = None
     split_seed: int | None = None

@@ -27,8 +27,8 @@ from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.source import (
     ConvertOptions,
+    GraphSource,
     Nodes,
-    TypeRange,
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, check_output
@@ -80,7 +80,9 @@ def from_scipy(
     weights = None if (entries.data == 1).all() else entries.data
     edges = {"": Edges(entries.row.astype(np.int64), entries.col.astype(np.int64), weights)}
     nodes = _nodes("matrix", features, labels, split, class_names)
-    return _store(path, "matrix", edges, matrix.shape[0], nodes, options or ConvertOptions())
+    check_output(path)
+    source = array_source(Path("matrix"), edges, matrix.shape[0], nodes)
+    return write_store(source, Path(path), options or ConvertOptions(), "matrix")
 
 
 def from_torch_geometric(
@@ -96,24 +98,35 @@ def from_torch_geometric(
     `InputError` for faulty values, and then an earlier file at `path` stays whole.
     """
     options = options or ConvertOptions()
+    check_output(path)
+    source = torch_geometric_source(data, options, "data")
+    return write_store(source, Path(path), options, "data")
+
+
+def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
+    """Return the graph of a `Data` or a `HeteroData`; see `from_torch_geometric`.
+
+    `origin` stands for it in messages.
+    """
     if not hasattr(data, "edge_types"):
-        edges = {"": _torch_geometric_edges(data, "data")}
-        count, nodes = _torch_geometric_nodes(data, options, "data")
-        return _store(path, "data", edges, count, nodes, options, ignored=_unknown(data))
+        edges = {"": _torch_geometric_edges(data, origin)}
+        count, nodes = _torch_geometric_nodes(data, options, origin)
+        return array_source(Path(origin), edges, count, nodes, ignored=_unknown(data))
     names = relation_names(data.edge_types)
     relations = {
-        name: _torch_geometric_edges(data[each], f"data[{name!r}]") for each, name in names.items()
+        name: _torch_geometric_edges(data[each], f"{origin}[{name!r}]")
+        for each, name in names.items()
     }
     stores = {name: data[name] for name in data.node_types}
     parts = {
         name: _torch_geometric_nodes(
-            store, options, f"data[{name!r}]" if len(stores) > 1 else "data"
+            store, options, f"{origin}[{name!r}]" if len(stores) > 1 else origin
         )
         for name, store in stores.items()
     }
     ignored = [f"{name}: {key}" for name, store in stores.items() for key in _unknown(store)]
     ignored += [f"{name}: {key}" for each, name in names.items() for key in _unknown(data[each])]
-    return _store_types(path, "data", relations, names, parts, options, tuple(ignored))
+    return _source_of_types(origin, relations, names, parts, tuple(ignored))
 
 
 def _unknown(store: Any) -> tuple[str, ...]:
@@ -200,7 +213,9 @@ def from_dgl(
         ignored += [f"ndata {key}" for key in data if key not in known | _MASKS]
         splits = _find_splits(data.get, options, where)
         parts[name] = int(count), replace(_nodes(where, features, labels), splits=splits)
-    return _store_types(path, "graph", edges, names, parts, options, tuple(ignored))
+    check_output(path)
+    source = _source_of_types("graph", edges, names, parts, tuple(ignored))
+    return write_store(source, Path(path), options, "graph")
 
 
 def _dgl_edges(graph: Any, etype: EdgeType, weight: str | None) -> Edges:
@@ -241,44 +256,21 @@ def to_array(value: Any, where: str) -> Array:
     return array
 
 
-def _store_types(
-    path: str | os.PathLike[str],
+def _source_of_types(
     origin: str,
     edges: Mapping[str, Edges],
     names: Mapping[EdgeType, str],
     parts: Mapping[str, tuple[int, Nodes]],
-    options: ConvertOptions,
     ignored: tuple[str, ...],
-) -> Report:
-    """Write a graph with `parts`, the number and the data of the nodes of each type."""
+) -> GraphSource:
+    """Return a graph with `parts`, the number and the data of the nodes of each type."""
     if len(parts) == 1:
         ((count, nodes),) = parts.values()
-        return _store(path, origin, edges, count, nodes, options, ignored=ignored)
+        return array_source(Path(origin), edges, count, nodes, ignored=ignored)
     counts = {name: count for name, (count, _) in parts.items()}
     joined = join_types({name: nodes for name, (_, nodes) in parts.items()}, counts, origin)
     ends = edge_ends(names, counts)
-    return _store(path, origin, edges, sum(counts.values()), joined, options, ends, ignored)
-
-
-def _store(
-    path: str | os.PathLike[str],
-    origin: str,
-    edges: Mapping[str, Edges],
-    num_nodes: int,
-    nodes: Nodes,
-    options: ConvertOptions,
-    ends: Mapping[str, tuple[TypeRange, TypeRange]] | None = None,
-    ignored: tuple[str, ...] = (),
-) -> Report:
-    """Write edges and node data; `origin` stands for the file in messages.
-
-    `ends` are the types of the sources and targets of each relation, where nodes are numbered by
-    type.
-    """
-    out = Path(path)
-    check_output(out)
-    source = array_source(Path(origin), edges, num_nodes, nodes, ends, ignored=ignored)
-    return write_store(source, out, options, origin)
+    return array_source(Path(origin), edges, sum(counts.values()), joined, ends, ignored=ignored)
 
 
 def _find_splits(

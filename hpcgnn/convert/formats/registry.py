@@ -50,6 +50,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             "edge_list", "folder of triples that train, validate and test", reader="read_triples"
         ),
         "tables": Format("table_folder", "folder of tables that a graph.toml names"),
+        "torch-geometric": Format("torch_geometric", "data set by name, pyg:CLASS[/NAME]"),
         "dgl-csv": Format("dgl_csv", "folder of a DGL CSVDataset, with its meta.yaml"),
         "graphstorm": Format("graphstorm", "GraphStorm's construction file", endings=(".json",)),
     }
@@ -86,6 +87,8 @@ def _tables() -> Any:
 
 def detect(path: Path) -> tuple[str, str]:
     """Return the format of `path` and the reason for it; raises `InputError` if none fits."""
+    if str(path).startswith("pyg:"):
+        return "torch-geometric", "the name begins with pyg:"
     if path.is_dir():
         return _detect_folder(path)
     if path.name.startswith("ind."):

@@ -1,5 +1,6 @@
 """The Python entries, with stand-ins for torch-geometric and DGL."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.convert import ConvertOptions, from_dgl, from_scipy, from_torch_geometric
+from hpcgnn.convert.__main__ import main
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents
 
@@ -214,3 +216,89 @@ def test_faulty_values_are_named(tmp_path: Path, call: Any, message: str) -> Non
     with pytest.raises(InputError, match=message):
         call(tmp_path / "out.h5")
     assert list(tmp_path.iterdir()) == []
+
+
+class Planetoid:
+    """A data set such as torch-geometric has, in a folder and with a name."""
+
+    def __init__(self, root: str, name: str, split: str = "public") -> None:
+        assert (root, split) == ("there", "public")
+        if name not in ("Cora", "two"):
+            raise ValueError(f"no {name}\nhere")
+        self._graphs = [data()] * (2 if name == "two" else 1)
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._graphs[number]
+
+
+class Karate(Planetoid):
+    def __init__(self) -> None:
+        super().__init__("there", "Cora")
+
+
+@pytest.fixture
+def datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(Planetoid=Planetoid, Karate=Karate)
+    monkeypatch.setitem(sys.modules, "torch_geometric", SimpleNamespace(datasets=module))
+    monkeypatch.setitem(sys.modules, "torch_geometric.datasets", module)
+
+
+@pytest.mark.usefixtures("datasets")
+def test_a_data_set_by_name(tmp_path: Path) -> None:
+    out = tmp_path / "out.h5"
+    main(["pyg:Planetoid/Cora", "--root", "there", "-o", str(out)])
+    found = contents(out)
+    assert found.matrix.tolist() == EXPECTED
+    assert found.store.name == "Cora"
+    assert found.store.provenance["format"] == "torch-geometric"
+    main(["pyg:Karate", "-o", str(out)])
+    assert contents(out).store.fingerprint == found.store.fingerprint
+
+
+@pytest.mark.usefixtures("datasets")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pyg:Planetoid/Cora"], "pyg:Planetoid/Cora: give the folder .* --root DIR"),
+        (["pyg:Planetoid", "--root", "there"], "several data sets; give pyg:Planetoid/NAME"),
+        (["pyg:Karate/x"], "Karate takes no name; give pyg:Karate"),
+        (["pyg:Karate", "--root", "there"], "--root: has no effect on pyg:Karate; leave it out"),
+        (["pyg:Planetiod/Cora"], "has no 'Planetiod'; did you mean Planetoid"),
+        (["pyg:Planetoid/x", "--root", "there"], r"cannot load it \(ValueError no x here\)"),
+        (["pyg:Planetoid/two", "--root", "there"], "has 2 graphs; a store holds one"),
+    ],
+)
+def test_faulty_names_of_data_sets_are_refused(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        main([*words, "-o", str(tmp_path / "out.h5")])
+
+
+def test_without_torch_geometric_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    with pytest.raises(InputError, match=r"pyg:Karate: needs torch-geometric .* pip install"):
+        main(["pyg:Karate", "-o", str(tmp_path / "out.h5")])
+
+
+def test_data_sets_of_torch_geometric_itself(tmp_path: Path) -> None:
+    library = pytest.importorskip("torch_geometric.datasets")
+    main(["pyg:KarateClub", "-o", str(tmp_path / "out.h5")])
+    found, graph = contents(tmp_path / "out.h5"), library.KarateClub()[0]
+    expected = np.zeros((34, 34))
+    expected[graph.edge_index[1], graph.edge_index[0]] = 1
+    np.testing.assert_array_equal(found.matrix, expected)
+    np.testing.assert_array_equal(found.nodes.labels, graph.y)
+    np.testing.assert_array_equal(found.nodes.features, graph.x)
+    torch.manual_seed(3)
+    graph = library.FakeHeteroDataset(num_graphs=1, avg_num_nodes=20)[0]
+    report = from_torch_geometric(graph, tmp_path / "out.h5")
+    assert [kind.num_nodes for kind in report.node_types] == [
+        graph[name].num_nodes for name in graph.node_types
+    ]
+    assert report.input_edges == sum(graph[kind].num_edges for kind in graph.edge_types)
