@@ -7,6 +7,9 @@ bytes_per_nonzero, recv_bound. The peers' wheels (``pip install kaminpar mtkahyp
 importable for their methods. A case that does not end has ``failure`` in place of the figures, and
 its method is not tried with more parts. Without ``--json`` a table of ratios to METIS follows.
 
+A method with a number of ranks before it (``4*volume:max_send``; ``--ranks 4,8`` for all of ours)
+runs on so many, started by ``jobs/env.sh``; seconds are CPU of all ranks, wall_s passed.
+
 recv_bound is what the busiest receiver gets in every partition: the largest, over all nodes, of
 the node's neighbours less those that fit into the part beside it.
 """
@@ -73,7 +76,11 @@ def main() -> None:
     cli.add_argument("--seeds", type=int, default=5, help="METIS partitions a case (default: 5)")
     cli.add_argument("--no-joint", action="store_true", help="do not count joint_* (slow)")
     cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
+    cli.add_argument("--ranks", metavar="P,...", help="our methods on so many ranks each, too")
     options = cli.parse_args()
+    for ranks in filter(None, (options.ranks or "").split(",")):
+        ours = [each for each in options.methods.split(",") if each.startswith("volume")]
+        options.methods = ",".join([options.methods, *(f"{ranks}*{each}" for each in ours)])
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in options.graphs.split(","):
@@ -122,13 +129,22 @@ def cases(file: Path, parts: int, method: str, options: argparse.Namespace) -> l
     """Return the results of a method: of every seed for METIS, of one for the others."""
     found = []
     for seed in range(1, 1 + (options.seeds if method == "metis" else 1)):
-        command = [sys.executable, "-m", "benchmarks.partition_case"]
-        arguments = (file, parts, method, seed, options.limit, not options.no_joint)
+        arguments: tuple[object, ...] = (file, parts, method, seed)
+        ranks, several, name = method.partition("*")
+        if several:
+            launch = '. jobs/env.sh && mpi_exec "$@"'
+            command = ["bash", "-c", launch, "bash", ranks, sys.executable]
+            command += ["-m", "benchmarks.partition_ranks"]
+            arguments = (file, parts, name, seed)
+        else:
+            command = [sys.executable, "-m", "benchmarks.partition_case"]
+            arguments += (options.limit, not options.no_joint)
         done = subprocess.run(
             [*command, *map(str, arguments)],
             capture_output=True,
             text=True,
             check=False,
+            timeout=10 * options.limit,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         if done.returncode == 0:

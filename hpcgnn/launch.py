@@ -51,18 +51,27 @@ def check_world(environment: Mapping[str, str], world_size: int) -> None:
     """
     if world_size != 1:
         return
+    for name, size in _launcher_sizes(environment):
+        if size > 1:
+            raise InputError(
+                f"{name}={size}, but this process is alone in its MPI world: the launcher and the "
+                "MPI library do not understand each other; with srun choose --mpi=pmix (Open MPI) "
+                "or --mpi=pmi2 (MPICH), see `srun --mpi=list`, or start with the MPI's own mpiexec"
+            )
+
+
+def num_launched(environment: Mapping[str, str]) -> int:
+    """Return how many processes the launcher says it started; 1 where there was none."""
+    return max((size for _, size in _launcher_sizes(environment)), default=1)
+
+
+def _launcher_sizes(environment: Mapping[str, str]) -> list[tuple[str, int]]:
     names = list(_LAUNCHER_SIZES)
     if not any(name in environment for name in names[:2]):
         # Under mpiexec this variable counts mpiexec's own daemons, not ranks.
         names.append("SLURM_STEP_NUM_TASKS")
-    for name in names:
-        value = environment.get(name, "")
-        if value.isdigit() and int(value) > 1:
-            raise InputError(
-                f"{name}={value}, but this process is alone in its MPI world: the launcher and the "
-                "MPI library do not understand each other; with srun choose --mpi=pmix (Open MPI) "
-                "or --mpi=pmi2 (MPICH), see `srun --mpi=list`, or start with the MPI's own mpiexec"
-            )
+    values = [(name, environment.get(name, "")) for name in names]
+    return [(name, int(value)) for name, value in values if value.isdigit()]
 
 
 def is_first(environment: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from hpcgnn.comm.grid import Place, ProcessGrid
 from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.plan import CommPlan
-from hpcgnn.comm.redistribute import RowRequest, redistribute
+from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
 from hpcgnn.comm.shared_window import SharedWindow
@@ -27,6 +27,7 @@ from hpcgnn.comm.transfer import (
     allreduce_max,
     allreduce_sum,
     allreduce_xor,
+    exclusive_sum,
     start_broadcast,
     start_reduce,
     sum_over_ranks,
@@ -58,10 +59,12 @@ __all__ = [
     "allreduce_xor",
     "bcast",
     "clock_offset",
+    "exclusive_sum",
     "measure_links",
     "mpi_library",
     "raise_on_all",
     "redistribute",
+    "redistribute_lists",
     "rows_of_messages",
     "share_on_hosts",
     "shift_times",

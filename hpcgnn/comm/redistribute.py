@@ -10,6 +10,8 @@ from hpcgnn.comm.row_map import RowMap
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
+_LISTS_PER_STEP = 1 << 14
+
 
 @collective
 def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
@@ -46,6 +48,63 @@ def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tu
         element.Free()
         received.append(incoming)
     return tuple(received)
+
+
+@collective
+def redistribute_lists(
+    comm: Communicator, owners: LocalIndices, indptr: Offsets, entries: Array
+) -> tuple[Offsets, Array]:
+    """Send list i, ``entries[indptr[i]:indptr[i + 1]]``, to rank ``owners[i]``.
+
+    Memory is that of what is sent and received, without an index for each entry.
+
+    Parameters
+    ----------
+    comm
+        The ranks that take part.
+    owners
+        (m,) int32 ranks; a list whose owner is -1 stays unsent.
+    indptr, entries
+        (m + 1,) int64, and (entries,) of the same dtype on all ranks.
+
+    Returns
+    -------
+    indptr, entries
+        The lists that arrived, in order of the sending rank and of its lists.
+
+    Raises
+    ------
+    OverflowError
+        Where a rank sends or receives 2**31 entries; all ranks raise it.
+    """
+    sent = np.flatnonzero(owners >= 0)
+    sent = sent[np.argsort(owners[sent], kind="stable")]
+    lengths = np.diff(indptr)[sent]
+    (received,) = redistribute(comm, owners[sent], lengths)
+    ends = np.cumsum(lengths)
+    outgoing = np.empty(int(lengths.sum()), entries.dtype)
+    for first in range(0, len(sent), _LISTS_PER_STEP):
+        step = slice(first, first + _LISTS_PER_STEP)
+        begins, counts = indptr[sent[step]], lengths[step]
+        before = ends[step] - counts
+        low, high = (int(before[0]), int(ends[step][-1]))
+        places = np.repeat(begins - (before - low), counts) + np.arange(high - low)
+        outgoing[low:high] = entries[places]
+    send_counts = np.zeros(comm.size, np.int64)
+    np.add.at(send_counts, owners[sent], lengths)
+    recv_counts = np.empty(comm.size, np.int64)
+    comm.Alltoall(send_counts, recv_counts)
+    largest = max(int(send_counts.sum()), int(recv_counts.sum()))
+    if comm.allreduce(largest, op=MPI.MAX) >= 2**31:
+        raise OverflowError("a rank would exchange 2**31 entries of lists; start more ranks")
+    incoming = np.empty(int(recv_counts.sum()), entries.dtype)
+    entry = MPI.BYTE.Create_contiguous(entries.itemsize).Commit()
+    comm.Alltoallv(
+        (outgoing, send_counts.astype(np.int32), entry),
+        (incoming, recv_counts.astype(np.int32), entry),
+    )
+    entry.Free()
+    return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), incoming
 
 
 @dataclass(frozen=True, eq=False)

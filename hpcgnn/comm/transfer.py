@@ -59,6 +59,18 @@ def allreduce_xor(comm: "MPI.Comm", values: Array) -> None:
 
 
 @collective
+def exclusive_sum(comm: Communicator, values: Array) -> Array:
+    """Return, like `values` (C-contiguous, any shape), its sum over the ranks before this one."""
+    before = np.zeros_like(values)
+    for piece, result in _pieces(values, before):
+        comm.Exscan(piece, result, op=MPI.SUM)
+    if comm.rank == 0:
+        # MPI leaves the first rank's undefined.
+        before[...] = 0
+    return before
+
+
+@collective
 def start_reduce(comm: Communicator, values: Array, total: Array, root: int) -> Transfer:
     """Start to sum `values` over ranks into `total` on `root`; other ranks' `total` is unused."""
     if comm.rank == root:

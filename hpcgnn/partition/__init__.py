@@ -4,7 +4,7 @@ A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block
 `volume_balanced` make partitioners, and `part_graph` partitions any CSR matrix by volume. `measure`
 counts the rows that the parts exchange in one forward aggregation, exactly as training sends them;
 `exchange_volume` counts those of every exchange. ``python -m hpcgnn.partition`` does all of it on a
-store. This package imports no MPI: parts are independent of ranks.
+store. Only `distributed`, which does it by volume on many ranks, needs MPI.
 """
 
 from hpcgnn.partition.blocks import row_positions

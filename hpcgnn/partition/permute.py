@@ -7,7 +7,7 @@ whatever the size of the graph. The features of a node type have a scratch file 
 the nodes of that type alone, those of a part and an old block are neighbours in the new order too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from hpcgnn.storage import (
     NodeType,
     StoreWriter,
 )
-from hpcgnn.typing import Array, GlobalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 NODE_ARRAYS = {
     "features": "append_features",
@@ -64,6 +64,45 @@ def write_partitioned(
     with StoreWriter(path, store.header(provenance)) as writer:
         _Permuter(store, writer, partition, path.absolute().parent).run()
         writer.set_partition(partition.row_starts(), method, seed, metrics)
+
+
+def node_arrays(store: GraphStore, block: NodeBlock) -> dict[str, Array]:
+    """Return what there is with a row for each node of a block: splits by their names."""
+    arrays = {name: getattr(block, name) for name in NODE_ARRAYS}
+    for split in store.splits:
+        arrays[f"{_SPLIT}{split}"] = store.read_split(block.start, block.stop, split)
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def appender(writer: StoreWriter, name: str) -> Callable[[Array], None]:
+    """Return what appends rows of the array `name` of `node_arrays` to a store."""
+    if name.startswith(_SPLIT):
+        split = name.removeprefix(_SPLIT) if writer.header.splits else ""
+        return partial(writer.append_split, name=split)
+    found: Callable[[Array], None] = getattr(writer, NODE_ARRAYS[name])
+    return found
+
+
+def copy_names(store: GraphStore, writer: StoreWriter) -> None:
+    """Copy the names, which stand in the order of the original ids."""
+    for start, stop in even_blocks(store.num_nodes, _NAME_BYTES):
+        names = store.read_names(start, stop)
+        if names is None:
+            break
+        writer.append_names(names.offsets, names.data)
+
+
+def columns_of(store: GraphStore, relation: str) -> EdgeColumns:
+    """Return what the edges of a relation have."""
+    columns, dtype = store.edge_features(relation)
+    kind = "<f4" if dtype is None else dtype.str
+    return EdgeColumns(store.weighted(relation), store.has_edge_split(relation), columns, kind)
+
+
+def entry_type(kinds: EdgeColumns) -> np.dtype[Any]:
+    """Return the type of a non-zero on its way: its new column, and its value if it has one."""
+    value = kinds.record()
+    return np.dtype([("column", "<i8")] + ([] if value is None else [("value", value)]))
 
 
 @dataclass(frozen=True)
@@ -115,12 +154,8 @@ class _Permuter:
         new_indptr = np.zeros_like(indptr)
         np.cumsum(np.diff(indptr)[self._order], out=new_indptr[1:])
         cursor = self._partition.row_starts()[:-1].copy()
-        weighted, (columns, dtype) = store.weighted(relation), store.edge_features(relation)
-        kinds = EdgeColumns(
-            weighted, store.has_edge_split(relation), columns, "<f4" if dtype is None else dtype.str
-        )
-        value = kinds.record()
-        entry = np.dtype([("column", "<i8")] + ([] if value is None else [("value", value)]))
+        kinds = columns_of(store, relation)
+        entry = entry_type(kinds)
         with Scratch(self._scratch_dir, entry) as scratch:
             for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
                 block = store.read_adjacency(start, stop, relation)
@@ -149,19 +184,14 @@ class _Permuter:
     def _write_relation(
         self, relation: str, indptr: Offsets, scratch: Scratch, kinds: EdgeColumns
     ) -> None:
-        value = kinds.record()
-        entry_bytes = 8 + (0 if value is None else value.itemsize)
-        for start, stop in row_blocks(indptr, BLOCK_BYTES // entry_bytes):
-            entries = scratch.read(int(indptr[start]), int(indptr[stop]))
-            local = indptr[start : stop + 1] - indptr[start]
-            columns, order = _sort_rows(local, entries["column"], self._store.num_nodes)
-            values = None if value is None else entries["value"][order]
-            weights, data = kinds.unpack(values)
-            self._writer.append_adjacency(local, columns, weights, relation, data)
-            self._progress.advance(stop - start)
+        for rows in sorted_blocks(indptr, scratch, kinds, self._store.num_nodes):
+            self._writer.append_adjacency(
+                rows.indptr, rows.columns, rows.weights, relation, rows.data
+            )
+            self._progress.advance(len(rows.indptr) - 1)
 
     def _move_nodes(self) -> None:
-        present = self._arrays(self._store.read_nodes(0, 1))
+        present = node_arrays(self._store, self._store.read_nodes(0, 1))
         row_bytes = sum(array[:1].nbytes for array in present.values())
         with ExitStack() as stack:
             scratches = {
@@ -172,33 +202,13 @@ class _Permuter:
             row_bytes += max((each.row_bytes for each in by_type), default=0)
             self._scatter(scratches, by_type, row_bytes)
             for name, scratch in scratches.items():
-                self._append(self._appender(name), scratch, self._store.num_nodes, row_bytes)
+                self._append(
+                    appender(self._writer, name), scratch, self._store.num_nodes, row_bytes
+                )
             for each in by_type:
                 self._append_type(each)
-            self._copy_names()
+            copy_names(self._store, self._writer)
             self._progress.advance(self._store.num_nodes)
-
-    def _arrays(self, block: NodeBlock) -> dict[str, Array]:
-        """Return what there is with a row for each node: splits by their names."""
-        arrays = {name: getattr(block, name) for name in NODE_ARRAYS}
-        for split in self._store.splits:
-            arrays[f"{_SPLIT}{split}"] = self._store.read_split(block.start, block.stop, split)
-        return {name: array for name, array in arrays.items() if array is not None}
-
-    def _appender(self, name: str) -> Callable[[Array], None]:
-        if name.startswith(_SPLIT):
-            split = name.removeprefix(_SPLIT) if self._writer.header.splits else ""
-            return partial(self._writer.append_split, name=split)
-        appender: Callable[[Array], None] = getattr(self._writer, NODE_ARRAYS[name])
-        return appender
-
-    def _copy_names(self) -> None:
-        """Copy the names, which stand in the order of the original ids."""
-        for start, stop in even_blocks(self._store.num_nodes, _NAME_BYTES):
-            names = self._store.read_names(start, stop)
-            if names is None:
-                break
-            self._writer.append_names(names.offsets, names.data)
 
     def _open_types(self, stack: ExitStack) -> list[_TypeRows]:
         kinds = self._store.node_types
@@ -234,7 +244,7 @@ class _Permuter:
             part = self._partition.part[start:stop]
             rows = np.argsort(part, kind="stable")
             runs = list(part_runs(part, cursor))
-            for name, array in self._arrays(block).items():
+            for name, array in node_arrays(self._store, block).items():
                 scratches[name].scatter(array[rows], runs)
             for each in by_type:
                 each.scatter(block, part)
@@ -256,6 +266,30 @@ class _Permuter:
     ) -> None:
         for start, stop in even_blocks(num_rows, row_bytes):
             append(scratch.read(start, stop))
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Consecutive rows as a writer takes them, see `StoreWriter.append_adjacency`."""
+
+    indptr: Offsets
+    columns: GlobalIndices
+    weights: FloatArray | None
+    data: EdgeData
+
+
+def sorted_blocks(
+    indptr: Offsets, scratch: Scratch, kinds: EdgeColumns, num_nodes: int
+) -> Iterator[SortedRows]:
+    """Yield the rows whose non-zeros, of `entry_type`, stand in `scratch`, a block at a time."""
+    entry = entry_type(kinds)
+    for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
+        entries = scratch.read(int(indptr[start]), int(indptr[stop]))
+        local = indptr[start : stop + 1] - indptr[start]
+        columns, order = _sort_rows(local, entries["column"], num_nodes)
+        values = entries["value"][order] if "value" in (entry.names or ()) else None
+        weights, data = kinds.unpack(values)
+        yield SortedRows(local, columns, weights, data)
 
 
 def _sort_rows(

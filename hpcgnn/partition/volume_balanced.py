@@ -29,7 +29,7 @@ OBJECTIVES: tuple[Objective, ...] = ("total", "max_send", "max_recv", "max_both"
 PRESETS: tuple[Preset, ...] = ("fast", "default")
 CANDIDATES: tuple[Candidate, ...] = ("metis", "metis-volume", "bisection", "block", "random")
 
-MAX_PARTS = 1024
+MAX_PARTS: int = _volpart.MAX_PARTS
 METIS_SEEDS = 2**31
 SMALLEST_METIS_IMBALANCE = 0.001
 SKETCH_SHARE = 4
@@ -147,7 +147,7 @@ def part_graph(
     Parameters
     ----------
     num_parts
-        1 to 1024.
+        1 to 65,536.
     adjacency, xadj, adjncy
         The pattern: a `CSRGraph`, a SciPy sparse matrix or array, a torch CSR tensor, a tuple
         (offsets, columns), or the two arrays by name.

@@ -17,7 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "volpart/clusters.h"
 #include "volpart/part_graph.h"
+#include "volpart/share.h"
 #include "volpart/sketch.h"
 
 namespace nb = nanobind;
@@ -121,6 +123,87 @@ py_sketch(int num_parts, const Offsets& indptr, const Indices<Index>& indices,
           as_array(std::move(found.vertex_weight))};
 }
 
+/// A share from its arrays, in the order of the fields of `Share`.
+Share share_of(int num_parts, int num_own, const Offsets& indptr, const Parts& nets,
+               const Parts& net_owner, const Vector<const std::uint8_t>& net_push,
+               const Offsets& weights, const Parts& part) {
+  return {num_parts,       num_own,        view(indptr),  view(nets),
+          view(net_owner), view(net_push), view(weights), view(part)};
+}
+
+using ShareArrays =
+    std::tuple<int, int, Offsets, Parts, Parts, Vector<const std::uint8_t>, Offsets, Parts>;
+
+Share share_of(const ShareArrays& arrays) {
+  return std::apply([](const auto&... each) { return share_of(each...); }, arrays);
+}
+
+MetricsDict py_count_share(const ShareArrays& arrays) {
+  const Share share = share_of(arrays);
+  ShareCounts counts;
+  {
+    const nb::gil_scoped_release unlocked;
+    counts = count_share(share);
+  }
+  MetricsDict found;
+  found["parts"] = as_array(std::move(counts.parts));
+  found["owner_holds"] = as_array(std::move(counts.owner_holds));
+  found["fetched"] = as_array(std::move(counts.fetched));
+  found["pushed"] = as_array(std::move(counts.pushed));
+  found["nearest"] = as_array(std::move(counts.nearest));
+  found["nearest_nets"] = as_array(std::move(counts.nearest_nets));
+  found["cut_pins"] = counts.cut_pins;
+  found["max_pair_rows"] = counts.max_pair_rows;
+  return found;
+}
+
+std::int64_t py_receive_bound(const ShareArrays& arrays, const Offsets& owner_weight,
+                              double average_weight, double imbalance) {
+  const Share share = share_of(arrays);
+  const nb::gil_scoped_release unlocked;
+  return receive_bound(share, view(owner_weight), average_weight, imbalance);
+}
+
+Vector<std::int32_t> py_refine_share(const ShareArrays& arrays, std::int64_t total_weight,
+                                     const Offsets& outside_load, const Offsets& load,
+                                     std::int64_t bound, const std::string& objective,
+                                     const std::string& preset, double imbalance,
+                                     std::uint64_t seed, const std::pair<int, int>& cycle,
+                                     const std::function<Offsets(Vector<std::int64_t>)>& sum) {
+  const Share share = share_of(arrays);
+  const Whole whole{total_weight, view(outside_load), view(load), bound};
+  Options options;
+  options.objective = objective_of(objective);
+  options.preset = preset_of(preset);
+  options.imbalance = imbalance;
+  options.seed = seed;
+  const SumOverShares over_shares = [&](const Loads& own) -> Loads {
+    const nb::gil_scoped_acquire locked;
+    const Offsets total = sum(as_array(Loads(own)));
+    if (total.shape(0) != own.size()) throw std::invalid_argument("a sum has another length");
+    return {total.data(), total.data() + total.shape(0)};
+  };
+  std::vector<std::int32_t> part;
+  {
+    const nb::gil_scoped_release unlocked;
+    part = refine_share(share, whole, options, cycle.first, cycle.second, over_shares);
+  }
+  return as_array(std::move(part));
+}
+
+Vector<std::int64_t> py_best_cluster(const Offsets& indptr, const Parts& columns,
+                                     const Parts& edges, const Vector<const double>& share,
+                                     const Offsets& cluster, const Vector<const std::uint8_t>& open,
+                                     const Vector<const std::uint8_t>& asks, std::uint64_t seed) {
+  const GraphRows graph{view(indptr), view(columns), view(edges), view(share)};
+  std::vector<std::int64_t> found;
+  {
+    const nb::gil_scoped_release unlocked;
+    found = best_cluster(graph, view(cluster), view(open), view(asks), seed);
+  }
+  return as_array(std::move(found));
+}
+
 template <class Index>
 void py_check(const Offsets& indptr, const Indices<Index>& indices) {
   const CsrView csr(view(indptr), view(indices));
@@ -155,6 +238,15 @@ void define(nb::module_& m) {
 NB_MODULE(_volpart, m) {
   define<std::int32_t>(m);
   define<std::int64_t>(m);
+  m.attr("MAX_PARTS") = kMaxParts;
+  m.attr("NEAREST") = kNearest;
+  m.def("best_cluster", &py_best_cluster, "indptr"_a, "columns"_a, "edges"_a, "share"_a,
+        "cluster"_a, "open"_a, "asks"_a, "seed"_a);
+  m.def("count_share", &py_count_share, "share"_a);
+  m.def("receive_bound", &py_receive_bound, "share"_a, "owner_weight"_a, "average_weight"_a,
+        "imbalance"_a);
+  m.def("refine_share", &py_refine_share, "share"_a, "total_weight"_a, "outside_load"_a, "load"_a,
+        "receive_bound"_a, "objective"_a, "preset"_a, "imbalance"_a, "seed"_a, "cycle"_a, "sum"_a);
 }
 
 }  // namespace

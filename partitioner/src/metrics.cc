@@ -4,6 +4,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hpcgnn::volpart {
@@ -45,7 +46,8 @@ double imbalance_of(const CsrView& csr, std::span<const std::int32_t> part, int 
 
 void check_parts(int num_parts) {
   if (num_parts < 1 || num_parts > kMaxParts)
-    throw std::invalid_argument(std::to_string(num_parts) + " parts are not in [1, 1024]");
+    throw std::invalid_argument(std::to_string(num_parts) + " parts are not in [1, " +
+                                std::to_string(kMaxParts) + "]");
 }
 
 void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts) {
@@ -73,9 +75,12 @@ Metrics measure(const CsrView& csr, std::span<const std::int32_t> part, int num_
   std::vector<std::int64_t> send(at(num_parts)), recv(at(num_parts)), from(at(num_parts));
   std::vector<std::int32_t> last_reader(part.size(), -1);
   std::int32_t current = -1;
+  std::vector<std::int32_t> senders;
   const auto close_part = [&] {
-    metrics.max_pair_rows = std::max(metrics.max_pair_rows, *std::ranges::max_element(from));
-    std::ranges::fill(from, 0);
+    for (const std::int32_t sender : senders)
+      metrics.max_pair_rows =
+          std::max(metrics.max_pair_rows, std::exchange(from[at(sender)], std::int64_t{0}));
+    senders.clear();
   };
   for (const std::int64_t row : rows_by_part(part)) {
     const std::int32_t reader = part[at(row)];
@@ -90,7 +95,7 @@ Metrics measure(const CsrView& csr, std::span<const std::int32_t> part, int num_
       last_reader[column] = reader;
       ++send[at(owner)];
       ++recv[at(reader)];
-      ++from[at(owner)];
+      if (from[at(owner)]++ == 0) senders.push_back(owner);
     }
   }
   close_part();

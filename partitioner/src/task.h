@@ -7,6 +7,7 @@
 
 #include "deadline.h"
 #include "state/score.h"
+#include "state/surroundings.h"
 #include "volpart/options.h"
 
 namespace hpcgnn::volpart {
@@ -17,6 +18,8 @@ struct Task {
   /// Rows that the busiest receiver gets in every partition; 0 where receiving is not priced.
   Rows receive_bound = 0;
   const Deadline* deadline = nullptr;
+  /// What is outside, where a share is refined.
+  Surroundings* around = nullptr;
   std::function<void(const std::string&)> report;
 };
 

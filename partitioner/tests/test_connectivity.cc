@@ -63,6 +63,6 @@ void memory_does_not_grow_with_the_parts() {
 }  // namespace
 
 int main() {
-  for (const int num_parts : {1, 2, 7, 40, 1024}) counts_stay_exact_under_moves(num_parts);
+  for (const int num_parts : {1, 2, 7, 40, 1024, 1 << 16}) counts_stay_exact_under_moves(num_parts);
   memory_does_not_grow_with_the_parts();
 }

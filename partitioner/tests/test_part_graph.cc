@@ -117,7 +117,7 @@ void wrong_arguments_are_refused() {
     part_graph(input.view(), num_parts, weights, starts, options, nullptr);
   };
   expect_refusal([&] { run(0, {}, {{"a", start}}, {}); });
-  expect_refusal([&] { run(1025, {}, {{"a", start}}, {}); });
+  expect_refusal([&] { run(kMaxParts + 1, {}, {{"a", start}}, {}); });
   expect_refusal([&] { run(2, negative, {{"a", start}}, {}); });
   expect_refusal([&] { run(2, {}, {{"a", short_start}}, {}); });
   expect_refusal([&] { run(2, {}, {{"a", outside}}, {}); });

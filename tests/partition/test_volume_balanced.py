@@ -13,7 +13,7 @@ from scipy import sparse
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition import CSRGraph, VolumeMetrics, measure, metis, part_graph, volume_balanced
-from hpcgnn.partition.__main__ import read_parts
+from hpcgnn.partition.command import read_parts
 from hpcgnn.partition.pattern import as_integers, as_pattern
 from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, Candidate
 from hpcgnn.storage import GraphStore, store_from_arrays
@@ -196,6 +196,20 @@ def test_node_weights_are_balanced_instead_of_non_zeros() -> None:
     assert found.metrics.imbalance < 0.06
 
 
+@pytest.mark.parametrize("num_parts", [2048, 4096])
+def test_more_parts_than_a_thousand(num_parts: int) -> None:
+    graph = CSRGraph.from_scipy(hubs(9000, 6))
+    found = part_graph(num_parts, graph, objective="max_send", preset="fast")
+    counted = measure(graph, found.part, num_parts)
+    assert 0 <= found.part.min() <= found.part.max() < num_parts
+    assert counted.max_send_rows == found.metrics.max_send_rows
+    assert counted.max_pair_rows == found.metrics.max_pair_rows
+    assert (
+        counted.max_send_rows
+        < measure(graph, metis()(graph, num_parts).part, num_parts).max_send_rows
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -208,7 +222,7 @@ def test_node_weights_are_balanced_instead_of_non_zeros() -> None:
         ({"threads": 0}, "threads is 0"),
         ({"time_limit": -1.0}, "time_limit is -1.0"),
         ({"num_parts": 0}, "num_parts is 0"),
-        ({"num_parts": 1025}, "num_parts is 1025"),
+        ({"num_parts": 65537}, "num_parts is 65537"),
         ({"initial": [0, 1]}, "2 part numbers for 3 rows"),
         ({"initial": [0, 1, 2]}, "part number 2"),
         ({"vweights": [1, 2]}, "one weight for each row"),

@@ -154,6 +154,10 @@ class GraphStore(OpenStore):
         indptr, first = self._read_offsets(start, stop, relation)
         return indptr - first
 
+    def num_edges_before(self, row: int, relation: str = "") -> int:
+        """Return the number of stored non-zeros of a relation in the rows before `row`."""
+        return self._read_offsets(row, row, relation)[1]
+
     def read_adjacency(self, start: int, stop: int, relation: str = "") -> CSRBlock:
         """Return block rows with global columns; checks offsets, columns, order and weights."""
         indptr, first = self._read_offsets(start, stop, relation)

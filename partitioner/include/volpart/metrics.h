@@ -10,7 +10,7 @@
 
 namespace hpcgnn::volpart {
 
-inline constexpr int kMaxParts = 1024;
+inline constexpr int kMaxParts = 1 << 16;
 
 /// Row j of the dense operand is *sent* once by the part that owns node j to every other part that
 /// owns a row with a non-zero in column j; that part *receives* it. A diagonal entry changes
@@ -38,11 +38,11 @@ struct Metrics {
 Metrics measure(const CsrView& csr, std::span<const std::int32_t> part, int num_parts,
                 std::span<const std::int64_t> weights);
 
-/// @throws std::invalid_argument unless `num_parts` is in [1, 1024].
+/// @throws std::invalid_argument unless `num_parts` is in [1, kMaxParts].
 void check_parts(int num_parts);
 
-/// @throws std::invalid_argument unless `num_parts` is in [1, 1024] and `part` has one number in
-/// [0, num_parts) for each row.
+/// @throws std::invalid_argument unless `num_parts` is in [1, kMaxParts] and `part` has one number
+/// in [0, num_parts) for each row.
 void check_parts(const CsrView& csr, std::span<const std::int32_t> part, int num_parts);
 
 /// @throws std::invalid_argument unless `weights` is empty or has one number in [0, 2^31] for each

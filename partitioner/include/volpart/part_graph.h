@@ -43,7 +43,7 @@ using Report = std::function<void(const std::string&, double)>;
 /// @param[in] weights Weight of each row, at least 0; empty means its non-zeros (an empty row whose
 /// node is sent: 1).
 /// @throws std::invalid_argument for a malformed CSR, weights or starts that do not fit it, no
-/// start, parts outside [1, 1024], or options out of range.
+/// start, parts outside [1, kMaxParts], or options out of range.
 Result part_graph(const CsrView& csr, int num_parts, std::span<const std::int64_t> weights,
                   const std::vector<Start>& starts, const Options& options, const Report& report);
 

@@ -29,7 +29,7 @@ struct Sketch {
 ///
 /// @param[in] weights Weight of each row; empty means its non-zeros.
 /// @throws std::invalid_argument for a malformed CSR, weights that do not fit it, or parts outside
-/// [1, 1024].
+/// [1, kMaxParts].
 Sketch sketch(const CsrView& csr, int num_parts, std::span<const std::int64_t> weights,
               std::int64_t max_edges, std::uint64_t seed);
 

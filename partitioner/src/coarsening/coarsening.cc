@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <unordered_map>
 
 namespace hpcgnn::volpart {
 namespace {
 
 constexpr double kMostShrink = 2.5;
 constexpr std::size_t kSiblingPins = 12;
+constexpr std::size_t kSmallTable = 64;
 constexpr Vertex kNone = std::numeric_limits<Vertex>::max();
 
 /// Ratings of the clusters around one vertex.
@@ -75,19 +77,23 @@ class NetBuilder {
 
   void start_owner(Vertex owner) {
     _owner = owner;
+    // Clearing a table costs as much as it has ever held.
+    if (_known.bucket_count() > kSmallTable) _known = {};
     _known.clear();
   }
   /// @param[in] pins Sorted, without the owner, not empty.
   void add(const std::vector<Vertex>& pins, std::uint32_t weight, std::uint8_t push) {
     std::uint64_t hash = push;
     for (const Vertex pin : pins) hash = (hash ^ pin) * 0x9E3779B97F4A7C15u;
-    for (const auto& [known_hash, net] : _known)
-      if (known_hash == hash && _graph.net_push[net] == push &&
-          std::ranges::equal(_graph.pins_of(net), pins)) {
+    const auto [first, last] = _known.equal_range(hash);
+    for (auto known = first; known != last; ++known) {
+      const Net net = known->second;
+      if (_graph.net_push[net] == push && std::ranges::equal(_graph.pins_of(net), pins)) {
         _graph.net_weight[net] += weight;
         return;
       }
-    _known.emplace_back(hash, _graph.num_nets());
+    }
+    _known.emplace(hash, _graph.num_nets());
     _graph.net_owner.push_back(_owner);
     _graph.net_weight.push_back(weight);
     _graph.net_push.push_back(push);
@@ -98,7 +104,7 @@ class NetBuilder {
  private:
   Hypergraph& _graph;
   Vertex _owner = 0;
-  std::vector<std::pair<std::uint64_t, Net>> _known;
+  std::unordered_multimap<std::uint64_t, Net> _known;
 };
 
 /// Members of each cluster, one cluster after the other.
@@ -114,16 +120,16 @@ std::vector<Vertex> group_members(const Clustering& clustering) {
 Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part, Weight max_weight,
                             Random random) {
   const Vertex num_vertices = graph.num_vertices();
-  std::vector<Vertex> leader(num_vertices), order(num_vertices);
+  std::vector<Vertex> leader(num_vertices), order(graph.num_inside());
   std::iota(leader.begin(), leader.end(), Vertex{0});
-  order = leader;
+  std::iota(order.begin(), order.end(), Vertex{0});
   random.shuffle(order);
   std::vector<Weight> weight = graph.vertex_weight;
   std::vector<bool> joined(num_vertices);
   Ratings ratings(num_vertices);
-  auto left = static_cast<double>(num_vertices);
+  auto left = static_cast<double>(graph.num_inside());
   for (const Vertex v : order) {
-    if (left * kMostShrink <= num_vertices) break;
+    if (left * kMostShrink <= graph.num_inside()) break;
     if (joined[v] || weight[v] > max_weight) continue;
     rate(graph, v, leader, ratings);
     const Vertex best = ratings.take_best([&](Vertex cluster) {
@@ -144,6 +150,15 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
   coarse.vertex_weight.assign(clustering.num_clusters, 0);
   for (Vertex v = 0; v < graph.num_vertices(); ++v)
     coarse.vertex_weight[clustering.cluster[v]] += graph.vertex_weight[v];
+  coarse.num_outside = graph.num_outside;
+  if (!graph.outside_load.empty()) {
+    coarse.outside_load.resize(clustering.num_clusters);
+    for (Vertex v = 0; v < graph.num_vertices(); ++v) {
+      Load& sum = coarse.outside_load[clustering.cluster[v]];
+      sum.send += graph.outside_load[v].send;
+      sum.recv += graph.outside_load[v].recv;
+    }
+  }
   NetBuilder builder(coarse);
   std::vector<Net> last_net(clustering.num_clusters, std::numeric_limits<Net>::max());
   std::vector<Vertex> pins;
@@ -168,6 +183,10 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
       }
       // Inside of one cluster a net cannot be cut any more: coarse levels lose it.
       if (pins.empty()) continue;
+      if (coarse.is_outside(owner) && pins.size() == 1) {
+        coarse.settle_outside(owner, pins.front(), graph.net_weight[net], graph.net_push[net]);
+        continue;
+      }
       std::ranges::sort(pins);
       builder.add(pins, graph.net_weight[net], graph.net_push[net]);
     }

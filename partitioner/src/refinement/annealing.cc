@@ -11,6 +11,9 @@ constexpr std::uint64_t kProposalsPerClock = 1024;
 /// could not be reached, with more of it most proposals would be hopeless.
 constexpr std::uint32_t kAnyPartOneIn = 64;
 constexpr std::uint64_t kReplaceOneIn = 8;
+/// So often in a sweep shares tell each other their loads. Without it, all would leave the busiest
+/// part of a moment ago together, and meet at the lightest.
+constexpr std::uint64_t kExchangesPerSweep = 8;
 
 }  // namespace
 
@@ -18,7 +21,7 @@ constexpr std::uint64_t kReplaceOneIn = 8;
 // sweep: vertices that come to the boundary meanwhile wait for the next one.
 void Annealer::list_boundary() {
   _boundary.clear();
-  for (Vertex v = 0; v < _state.graph().num_vertices(); ++v)
+  for (Vertex v = 0; v < _state.graph().num_inside(); ++v)
     if (_state.on_boundary(v)) _boundary.push_back(v);
 }
 
@@ -28,13 +31,14 @@ Part Annealer::propose(Vertex v) {
   const Net owned = graph.owned_begin[v + 1] - graph.owned_begin[v];
   const bool anywhere = nets.empty() && owned == 0;
   if (anywhere || _random.below(kAnyPartOneIn) == 0)
-    return static_cast<Part>(_random.below(static_cast<std::uint64_t>(_state.num_parts())));
+    return static_cast<Part>(_random.below(static_cast<std::uint64_t>(_state.num_own())));
   // A neighbour's part, through a random net on either side of v: parts that share much of v's nets
   // come up often, and no list of candidate parts has to be kept.
   const bool through_owned = owned != 0 && (nets.empty() || _random.below(2) == 0);
   const Net net = through_owned ? graph.owned_begin[v] + _random.below(owned)
                                 : nets[_random.below(nets.size())];
-  if (!through_owned && _random.below(2) == 0) return _state.part(graph.net_owner[net]);
+  if (!through_owned && _random.below(2) == 0 && !graph.is_outside(graph.net_owner[net]))
+    return _state.part(graph.net_owner[net]);
   const std::span<const Vertex> pins = graph.pins_of(net);
   return _state.part(pins[_random.below(pins.size())]);
 }
@@ -91,14 +95,17 @@ void Annealer::try_exchange(Vertex v, Part q, double limit) {
 void Annealer::sweep(double temperature, double proposals) {
   list_boundary();
   if (_boundary.empty()) return;
+  if (_state.exchange_loads()) _potential.reprice(_state);
   // Changes add up exactly only while the references stay, so they move between sweeps and not in
   // them.
   _potential.retarget(_state);
   _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
   const auto count =
       static_cast<std::uint64_t>(proposals * static_cast<double>(_boundary.size())) + 1;
+  const std::uint64_t slice = count / kExchangesPerSweep + 1;
   for (std::uint64_t done = 0; done < count; ++done) {
     if (done % kProposalsPerClock == 0 && _deadline.passed()) return;
+    if (done % slice == slice - 1 && _state.exchange_loads()) _potential.reprice(_state);
     const Vertex v = _boundary[_random.below(_boundary.size())];
     const Part q = propose(v);
     if (q == _state.part(v)) continue;

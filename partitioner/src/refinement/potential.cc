@@ -16,6 +16,10 @@ Potential::Potential(Objective objective, int num_parts, Rows bound, const Steep
 void Potential::retarget(const State& state) {
   _send_reference = std::max(1.0, static_cast<double>(state.total()) / state.num_parts());
   _recv_reference = std::max(_send_reference, _recv_bound);
+  reprice(state);
+}
+
+void Potential::reprice(const State& state) {
   for (int p = 0; p < state.num_parts(); ++p)
     _cost[static_cast<std::size_t>(p)] = cost(state.load(static_cast<Part>(p)));
 }

@@ -34,6 +34,8 @@ class Potential {
   void retarget(const State& state);
   /// Cost after minus cost before, exactly.
   double change(const State& state, const MoveEffect& effect) const;
+  /// Follow loads that have changed anywhere; the references stay.
+  void reprice(const State& state);
   /// Follow the loads of a move that was applied.
   void follow(const State& state, const MoveEffect& effect);
 

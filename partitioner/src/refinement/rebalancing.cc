@@ -41,12 +41,13 @@ Annealer::WayOut Annealer::best_way_out(Vertex v) {
     if (best.to == _state.part(v) || change < best.change) best = {q, change};
   };
   for (int trial = 0; trial < kProposals; ++trial) consider(propose(v));
+  if (best.to != _state.part(v)) return best;
   // Proposals follow nets, and all parts that they lead to may be full.
   Part roomiest = 0;
-  for (int p = 1; p < _state.num_parts(); ++p)
+  for (int p = 1; p < _state.num_own(); ++p)
     if (_balance.excess(_state, static_cast<Part>(p)) < _balance.excess(_state, roomiest))
       roomiest = static_cast<Part>(p);
-  if (best.to == _state.part(v)) consider(roomiest);
+  consider(roomiest);
   return best;
 }
 
@@ -64,7 +65,7 @@ void Annealer::shed_cheapest() {
   };
   // More is priced than has to leave: the cheapest of many are wanted, not the first that do.
   std::vector<double> wanted;
-  for (int p = 0; p < _state.num_parts(); ++p)
+  for (int p = 0; p < _state.num_own(); ++p)
     wanted.push_back(kChoice * static_cast<double>(_balance.excess(_state, static_cast<Part>(p))));
   list_boundary();
   _random.shuffle(_boundary);
@@ -101,7 +102,7 @@ void Annealer::rebalance() {
   if (_balance.total_excess(_state) == 0) return;
   // What is left is held back by vertices inside of a part, or by parts that filled up: any vertex
   // may go now, whatever it costs, since limits come first.
-  std::vector<Vertex> order(_state.graph().num_vertices());
+  std::vector<Vertex> order(_state.graph().num_inside());
   std::iota(order.begin(), order.end(), Vertex{0});
   for (int pass = 0; pass < kPasses; ++pass) {
     bool moved = false;

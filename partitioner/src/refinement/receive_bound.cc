@@ -5,6 +5,20 @@
 
 namespace hpcgnn::volpart {
 
+Rows left_outside(std::vector<Weight>& beside, Weight weight, double average, double imbalance) {
+  const auto own = static_cast<double>(weight);
+  double room = (1 + imbalance) * std::max(average, own) - own;
+  // The lightest first: no other choice of neighbours fits more of them beside the vertex.
+  std::ranges::sort(beside);
+  auto left = static_cast<Rows>(beside.size());
+  for (const Weight neighbour : beside) {
+    room -= static_cast<double>(neighbour);
+    if (room < 0) break;
+    --left;
+  }
+  return left;
+}
+
 Rows receive_bound(const Hypergraph& graph, int num_parts, double imbalance) {
   const double average = static_cast<double>(graph.total_weight()) / num_parts;
   Rows bound = 0;
@@ -13,17 +27,7 @@ Rows receive_bound(const Hypergraph& graph, int num_parts, double imbalance) {
     beside.clear();
     for (const Net net : graph.nets_of(v))
       if (graph.net_push[net] == 0) beside.push_back(graph.vertex_weight[graph.net_owner[net]]);
-    const auto weight = static_cast<double>(graph.vertex_weight[v]);
-    double room = (1 + imbalance) * std::max(average, weight) - weight;
-    // The lightest first: no other choice of neighbours fits more of them beside v.
-    std::ranges::sort(beside);
-    auto left = static_cast<Rows>(beside.size());
-    for (const Weight neighbour : beside) {
-      room -= static_cast<double>(neighbour);
-      if (room < 0) break;
-      --left;
-    }
-    bound = std::max(bound, left);
+    bound = std::max(bound, left_outside(beside, graph.vertex_weight[v], average, imbalance));
   }
   return bound;
 }

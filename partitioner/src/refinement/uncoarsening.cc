@@ -39,7 +39,7 @@ Candidate Uncoarsening::run(const Hypergraph& graph, std::vector<Level> levels,
 Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, int sweeps,
                                bool finest) {
   const Objective objective = _task.options.objective;
-  State state(graph, _task.num_parts, std::move(part));
+  State state(graph, _task.num_parts, std::move(part), _task.around);
   Balance balance(state, _task.options.imbalance);
   Potential potential(objective, _task.num_parts, _task.receive_bound, steepness(finest));
   Annealer annealer(state, balance, potential, *_task.deadline, _random.fork());
@@ -48,10 +48,13 @@ Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, 
     // The true limits decide which partition is better, whatever slack the sweep had.
     balance.loosen(0);
     const Score now = score(state, balance, objective);
-    if (finest && _floor && !now.keeps(*_floor)) return;
+    // What other shares did not know of each other shows in the loads of all together, so whether
+    // to keep the last state of a share is not its own decision.
+    const bool takes_last = !finest || _task.around;
+    if (!takes_last && _floor && !now.keeps(*_floor)) return;
     // A coarse level hands on its last state, the input its best: clusters cannot tell yet what
     // finer levels make of a partition.
-    if (best.part.empty() || !finest || now.improves(best.score))
+    if (best.part.empty() || takes_last || now.improves(best.score))
       best = {{state.parts().begin(), state.parts().end()}, now};
   };
   const auto settle = [&](double slack) {
@@ -77,6 +80,8 @@ Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, 
     settle(0);
     consider();
   }
+  // The other shares go on from what this one ends with.
+  state.exchange_loads();
   return best;
 }
 

@@ -1,27 +1,36 @@
 #include "state/balance.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace hpcgnn::volpart {
+namespace {
+
+/// Limit of parts outside of the share, so low that no vertex fits.
+constexpr Weight kNoRoom = std::numeric_limits<Weight>::min() / 4;
+
+}  // namespace
 
 Balance::Balance(const State& state, double imbalance) {
   const Hypergraph& graph = state.graph();
   const auto num_parts = static_cast<std::size_t>(state.num_parts());
-  _average = graph.total_weight() / static_cast<Weight>(num_parts);
-  std::vector<double> reference(
-      num_parts, static_cast<double>(graph.total_weight()) / static_cast<double>(num_parts));
-  for (Vertex v = 0; v < graph.num_vertices(); ++v) {
+  const Weight total = state.total_weight();
+  _average = total / static_cast<Weight>(num_parts);
+  std::vector<double> reference(static_cast<std::size_t>(state.num_own()),
+                                static_cast<double>(total) / static_cast<double>(num_parts));
+  for (Vertex v = 0; v < graph.num_inside(); ++v) {
     double& heaviest = reference[state.part(v)];
     heaviest = std::max(heaviest, static_cast<double>(graph.vertex_weight[v]));
   }
   for (const double heaviest : reference)
     _limit.push_back(static_cast<Weight>((1 + imbalance) * heaviest));
+  _limit.resize(num_parts, kNoRoom);
 }
 
 Weight Balance::total_excess(const State& state) const {
   Weight sum = 0;
-  for (int p = 0; p < state.num_parts(); ++p)
+  for (int p = 0; p < state.num_own(); ++p)
     sum += std::max<Weight>(0, excess(state, static_cast<Part>(p)));
   return sum;
 }

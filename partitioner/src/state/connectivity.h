@@ -63,7 +63,7 @@ class Connectivity {
     std::uint32_t begin_low;
     std::uint16_t begin_high;
     std::uint16_t capacity;  ///< Slots of the hash table; 0 means one slot for each part.
-    std::uint16_t num_parts;
+    std::uint32_t num_parts;
   };
 
   static std::uint32_t home(const Record& record, Part part) {

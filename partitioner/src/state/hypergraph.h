@@ -16,6 +16,12 @@ using Weight = std::int64_t;
 /// Rows that one part must receive: fewer than there are vertices.
 using Rows = std::uint32_t;
 
+/// Rows that one part sends and receives.
+struct Load {
+  Weight send = 0;
+  Weight recv = 0;
+};
+
 /// Vertices own nets. A *fetch* net is a row of the dense operand: its owner's part sends it to
 /// every other part that holds one of its pins. A *push* net is a partial sum: every part other
 /// than the owner's that holds a pin sends one to the owner's part. The owner is never a pin.
@@ -32,8 +38,17 @@ struct Hypergraph {
   /// Nets that v is a pin of: nets[nets_begin[v] .. nets_begin[v + 1]).
   std::vector<Offset> nets_begin;
   std::vector<Net> nets;
+  /// Where this is a share of a larger hypergraph: what the nets of v exchange with pins outside,
+  /// which is at the part of v wherever v moves. Empty in a whole hypergraph.
+  std::vector<Load> outside_load;
+  /// So many of the last vertices stand for a part outside of the share each: they own the nets of
+  /// all its vertices, weigh nothing, are no pins and never move.
+  Vertex num_outside = 0;
 
   Vertex num_vertices() const { return static_cast<Vertex>(vertex_weight.size()); }
+  /// Vertices that may move.
+  Vertex num_inside() const { return num_vertices() - num_outside; }
+  bool is_outside(Vertex v) const { return v >= num_inside(); }
   Net num_nets() const { return static_cast<Net>(net_owner.size()); }
   std::span<const Vertex> pins_of(Net net) const {
     return {pins.data() + pins_begin[net], pins.data() + pins_begin[net + 1]};
@@ -42,6 +57,12 @@ struct Hypergraph {
     return {nets.data() + nets_begin[v], nets.data() + nets_begin[v + 1]};
   }
   Weight total_weight() const;
+  /// Account for a net of an owner outside whose only pin in the share is `pin`: wherever that
+  /// moves, it exchanges the same with the owner.
+  void settle_outside(Vertex owner, Vertex pin, Weight rows, std::uint8_t push) {
+    (push ? outside_load[pin] : outside_load[owner]).send += rows;
+    (push ? outside_load[owner] : outside_load[pin]).recv += rows;
+  }
   /// Fill `nets_begin` and `nets` from the pins.
   void index_nets();
   /// Free `nets`, half of the memory, until index_nets() is called again.

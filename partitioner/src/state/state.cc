@@ -4,10 +4,11 @@
 
 namespace hpcgnn::volpart {
 
-State::State(const Hypergraph& graph, int num_parts, std::vector<Part> part)
+State::State(const Hypergraph& graph, int num_parts, std::vector<Part> part, Surroundings* around)
     : _graph(&graph),
+      _around(around),
       _part(std::move(part)),
-      _connectivity(graph, num_parts, _part),
+      _connectivity(graph, around ? around->num_own : num_parts, _part),
       _weight(static_cast<std::size_t>(num_parts)),
       _load(static_cast<std::size_t>(num_parts)) {
   for (Vertex v = 0; v < graph.num_vertices(); ++v) _weight[_part[v]] += graph.vertex_weight[v];
@@ -19,12 +20,45 @@ State::State(const Hypergraph& graph, int num_parts, std::vector<Part> part)
       if (other == owner) return;
       _load[push ? other : owner].send += weight;
       _load[push ? owner : other].recv += weight;
-      _total += weight;
     });
   }
+  for (std::size_t v = 0; v < graph.outside_load.size(); ++v) {
+    _load[_part[v]].send += graph.outside_load[v].send;
+    _load[_part[v]].recv += graph.outside_load[v].recv;
+  }
+  if (_around)
+    for (std::size_t p = 0; p < _load.size(); ++p) {
+      _load[p].send += _around->load[p].send;
+      _load[p].recv += _around->load[p].recv;
+    }
+  for (const Load& load : _load) _total += load.send;
+}
+
+std::vector<Load> State::own_load() const {
+  std::vector<Load> own = _load;
+  for (std::size_t p = 0; _around && p < own.size(); ++p) {
+    own[p].send -= _around->load[p].send;
+    own[p].recv -= _around->load[p].recv;
+  }
+  return own;
+}
+
+bool State::exchange_loads() {
+  if (!_around) return false;
+  const std::vector<Load> own = own_load();
+  _around->load = _around->exchange(own);
+  _total = 0;
+  for (std::size_t p = 0; p < own.size(); ++p) {
+    _load[p].send = own[p].send + _around->load[p].send;
+    _load[p].recv = own[p].recv + _around->load[p].recv;
+    _total += _load[p].send;
+  }
+  return true;
 }
 
 bool State::is_cut(Net net) const {
+  // No move inside of the share brings its pins to an owner outside.
+  if (_graph->is_outside(_graph->net_owner[net])) return _connectivity.num_parts(net) > 1;
   return _connectivity.num_parts(net) > 1 ||
          _connectivity.count(net, _part[_graph->net_owner[net]]) == 0;
 }
@@ -43,6 +77,10 @@ void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
   for (const Net net : _graph->nets_of(v)) evaluate_pin(net, p, q, effect);
   for (Net net = _graph->owned_begin[v]; net < _graph->owned_begin[v + 1]; ++net)
     evaluate_owned(net, p, q, effect);
+  if (_graph->outside_load.empty()) return;
+  const Load& outside = _graph->outside_load[v];
+  effect.add(p, -outside.send, -outside.recv);
+  effect.add(q, outside.send, outside.recv);
 }
 
 // A gain cache would hold num_parts numbers a vertex; the counts of pins give the same change in

@@ -6,14 +6,9 @@
 
 #include "state/connectivity.h"
 #include "state/hypergraph.h"
+#include "state/surroundings.h"
 
 namespace hpcgnn::volpart {
-
-/// Rows that one part sends and receives.
-struct Load {
-  Weight send = 0;
-  Weight recv = 0;
-};
 
 /// What moving one vertex would change, at the parts it touches.
 class MoveEffect {
@@ -48,11 +43,16 @@ class MoveEffect {
 /// The part of each vertex, the weight and load of each part, the connectivity of each net.
 class State {
  public:
-  State(const Hypergraph& graph, int num_parts, std::vector<Part> part);
+  /// @param[in] around What is outside, where `graph` is a share; outlives this.
+  State(const Hypergraph& graph, int num_parts, std::vector<Part> part,
+        Surroundings* around = nullptr);
 
   const Hypergraph& graph() const { return *_graph; }
   const Connectivity& connectivity() const { return _connectivity; }
   int num_parts() const { return static_cast<int>(_load.size()); }
+  /// Parts [0, num_own) may be moved to; the others lie outside of the share.
+  int num_own() const { return _around ? _around->num_own : num_parts(); }
+  Weight total_weight() const { return _around ? _around->total_weight : _graph->total_weight(); }
   Part part(Vertex v) const { return _part[v]; }
   std::span<const Part> parts() const { return _part; }
   Weight weight(Part p) const { return _weight[p]; }
@@ -66,6 +66,10 @@ class State {
   void evaluate(Vertex v, Part q, MoveEffect& effect) const;
   /// Move v to q, given what evaluate() said of it.
   void apply(Vertex v, Part q, const MoveEffect& effect);
+  /// What the share accounts for at each part: loads less those of the surroundings.
+  std::vector<Load> own_load() const;
+  /// Take over what the other shares have changed meanwhile; tell whether there are any.
+  bool exchange_loads();
 
  private:
   bool is_cut(Net net) const;
@@ -73,6 +77,7 @@ class State {
   void evaluate_owned(Net net, Part p, Part q, MoveEffect& effect) const;
 
   const Hypergraph* _graph;
+  Surroundings* _around;
   std::vector<Part> _part;
   Connectivity _connectivity;
   std::vector<Weight> _weight;

@@ -1,0 +1,273 @@
+"""The partitioning command: permute a store into K parts and say what they exchange."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.console import (
+    comma_separated,
+    print_json,
+    print_table,
+    report,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.partition.metis import metis
+from hpcgnn.partition.metrics import measure
+from hpcgnn.partition.parts import Partitioner, block, given, random
+from hpcgnn.partition.pattern import read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.partition.volume_balanced import (
+    CANDIDATES,
+    MAX_PARTS,
+    OBJECTIVES,
+    PRESETS,
+    volume_balanced,
+)
+from hpcgnn.storage import GraphStore, check_output
+from hpcgnn.typing import LocalIndices
+
+METHODS = ("metis", "volume", "random", "block")
+FROM_FILE = "file:"
+PRESENT = "present"
+BALANCED = ("metis", "volume")
+DEFAULT_IMBALANCE = 0.05
+
+VOLUME_OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit")
+"""The options of ``--method volume`` that are those of `VolumeOptions`."""
+
+
+def parser(
+    make: Callable[..., argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    """Return the command's argument parser, of the class `make`."""
+    cli = make(
+        prog="python -m hpcgnn.partition",
+        description="Write a copy of a store whose nodes are ordered part after part. Parts are "
+        "independent of ranks: a store in K parts trains on any number of ranks up to K. "
+        "--method volume also runs on many ranks, started with mpiexec or srun, each of which "
+        "keeps its share of the graph only.",
+    )
+    cli.add_argument("store", type=Path, metavar="STORE", help="store to partition")
+    cli.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.h5")
+    cli.add_argument(
+        "--parts",
+        type=int,
+        metavar="K",
+        help="number of parts; not needed with file: and --refine present, which have a number",
+    )
+    cli.add_argument(
+        "--method",
+        type=method,
+        default="metis",
+        metavar="{" + ",".join((*METHODS, f"{FROM_FILE}FILE")) + "}",
+        help="metis: least edge cut; volume: least rows at the busiest part; random: shuffled; "
+        "block: present order; each balances non-zeros. file: takes the parts that FILE has for "
+        "the nodes in the order of their original ids, as .npy or as text with one number a line, "
+        "as partitioners write it (default: metis)",
+    )
+    cli.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    cli.add_argument(
+        "--imbalance",
+        type=float,
+        help="metis and volume: allowed work of a part over the average, minus one (default: "
+        f"{DEFAULT_IMBALANCE})",
+    )
+    cli.add_argument(
+        "--relations",
+        type=comma_separated,
+        default=(),
+        metavar="A,B",
+        help="relations whose union is partitioned and measured (default: all); the output "
+        "keeps every relation",
+    )
+    cli.add_argument(
+        "--undirected", action="store_true", help="partition and measure with reverse edges too"
+    )
+    cli.add_argument("--json", action="store_true", help="print the metrics as JSON")
+    add_volume_options(cli)
+    return cli
+
+
+def add_volume_options(cli: argparse.ArgumentParser) -> None:
+    """Add the options that only ``--method volume`` knows; each is None where it is not given."""
+    group = cli.add_argument_group("options of --method volume")
+    group.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        help="what is minimised: total rows; rows of the busiest sender, of the busiest receiver, "
+        "of the busier of both; or that under the joint exchange (default: max_both)",
+    )
+    group.add_argument("--preset", choices=PRESETS, help="fast: less refinement (default: default)")
+    group.add_argument(
+        "--candidates",
+        type=comma_separated,
+        metavar="A,B",
+        help="partitions that are refined, of which the best is kept, from "
+        f"{', '.join(CANDIDATES)} (default: metis)",
+    )
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="T",
+        help="refinements side by side, of which the best is kept (default: 1)",
+    )
+    group.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="seconds after which the best partition so far is taken (default: none)",
+    )
+    group.add_argument(
+        "--refine",
+        type=Path,
+        metavar=f"FILE|{PRESENT}",
+        help="start from this partition, not from METIS's: the part of every node in the store's "
+        f"order, as .npy or as text with one number a line; {PRESENT}: the parts of the store",
+    )
+
+
+def method(text: str) -> str:
+    """Return the name of a method, for argparse."""
+    if text in METHODS or (text.startswith(FROM_FILE) and text != FROM_FILE):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r}: choose one of {', '.join(METHODS)} or {FROM_FILE}FILE"
+    )
+
+
+def main() -> None:
+    """Partition, measure, write, print."""
+    options = parser().parse_args()
+    check_output(options.output)
+    with GraphStore.open(options.store) as store:
+        partitioner = choose(options, store)
+        report("reading the pattern")
+        # A copy would have checksums of its own, which tell nothing of the original's.
+        store.verify()
+        graph = read_pattern(store, options.relations, options.undirected)
+        report(f"partitioning {graph.num_nodes} nodes, {graph.indices.size} non-zeros")
+        began = time.perf_counter()
+        partition = partitioner(graph, options.parts)
+        seconds = time.perf_counter() - began
+        metrics = asdict(measure(graph, partition.part, options.parts))
+        del graph
+        metrics |= {"seconds": round(seconds, 3), "method": options.method, "seed": options.seed}
+        if partition.winner is not None:
+            metrics["winner"] = partition.winner
+        write_partitioned(
+            store,
+            options.output,
+            partition,
+            method=options.method,
+            seed=options.seed,
+            metrics=metrics,
+            provenance=provenance(store),
+        )
+    show(metrics, options)
+
+
+def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner:
+    """Return the partitioner that the options name; raise InputError where they contradict.
+
+    Sets the number of parts where the options leave it to parts that exist.
+    """
+    exist = None
+    if options.method.startswith(FROM_FILE):
+        exist = in_order_of(store, Path(options.method.removeprefix(FROM_FILE)))
+    elif options.refine == Path(PRESENT):
+        sizes = np.diff(store.row_starts)
+        exist = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    elif options.refine is not None:
+        exist = read_parts(options.refine)
+    if options.parts is None:
+        if exist is None or options.refine not in (None, Path(PRESENT)):
+            raise InputError("--parts K is missing: into how many parts?")
+        options.parts = int(exist.max(initial=0)) + 1
+    if not 1 <= options.parts < 2**31:
+        raise InputError(f"--parts {options.parts}: give at least 1 and below 2**31 parts")
+    if options.imbalance is not None and options.method not in BALANCED:
+        raise InputError(f"--imbalance belongs to {BALANCED}, not to {options.method}")
+    if not 0 <= options.seed < 2**63:
+        raise InputError(f"--seed {options.seed}: a seed is at least 0 and below 2**63")
+    imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
+    if options.method == "volume":
+        if options.parts > MAX_PARTS:
+            raise InputError(
+                f"--parts {options.parts}: --method volume makes at most {MAX_PARTS}; use metis"
+            )
+        volume = {name: getattr(options, name) for name in VOLUME_OPTIONS}
+        return volume_balanced(
+            imbalance=imbalance,
+            seed=options.seed,
+            initial=exist,
+            report=lambda text, seconds: report(f"{seconds:8.1f} s  {text}"),
+            **{name: value for name, value in volume.items() if value is not None},
+        )
+    refuse_volume_options(options)
+    if exist is not None:
+        return given(exist)
+    if options.method == "metis":
+        return metis(options.seed, imbalance)
+    return random(options.seed) if options.method == "random" else block()
+
+
+def refuse_volume_options(options: argparse.Namespace) -> None:
+    """Raise InputError if an option of ``--method volume`` was given to another method."""
+    for name in (*VOLUME_OPTIONS, "refine"):
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{flag} belongs to --method volume, not to {options.method}")
+
+
+def in_order_of(store: GraphStore, path: Path) -> LocalIndices:
+    """Return the parts (n,) of a store's nodes from a file in the order of original ids."""
+    found = read_parts(path)
+    ids = store.read_original_id(0, store.num_nodes)
+    order = np.argsort(ids, kind="stable")
+    if len(found) != len(ids):
+        raise InputError(
+            f"{path}: has {len(found):,} part numbers, one for each of {store.path}'s "
+            f"{len(ids):,} nodes is needed"
+        )
+    if (np.diff(ids[order]) == 0).any():
+        raise InputError(f"{store.path}: nodes of several types share original ids; use --refine")
+    parts = np.empty_like(found)
+    parts[order] = found
+    return parts
+
+
+def read_parts(path: Path) -> LocalIndices:
+    """Read part numbers from a .npy file, or from text with one number a line, int32[n].
+
+    Raises InputError for a file that cannot be read or holds anything else.
+    """
+    try:
+        text = path.suffix != ".npy"
+        found = np.array(path.read_text().split(), np.int64) if text else np.load(path)
+    except (OSError, EOFError, OverflowError, ValueError) as error:
+        raise InputError(f"{path}: no part numbers could be read: {error}") from error
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
+        raise InputError(f"{path}: a vector of integers is needed")
+    limits = np.iinfo(np.int32)
+    if found.size and not limits.min <= int(found.min()) <= int(found.max()) <= limits.max:
+        raise InputError(f"{path}: a part number does not fit into 32 bits")
+    return found.astype(np.int32)
+
+
+def provenance(store: GraphStore) -> dict[str, Any]:
+    """Return the provenance of the output: this command, and what the input had."""
+    return {"command": ["hpcgnn.partition", *sys.argv[1:]], "input": store.provenance}
+
+
+def show(metrics: dict[str, Any], options: argparse.Namespace) -> None:
+    """Print the metrics, as JSON or as a table."""
+    if options.json:
+        print_json(metrics)
+        return
+    print_table(f"{options.output}", ("metric", "value"), list(metrics.items()))

@@ -1,0 +1,286 @@
+"""Clustering over ranks: nodes join neighbours, clusters become the nodes of a smaller graph.
+
+Size-constrained clusters in the manner of label propagation (Meyerhenke, Sanders and Schulz,
+"Parallel graph partitioning for complex networks", IEEE TPDS 28, 2017), cut short after
+few members:
+in every round half of the nodes, told by a hash, ask to join the cluster they are connected with
+most; the rank of the cluster's first node accepts as many as fit. What a full cluster refuses in
+the last round becomes clusters of its own: leaves of one hub belong together.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm import (
+    CommPlan,
+    Communicator,
+    ProcessGrid,
+    RowMap,
+    RowRequest,
+    exclusive_sum,
+    redistribute,
+)
+from hpcgnn.partition import _volpart
+from hpcgnn.partition.distributed.rows import Rows
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+
+ROUNDS = 4
+MOST_JOINING = 3
+"""Nodes that may join another in one level; clusters that grow faster lose much in volume."""
+
+HEAVIEST_EDGE = 2**20
+"""Weights above this are cut down to it, so that sums of them fit METIS's integers."""
+
+_ENTRIES_PER_STEP = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """Rows of a symmetric weighted graph without loops, and the plan that brings ghosts' data.
+
+    Attributes
+    ----------
+    row_map, plan
+        Who owns which nodes; local columns are own nodes, then ghosts.
+    indptr, columns, edges
+        (num_local + 1,) int64, (entries,) int32 local, (entries,) int32 weights, 0 for loops.
+    weights
+        (num_local,) int64 of the nodes.
+    """
+
+    row_map: RowMap
+    plan: CommPlan
+    indptr: Offsets
+    columns: LocalIndices
+    edges: LocalIndices
+    weights: Offsets
+
+    @collective
+    def with_ghosts(self, values: Array) -> Array:
+        """Return `values` (num_local,) with those of the ghosts behind them."""
+        ghosts = np.empty((self.plan.num_ghosts, 1), values.dtype)
+        self.plan.start_forward(values[self.plan.send_rows][:, None], ghosts).wait()
+        return np.concatenate([values, ghosts[:, 0]])
+
+    def degrees(self) -> FloatArray:
+        """Return the sum of the weights at each own node, float64."""
+        rows = np.repeat(np.arange(self.row_map.num_local), np.diff(self.indptr))
+        found = np.bincount(rows, self.edges, minlength=self.row_map.num_local)
+        return np.asarray(found, np.float64)
+
+
+@collective
+def finest_level(grid: ProcessGrid, rows: Rows, weights: Offsets) -> Level:
+    """Return the pattern of rows, with its transpose where it is not symmetric."""
+    row_map, indptr, columns = rows.row_map, rows.indptr, rows.columns
+    if rows.symmetric:
+        edges = np.ones(len(columns), np.int32)
+    else:
+        row = rows.row_of_entry
+        theirs, mine = redistribute(
+            grid.layer, row_map.owner(columns.astype(np.int64)), columns, row
+        )
+        row = np.concatenate([row, theirs.astype(np.int64)])
+        column = np.concatenate([columns, mine.astype(columns.dtype)])
+        indptr, columns, edges = _added_up(row_map, row, column, np.ones(len(row), np.int32))
+    return _level(grid, row_map, (indptr, columns, edges), weights)
+
+
+def _added_up(
+    row_map: RowMap, rows: GlobalIndices, columns: Array, edges: LocalIndices
+) -> tuple[Offsets, Array, LocalIndices]:
+    """Return CSR arrays of entries with global rows and columns, equal ones added up."""
+    keys = (rows - row_map.start) * max(row_map.num_rows, 1) + columns
+    keys, place = np.unique(keys, return_inverse=True)
+    total = np.bincount(place, edges, len(keys))
+    rows, columns = np.divmod(keys, max(row_map.num_rows, 1))
+    counts = np.bincount(rows, minlength=row_map.num_local)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return indptr, columns, np.minimum(total, HEAVIEST_EDGE).astype(np.int32)
+
+
+@collective
+def _level(
+    grid: ProcessGrid,
+    row_map: RowMap,
+    entries: tuple[Offsets, Array, LocalIndices],
+    weights: Offsets,
+) -> Level:
+    """Return the level of CSR arrays with global columns; loops weigh nothing."""
+    indptr, columns, edges = entries
+    local = row_map.is_local(columns)
+    ghosts = np.unique(columns[~local]).astype(np.int64)
+    numbers = np.empty(len(columns), np.int32)
+    numbers[local] = row_map.to_local(columns[local])
+    for first in range(0, len(columns), _ENTRIES_PER_STEP):
+        step = slice(first, first + _ENTRIES_PER_STEP)
+        outside = np.flatnonzero(~local[step])
+        places = np.searchsorted(ghosts, columns[step][outside])
+        numbers[step][outside] = places + row_map.num_local
+    rows = np.repeat(np.arange(row_map.num_local, dtype=np.int32), np.diff(indptr))
+    edges[rows == numbers] = 0
+    plan = CommPlan.from_ghosts(grid, row_map, ghosts)
+    return Level(row_map, plan, indptr, numbers, edges, weights)
+
+
+def mixed(values: GlobalIndices, salt: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+    """Return 64 random bits for each number, the same on every rank (SplitMix64)."""
+    state = values.astype(np.uint64) + np.uint64((salt * 0x9E3779B97F4A7C15 + 1) % 2**64)
+    state *= np.uint64(0x9E3779B97F4A7C15)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+class _Clustering:
+    """The cluster of each node, named by its first node, while nodes join."""
+
+    def __init__(self, comm: Communicator, level: Level, max_weight: int, salt: int) -> None:
+        self._comm, self._level, self._max_weight, self._salt = comm, level, max_weight, salt
+        row_map = level.row_map
+        self.leader = np.arange(row_map.start, row_map.stop)
+        self._settled = np.zeros(row_map.num_local, bool)
+        # Of the clusters that own nodes lead.
+        self._weight = level.weights.copy()
+        self._joined = np.zeros(row_map.num_local, np.int64)
+        with np.errstate(divide="ignore"):
+            self._share = level.with_ghosts(1 / level.degrees())
+
+    @collective
+    def run(self) -> GlobalIndices:
+        """Let nodes join, `ROUNDS` times; return the first node of each own node's cluster."""
+        for number in range(ROUNDS):
+            self._round(number, last=number == ROUNDS - 1)
+        return self.leader
+
+    @collective
+    def _round(self, number: int, *, last: bool) -> None:
+        level, row_map = self._level, self._level.row_map
+        asks = (mixed(self.leader, self._salt + number) & np.uint64(1)).astype(bool)
+        asks &= ~self._settled & (level.weights <= self._max_weight)
+        # A node that asks leads nothing this round; full clusters are asked in the last one only.
+        names, place = np.unique(self.leader, return_inverse=True)
+        full = (self._joined >= MOST_JOINING) | (self._weight >= self._max_weight)
+        is_full = RowRequest.make(self._comm, row_map, names).rows(full)[place]
+        leader = level.with_ghosts(self.leader)
+        open_to = level.with_ghosts((~asks & (~is_full | last)).astype(np.uint8))
+        wanted = _volpart.best_cluster(
+            level.indptr,
+            level.columns,
+            level.edges,
+            self._share,
+            leader,
+            open_to,
+            asks.astype(np.uint8),
+            self._salt,
+        )
+        nodes = np.flatnonzero(wanted >= 0)
+        self._answer(nodes, wanted[nodes], last=last)
+
+    @collective
+    def _answer(self, nodes: Offsets, wanted: GlobalIndices, *, last: bool) -> None:
+        """Let the owners of clusters decide who joins, and follow their answers."""
+        row_map, comm = self._level.row_map, self._comm
+        origin = np.full(len(nodes), comm.rank, np.int32)
+        arrived = redistribute(
+            comm,
+            row_map.owner(wanted),
+            wanted,
+            self._level.weights[nodes],
+            nodes + row_map.start,
+            origin,
+        )
+        order = np.lexsort((arrived[2], arrived[0]))
+        wanted, weight, node, origin = (each[order] for each in arrived)
+        cluster = wanted - row_map.start
+        joins = _fits(cluster, weight, self._max_weight - self._weight, MOST_JOINING - self._joined)
+        np.add.at(self._weight, cluster[joins], weight[joins])
+        np.add.at(self._joined, cluster[joins], 1)
+        self._settled[cluster[joins]] = True
+        leader = np.where(joins, wanted, -1)
+        if last:
+            left = np.flatnonzero(~joins)
+            leader[left] = _among_themselves(
+                cluster[left], weight[left], node[left], self._max_weight
+            )
+        told = leader >= 0
+        node, leader = redistribute(comm, origin[told], node[told], leader[told])
+        self.leader[node - row_map.start] = leader
+        self._settled[node - row_map.start] = True
+
+
+def _fits(groups: Array, weight: Offsets, room: Offsets, seats: Offsets) -> Array:
+    """Return who of each group, sorted and consecutive, fits into what is left for it."""
+    first = np.searchsorted(groups, groups)
+    before = np.concatenate([[0], np.cumsum(weight)])
+    used = before[1:] - before[first]
+    position = np.arange(len(groups)) - first
+    fits: Array = (used <= room[groups]) & (position < seats[groups])
+    return fits
+
+
+def _among_themselves(
+    groups: Array, weight: Offsets, node: GlobalIndices, max_weight: int
+) -> GlobalIndices:
+    """Return the first nodes of clusters of nodes of the same group; -1 for a node left alone."""
+    position = np.arange(len(groups)) - np.searchsorted(groups, groups)
+    begins = position % (MOST_JOINING + 1) == 0
+    chunk = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)[chunk]
+    before = np.concatenate([[0], np.cumsum(weight)])
+    fits = before[1:] - before[first] <= max_weight
+    return np.where(fits, node[first], -1)
+
+
+@collective
+def cluster(comm: Communicator, level: Level, max_weight: int, salt: int) -> GlobalIndices:
+    """Return the first node, global int64, of the cluster of each own node.
+
+    A cluster weighs at most `max_weight`, if it has several nodes.
+    """
+    return _Clustering(comm, level, max_weight, salt).run()
+
+
+@collective
+def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Level, GlobalIndices]:
+    """Return the graph of the clusters, and the number of each own node's cluster in it.
+
+    Clusters are numbered by their first nodes, and stay with the ranks of these.
+    """
+    comm, row_map = grid.layer, level.row_map
+    leads = leader == np.arange(row_map.start, row_map.stop)
+    mine = np.array([np.count_nonzero(leads)], np.int64)
+    before = int(exclusive_sum(comm, mine)[0])
+    counts = np.array(comm.allgather(int(mine[0])), np.int64)
+    coarse_map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), grid.block)
+    number = before + np.cumsum(leads) - 1
+    names, place = np.unique(leader, return_inverse=True)
+    request = RowRequest.make(comm, row_map, names)
+    coarse = request.rows(number)[place]
+    weights = request.add_back(np.bincount(place, level.weights, len(names)).astype(np.int64))
+    everywhere = level.with_ghosts(coarse)
+    found: list[tuple[Array, Array]] = []
+    # Entries of a step are added up before the next: most levels have many between two clusters.
+    for first in range(0, len(level.columns), _ENTRIES_PER_STEP):
+        stop = min(first + _ENTRIES_PER_STEP, len(level.columns))
+        low = int(np.searchsorted(level.indptr, first, side="right")) - 1
+        high = int(np.searchsorted(level.indptr, stop, side="left"))
+        bounds = np.clip(level.indptr[low : high + 1], first, stop)
+        rows = np.repeat(coarse[low:high], np.diff(bounds))
+        columns = everywhere[level.columns[first:stop]]
+        apart = rows != columns
+        keys = rows[apart] * max(coarse_map.num_rows, 1) + columns[apart]
+        unique, where = np.unique(keys, return_inverse=True)
+        total = np.bincount(where, level.edges[first:stop][apart], len(unique))
+        found.append((unique, np.minimum(total, HEAVIEST_EDGE).astype(np.int32)))
+    keys = np.concatenate([np.empty(0, np.int64), *(each for each, _ in found)])
+    edges = np.concatenate([np.empty(0, np.int32), *(each for _, each in found)])
+    owners = coarse_map.owner(keys // max(coarse_map.num_rows, 1))
+    keys, edges = redistribute(comm, owners, keys, edges)
+    rows, columns = np.divmod(keys, max(coarse_map.num_rows, 1))
+    entries = _added_up(coarse_map, rows, columns, edges)
+    return _level(grid, coarse_map, entries, weights[leads]), coarse

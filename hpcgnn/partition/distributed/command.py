@@ -1,0 +1,177 @@
+"""The partitioning command on many ranks, each of which keeps its share of the graph only."""
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import (
+    Communicator,
+    ProcessGrid,
+    RowMap,
+    agree,
+    allreduce_max,
+    allreduce_sum,
+    allreduce_xor,
+)
+from hpcgnn.console import report
+from hpcgnn.errors import InputError
+from hpcgnn.launch import RankArgumentParser
+from hpcgnn.partition.command import DEFAULT_IMBALANCE, PRESENT, parser, provenance, show
+from hpcgnn.partition.distributed.refine import Found, Terms, refine
+from hpcgnn.partition.distributed.rows import Rows, fetch_pins, joint_pins, read_rows
+from hpcgnn.partition.distributed.share import Share
+from hpcgnn.partition.distributed.start import first_parts
+from hpcgnn.partition.distributed.write import NewOrder, write_partitioned
+from hpcgnn.partition.metrics import VolumeMetrics
+from hpcgnn.partition.volume_balanced import MAX_PARTS, MAX_SEED, Objective, Preset
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore, StoreWriter, check_output
+from hpcgnn.typing import LocalIndices
+
+ONE_PROCESS = ("candidates", "threads", "time_limit")
+"""Options of ``--method volume`` that only one process has."""
+
+
+@collective
+def main(comm: Communicator) -> int:
+    """Partition, measure, write, print; return the exit status."""
+    options = parser(RankArgumentParser).parse_args()
+    tell = _tell if comm.rank == 0 else _stay_silent
+    with agree(comm):
+        if comm.rank == 0:
+            check_output(options.output)
+        store = GraphStore.open(options.store)
+    with store, ProcessGrid(comm) as grid:
+        with agree(comm):
+            terms = _terms(options, store)
+            store.read_share(grid.rank, grid.size)
+        _check_read(comm, store)
+        tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
+        rows = read_rows(comm, store, options.relations, options.undirected)
+        began = time.perf_counter()
+        found, order_work = _partition(grid, store, rows, terms, options, tell)
+        seconds = time.perf_counter() - began
+        metrics = asdict(_metrics(comm, rows, found, terms))
+        metrics |= {"seconds": round(seconds, 3), "method": "volume", "seed": terms.seed}
+        metrics["ranks"] = comm.size
+        order = NewOrder.of(comm, rows.row_map, found.part, order_work)
+        del rows
+        tell(f"writing {options.output}")
+
+        def record(writer: StoreWriter) -> None:
+            writer.set_partition(order.row_starts, "volume", terms.seed, metrics)
+
+        write_partitioned(comm, store, options.output, order, provenance(store), record)
+    if comm.rank == 0:
+        show(metrics, options)
+    return 0
+
+
+def _tell(text: str) -> None:
+    report(text)
+
+
+def _stay_silent(_: str) -> None:
+    return None
+
+
+def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
+    """Return what the options ask for; raise InputError where many ranks cannot do it."""
+    if options.method != "volume":
+        raise InputError(
+            f"--method {options.method} runs as one process: start it without mpiexec or srun, or "
+            "choose volume"
+        )
+    for name in ONE_PROCESS:
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{flag} belongs to one process: leave it out, or start one only")
+    if options.refine not in (None, Path(PRESENT)):
+        raise InputError(f"--refine {options.refine}: many ranks refine {PRESENT} parts only")
+    parts = options.parts
+    if options.refine is not None:
+        parts = store.num_parts if parts is None else parts
+        if parts < store.num_parts:
+            raise InputError(f"--parts {parts}: {options.store} has {store.num_parts} parts")
+    if parts is None:
+        raise InputError("--parts K is missing: into how many parts?")
+    if not 1 <= parts <= min(MAX_PARTS, store.num_nodes):
+        raise InputError(
+            f"--parts {parts}: --method volume makes 1 to {MAX_PARTS} parts on many ranks, and not "
+            f"more than the {store.num_nodes} nodes"
+        )
+    if not 0 <= options.seed < MAX_SEED:
+        raise InputError(f"--seed {options.seed}: a seed is at least 0 and below 2**63")
+    imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
+    if not 0 <= imbalance < np.inf:
+        raise InputError(f"--imbalance {imbalance}: at least 0 is needed, such as 0.05")
+    objective: Objective = options.objective or "max_both"
+    preset: Preset = options.preset or "default"
+    return Terms(parts, objective, preset, imbalance, options.seed)
+
+
+@collective
+def _check_read(comm: Communicator, store: GraphStore) -> None:
+    """Compare what all ranks have read with the checksums: a copy would have its own."""
+    crcs, rows = store.rows_read()
+    allreduce_xor(comm, crcs)
+    allreduce_sum(comm, rows)
+    with agree(comm):
+        store.check_rows_read(crcs, rows)
+
+
+@collective
+def _partition(
+    grid: ProcessGrid,
+    store: GraphStore,
+    rows: Rows,
+    terms: Terms,
+    options: argparse.Namespace,
+    tell: Any,
+) -> tuple[Found, Any]:
+    """Return the partition, and the work of its parts."""
+    comm = grid.layer
+    pins = joint_pins(comm, rows) if terms.objective == "joint" else fetch_pins(comm, rows)
+    if options.refine is None:
+        tell("clustering")
+        part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, terms.imbalance)
+    else:
+        part = _present(store, rows.row_map)
+    found = refine(comm, pins, part, terms, tell)
+    return found, found.counts.work
+
+
+def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
+    nodes = np.arange(row_map.start, row_map.stop)
+    return (np.searchsorted(store.row_starts, nodes, side="right") - 1).astype(np.int32)
+
+
+@collective
+def _metrics(comm: Communicator, rows: Rows, found: Found, terms: Terms) -> VolumeMetrics:
+    """Return what `hpcgnn.partition.measure` counts, which is the aware exchange."""
+    counts = found.counts
+    if terms.objective == "joint":
+        group = (np.arange(terms.num_parts) % comm.size).astype(np.int32)
+        counts = Share(comm, fetch_pins(comm, rows), group, found.part).count(found.part)
+    lengths = np.diff(rows.indptr)
+    work, heaviest = np.zeros((2, terms.num_parts), np.int64)
+    np.add.at(work, found.part, lengths)
+    np.maximum.at(heaviest, found.part, lengths)
+    allreduce_sum(comm, work)
+    allreduce_max(comm, heaviest)
+    total = int(work.sum())
+    most = work / np.maximum(total / terms.num_parts, heaviest) if total else np.ones(1)
+    send, recv = counts.loads.max(axis=0).tolist()
+    return VolumeMetrics(
+        edge_cut=counts.cut_pins,
+        total_rows=int(counts.loads[:, 0].sum()),
+        max_send_rows=send,
+        max_recv_rows=recv,
+        max_pair_rows=counts.max_pair_rows,
+        imbalance=float(most.max() - 1),
+        parts=terms.num_parts,
+    )

@@ -1,0 +1,211 @@
+"""Rounds of refinement: other parts meet on a rank in each, and only what helped is kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from scipy import sparse
+
+from hpcgnn.comm import Communicator, allreduce_sum, bcast
+from hpcgnn.partition.distributed.rows import Pins
+from hpcgnn.partition.distributed.share import Counts, Share
+from hpcgnn.partition.metis import weighted_metis
+from hpcgnn.partition.volume_balanced import HEAVIEST_SKETCH, METIS_SEEDS, Objective, Preset
+from hpcgnn.spmd import collective
+from hpcgnn.typing import LocalIndices, Offsets
+
+Report: TypeAlias = Callable[[str], None]
+
+ROUNDS: dict[Preset, int] = {"fast": 4, "default": 8}
+ROUNDS_ALONE: dict[Preset, int] = {"fast": 1, "default": 2}
+AVERAGE_SHARE = 0.5
+PARTS_PER_GROUP = 4
+"""With fewer parts a rank than this, some ranks have none to refine, and the others more."""
+
+HEAVIEST_EDGE = 1000
+GROUP_IMBALANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is asked for: the objective, the effort, the limit of weights, the random numbers."""
+
+    num_parts: int
+    objective: Objective
+    preset: Preset
+    imbalance: float
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A partition: the parts (num_local,) int32 of this rank's nodes, and what they cost."""
+
+    part: LocalIndices
+    counts: Counts
+
+    def told(self) -> str:
+        """Return the busiest sender and receiver and the total, for a reader."""
+        send, recv = self.counts.loads.max(axis=0).tolist()
+        return f"rows {send} sent, {recv} received at most, {self.counts.loads[:, 0].sum()} in all"
+
+    def score(self, terms: Terms) -> tuple[int, float]:
+        """Return what is compared: weight above the limits, then the price."""
+        send, recv = self.counts.loads[:, 0], self.counts.loads[:, 1]
+        busiest = {
+            "total": send.sum(),
+            "max_send": send.max(),
+            "max_recv": recv.max(),
+        }.get(terms.objective, max(send.max(), recv.max()))
+        price = float(busiest) + AVERAGE_SHARE * float(send.sum()) / terms.num_parts
+        return self.counts.excess(terms.imbalance), price
+
+
+@collective
+def refine(
+    comm: Communicator, pins: Pins, part: LocalIndices, terms: Terms, report: Report
+) -> Found:
+    """Return the best partition that rounds of refinement find from `part`, on all ranks alike."""
+    part = separate_heavy(comm, pins, part, terms.num_parts)
+    grouping = Grouping(comm, terms.seed)
+    share = Share(comm, pins, grouping.at_random(terms.num_parts), part)
+    found = Found(part, share.count(part))
+    priced = terms.objective in ("max_recv", "max_both", "joint")
+    report(f"start: {found.told()}")
+    average = float(found.counts.work.sum()) / terms.num_parts
+    bound = share.receive_bound(average, terms.imbalance) if priced else 0
+    rounds = (ROUNDS if grouping.has_several(terms.num_parts) else ROUNDS_ALONE)[terms.preset]
+    for cycle in range(rounds):
+        del share
+        seed = terms.seed * 1_000_003 + 7919 * cycle
+        share = Share(comm, pins, grouping.next(found.counts), found.part)
+        options = (terms.objective, terms.preset, terms.imbalance)
+        # Ranks draw other numbers: their seeds differ by more than rounds and runs do.
+        own_seed = (seed + comm.rank * 2_654_435_761) % 2**63
+        share.refine(found.part, found.counts, options, bound, own_seed, (cycle, rounds))
+        part = share.bring_home(found.part)
+        tried = Found(part, share.count(part))
+        kept = tried.score(terms) < found.score(terms)
+        report(f"round {cycle + 1} of {rounds}: {tried.told()}{'' if kept else ', undone'}")
+        if kept:
+            found = tried
+    return found
+
+
+class Grouping:
+    """Which parts meet on which rank: those that share most nets, and others every time.
+
+    Parameters
+    ----------
+    comm
+        The ranks; each gets a group of parts of about equal work, if there are enough parts.
+    seed
+        Of the choices among equals.
+    """
+
+    def __init__(self, comm: Communicator, seed: int) -> None:
+        self._comm, self._seed = comm, seed
+        self._before: list[LocalIndices] = []
+
+    def at_random(self, num_parts: int) -> LocalIndices:
+        """Return the rank of each part, int32, without knowing anything of them."""
+        generator = np.random.default_rng(self._seed)
+        return generator.permutation(num_parts).astype(np.int32) % self._num_groups(num_parts)
+
+    def has_several(self, num_parts: int) -> bool:
+        """Return whether there are several groups, of which each round brings others together."""
+        return self._num_groups(num_parts) > 1
+
+    def _num_groups(self, num_parts: int) -> int:
+        # Parts that are alone on a rank have nobody to give anything to.
+        return max(1, min(self._comm.size, num_parts // PARTS_PER_GROUP))
+
+    @collective
+    def next(self, counts: Counts) -> LocalIndices:
+        """Return the rank of each part, int32, for the next round."""
+        num_groups = self._num_groups(len(counts.work))
+        group: LocalIndices | None = None
+        if self._comm.rank == 0:
+            generator = np.random.default_rng(self._seed + len(self._before))
+            # Neighbours first. Where the busiest parts are each other's neighbours, they find
+            # nobody to give to among themselves, so every other time they are kept apart.
+            if num_groups == 1:
+                group = np.zeros(len(counts.work), np.int32)
+            elif len(self._before) % 2 == 0:
+                group = self._near(counts, num_groups, generator)
+            else:
+                group = dealt(counts.loads.max(axis=1), num_groups, generator)
+        told = bcast(self._comm, group)
+        self._before.append(told)
+        return told
+
+    def _near(
+        self, counts: Counts, num_groups: int, generator: np.random.Generator
+    ) -> LocalIndices:
+        num_parts = len(counts.work)
+        known = counts.nearest >= 0
+        row = np.repeat(np.arange(num_parts), known.sum(axis=1))
+        column, nets = counts.nearest[known], counts.nearest_nets[known].astype(np.float64)
+        met = sum((each[row] == each[column] for each in self._before), np.zeros(len(row)))
+        # Parts that have met before have less to gain from each other.
+        nets *= 0.5**met
+        near = sparse.csr_matrix((nets, (row, column)), shape=(num_parts, num_parts))
+        near = near + near.T
+        near.data *= HEAVIEST_EDGE / max(float(near.data.max(initial=0)), 1.0)
+        near = near.tocsr()
+        near.sort_indices()
+        weights = np.ceil(near.data).astype(np.int64)
+        scale = -(-int(counts.work.sum()) // HEAVIEST_SKETCH)
+        graph = (near.indptr, near.indices, weights, np.maximum(counts.work // max(scale, 1), 1))
+        seed = int(generator.integers(METIS_SEEDS))
+        found: LocalIndices = weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
+        return found
+
+
+def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> LocalIndices:
+    """Return the group of each part: equally many parts, and busy ones in each, at random.
+
+    Parts are dealt in the order of their loads, as many at a time as there are groups.
+    """
+    order = np.lexsort((generator.random(len(loads)), -loads))
+    group = np.empty(len(loads), np.int32)
+    for first in range(0, len(order), num_groups):
+        taken = order[first : first + num_groups]
+        group[taken] = generator.permutation(num_groups)[: len(taken)]
+    return group
+
+
+@collective
+def separate_heavy(
+    comm: Communicator, pins: Pins, part: LocalIndices, num_parts: int
+) -> LocalIndices:
+    """Give nodes heavier than the average part a part each, as far as there are parts.
+
+    All but the heaviest of a part go to the lightest parts without one.
+    """
+    work = np.zeros(num_parts, np.int64)
+    np.add.at(work, part, pins.weights)
+    allreduce_sum(comm, work)
+    mine = np.flatnonzero(pins.weights > work.sum() // num_parts)
+    told = np.stack([mine + pins.row_map.start, pins.weights[mine], part[mine]], axis=1)
+    # At most as many as parts, since each weighs more than the average of them.
+    node, weight, home = np.concatenate(comm.allgather(told)).T
+    taken = np.zeros(num_parts, bool)
+    crowded = []
+    for each in np.lexsort((node, -weight)).tolist():
+        if taken[home[each]]:
+            crowded.append(each)
+        taken[home[each]] = True
+    moved = part.copy()
+    for each in crowded:
+        free = np.flatnonzero(~taken)
+        if not len(free):
+            break
+        lightest = int(free[np.argmin(work[free])])
+        taken[lightest] = True
+        work[home[each]] -= weight[each]
+        work[lightest] += weight[each]
+        if pins.row_map.start <= node[each] < pins.row_map.stop:
+            moved[node[each] - pins.row_map.start] = lightest
+    return moved

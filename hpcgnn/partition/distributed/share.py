@@ -1,0 +1,291 @@
+"""The share of a rank: all nodes of some of the parts, and what their nets exchange.
+
+A group of parts lies on one rank with all its nodes, so that the rank knows of every net how many
+of its pins lie in each part of the group, and moves nodes among these parts with the exact change
+of their loads. Sums of what the groups count are the loads of all parts, exactly.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import (
+    Communicator,
+    RowRequest,
+    allreduce_max,
+    allreduce_sum,
+    redistribute,
+    redistribute_lists,
+)
+from hpcgnn.partition import _volpart
+from hpcgnn.partition.distributed.rows import Pins
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, LocalIndices, Offsets
+
+_PINS_PER_STEP = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """What a partition exchanges and weighs, counted over all ranks.
+
+    Attributes
+    ----------
+    loads
+        (K, 2) int64 rows that each part sends and receives.
+    work, heaviest
+        (K,) int64 weight of each part, and of its heaviest node.
+    readers
+        (num_local, kinds) int32: of the nets of this rank's nodes, the parts that hold a pin.
+    nearest, nearest_nets
+        (K, nearest) int32, int64: the parts that own most of the nets with a pin in each part, and
+        how many nets; -1 and 0 where there are fewer.
+    cut_pins, max_pair_rows
+        Pins of fetch nets outside of their owner's part; the most rows from one part to another.
+    """
+
+    loads: Array
+    work: Offsets
+    heaviest: Offsets
+    readers: LocalIndices
+    nearest: LocalIndices
+    nearest_nets: Offsets
+    cut_pins: int
+    max_pair_rows: int
+
+    def excess(self, imbalance: float) -> int:
+        """Return the weight above the limits of all parts together."""
+        average = self.work.sum() / len(self.work)
+        limit = ((1 + imbalance) * np.maximum(average, self.heaviest)).astype(np.int64)
+        return int(np.maximum(self.work - limit, 0).sum())
+
+
+class Share:
+    """The parts of this rank's group.
+
+    Parameters
+    ----------
+    comm
+        The ranks; each has a group.
+    pins
+        The nets of the nodes that this rank keeps.
+    group
+        (K,) int32 the rank that gets each part.
+    part
+        (num_local,) int32 the part of each node that this rank keeps.
+    """
+
+    @collective
+    def __init__(
+        self, comm: Communicator, pins: Pins, group: LocalIndices, part: LocalIndices
+    ) -> None:
+        self._comm, self._pins = comm, pins
+        row_map = pins.row_map
+        self.parts = np.concatenate(
+            [np.flatnonzero(group == comm.rank), np.flatnonzero(group != comm.rank)]
+        )
+        self.num_own = int(np.count_nonzero(group == comm.rank))
+        self._number = np.empty(len(group), np.int32)
+        self._number[self.parts] = np.arange(len(group), dtype=np.int32)
+        # Nodes without an edge neither weigh nor exchange anything.
+        owners = np.where(pins.weights > 0, group[part], -1).astype(np.int32)
+        sent = np.flatnonzero(owners >= 0)
+        self.nodes, self.weights, chosen = redistribute(
+            comm, owners[sent], sent + row_map.start, pins.weights[sent], part[sent]
+        )
+        self.part: LocalIndices = self._number[chosen]
+        self._indptr, nets = redistribute_lists(comm, owners, pins.indptr, pins.nets)
+        self._nets_global = np.unique(nets)
+        self._nets = np.empty(len(nets), np.int32)
+        for first in range(0, len(nets), _PINS_PER_STEP):
+            step = slice(first, first + _PINS_PER_STEP)
+            self._nets[step] = np.searchsorted(self._nets_global, nets[step])
+        del nets
+        self._owner, kind = np.divmod(self._nets_global.astype(np.int64), pins.kinds)
+        self._push = kind.astype(np.uint8)
+        # Ranks send their nodes in order, and the ranks' nodes follow each other.
+        place = np.searchsorted(self.nodes, self._owner)
+        self._owned = np.zeros(len(place), bool)
+        inside = place < len(self.nodes)
+        self._owned[inside] = self.nodes[place[inside]] == self._owner[inside]
+        self._place = np.where(self._owned, place, -1).astype(np.int32)
+        self._of_nets = RowRequest.make(comm, pins.net_map, self._nets_global)
+        self._of_nodes = RowRequest.make(comm, row_map, self.nodes)
+
+    @collective
+    def _arrays(self, part: LocalIndices) -> tuple[Any, ...]:
+        """Return what the library is handed, with owners outside where `part` has them."""
+        owner_part = self._of_nets.rows(np.repeat(part, self._pins.kinds))
+        outside = len(self.nodes) + self._number[owner_part] - self.num_own
+        net_owner = np.where(self._owned, self._place, outside).astype(np.int32)
+        return (
+            len(self._number),
+            self.num_own,
+            self._indptr,
+            self._nets,
+            net_owner,
+            self._push,
+            self.weights,
+            self.part,
+        )
+
+    @cached_property
+    def _is_empty(self) -> bool:
+        return self.num_own == 0 or len(self.nodes) == 0
+
+    def _count(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
+        if self._is_empty:
+            return {
+                "parts": np.zeros(len(self._push), np.int32),
+                "owner_holds": np.zeros(len(self._push), np.uint8),
+                "fetched": np.zeros(self.num_own, np.int64),
+                "pushed": np.zeros(self.num_own, np.int64),
+                "nearest": np.full(self.num_own * _volpart.NEAREST, -1, np.int32),
+                "nearest_nets": np.zeros(self.num_own * _volpart.NEAREST, np.int64),
+                "cut_pins": 0,
+                "max_pair_rows": 0,
+            }
+        return _volpart.count_share(arrays)
+
+    def _per_node(self, per_net: Array) -> Array:
+        """Return (n, kinds) of the share's own nets; a net without a pin in the share has 0."""
+        found = np.zeros((len(self.nodes), self._pins.kinds), np.int64)
+        mine = np.flatnonzero(self._owned)
+        found[self._place[mine], self._push[mine]] = per_net[mine]
+        return found
+
+    @collective
+    def count(self, part: LocalIndices) -> Counts:
+        """Count everything from the pins.
+
+        Parameters
+        ----------
+        part
+            (num_local,) int32 parts of the nodes that this rank keeps; of nodes in the share they
+            must be those of the share.
+        """
+        found = self._count(self._arrays(part))
+        readers = self._of_nets.add_back(found["parts"]).reshape(-1, self._pins.kinds)
+        sent = self._of_nodes.rows(readers) - self._per_node(found["owner_holds"])
+        num_parts = len(self._number)
+        # Send, receive, work; then of the heaviest node.
+        sums = np.zeros((3, num_parts), np.int64)
+        np.add.at(sums[0], self.part, sent[:, 0])
+        if self._pins.kinds == 2:
+            np.add.at(sums[1], self.part, sent[:, 1])
+        sums[1, : self.num_own] += found["fetched"]
+        sums[0, : self.num_own] += found["pushed"]
+        np.add.at(sums[2], self.part, self.weights)
+        heaviest = np.zeros(num_parts, np.int64)
+        np.maximum.at(heaviest, self.part, self.weights)
+        most = np.zeros(num_parts + 1, np.int64)
+        most[self.parts], most[-1] = heaviest, found["max_pair_rows"]
+        total = np.zeros((3, num_parts), np.int64)
+        total[:, self.parts] = sums
+        pins = np.array([found["cut_pins"]], np.int64)
+        allreduce_sum(self._comm, total)
+        allreduce_sum(self._comm, pins)
+        allreduce_max(self._comm, most)
+        loads = np.ascontiguousarray(total[:2].T)
+        return Counts(
+            loads,
+            total[2],
+            most[:-1],
+            readers,
+            *self._nearest(found),
+            int(pins[0]),
+            int(most[-1]),
+        )
+
+    @collective
+    def _nearest(self, found: dict[str, Any]) -> tuple[LocalIndices, Offsets]:
+        near = found["nearest"].reshape(-1, _volpart.NEAREST)
+        mine = np.where(near >= 0, self.parts[near], -1).astype(np.int32)
+        nets = found["nearest_nets"].reshape(-1, _volpart.NEAREST)
+        order = np.concatenate(self._comm.allgather(self.parts[: self.num_own]))
+        parts, counts = np.empty((2, len(order), _volpart.NEAREST), np.int64)
+        parts[order] = np.concatenate(self._comm.allgather(mine))
+        counts[order] = np.concatenate(self._comm.allgather(nets))
+        return parts.astype(np.int32), counts
+
+    @collective
+    def receive_bound(self, average: float, imbalance: float) -> int:
+        """Return the rows that the busiest receiver gets in every partition."""
+        weights = self._of_nets.rows(np.repeat(self._pins.weights, self._pins.kinds))
+        bound = np.zeros(1, np.int64)
+        if not self._is_empty:
+            arrays = (1, 1, self._indptr, self._nets, np.zeros(len(weights), np.int32))
+            share = (*arrays, self._push, self.weights, np.zeros(len(self.nodes), np.int32))
+            bound[0] = _volpart.receive_bound(share, weights, average, imbalance)
+        allreduce_max(self._comm, bound)
+        return int(bound[0])
+
+    @collective
+    def refine(
+        self,
+        part: LocalIndices,
+        counts: Counts,
+        options: tuple[str, str, float],
+        bound: int,
+        seed: int,
+        cycle: tuple[int, int],
+    ) -> None:
+        """Move nodes among the parts of the share, all ranks at once.
+
+        Parameters
+        ----------
+        part, counts
+            The present parts of the nodes that this rank keeps, and what they exchange.
+        options
+            Objective, preset and imbalance.
+        bound
+            What `receive_bound` returns, or 0 where receiving is not priced.
+        seed, cycle
+            Of the random numbers; the how manieth of how many refinements this is.
+        """
+        arrays = self._arrays(part)
+        found = self._count(arrays)
+        outside = self._of_nodes.rows(counts.readers) - self._per_node(found["parts"])
+        del found
+        loads = np.zeros((len(self.nodes), 2), np.int64)
+        loads[:, : self._pins.kinds] = outside
+        last = np.zeros(2 * len(self._number) + 1, np.int64)
+
+        def over_ranks(own: Array) -> Array:
+            # By global numbers of parts: each share counts its own first. The last number counts
+            # ranks that have ended, which keep on adding what they have until all have.
+            last[:-1].reshape(-1, 2)[self.parts] = own.reshape(-1, 2)
+            total = last.copy()
+            allreduce_sum(self._comm, total)
+            self._ended = int(total[-1])
+            return np.ascontiguousarray(total[:-1].reshape(-1, 2)[self.parts]).reshape(-1)
+
+        if not self._is_empty:
+            self.part = _volpart.refine_share(
+                arrays,
+                int(counts.work.sum()),
+                loads.reshape(-1),
+                np.ascontiguousarray(counts.loads[self.parts]).reshape(-1),
+                bound,
+                *options,
+                seed,
+                cycle,
+                over_ranks,
+            )
+        last[-1] = 1
+        self._ended = 0
+        while self._ended < self._comm.size:
+            over_ranks(last[:-1].reshape(-1, 2)[self.parts].reshape(-1))
+
+    @collective
+    def bring_home(self, part: LocalIndices) -> LocalIndices:
+        """Return `part` with the parts of the share's nodes where they are kept."""
+        row_map = self._pins.row_map
+        owners = row_map.owner(self.nodes)
+        mine = self.parts[self.part].astype(np.int32)
+        nodes, chosen = redistribute(self._comm, owners, self.nodes, mine)
+        found = part.copy()
+        found[nodes - row_map.start] = chosen
+        return found

@@ -1,0 +1,172 @@
+"""The first partition: METIS on a small graph of clusters, on several ranks with other seeds."""
+
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import Communicator, ProcessGrid, RowRequest, exclusive_sum
+from hpcgnn.partition.distributed.clusters import (
+    HEAVIEST_EDGE,
+    Level,
+    cluster,
+    contract,
+    finest_level,
+    mixed,
+)
+from hpcgnn.partition.distributed.rows import Rows
+from hpcgnn.partition.metis import weighted_metis
+from hpcgnn.partition.volume_balanced import HEAVIEST_SKETCH, METIS_SEEDS, SKETCH_SHARE
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+
+CLUSTERS_PER_PART = 50
+EDGES_PER_PART = 1 << 10
+SMALLEST_SKETCH = 1 << 18
+EDGES_PER_CLUSTER = 8
+MOST_STARTS = 4
+"""METIS runs on at most so many ranks; the best of more is hardly better."""
+
+_MOST_LEVELS = 30
+_LEAST_SHRINK = 1.1
+
+
+@collective
+def first_parts(
+    grid: ProcessGrid, rows: Rows, weights: Offsets, num_parts: int, seed: int, imbalance: float
+) -> LocalIndices:
+    """Return the part, int32, of each of this rank's nodes; about balanced, with a small cut.
+
+    Nodes without an edge are dealt out evenly.
+    """
+    comm = grid.layer
+    entries, total = _sums(comm, len(rows.columns), int(weights.sum()))
+    most = max(entries // (SKETCH_SHARE * comm.size), EDGES_PER_PART * num_parts, SMALLEST_SKETCH)
+    level = finest_level(grid, rows, weights)
+    number: GlobalIndices = np.arange(rows.row_map.start, rows.row_map.stop)
+    max_weight = total // (CLUSTERS_PER_PART * num_parts) + 1
+    enough = max(most // EDGES_PER_CLUSTER, CLUSTERS_PER_PART * num_parts)
+    for salt in range(_MOST_LEVELS):
+        left, edges = _sums(comm, np.count_nonzero(level.weights), len(level.columns))
+        if left <= enough or (salt > 0 and edges <= most):
+            break
+        leader = cluster(comm, level, max_weight, seed + 1009 * salt)
+        finer, (level, coarse) = level, contract(grid, level, leader)
+        number = _follow(comm, finer, coarse, number)
+        if _sums(comm, np.count_nonzero(level.weights))[0] * _LEAST_SHRINK > left:
+            break
+    part = _metis_of_sketch(grid, level, (most, num_parts, seed, imbalance))
+    names, place = np.unique(number, return_inverse=True)
+    found = RowRequest.make(comm, level.row_map, names).rows(part)[place]
+    return _deal(comm, found, weights > 0, num_parts)
+
+
+@collective
+def _sums(comm: Communicator, *numbers: int | np.signedinteger[Any]) -> list[int]:
+    return [int(comm.allreduce(int(each))) for each in numbers]
+
+
+@collective
+def _follow(
+    comm: Communicator, level: Level, coarse: GlobalIndices, number: GlobalIndices
+) -> GlobalIndices:
+    """Return the clusters of nodes whose number in `level` is `number`."""
+    names, place = np.unique(number, return_inverse=True)
+    found: GlobalIndices = RowRequest.make(comm, level.row_map, names).rows(coarse)[place]
+    return found
+
+
+@collective
+def _deal(comm: Communicator, part: LocalIndices, placed: Array, num_parts: int) -> LocalIndices:
+    left = np.flatnonzero(~placed)
+    before = int(exclusive_sum(comm, np.array([len(left)], np.int64))[0])
+    dealt = part.copy()
+    dealt[left] = (before + np.arange(len(left))) % num_parts
+    return dealt
+
+
+@collective
+def _metis_of_sketch(
+    grid: ProcessGrid, level: Level, terms: tuple[int, int, int, float]
+) -> LocalIndices:
+    """Return the part of each own node of a level, of which METIS sees a sample of the edges.
+
+    `terms` are the most edges that it may see, the number of parts, the seed and the imbalance.
+    """
+    most, num_parts, seed, imbalance = terms
+    comm, row_map = grid.layer, level.row_map
+    sampled = _sample(grid, level, most, seed)
+    # Nodes that weigh nothing have no edges, and METIS need not see them.
+    mine = np.flatnonzero(level.weights > 0)
+    before = int(exclusive_sum(comm, np.array([len(mine)], np.int64))[0])
+    number = np.full(row_map.num_local, -1, np.int64)
+    number[mine] = before + np.arange(len(mine))
+    everywhere = level.with_ghosts(number)
+    rows, columns, edges = sampled
+    counts = np.bincount(rows, minlength=row_map.num_local)[mine]
+    gathered = [
+        np.concatenate(comm.allgather(each))
+        for each in (counts, everywhere[columns], edges, level.weights[mine])
+    ]
+    indptr = np.concatenate([[0], np.cumsum(gathered[0])])
+    sketch = (indptr, gathered[1], gathered[2], gathered[3])
+    num_nodes = len(gathered[3])
+    found: tuple[float, LocalIndices] = (np.inf, np.empty(0, np.int32))
+    if num_parts == 1 or num_nodes <= num_parts:
+        found = (0.0, (np.arange(num_nodes) % num_parts).astype(np.int32))
+    elif comm.rank < MOST_STARTS:
+        metis_seed = (seed + comm.rank) % METIS_SEEDS
+        part = _metis(sketch, num_parts, metis_seed, imbalance)
+        found = (_price(sketch, part, num_parts), part)
+    prices = comm.allgather(found[0])
+    best = comm.bcast(found[1], root=int(np.argmin(prices)))
+    part = np.zeros(row_map.num_local, np.int32)
+    part[mine] = best[before : before + len(mine)]
+    return part
+
+
+def _metis(
+    sketch: tuple[Array, Array, Array, Array], num_parts: int, seed: int, imbalance: float
+) -> LocalIndices:
+    indptr, columns, edges, weights = sketch
+    scale = -(-int(weights.sum()) // HEAVIEST_SKETCH)
+    scaled = (indptr, columns, edges, weights // max(scale, 1))
+    found: LocalIndices = weighted_metis(scaled, num_parts, seed, max(imbalance, 0.001))
+    return found
+
+
+def _price(sketch: tuple[Array, Array, Array, Array], part: LocalIndices, num_parts: int) -> float:
+    """Return the busiest part's cut edges and half of the average, as refinement compares."""
+    indptr, columns, edges, _ = sketch
+    rows = np.repeat(part, np.diff(indptr))
+    cut = np.where(rows != part[columns], edges, 0)
+    loads = np.bincount(rows, cut, minlength=num_parts)
+    return float(loads.max() + loads.mean() / 2)
+
+
+@collective
+def _sample(
+    grid: ProcessGrid, level: Level, most: int, seed: int
+) -> tuple[LocalIndices, LocalIndices, LocalIndices]:
+    """Return rows, columns (local) and weights of about `most` edges, over all ranks.
+
+    An edge stays with a chance in proportion to its weight times the sum of the reciprocal degrees
+    of its ends, and its weight is divided by that: the mean of every cut stays, and nodes with few
+    edges keep them. Both directions of an edge stay or go together.
+    """
+    row_map = level.row_map
+    rows = np.repeat(np.arange(row_map.num_local, dtype=np.int32), np.diff(level.indptr))
+    kept = np.flatnonzero(level.edges > 0)
+    rows, columns, edges = rows[kept], level.columns[kept], level.edges[kept]
+    stored, nodes = _sums(grid.layer, len(edges), np.count_nonzero(level.weights))
+    if stored <= most:
+        return rows, columns, edges
+    degree = level.with_ghosts(level.degrees())
+    names = level.with_ghosts(np.arange(row_map.start, row_map.stop))
+    chance = most / (2 * nodes) * edges * (1 / degree[rows] + 1 / degree[columns])
+    chance = np.minimum(chance, 1)
+    low = np.minimum(names[rows], names[columns])
+    high = np.maximum(names[rows], names[columns])
+    bits = mixed(mixed(low, seed).astype(np.int64) ^ high, seed)
+    stays = np.flatnonzero((bits >> np.uint64(11)) * 2.0**-53 < chance)
+    scaled = np.round(edges[stays] / chance[stays])
+    return rows[stays], columns[stays], np.minimum(scaled, HEAVIEST_EDGE).astype(np.int32)

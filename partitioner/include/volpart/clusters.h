@@ -1,0 +1,30 @@
+/// One step of clustering a graph that is spread over processes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hpcgnn::volpart {
+
+/// Rows of an undirected weighted graph. Columns are local numbers of the process's own vertices,
+/// then of those of others.
+struct GraphRows {
+  std::span<const std::int64_t> indptr;
+  std::span<const std::int32_t> columns;
+  std::span<const std::int32_t> edges;  ///< Weights; an entry of weight 0 is none.
+  /// Of each column: the reciprocal of the sum of the weights of its edges.
+  std::span<const double> share;
+};
+
+/// The cluster that each vertex in `asks` is connected with most, by the weights of its edges times
+/// the shares of both their ends, among those of open columns; -1 where there is none. Equal
+/// connections are decided by a hash.
+/// @param[in] cluster,open Of each column: its cluster, and whether it may be joined.
+/// @throws std::invalid_argument for arrays that do not fit each other.
+std::vector<std::int64_t> best_cluster(const GraphRows& graph,
+                                       std::span<const std::int64_t> cluster,
+                                       std::span<const std::uint8_t> open,
+                                       std::span<const std::uint8_t> asks, std::uint64_t seed);
+
+}  // namespace hpcgnn::volpart
