@@ -97,8 +97,7 @@ class DistributedAttention(DistributedSpMM):
         if push is not None:
             push.finish()
         if self._grid.replication > 1:
-            with trace.span("reduce.replicas", rows=len(state.out), bytes=state.out.nbytes):
-                state.merge_replicas(self._carrier)
+            state.merge_replicas(self._exchange.sum_rows)
         state.finish(out, bias)
         return Softmax(state.top, kept)
 
@@ -118,8 +117,8 @@ class DistributedAttention(DistributedSpMM):
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
         zeros = self._memory.arrays.zeros
         like = values, targets, scores.weights
-        sums = for_values, *_ = tuple(zeros(each.shape, targets.dtype) for each in like)
-        found = Gradients(*sums)
+        for_values, for_targets, for_weights = (zeros(e.shape, targets.dtype) for e in like)
+        found = Gradients(for_values, for_targets, for_weights)
         push = None
         if self._values is not None:
             push = self._values.start_transpose(
@@ -136,10 +135,10 @@ class DistributedAttention(DistributedSpMM):
         if self._states is not None:
             self._states.transpose(scores, values, targets, saved, found, draw)
         if self._grid.replication > 1:
-            rows, num_bytes = len(for_values), for_values.nbytes
-            with self.trace.span("reduce.replicas", rows=rows, bytes=num_bytes):
-                for each in sums:
-                    self._carrier.sum_over_replicas(each)
+            self._exchange.sum_columns.add(for_values)
+            self._exchange.sum_rows.add(for_targets)
+            with self.trace.span("reduce.replicas", bytes=for_weights.nbytes):
+                self._carrier.sum_over_replicas(for_weights)
         return found
 
     def _check(self, values: Array, targets: FloatArray) -> None:

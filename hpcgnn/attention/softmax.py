@@ -6,7 +6,6 @@ replicas all join in the same way (the running maximum of the SAR paper, section
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,19 +15,8 @@ from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse.local import MAIN
 from hpcgnn.sparse.memory import Memory
 from hpcgnn.spmd import collective
+from hpcgnn.spmm.replicas import ReplicaSum
 from hpcgnn.typing import Array, FloatArray, LocalIndices
-
-
-class Replicas(Protocol):
-    """The copies of a block row, which add up."""
-
-    def sum_over_replicas(self, partial: Array) -> None:
-        """Replace `partial` by the sum over the replicas; collective."""
-        ...
-
-    def max_over_replicas(self, values: Array) -> None:
-        """Replace `values` by the largest over the replicas; collective."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +44,25 @@ class AttentionState(SoftmaxState):
         self.memory.kernels.attention_merge(rows, SoftmaxState(lse, total, out), self)
 
     @collective
-    def merge_replicas(self, replicas: Replicas) -> None:
+    def merge_replicas(self, replicas: ReplicaSum) -> None:
         """Merge the states of all replicas of this block row."""
-        arrays = self.memory.arrays
-        # Three reductions instead of a merge for each replica: with one common maximum, totals and
-        # results are plain sums.
-        own = self.top.copy()
-        replicas.max_over_replicas(self.top)
-        seen = own > -np.inf
-        # -inf minus -inf is no number: rows without an edge here are masked on both sides before
-        # they are subtracted, not after.
-        below = arrays.where(seen, own, 0) - arrays.where(seen, self.top, 0)
-        factor = arrays.where(seen, arrays.exp(below), 0)
-        by_head = self.out.reshape(*own.shape, self.out.shape[1] // own.shape[1])
-        # What no edge has written to may be anything, not a number among it.
-        by_head[~seen] = 0
-        by_head *= factor[:, :, None]
-        self.total[:] *= factor
-        replicas.sum_over_replicas(self.total)
-        replicas.sum_over_replicas(self.out)
+        heads, width = self.top.shape[1], self.out.shape[1]
+
+        def merge(rows: LocalIndices, arrived: Array) -> None:
+            self.merge_finished(rows, *unpack(arrived, [width], [heads], None))
+
+        self._finish_to_merge()
+        replicas.bring(pack([self.out], [self.top], None, self.memory), merge)
+        self._finish_to_merge()
+        packed = pack([self.out], [self.top], None, self.memory)
+        replicas.spread(packed)
+        self.out[:], self.top[:] = unpack(packed, [width], [heads], None)
+        self.total[:] = self.top > -np.inf
+
+    def _finish_to_merge(self) -> None:
+        self.finish()
+        # A finished state is one of a single edge, see `merge_finished`.
+        self.total[:] = self.top > -np.inf
 
     def finish(self, into: FloatArray | None = None, bias: FloatArray | None = None) -> None:
         """Turn `top` into the log-sum-exp, and write the result plus a bias.

@@ -25,6 +25,7 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray, LocalIndices, Offsets
 
 _BITS = 22
@@ -48,12 +49,15 @@ class ExactArithmetic(Arithmetic):
     ----------
     grid
         The ranks; replicas hold equal rows, which count once.
+    trace
+        Where bytes of sums are recorded.
     """
 
     sums_are_whole = True
 
-    def __init__(self, grid: ProcessGrid) -> None:
+    def __init__(self, grid: ProcessGrid, trace: TraceRecorder | None = None) -> None:
         self._grid = grid
+        self._trace = trace if trace is not None else TraceRecorder.off()
 
     def product(self, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         """Return ``rows matrix``; each number is summed up in the order of the columns."""
@@ -186,15 +190,21 @@ class ExactArithmetic(Arithmetic):
         """Return for each column (int32) the least power of two that no number of it reaches."""
         widths = [table.shape[1] for table in tables]
         top = torch.cat([_largest(table) for table in tables]).double().numpy()
-        allreduce_max(self._grid.layer, top)
+        with self._span(top):
+            allreduce_max(self._grid.layer, top)
         exponents = np.frexp(top)[1].astype(np.int32)
         exponents[np.isinf(top)] = _NOT_FINITE
         return list(torch.split(torch.from_numpy(exponents), widths))
 
+    def _span(self, share: FloatArray) -> AbstractContextManager[Any]:
+        size = share.nbytes * (self._grid.num_blocks > 1)
+        return self._trace.span("reduce.exact", bytes=size)
+
     def _whole(self, upper: Tensor, lower: Tensor, bits: int, units: Tensor) -> Tensor:
         """Return ``(upper 2^bits + lower) 2^units`` summed over ranks, float64, rounded once."""
         both = torch.stack([upper, lower])
-        allreduce_sum(self._grid.layer, both.numpy())
+        with self._span(both.numpy()):
+            allreduce_sum(self._grid.layer, both.numpy())
         carried = both[1] >> bits
         high, low = both[0] + carried, both[1] - (carried << bits)
         value = high.double().mul_(1 << bits).add_(low.double()).mul_(_powers(units))

@@ -26,7 +26,7 @@ import numpy as np
 from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.shared_window import SharedWindow
-from hpcgnn.comm.transfer import allreduce_max, allreduce_sum
+from hpcgnn.comm.transfer import allreduce_sum
 from hpcgnn.errors import CollectiveInputError
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, LocalIndices
@@ -103,6 +103,7 @@ class ProcessGrid:
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
         self._neighbourhoods: list[MPI.Distgraphcomm] = []
+        self._other_replicas: MPI.Distgraphcomm | None = None
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
 
@@ -128,16 +129,6 @@ class ProcessGrid:
         of a layer agree on which dense rows travel in it.
         """
         return peer % self.replication == self.replica
-
-    @collective
-    def sum_over_replicas(self, partial: Array) -> None:
-        """Replace `partial` (any shape) by the sum over the replicas of this block row."""
-        allreduce_sum(self.replicas, partial)
-
-    @collective
-    def max_over_replicas(self, values: Array) -> None:
-        """Replace `values` (any shape) by the largest over the replicas of this block row."""
-        allreduce_max(self.replicas, values)
 
     @collective
     def sum_over_blocks(self, share: Array) -> None:
@@ -212,6 +203,18 @@ class ProcessGrid:
         comm = self.layer.Create_dist_graph_adjacent(ranks, ranks)
         self._neighbourhoods.append(comm)
         return comm
+
+    @collective
+    def other_replicas(self) -> "MPI.Distgraphcomm":
+        """Return a communicator of the replicas whose neighbours are all others, both ways.
+
+        Collective at the first use; freed by `close`.
+        """
+        if self._other_replicas is None:
+            others = [each for each in range(self.replicas.size) if each != self.replicas.rank]
+            self._other_replicas = self.replicas.Create_dist_graph_adjacent(others, others)
+            self._neighbourhoods.append(self._other_replicas)
+        return self._other_replicas
 
     @collective
     def close(self) -> None:

@@ -32,13 +32,15 @@ class CommPlan:
     comm
         Neighbours both ways, in rank order; owned by the grid.
     layer_size
-        Ranks of the layer of the grid.
+        Ranks of the layer of the grid, or replicas.
     peers
-        (neighbours,) int32 ranks of the layer.
+        (neighbours,) int32 ranks of the layer, or replicas.
     send_rows
         (rows sent,) int32 rows of the owner's array, grouped by neighbour.
     send_counts, recv_counts
         (neighbours,) int32 rows to and from each.
+    between_replicas
+        Whether rows travel between the replicas of a block row, and not inside a layer.
     """
 
     comm: "MPI.Distgraphcomm"
@@ -47,6 +49,7 @@ class CommPlan:
     send_rows: LocalIndices
     send_counts: LocalIndices
     recv_counts: LocalIndices
+    between_replicas: bool = False
 
     @classmethod
     @collective

@@ -59,8 +59,10 @@ class Context:
         return make.exact() if self.config.train.reproducible else make
 
 
-def computing_as(grid: ProcessGrid, config: Config) -> AbstractContextManager[None]:
+def computing_as(
+    grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None
+) -> AbstractContextManager[None]:
     """Return the context in which models compute as the configuration says."""
     if config.train.reproducible:
-        return computing_with(ExactArithmetic(grid))
+        return computing_with(ExactArithmetic(grid, trace))
     return nullcontext()

@@ -14,7 +14,7 @@ from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.nn import GraphView, LayerView
-from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
+from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
 from hpcgnn.sparse import (
     DistCSR,
     Factors,
@@ -29,7 +29,7 @@ from hpcgnn.sparse.device import DeviceMemory
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Carrier, DistributedSpMM, ExactProduct, Exchange, Schedule, make_exchange
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import GlobalIndices, LocalIndices, Mask
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,10 @@ class Operators:
     trace: TraceRecorder
     carrier: Carrier
     device: Device = CPU
+
+    def sums(self) -> RankSums:
+        """Return what adds up statistics of rows over the block rows."""
+        return traced_sums(self.grid, self.trace)
 
     def exact(self) -> "ExactOperators":
         """Return what makes operators whose results are equal bits at any distribution."""
@@ -134,12 +138,25 @@ class ExactOperators(Operators):
         """Return the operator of an aggregation; see `Operators.operator`."""
         if kind is not Aggregation.ATTENTION:
             return super().operator(kind, scaled, exchange, row_ids, column_ids)
-        return ExactAttention(self.grid, scaled, self.trace, ExactArithmetic(self.grid).total_of)
+        return ExactAttention(
+            self.grid, scaled, self.trace, ExactArithmetic(self.grid, self.trace).total_of
+        )
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         assert isinstance(scaled, IntegerCSR)
         return ExactProduct(self.grid, scaled, exchange, self.trace)
+
+
+def traced_sums(grid: ProcessGrid, trace: TraceRecorder) -> RankSums:
+    """Return what replaces an array by its sum over the block rows, and records its bytes."""
+
+    @collective
+    def add_up(share: Array) -> None:
+        with trace.span("reduce.statistics", bytes=share.nbytes * (grid.num_blocks > 1)):
+            grid.sum_over_blocks(share)
+
+    return add_up
 
 
 def make_operators(
@@ -312,8 +329,8 @@ class Products:
     @property
     def view(self) -> GraphView:
         """The view of all local nodes."""
-        sums = self._make.grid.sum_over_blocks
-        return GraphView(self.operators, self._ids, sums, relation_rows=self._relation_rows)
+        sums, rows = self._make.sums(), self._relation_rows
+        return GraphView(self.operators, self._ids, sums, relation_rows=rows)
 
     @collective
     def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:
@@ -353,7 +370,7 @@ class Products:
         return LayerView(
             operators,
             self._make.device.ids(ids[1]),
-            self._make.grid.sum_over_blocks,
+            self._make.sums(),
             self._make.device.tensor(kept),
             relation_rows=self._rows_by_relation(parts, outputs),
         )

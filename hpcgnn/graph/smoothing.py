@@ -9,7 +9,7 @@ from torch import Tensor
 from hpcgnn.comm import RowMap
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import label_columns, training_mask
-from hpcgnn.graph.products import AdjacencyProducts
+from hpcgnn.graph.products import AdjacencyProducts, traced_sums
 from hpcgnn.nn import CorrectAndSmooth, Propagation
 from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
 from hpcgnn.sparse import DistCSR, read_adjacency
@@ -85,7 +85,7 @@ def make_smoother(
         ),
         Propagation(operators[options.smooth_matrix], options.smooth_alpha, options.smooth_steps),
         options.fixed_scale if options.scale == "fixed" else None,
-        grid.sum_over_blocks,
+        traced_sums(grid, context.trace),
     )
     truth = label_columns(nodes.labels, nodes.split, store.num_classes, dtype)
     known = device.tensor(training_mask(nodes.labels, nodes.split))

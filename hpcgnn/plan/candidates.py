@@ -10,6 +10,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.plan.network import Network, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
+from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
 from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
 from hpcgnn.plan.whole_graph import ALL, PatternKey, WholeGraph
 from hpcgnn.spmd import collective
@@ -196,13 +197,16 @@ def _candidate(
         sent_by_rank(moves, traffic, choice.replication)
         for moves in (found.once, found.epoch, found.evaluation)
     )
-    whole = traffic[ALL]
-    moved = whole.fetched + whole.pushed
+    product = sent_by_rank(
+        [Movement(ALL, each, reverse=False, row_bytes=1) for each in MOVEMENTS],
+        traffic,
+        choice.replication,
+    )
     return Candidate(
         choice=choice,
-        rows_total=int(moved.sum()),
-        rows_max_send=int(moved.sum(axis=0).max(initial=0)),
-        rows_max_recv=int(moved.sum(axis=1).max(initial=0)),
+        rows_total=int(product.rows.sum()),
+        rows_max_send=int(product.rows.max(initial=0)),
+        rows_max_recv=int(product.bytes_in.max(initial=0)),
         bytes_epoch=int(epoch.bytes_out.sum()),
         bytes_max_send=int(epoch.bytes_out.max()),
         bytes_once=int(once.bytes_out.sum()),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.errors import InputError
-from hpcgnn.plan.stand_ins import Movement
+from hpcgnn.plan.stand_ins import Movement, Reduction
 from hpcgnn.plan.traffic import Traffic
 from hpcgnn.plan.whole_graph import PatternKey
 from hpcgnn.typing import Array
@@ -58,7 +58,7 @@ class Sent:
     Parameters
     ----------
     rows, bytes_out, bytes_in
-        Rows and bytes sent, bytes received.
+        Rows and bytes sent, bytes received. Of a sum of equal arrays what a rank hands in.
     messages
         Sent; a product sends one to each neighbour.
     """
@@ -70,7 +70,7 @@ class Sent:
 
 
 def sent_by_rank(
-    moves: Iterable[Movement], traffic: Mapping[PatternKey, Traffic], replication: int
+    moves: Iterable[Movement | Reduction], traffic: Mapping[PatternKey, Traffic], replication: int
 ) -> Sent:
     """Return what each rank of a grid sends in some exchanges.
 
@@ -86,14 +86,27 @@ def sent_by_rank(
     num_blocks = next(iter(traffic.values())).fetched.shape[0]
     found = np.zeros((4, num_blocks * replication), np.int64)
     for move in moves:
-        counted = traffic[move.pattern]
-        counts = _by_rank(counted.pushed if move.pushed else counted.fetched, replication)
-        # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
-        # block column is the owner, of pushed ones the block row.
-        outward = move.reverse == move.pushed
-        rows, messages, arrived, _ = counts if outward else (*counts[2:], *counts[:2])
+        if isinstance(move, Reduction):
+            found += np.array([[0], [move.num_bytes], [move.num_bytes], [1]])
+            continue
+        rows, messages, arrived = _rows_of(move, traffic[move.pattern], replication)
         found += np.array([rows, rows * move.row_bytes, arrived * move.row_bytes, messages])
     return Sent(*found)
+
+
+def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array, Array, Array]:
+    """Return the rows and messages that each rank sends, and the rows that it receives."""
+    if move.what == "summed":
+        sums = traffic.sums[int(move.reverse)]
+        out, into = (sums.sum(axis=(0, axis)).reshape(-1) for axis in (3, 2))
+        return out, (sums > 0).sum(axis=(0, 3)).reshape(-1), into
+    is_pushed = move.what == "pushed"
+    counts = _by_rank(traffic.pushed if is_pushed else traffic.fetched, replication)
+    # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
+    # block column is the owner, of pushed ones the block row.
+    outward = move.reverse == is_pushed
+    rows, messages, arrived, _ = counts if outward else (*counts[2:], *counts[:2])
+    return rows, messages, arrived
 
 
 def _by_rank(rows: Array, replication: int) -> tuple[Array, Array, Array, Array]:

@@ -15,7 +15,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.stand_ins import Movement, ShareMatrices, rehearsed_operators
+from hpcgnn.plan.stand_ins import Movement, Reduction, ShareMatrices, rehearsed_operators
 from hpcgnn.spmd import collective
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
@@ -37,7 +37,7 @@ class Rehearsal:
     epoch_s, evaluate_s
         Seconds of computing and copying in a training epoch (median) and in an evaluation.
     once, epoch, evaluation
-        The exchanges before the first epoch, of one epoch, and of one evaluation.
+        The exchanges and sums before the first epoch, of one epoch, and of one evaluation.
     """
 
     idle_bytes: int
@@ -45,9 +45,9 @@ class Rehearsal:
     ghost_bytes: int
     epoch_s: float
     evaluate_s: float
-    once: tuple[Movement, ...]
-    epoch: tuple[Movement, ...]
-    evaluation: tuple[Movement, ...]
+    once: tuple[Movement | Reduction, ...]
+    epoch: tuple[Movement | Reduction, ...]
+    evaluation: tuple[Movement | Reduction, ...]
 
 
 @collective
@@ -75,7 +75,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
     # Buffers are kept for the next epoch as in training, or each would pay for its pages.
     with ProcessGrid(alone.world, place=share.place) as grid, reused_memory():
         set_threads(grid, config.run.threads)
-        moved: list[Movement] = []
+        moved: list[Movement | Reduction] = []
         make = rehearsed_operators(grid, share, trace, moved.append)
         products = Products(make, ShareMatrices(share), share.nodes.original_id)
         moved.clear()
@@ -91,6 +91,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
             run.begin_epoch()
             for step in task.steps(run.seed, run.epoch):
                 run.step(step)
+                if run.gradient_bytes:
+                    moved.append(Reduction(run.gradient_bytes))
             rows.append(run.end_epoch(stop=False)[0])
             movements.append(tuple(moved))
         training_moves, last = movements[-2], movements[-1]

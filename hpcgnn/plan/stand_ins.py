@@ -7,12 +7,14 @@ and the stores of a real arrival.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from hpcgnn.comm import CommPlan, Communicator, ProcessGrid, Stage, Transfer
 from hpcgnn.graph.products import Operators
-from hpcgnn.operator import Aggregation, OperatorSize
+from hpcgnn.operator import Aggregation, OperatorSize, RankSums
 from hpcgnn.plan.share import Answers, PatternShare, Share
 from hpcgnn.plan.whole_graph import ALL, PatternKey
 from hpcgnn.sparse import MAIN, DistCSR
@@ -27,6 +29,7 @@ from hpcgnn.spmm import (
     Peers,
     Push,
     PushedEntries,
+    ReplicaSum,
     Schedule,
     Split,
     find_method,
@@ -34,6 +37,10 @@ from hpcgnn.spmm import (
 )
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
+
+Kind: TypeAlias = Literal["fetched", "pushed", "summed"]
+MOVEMENTS: tuple[Kind, ...] = get_args(Kind)
+"""What travels in a product: rows and partial sums between block rows, and between replicas."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +51,34 @@ class Movement:
     ----------
     pattern
         Key of the matrix.
-    pushed
-        Whether it moves what products push, or what they fetch.
+    what
+        Whether it moves what products fetch or what they push, or adds up over replicas.
     reverse
-        Whether rows go from ghosts to owners.
+        Whether rows go from ghosts to owners; of a sum, whether it is of the adjoint.
     row_bytes
         Of one row.
     """
 
     pattern: PatternKey
-    pushed: bool
+    what: Kind
     reverse: bool
     row_bytes: int
 
 
-Log = Callable[[Movement], None]
+@dataclass(frozen=True)
+class Reduction:
+    """A sum of arrays of equal size over ranks, that all ranks join in.
+
+    Parameters
+    ----------
+    num_bytes
+        That each rank hands in.
+    """
+
+    num_bytes: int
+
+
+Log = Callable[[Movement | Reduction], None]
 
 
 class SilentTransport:
@@ -68,12 +88,14 @@ class SilentTransport:
     ----------
     rank
         Of the layer, that this process stands for.
+    log
+        Hears of sums over replicas that are not of rows.
     """
 
     in_step = False
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, log: Log) -> None:
+        self._rank, self._log = rank, log
 
     def start(
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
@@ -99,8 +121,10 @@ class SilentTransport:
             total[...] = 0
         return Transfer()
 
-    def combine(self, comm: Communicator, values: Array, *, largest: bool) -> None:
+    def combine(self, comm: Communicator, values: Array) -> None:
         """Leave what other ranks would add to."""
+        del comm
+        self._log(Reduction(values.nbytes))
 
 
 class KnownPeers(Peers):
@@ -180,7 +204,24 @@ class _Counted:
         return self._inner.start_push(like, combine, additive=additive)
 
     def _note(self, rows: Array, itemsize: int, *, reverse: bool) -> None:
-        self._log(Movement(self._key, self._pushed, reverse, rows.shape[1] * itemsize))
+        what: Kind = "pushed" if self._pushed else "fetched"
+        self._log(Movement(self._key, what, reverse, rows.shape[1] * itemsize))
+
+
+class _CountedSum(ReplicaSum):
+    """A sum over replicas that tells a log of every start."""
+
+    def __init__(self, log: Log, key: PatternKey, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        *_, shares = made_of
+        self._log, self._key, self._is_adjoint = log, key, shares.is_adjoint
+
+    def bring(self, partial: Array, join: Combine) -> None:
+        """Bring partial results to their homes; the results are spread in the same width."""
+        if self.has_peers:
+            size = partial.shape[1] * partial.itemsize
+            self._log(Movement(self._key, "summed", self._is_adjoint, size))
+        super().bring(partial, join)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -217,14 +258,24 @@ class RehearsedOperators(Operators):
         schedule = Schedule(config.schedule == "sequential", config.prefetch)
         peers, wire = KnownPeers(self.grid, known), make_wire(config.wire)
         channel = Channel(self.grid, wire, schedule, self.carrier, self.trace, peers)
-        return Exchange(channel, pattern, method.cover, make_ghosts)
+        make_sum = partial(_CountedSum, self.log, key)
+        return Exchange(channel, pattern, method.cover, make_ghosts, make_sum)
+
+    def sums(self) -> RankSums:
+        """Return what leaves statistics as they are, and counts them."""
+
+        def add_up(share: Array) -> None:
+            if self.grid.num_blocks > 1:
+                self.log(Reduction(share.nbytes))
+
+        return add_up
 
 
 def rehearsed_operators(
     grid: ProcessGrid, share: Share, trace: TraceRecorder, log: Log
 ) -> RehearsedOperators:
     """Return what makes the operators of a share, on a grid of one rank with its place."""
-    carrier = Carrier(grid, MAIN, SilentTransport(grid.block))
+    carrier = Carrier(grid, MAIN, SilentTransport(grid.block, log))
     config = share.config.travel
     return RehearsedOperators(grid, config, trace, carrier, share=share, log=log)
 

@@ -9,7 +9,7 @@ from hpcgnn.comm import RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.plan.block_row import block_row
 from hpcgnn.sparse import DistCSR
-from hpcgnn.spmm import Cover, LayerGhosts, Split, find_method
+from hpcgnn.spmm import Cover, LayerGhosts, ReplicaShares, Split, find_method
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 
@@ -79,22 +79,32 @@ class Survey:
         For each block row the increasing rows of the whole matrix that it pushes to.
     entries, sizes
         (blocks,) int64 non-zeros and columns of each block row.
+    sums
+        As in `Traffic`.
     """
 
     nodes: Sequence[GlobalIndices]
     targets: Sequence[GlobalIndices]
     entries: Array
     sizes: Array
+    sums: Array
 
     @classmethod
     def of(cls, whole: DistCSR, ranks: Ranks) -> "Survey":
         """Return the survey of a pattern that one block holds."""
         nodes, targets = [], [[np.empty(0, np.int64)] for _ in range(ranks.num_blocks)]
         entries, sizes = np.zeros((2, ranks.num_blocks), np.int64)
+        copies = ranks.exchange.replication
+        sums = np.zeros((2, 2, ranks.num_blocks, copies, copies), np.int64)
         cover = find_method(ranks.exchange.method).cover
         for place, (block, split) in enumerate(split_blocks(whole, ranks.starts, cover)):
             nodes.append(block.ghosts[split.used])
             entries[place], sizes[place] = block.nnz, block.shape[1]
+            for number, shares_of in enumerate(
+                (ReplicaShares.of_product, ReplicaShares.of_adjoint)
+            ):
+                shares = shares_of(block, copies)
+                sums[number, :, place] = shares.brought, shares.spread
             # One sum for each row and each rank that has some of its pushed entries.
             owners, (rows, _) = split.owners_of_pushed(block), split.pushed_entries(block)
             num_rows = max(block.result_map.num_rows, 1)
@@ -102,7 +112,7 @@ class Survey:
             bounds = np.searchsorted(owners, np.arange(1, ranks.num_blocks))
             for into, found in zip(targets, np.split(rows, bounds), strict=True):
                 into.append(found)
-        return cls(nodes, [np.concatenate(each) for each in targets], entries, sizes)
+        return cls(nodes, [np.concatenate(each) for each in targets], entries, sizes, sums)
 
     def layer(self, whole: DistCSR, ranks: Ranks, replica: int) -> Needs:
         """Return the needs of one layer of the grid."""
@@ -136,6 +146,9 @@ class Traffic:
     ----------
     fetched, pushed
         (blocks, blocks) int64: rows and partial sums that block row i gets from block row j.
+    sums
+        (2, 2, blocks, replication, replication) int64: rows that replicas of a block row send each
+        other, to add up the product and its adjoint, to where a row is added up and from there.
     entries
         (blocks,) int64 non-zeros of each block row.
     num_rows, num_columns
@@ -144,6 +157,7 @@ class Traffic:
 
     fetched: Array
     pushed: Array
+    sums: Array
     entries: Array
     num_rows: int
     num_columns: int
@@ -151,7 +165,7 @@ class Traffic:
     @property
     def num_moved(self) -> int:
         """Rows and partial sums in all."""
-        return int(self.fetched.sum() + self.pushed.sum())
+        return int(self.fetched.sum() + self.pushed.sum() + self.sums[0].sum())
 
 
 def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
@@ -175,7 +189,7 @@ def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
             fetched += _by_owner(received(needs.fetched), needs.fetched.starts)
             pushed += _by_owner(received(needs.pushed), needs.pushed.starts).T
     np.fill_diagonal(fetched, 0)
-    return Traffic(fetched, pushed, survey.entries, *whole.shape)
+    return Traffic(fetched, pushed, survey.sums, survey.entries, *whole.shape)
 
 
 def _by_owner(nodes: Sequence[GlobalIndices], starts: Offsets) -> Array:

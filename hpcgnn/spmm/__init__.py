@@ -22,6 +22,7 @@ from hpcgnn.spmm.registry import (
     make_exchange,
 )
 from hpcgnn.spmm.remote import Exchange, RemotePart, RemoteProduct
+from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
 from hpcgnn.spmm.wire import WIRES, Wire, make_wire
 
@@ -48,6 +49,8 @@ __all__ = [
     "PushedEntries",
     "RemotePart",
     "RemoteProduct",
+    "ReplicaShares",
+    "ReplicaSum",
     "Schedule",
     "Split",
     "Transport",

@@ -12,7 +12,6 @@ from hpcgnn.comm import (
     ProcessGrid,
     Stage,
     Transfer,
-    allreduce_max,
     allreduce_sum,
     start_broadcast,
     start_reduce,
@@ -45,8 +44,8 @@ class Transport(Protocol):
         """Start to sum into `total` on `root`; collective."""
         ...
 
-    def combine(self, comm: Communicator, values: Array, *, largest: bool) -> None:
-        """Replace an array by its sum or its maximum over the ranks; collective."""
+    def combine(self, comm: Communicator, values: Array) -> None:
+        """Replace an array by its sum over the ranks; collective."""
         ...
 
 
@@ -77,9 +76,9 @@ class MpiTransport:
         return start_reduce(comm, partial, total, root)
 
     @collective
-    def combine(self, comm: Communicator, values: Array, *, largest: bool) -> None:
-        """Replace an array by its sum or its maximum over the ranks; see `Transport`."""
-        (allreduce_max if largest else allreduce_sum)(comm, values)
+    def combine(self, comm: Communicator, values: Array) -> None:
+        """Replace an array by its sum over the ranks; see `Transport`."""
+        allreduce_sum(comm, values)
 
 
 _MPI = MpiTransport()
@@ -154,12 +153,9 @@ class Carrier:
 
     @collective
     def sum_over_replicas(self, partial: Array) -> None:
-        """Replace an array by the sum over the replicas of this block row."""
-        if self._grid.replication > 1:
-            self._transport.combine(self._grid.replicas, partial, largest=False)
+        """Replace an array by the sum over the replicas of this block row.
 
-    @collective
-    def max_over_replicas(self, values: Array) -> None:
-        """Replace an array by the largest over the replicas of this block row."""
+        For what has no rows, such as gradients of weights; rows have `ReplicaSum`.
+        """
         if self._grid.replication > 1:
-            self._transport.combine(self._grid.replicas, values, largest=True)
+            self._transport.combine(self._grid.replicas, partial)

@@ -93,7 +93,7 @@ class ExactProduct:
             largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
             largest[np.isnan(largest)] = np.inf
             np.maximum(top, largest, out=top)
-        with self.trace.span("reduce.largest", bytes=top.nbytes):
+        with self.trace.span("reduce.largest", bytes=top.nbytes * (self._grid.num_blocks > 1)):
             allreduce_max(self._grid.layer, top)
         exponents = np.frexp(top)[1]
         num_digits = -(-_ENOUGH_BITS // bits)

@@ -127,9 +127,8 @@ class DistributedSpMM:
         del fetch
         if push is not None:
             push.finish()
-        if self._grid.replication > 1:
-            with trace.span("reduce.replicas", rows=len(out), bytes=out.nbytes):
-                self._carrier.sum_over_replicas(out)
+        sums = self._exchange.sum_rows if direction == "forward" else self._exchange.sum_columns
+        sums.add(out)
         if dtype == x.dtype:
             return out
         rounded = self._memory.empty(out.shape, x.dtype)

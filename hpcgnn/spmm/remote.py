@@ -18,6 +18,7 @@ from hpcgnn.spmm.cover import Cover, Split
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, GhostFactory, Push
 from hpcgnn.spmm.exchange.peers import Ghosts
 from hpcgnn.spmm.exchange.stages import Combine, StageColumns
+from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum, SumFactory
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices
 
@@ -148,11 +149,23 @@ class Exchange:
         Chooses the entries to push.
     make_ghosts
         Moves the rows.
+    make_sum
+        Adds up over replicas.
+
+    Attributes
+    ----------
+    sum_rows, sum_columns
+        Add up results of the matrix, and of its transpose, over the replicas of the block row.
     """
 
     @collective
     def __init__(
-        self, channel: Channel, pattern: DistCSR, cover: Cover, make_ghosts: GhostFactory
+        self,
+        channel: Channel,
+        pattern: DistCSR,
+        cover: Cover,
+        make_ghosts: GhostFactory,
+        make_sum: SumFactory = ReplicaSum,
     ) -> None:
         grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
         # By the pattern alone: scalings of one adjacency have the same split, whatever their
@@ -168,6 +181,10 @@ class Exchange:
             nodes, positions = self._pushed.targets, pattern.row_positions()
             targets = Ghosts(pattern.result_map, nodes, positions, pattern.shape[0], pushed=True)
             self._push = make_ghosts(channel, targets)
+        self.sum_rows, self.sum_columns = (
+            make_sum(grid, channel.carrier, channel.trace, shares(pattern, grid.replication))
+            for shares in (ReplicaShares.of_product, ReplicaShares.of_adjoint)
+        )
 
     @collective
     def bind(self, matrix: DistCSR) -> RemoteProduct:
@@ -190,7 +207,8 @@ class Exchange:
     @collective
     def size(self, matrix: DistCSR) -> OperatorSize:
         """Return the size of the whole matrix, and the rows that all ranks move for a product."""
-        size = self._peers.size(matrix, int(self.volume().sent.sum()))
+        moved = int(self.volume().sent.sum()) + self.sum_rows.num_sent
+        size = self._peers.size(matrix, moved)
         return replace(size, is_sequential=self._fetch.sequential)
 
     def volume(self) -> Volume:

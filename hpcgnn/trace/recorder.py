@@ -15,7 +15,7 @@ from typing import Any, Self
 from hpcgnn import watchdog
 from hpcgnn.errors import InputError
 from hpcgnn.trace.clock import DeviceClock
-from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, check_name, phase_of
+from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, TRAFFIC, check_name, phase_of
 from hpcgnn.trace.sink import TraceSink
 from hpcgnn.trace.span import NO_SPAN, Peers, Position, RecordedSpan, Span
 
@@ -192,6 +192,10 @@ class TraceRecorder:
         for name, device_ns in self._device_ns.items():
             found[name]["device_seconds"] = device_ns * _NANO
         return found
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """Return those of `totals` that tell what this rank sends."""
+        return {name: each for name, each in self.totals().items() if phase_of(name) in TRAFFIC}
 
     def seconds_by_phase(self) -> dict[str, float]:
         """Return self seconds by phase; their sum is the time covered by outermost spans."""

@@ -22,6 +22,9 @@ PHASES = frozenset(
 )
 """Every span belongs to one of these; a detail may follow after a dot."""
 
+TRAFFIC = frozenset({"exchange", "reduce"})
+"""Phases whose spans tell rows and bytes that this rank sends, or hands to a sum over ranks."""
+
 RESERVED_KEYS = frozenset(
     {
         "schema",

@@ -34,7 +34,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.equal_weights import check_equal_weights
 from hpcgnn.train.full.task import NodeTask
-from hpcgnn.train.gradients import clip_gradients, sum_gradients
+from hpcgnn.train.gradients import clip_gradients, gradient_bytes, sum_gradients
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
@@ -115,7 +115,7 @@ def run_training(
         session, began = describe_session(grid, threads), time.perf_counter()
         # Read the graph; then the checkpoint, which must be of this graph.
         trace = stack.enter_context(_recording(config))
-        stack.enter_context(computing_as(grid, config))
+        stack.enter_context(computing_as(grid, config, trace))
         task = kind.load(Context.open(grid, config, trace))
         checkpoint = open_run(grid, config, task.facts, directory)
         with agree(grid.world):
@@ -313,6 +313,7 @@ class SeedRun:
         named, own = list(self.model.named_parameters()), self.model.own_rows()
         self._shared = [parameter for name, parameter in named if name not in own]
         self._own = [parameter for name, parameter in named if name in own]
+        self.gradient_bytes = gradient_bytes(task.grid, self._shared)
         self._row: dict[str, Any] = {}
         self._losses: list[float] = []
         self._began = 0.0
@@ -349,7 +350,7 @@ class SeedRun:
             loss = loss_of(self.model)
         with trace.span("dense.backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-        with trace.span("reduce.gradients"):
+        with trace.span("reduce.gradients", bytes=self.gradient_bytes):
             sum_gradients(self._task.grid, self._shared)
         # Once an epoch: asking the system takes as long as many spans.
         memory: dict[str, Any] = {}
@@ -521,7 +522,5 @@ class SeedRun:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _moved(self) -> tuple[float, float]:
-        exchanges = [
-            total for name, total in self._trace.totals().items() if name.startswith("exchange")
-        ]
-        return sum(each["rows"] for each in exchanges), sum(each["bytes"] for each in exchanges)
+        moved = self._trace.traffic().values()
+        return sum(each["rows"] for each in moved), sum(each["bytes"] for each in moved)

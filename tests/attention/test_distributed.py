@@ -119,8 +119,9 @@ def test_narrow_columns_travel_almost_whole(half: str | None, rows: int, seed: i
 
 def test_replicas_without_edges_merge() -> None:
     state = AttentionState.empty(3, 2, 4, "float64")
+    shares = ReplicaShares.of(np.zeros((1, 3), np.bool_))
     with ProcessGrid(MPI.COMM_SELF) as grid:
-        state.merge_replicas(grid)
+        state.merge_replicas(ReplicaSum(grid, Carrier(grid), TraceRecorder.off(), shares))
     state.finish()
     assert (state.out == 0).all()
     assert (state.top == -np.inf).all()

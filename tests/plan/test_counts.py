@@ -7,20 +7,8 @@ from mpi4py import MPI
 
 import pytest
 
-from hpcgnn.comm import ProcessGrid
-from hpcgnn.config.config import Config
-from hpcgnn.plan import (
-    Ranks,
-    Rehearsal,
-    Sent,
-    WholeGraph,
-    count_traffic,
-    make_share,
-    rehearse,
-    sent_by_rank,
-)
-from hpcgnn.storage import GraphStore
 from hpcgnn.train.optimizer import evaluation_is_due
+from tests.support.planned import planned
 from tests.support.training import make_config, make_graph, train, write_store
 
 EPOCHS = 3
@@ -56,26 +44,6 @@ CASES = {
 }
 
 
-def planned(
-    config: Config, ranks: int, per_host: int | None
-) -> tuple[Rehearsal, int, tuple[Sent, Sent, Sent]]:
-    """Return a rehearsal, its rank, and what each rank sends once, an epoch and an evaluation."""
-    replication = config.exchange.replication
-    with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
-        whole = WholeGraph(alone, config, store)
-        starts = whole.row_starts(ranks // replication)
-        every = Ranks(starts, config.exchange, per_host)
-        traffic = {key: count_traffic(matrix, every) for key, matrix in whole.patterns.items()}
-        block = len(starts) - 2
-        share = make_share(whole, config, every, traffic, block)
-        found = rehearse(alone, share, EPOCHS, 0)
-        once, epoch, evaluation = (
-            sent_by_rank(moves, traffic, replication)
-            for moves in (found.once, found.epoch, found.evaluation)
-        )
-        return found, block * replication + share.place.replica, (once, epoch, evaluation)
-
-
 def check(
     comm: MPI.Intracomm, directory: Path, name: str, *settings: str, per_host: int | None = None
 ) -> None:
@@ -91,7 +59,7 @@ def check(
     store = write_store(comm, directory, graph, method=method, parts=comm.size)
     config = make_config(store, directory / "run", f"model.name={model}", *QUIET, *settings)
     run = train(comm, config)
-    made = planned(config, comm.size, per_host) if comm.rank == 0 else None
+    made = planned(config, comm.size, per_host, EPOCHS) if comm.rank == 0 else None
     found, rank, (once, epoch, evaluation) = comm.bcast(made)
     evaluated = [evaluation_is_due(config.train, number + 1) for number in range(EPOCHS)]
     first = config.exchange.prepare == "first_epoch"

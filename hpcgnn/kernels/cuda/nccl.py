@@ -57,12 +57,11 @@ class NcclRanks:
         places = pointer(array), pointer(total)
         self._ranks.reduce(*places, array.size, kind, nccl.NCCL_SUM, root, stream.ptr)
 
-    def all_reduce(self, array: DeviceArray, largest: bool, stream: Any) -> None:
-        """Issue the replacement of a C-contiguous array of floats by its sum or maximum."""
+    def all_reduce(self, array: DeviceArray, stream: Any) -> None:
+        """Issue the replacement of a C-contiguous array of floats by its sum."""
         kind, nccl = self._kind(array), self._nccl
-        how = nccl.NCCL_MAX if largest else nccl.NCCL_SUM
         place = pointer(array)
-        self._ranks.allReduce(place, place, array.size, kind, how, stream.ptr)
+        self._ranks.allReduce(place, place, array.size, kind, nccl.NCCL_SUM, stream.ptr)
 
     def _kind(self, array: DeviceArray) -> Any:
         nccl = self._nccl

@@ -16,7 +16,6 @@ from hpcgnn.comm import (
     Communicator,
     Stage,
     Transfer,
-    allreduce_max,
     allreduce_sum,
     start_broadcast,
     start_reduce,
@@ -85,14 +84,13 @@ class _Queue(ABC):
         return _End(self, move.end_received)
 
     @collective
-    def combine(self, comm: Communicator, values: DeviceArray, *, largest: bool) -> None:
-        """Replace an array by its sum or its maximum over the ranks; see `Transport`."""
-        reduce = allreduce_max if largest else allreduce_sum
+    def combine(self, comm: Communicator, values: DeviceArray) -> None:
+        """Replace an array by its sum over the ranks; see `Transport`."""
 
         def begin(sent: Any, received: Any) -> tuple[Transfer, Transfer]:
             if received is not sent:
                 received[...] = sent
-            reduce(comm, received)
+            allreduce_sum(comm, received)
             return Transfer(), Transfer()
 
         _End(self, self._join(begin, values, values).end_received).wait()

@@ -63,13 +63,14 @@ class NcclTransport:
         forward: bool,
     ) -> tuple[Transfer, Transfer]:
         """Issue the messages of a stage as one group; see `Transport`."""
-        del plan
+        ranks = self._replicas if plan.between_replicas else self._layer
+        assert ranks is not None, "there are no replicas"
         outgoing, incoming = stage.ends(forward=forward)
         out, into = (
             [(message.peer, part) for message, part in rows_of_messages(messages, rows)]
             for messages, rows in ((outgoing, sent), (incoming, received))
         )
-        issued = self._issue(lambda: self._layer.start(out, into, self._stream), sent)
+        issued = self._issue(lambda: ranks.start(out, into, self._stream), sent)
         return issued, issued
 
     @collective
@@ -89,12 +90,12 @@ class NcclTransport:
         )
 
     @collective
-    def combine(self, comm: Communicator, values: DeviceArray, *, largest: bool) -> None:
-        """Replace an array by its sum or its maximum over the replicas; see `Transport`."""
+    def combine(self, comm: Communicator, values: DeviceArray) -> None:
+        """Replace an array by its sum over the replicas; see `Transport`."""
         del comm
         replicas, stream = self._replicas, self._stream
         assert replicas is not None, "there are no replicas"
-        self._issue(lambda: replicas.all_reduce(values, largest, stream), values).wait()
+        self._issue(lambda: replicas.all_reduce(values, stream), values).wait()
 
     def _issue(self, messages: Callable[[], None], held: Any) -> "_Issued":
         """Issue messages behind what the current stream does now."""

@@ -27,8 +27,7 @@ def gather_rank_details(
     setup_s
         Seconds of this rank before the first epoch, by phase.
     """
-    totals = trace.totals()
-    moved = {name: each for name, each in totals.items() if name.startswith("exchange")}
+    moved = trace.traffic()
     mine = {
         "rank": task.grid.rank,
         "host": platform.node(),

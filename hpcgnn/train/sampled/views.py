@@ -10,7 +10,7 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.products import make_operators
+from hpcgnn.graph.products import make_operators, traced_sums
 from hpcgnn.nn import GraphView, LayerView
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, Subgraph
@@ -93,7 +93,7 @@ class SampledViews:
     ) -> None:
         grid, config, trace, device = context.grid, context.config, context.trace, context.device
         self.context, self.graph = context, graph
-        self._grid, self._device = grid, device
+        self._device, self._sums = device, traced_sums(grid, trace)
         self._wanted, self._dtype = wanted, config.train.dtype
         self._make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
         self._weighted = config.sampling.coverage > 0
@@ -116,7 +116,7 @@ class SampledViews:
         )
         entries = self._subgraph_entries(union)
         operators = self._operators(matrix, entries, node_ids, node_ids)
-        view = GraphView(operators, self._device.ids(node_ids), self._grid.sum_over_blocks)
+        view = GraphView(operators, self._device.ids(node_ids), self._sums)
         return SubgraphsView(view, union.nodes, union.loss_weights)
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
@@ -124,7 +124,7 @@ class SampledViews:
         layers = tuple(self._layer(each) for each in sample.layers)
         inputs = sample.layers[0].inputs
         ids = self._device.ids(self.graph.node_ids[inputs])
-        return GraphView({}, ids, self._grid.sum_over_blocks, active=layers), inputs
+        return GraphView({}, ids, self._sums, active=layers), inputs
 
     def _layer(self, layer: FanOutLayer) -> LayerView:
         num_inputs, pattern, graph = len(layer.inputs), layer.pattern, self.graph
@@ -150,7 +150,7 @@ class SampledViews:
         node_ids = graph.node_ids[layer.inputs]
         operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
         kept, ids = self._device.tensor(layer.kept.astype(np.int64)), self._device.ids(node_ids)
-        return LayerView(operators, ids, self._grid.sum_over_blocks, kept)
+        return LayerView(operators, ids, self._sums, kept)
 
     def _subgraph_entries(self, union: "_Union") -> _Entries:
         graph, count = self.graph, len(union.nodes)

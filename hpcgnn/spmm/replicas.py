@@ -1,0 +1,194 @@
+"""Sums over the replicas of a block row, of those rows that a replica has something for.
+
+A replica multiplies its share of the block columns, so that of most rows it has no partial sum, and
+of many only one replica has any. A row has its *home* at one of those that have: the others bring
+it their partial sums, it adds them up, and spreads the result to all replicas, which go on with the
+same rows and the same bits. With h replicas that have something for a row, of c, this moves the row
+h - 1 + c - 1 times. None moves it less often: each of the other h - 1 has to send, and each of
+the other c - 1 to receive. A sum of whole arrays moves it 2 c - 2 times.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from hpcgnn.comm import CommPlan, ProcessGrid
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.carrier import Carrier
+from hpcgnn.spmm.exchange.stages import Combine, combine_stage, exchange_span, rows_to
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, LocalIndices, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaShares:
+    """Which replicas of a block row have something for which rows of a product.
+
+    Parameters
+    ----------
+    masks
+        (replication, rows): whether each has a partial sum.
+    home
+        (rows,) int32 the replica that adds up; -1 where nobody has anything.
+    is_adjoint
+        Whether they are of the product with the transpose.
+    """
+
+    masks: Mask
+    home: LocalIndices
+    is_adjoint: bool
+
+    @classmethod
+    def of(cls, masks: Mask, *, is_adjoint: bool = False) -> "ReplicaShares":
+        """Choose the homes, in turn among those that have something."""
+        count = masks.sum(axis=0)
+        turn = np.arange(masks.shape[1]) % np.maximum(count, 1)
+        chosen = masks & (np.cumsum(masks, axis=0) == turn + 1)
+        home = np.where(count > 0, np.argmax(chosen, axis=0), -1).astype(np.int32)
+        return cls(masks, home, is_adjoint)
+
+    @classmethod
+    def of_product(cls, pattern: DistCSR, replication: int) -> "ReplicaShares":
+        """Return the shares of ``A x``: replica r has what is in block columns j = r mod c."""
+        row_map = pattern.row_map
+        masks = np.zeros((replication, pattern.shape[0]), np.bool_)
+        masks[row_map.block % replication, pattern.diagonal.entry_rows()] = True
+        served = row_map.owner(pattern.ghosts) % replication
+        remote = pattern.remote
+        masks[served[remote.indices], remote.entry_rows()] = True
+        return cls.of(masks)
+
+    @classmethod
+    def of_adjoint(cls, pattern: DistCSR, replication: int) -> "ReplicaShares":
+        """Return the shares of ``Aᵀ g``: what the own block column gives, one replica has."""
+        masks = np.zeros((replication, pattern.shape[1]), np.bool_)
+        masks[pattern.row_map.block % replication] = True
+        return cls.of(masks, is_adjoint=True)
+
+    @property
+    def brought(self) -> Array:
+        """(replication, replication) int64: the rows of which each brings its share to each."""
+        return np.array([self._of_home(mask) for mask in self.masks]) * self._others
+
+    @property
+    def spread(self) -> Array:
+        """(replication, replication) int64: the rows that each spreads to each."""
+        return self._of_home(self.home >= 0)[:, None] * self._others
+
+    @property
+    def _others(self) -> Array:
+        return 1 - np.eye(len(self.masks), dtype=np.int64)
+
+    def _of_home(self, mask: Mask) -> Array:
+        return np.bincount(self.home[mask], minlength=len(self.masks)).astype(np.int64)
+
+
+class ReplicaSum:
+    """The sum over the replicas of this block row, where it is the rows that shares tell of.
+
+    Parameters
+    ----------
+    grid
+        The ranks.
+    carrier
+        Where the rows are.
+    trace
+        Where rows and bytes are recorded.
+    shares
+        Of this block row, equal on all its replicas.
+    """
+
+    @collective
+    def __init__(
+        self, grid: ProcessGrid, carrier: Carrier, trace: TraceRecorder, shares: ReplicaShares
+    ) -> None:
+        self._carrier, self._trace = carrier, trace
+        put = carrier.memory.put
+        me, home = grid.replica, shares.home
+        others = [each for each in range(grid.replication) if each != me]
+        self._peers = np.array(others, np.int32)
+        here = [np.flatnonzero(shares.masks[each] & (home == me)) for each in others]
+        there = [np.flatnonzero(shares.masks[me] & (home == each)) for each in others]
+        self._bring, brought = self._plan(grid, here, there)
+        settled = np.flatnonzero(home == me)
+        elsewhere = [np.flatnonzero(home == each) for each in others]
+        self._spread, spread = self._plan(grid, [settled] * len(others), elsewhere)
+        # As the kernels of the carrier's memory take them.
+        self._joined_rows, self._brought_rows = put(self._bring.send_rows), put(brought)
+        self._settled_rows, self._spread_rows = put(self._spread.send_rows), put(spread)
+        self._ranks = grid.block * grid.replication + np.arange(grid.replication, dtype=np.int32)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether there are other replicas."""
+        return len(self._peers) > 0
+
+    @property
+    def num_sent(self) -> int:
+        """Rows that this rank sends in a sum."""
+        return self._bring.num_ghosts + self._spread.num_sent
+
+    @collective
+    def add(self, partial: Array) -> None:
+        """Replace partial sums (rows, width) by their sums over the replicas."""
+        kernels = self._carrier.memory.kernels
+
+        def join(rows: LocalIndices, arrived: Array) -> None:
+            kernels.scatter_add_rows(arrived, rows, partial)
+
+        self.bring(partial, join)
+        self.spread(partial)
+
+    @collective
+    def bring(self, partial: Array, join: Combine) -> None:
+        """Bring partial results (rows, width) to their homes, where `join` takes them in."""
+        if not self.has_peers:
+            return
+        plan, joined = self._bring, self._joined_rows
+        arrived = self._move(plan, partial, self._brought_rows, len(joined), forward=False)
+        combine_stage(joined, plan.everything, arrived, join)
+
+    @collective
+    def spread(self, result: Array) -> None:
+        """Copy the rows (rows, width) that are at home here to the other replicas."""
+        if self.has_peers:
+            rows = self._spread_rows
+            arrived = self._move(self._spread, result, self._settled_rows, len(rows), forward=True)
+            result[rows] = arrived
+
+    def _plan(
+        self, grid: ProcessGrid, here: list[Array], there: list[Array]
+    ) -> tuple[CommPlan, LocalIndices]:
+        """Return the plan of rows of this home for each other replica, and of those of theirs."""
+        owned, ghosts = (
+            np.concatenate([np.empty(0, np.int64), *each]).astype(np.int32)
+            for each in (here, there)
+        )
+        sent, received = (np.array([len(e) for e in each], np.int32) for each in (here, there))
+        comm = grid.other_replicas()
+        copies = grid.replication
+        plan = CommPlan(comm, copies, self._peers, owned, sent, received, between_replicas=True)
+        return plan, ghosts
+
+    @collective
+    def _move(
+        self, plan: CommPlan, rows: Array, sent: LocalIndices, num_arriving: int, *, forward: bool
+    ) -> Array:
+        """Send the rows `sent`, and return those that arrive."""
+        carrier, stage = self._carrier, plan.everything
+        packed, arrived = (
+            carrier.take((count, rows.shape[1]), rows.dtype) for count in (len(sent), num_arriving)
+        )
+        to = rows_to(stage.ends(forward=forward)[0], self._ranks)
+        with exchange_span(self._trace, "reduce.replicas", to, packed, carrier):
+            carrier.memory.kernels.gather_rows(rows, sent, packed)
+            for transfer in carrier.start(plan, stage, packed, arrived, forward=forward):
+                transfer.wait()
+        return arrived
+
+
+SumFactory: TypeAlias = Callable[[ProcessGrid, Carrier, TraceRecorder, ReplicaShares], ReplicaSum]
+"""Makes a sum; collective."""

@@ -1,0 +1,35 @@
+"""What a plan says of a run that a test makes."""
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.plan import (
+    Ranks,
+    Rehearsal,
+    Sent,
+    WholeGraph,
+    count_traffic,
+    make_share,
+    rehearse,
+    sent_by_rank,
+)
+from hpcgnn.storage import GraphStore
+
+
+def planned(
+    config: Config, ranks: int, per_host: int | None, epochs: int
+) -> tuple[Rehearsal, int, tuple[Sent, Sent, Sent]]:
+    """Return a rehearsal, its rank, and what each rank sends once, an epoch and an evaluation."""
+    replication = config.exchange.replication
+    with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
+        whole = WholeGraph(alone, config, store)
+        starts = whole.row_starts(ranks // replication)
+        every = Ranks(starts, config.exchange, per_host)
+        traffic = {key: count_traffic(matrix, every) for key, matrix in whole.patterns.items()}
+        block = len(starts) - 2
+        share = make_share(whole, config, every, traffic, block)
+        found = rehearse(alone, share, epochs, 0)
+        once, epoch, evaluation = (
+            sent_by_rank(moves, traffic, replication)
+            for moves in (found.once, found.epoch, found.evaluation)
+        )
+        return found, block * replication + share.place.replica, (once, epoch, evaluation)
