@@ -23,7 +23,8 @@ class Counter(TraceRecorder):
 
     A message is one entry of a span's peers: a neighbour that gets rows. A broadcast counts one for
     each other rank of the layer, as the p - 1 edges of its tree, and a reduction one for each rank
-    that contributes; how the MPI library forwards them is its own choice.
+    that contributes; how the MPI library forwards them is its own choice. A sum over replicas is
+    rows between them.
     """
 
     def __init__(self, grid: ProcessGrid) -> None:
@@ -35,7 +36,8 @@ class Counter(TraceRecorder):
     def reset(self) -> None:
         """Forget everything counted so far."""
         self.rows_to = np.zeros(len(self._elsewhere), np.int64)
-        self.bytes = self.bytes_elsewhere = self.messages = self.bytes_summed = 0
+        self.bytes = self.bytes_elsewhere = self.messages = 0
+        self.bytes_summed = self.rows_summed = 0
 
     def span(
         self,
@@ -47,6 +49,7 @@ class Counter(TraceRecorder):
         **attributes: Any,
     ) -> Span:
         """Return a span as any recorder does, after counting it."""
+        self.rows_summed += rows * name.startswith("reduce")
         for peer, moved_rows, moved_bytes in peers or ():
             self.rows_to[peer] += moved_rows
             self.bytes += moved_bytes
@@ -61,8 +64,8 @@ class Counter(TraceRecorder):
 class Sizes:
     """What one product moves, over all ranks; equal on all ranks.
 
-    `bytes_between_hosts` are those of `bytes_total` that leave a host. `bytes_summed` is what the
-    ranks put into the sum over replicas, which is no part of the exchange.
+    Of `bytes_total` those of `bytes_between_hosts` leave a host, and those of `bytes_summed` are of
+    the sum over replicas.
     """
 
     rows_total: int
@@ -108,8 +111,8 @@ class Case:
         self._grid = grid
         self.exchange, self.wire = exchange, wire
         self.counter = Counter(grid)
-        mover = make_exchange(exchange, grid, pattern, self.counter, wire)
-        self._product = DistributedSpMM(grid, matrix, mover, self.counter)
+        self._exchange = make_exchange(exchange, grid, pattern, self.counter, wire)
+        self._product = DistributedSpMM(grid, matrix, self._exchange, self.counter)
         self._seconds: dict[str, list[float]] = {"forward": [], "adjoint": []}
 
     def run(self, x: Array, y: Array) -> None:
@@ -132,24 +135,26 @@ class Case:
         Raises
         ------
         RuntimeError
-            When a rank sent or received other rows than its plan says.
+            When a rank sent other rows than its plan says.
         """
         grid, counter = self._grid, self.counter
-        planned = self._product.volume()
-        sides = (planned.sent, planned.received), (planned.received, planned.sent)
+        planned, exchange = self._product.volume(), self._exchange
+        sides = (
+            (planned.sent, exchange.sum_rows.num_sent),
+            (planned.received, exchange.sum_columns.num_sent),
+        )
         sizes = []
-        for apply, rows, (send, receive) in zip(
+        for apply, rows, (send, summed) in zip(
             (self._product.apply, self._product.apply_transpose), (x, y), sides, strict=True
         ):
             counter.reset()
             apply(rows)
-            arrived = np.array(grid.world.allgather(counter.rows_to)).sum(axis=0)[grid.rank]
-            moved = (int(counter.rows_to.sum()), int(arrived))
-            expected = (int(send.sum()), int(receive.sum()))
+            moved = (int(counter.rows_to.sum()), int(counter.rows_summed))
+            expected = (int(send.sum()) + summed, summed)
             if grid.world.allreduce(moved != expected):
                 raise RuntimeError(
                     f"{self.exchange}, {self.wire}, replication {grid.replication}: this rank "
-                    f"moved {moved} rows, its plan says {expected}"
+                    f"sent {moved} rows in all and in sums, its plan says {expected}"
                 )
             sizes.append(Sizes.measured(grid, counter))
         return sizes[0]

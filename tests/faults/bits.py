@@ -1,15 +1,15 @@
 """Reproducible runs over ranks, exchanges, schedules and replications: are their bits equal?
 
-    python -m tests.faults.bits FOLDER [--models gcn sage gat rgcn] [--ranks 1 2 3 4 8] >> table.md
+    mpiexec -n P python -m tests.faults.bits FOLDER [--models gcn sage gat rgcn]
 
-Every run is a command of its own on one store of 8 parts, with batch normalisation and dropout, for
-20 epochs. Its metrics but times and traffic, the tensors of its last checkpoint and its predictions
-are compared, number by number, with those of one rank, which FOLDER keeps for a later call.
+Start it with one rank first, whose runs all others are compared with: metrics but times and
+traffic, the tensors of the last checkpoint, and predictions, byte by byte. All train on 8 parts of
+one graph, with batch normalisation and dropout, for 20 epochs; two ranks are a host each time.
 """
 
 import argparse
+import platform
 import shutil
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -17,16 +17,15 @@ from mpi4py import MPI
 
 import numpy as np
 
-from tests.support.faults import run_with_fault
-from tests.support.training import Run, lasting, make_graph, write_store
+from tests.support.training import Run, lasting, make_config, make_graph, train, write_store
 
-PARTS, NODES, EPOCHS = 8, 997, 20
+PARTS, NODES, EPOCHS, PER_HOST = 8, 997, 20, 2
 EXCHANGES = ("aware", "push", "joint", "hierarchical")
 SCHEDULES = ("resident", "sequential")
 MODELS = {
     "gcn": (),
     "sage": (),
-    "gat": ("model.heads=2", "model.hidden=8"),
+    "gat": ("model.heads=2",),
     "rgcn": ("model.num_bases=2",),
 }
 SETTINGS = (
@@ -36,65 +35,60 @@ SETTINGS = (
     "model.hidden=8",
     "model.norm=batch",
     "model.dropout=0.3",
-    "run.threads=1",
 )
 
 
-def main() -> None:
-    """Print a line for each model and number of ranks; end with 1 where any bits differ."""
+def main() -> int:
+    """Print a line for each model; return 1 where any bits differ."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("folder", type=Path)
     cli.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    cli.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 3, 4, 8])
-    cli.add_argument("--replications", nargs="+", type=int, default=[1, 2])
+    cli.add_argument("--changed", action="append", default=[], metavar="KEY=VALUE")
     options = cli.parse_args()
+    world, folder = MPI.COMM_WORLD, options.folder
+    platform.node = lambda: f"host{world.rank // PER_HOST}"
+    copies = [each for each in (1, 2) if world.size % each == 0]
     all_equal = True
-    for model, ranks in product(options.models, options.ranks):
-        whole = reference(options.folder, model)
+    for model in options.models:
+        store = made_store(folder, model)
+        settings = (f"model.name={model}", *SETTINGS, *MODELS[model], *options.changed)
+        whole = Run(folder / f"{model}-whole", 0)
+        if world.size == 1 and not (whole.path / "summary.json").exists():
+            train(world, make_config(store, whole.path, *settings))
         different, count = [], 0
-        for replication, exchange, schedule in product(options.replications, EXCHANGES, SCHEDULES):
-            if ranks % replication:
-                continue
+        for replication, exchange, schedule in product(copies, EXCHANGES, SCHEDULES):
             way = (
                 f"exchange.replication={replication}",
                 f"exchange.method={exchange}",
                 f"exchange.schedule={schedule}",
             )
-            run = options.folder / f"{model}-{ranks}-{replication}-{exchange}-{schedule}"
-            found = compare(trained(options.folder, model, ranks, run, way), whole)
+            run = train(world, make_config(store, folder / f"{model}-run", *settings, *way))
+            assert run.status == 0
+            world.Barrier()
+            if world.rank == 0:
+                if found := compare(run, whole):
+                    different.append(f"{' '.join(way)}: {found}")
+                shutil.rmtree(run.path)
+            world.Barrier()
             count += 1
-            if found:
-                different.append(f"{' '.join(way)}: {found}")
-                sys.stderr.write(f"{model} on {ranks} ranks, {different[-1]}\n")
-            shutil.rmtree(run)
+        different = world.bcast(different)
         all_equal &= not different
-        cell = "all equal" if not different else "; ".join(different)
-        print(f"| {model} | {ranks} | {count} | {cell} |", flush=True)
-    raise SystemExit(not all_equal)
+        if world.rank == 0:
+            cell = "; ".join(different) or "all equal"
+            print(f"| {model} | {world.size} | {count} | {cell} |", flush=True)
+    return not all_equal
 
 
-def reference(folder: Path, model: str) -> Run:
-    """Return the run of one rank, made where an earlier call has not."""
-    run = folder / f"{model}-whole"
-    if (run / "summary.json").exists():
-        return Run(run, 0)
-    return trained(folder, model, 1, run, ())
-
-
-def trained(folder: Path, model: str, ranks: int, run: Path, way: tuple[str, ...]) -> Run:
-    """Return a run that has ended well."""
-    graph = make_graph(num_nodes=NODES, directed=model != "sage")
+def made_store(folder: Path, model: str) -> Path:
+    """Return the store of a model, made by a run of one rank."""
     inputs = folder / f"{model}-store"
     store = inputs / f"metis{PARTS}.h5"
-    if not store.exists():
+    if MPI.COMM_WORLD.size == 1 and not store.exists():
         inputs.mkdir(parents=True)
-        whole = graph.with_relations() if model == "rgcn" else graph
-        write_store(MPI.COMM_SELF, inputs, whole, method="metis", parts=PARTS)
-    more = ("graph.weights=ignore",) if model == "gat" else ()
-    settings = (f"model.name={model}", *SETTINGS, *MODELS[model], *more, *way)
-    found = run_with_fault(ranks, store, run, settings)
-    assert found.status == 0, found.errors
-    return Run(run, 0)
+        graph = make_graph(num_nodes=NODES, directed=model != "sage")
+        graph = graph.with_relations() if model == "rgcn" else graph
+        write_store(MPI.COMM_SELF, inputs, graph, method="metis", parts=PARTS)
+    return store
 
 
 def compare(run: Run, other: Run) -> str:
@@ -104,6 +98,7 @@ def compare(run: Run, other: Run) -> str:
         ("tensors", run.tensors(), other.tensors()),
         ("predictions", run.predictions(), other.predictions()),
     ):
+        assert mine
         found += [
             f"{name} {each}"
             for each in sorted(mine.keys() | theirs.keys())
@@ -117,9 +112,8 @@ def compare(run: Run, other: Run) -> str:
 
 def equal_bits(one: np.ndarray, other: np.ndarray) -> bool:
     """Tell whether two arrays hold the same bytes, signs of zeros and kinds of NaN among them."""
-    return (
-        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    )
+    same = (one.dtype, one.shape) == (other.dtype, other.shape)
+    return same and one.tobytes() == other.tobytes()
 
 
 def _told(row: dict[str, object]) -> dict[str, object]:
@@ -128,4 +122,4 @@ def _told(row: dict[str, object]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
