@@ -11,11 +11,14 @@ from hpcgnn.plan.candidates import Candidate, predict
 from hpcgnn.plan.network import Network, Sent, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
 from hpcgnn.plan.share import Share, make_share
+from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
 from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 
 __all__ = [
+    "MOVEMENTS",
     "Candidate",
+    "Movement",
     "Network",
     "Ranks",
     "Rehearsal",

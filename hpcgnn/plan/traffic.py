@@ -103,8 +103,7 @@ class Survey:
             for number, shares_of in enumerate(
                 (ReplicaShares.of_product, ReplicaShares.of_adjoint)
             ):
-                shares = shares_of(block, copies)
-                sums[number, :, place] = shares.brought, shares.spread
+                sums[number, :, place] = shares_of(block, copies).counts
             # One sum for each row and each rank that has some of its pushed entries.
             owners, (rows, _) = split.owners_of_pushed(block), split.pushed_entries(block)
             num_rows = max(block.result_map.num_rows, 1)

@@ -1,11 +1,12 @@
 """Sums over the replicas of a block row, of those rows that a replica has something for.
 
-A replica multiplies its share of the block columns, so that of most rows it has no partial sum, and
-of many only one replica has any. A row has its *home* at one of those that have: the others bring
-it their partial sums, it adds them up, and spreads the result to all replicas, which go on with the
-same rows and the same bits. With h replicas that have something for a row, of c, this moves the row
-h - 1 + c - 1 times. None moves it less often: each of the other h - 1 has to send, and each of
-the other c - 1 to receive. A sum of whole arrays moves it 2 c - 2 times.
+A replica multiplies its share of the block columns, so that of many rows only one replica has
+anything. A row has a *home*: replicas that have something bring it there, it is added up, and the
+result is spread to the others, which go on with the same rows and the same bits. With h replicas
+that have something for a row, of c, this moves the row h - 1 + c - 1 times, and nothing can move
+it less often: but for one of them, each of the h has to send, and each of the c to receive. (An
+all-reduce of whole arrays moves every row 2 c - 2 times.) The home is one of the h, or, where one
+alone has something, one of the rest, so that the sending is shared.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class ReplicaShares:
     masks
         (replication, rows): whether each has a partial sum.
     home
-        (rows,) int32 the replica that adds up; -1 where nobody has anything.
+        (rows,) int32 the replica that adds up and spreads; -1 where nobody has anything.
     is_adjoint
         Whether they are of the product with the transpose.
     """
@@ -43,12 +44,15 @@ class ReplicaShares:
 
     @classmethod
     def of(cls, masks: Mask, *, is_adjoint: bool = False) -> "ReplicaShares":
-        """Choose the homes, in turn among those that have something."""
-        count = masks.sum(axis=0)
-        turn = np.arange(masks.shape[1]) % np.maximum(count, 1)
-        chosen = masks & (np.cumsum(masks, axis=0) == turn + 1)
-        home = np.where(count > 0, np.argmax(chosen, axis=0), -1).astype(np.int32)
-        return cls(masks, home, is_adjoint)
+        """Choose the homes, in turn."""
+        copies, count = len(masks), masks.sum(axis=0)
+        turn = np.arange(masks.shape[1])
+        chosen = masks & (np.cumsum(masks, axis=0) == turn % np.maximum(count, 1) + 1)
+        home = np.where(count > 0, np.argmax(chosen, axis=0), -1)
+        if copies > 1:
+            others = (np.argmax(masks, axis=0) + 1 + turn % (copies - 1)) % copies
+            home = np.where(count == 1, others, home)
+        return cls(masks, home.astype(np.int32), is_adjoint)
 
     @classmethod
     def of_product(cls, pattern: DistCSR, replication: int) -> "ReplicaShares":
@@ -68,22 +72,29 @@ class ReplicaShares:
         masks[pattern.row_map.block % replication] = True
         return cls.of(masks, is_adjoint=True)
 
-    @property
-    def brought(self) -> Array:
-        """(replication, replication) int64: the rows of which each brings its share to each."""
-        return np.array([self._of_home(mask) for mask in self.masks]) * self._others
+    def brought(self, source: int, home: int) -> LocalIndices:
+        """Return the rows (n,) int32 of which a replica brings its share to a home."""
+        found = self.masks[source] & (self.home == home) & (source != home)
+        return np.flatnonzero(found).astype(np.int32)
+
+    def spread(self, home: int, target: int) -> LocalIndices:
+        """Return the rows (n,) int32 that a home spreads to a replica."""
+        # Who alone has something has the result.
+        alone = self.masks[target] & (self.masks.sum(axis=0) == 1)
+        found = (self.home == home) & ~alone & (target != home)
+        return np.flatnonzero(found).astype(np.int32)
 
     @property
-    def spread(self) -> Array:
-        """(replication, replication) int64: the rows that each spreads to each."""
-        return self._of_home(self.home >= 0)[:, None] * self._others
-
-    @property
-    def _others(self) -> Array:
-        return 1 - np.eye(len(self.masks), dtype=np.int64)
-
-    def _of_home(self, mask: Mask) -> Array:
-        return np.bincount(self.home[mask], minlength=len(self.masks)).astype(np.int64)
+    def counts(self) -> Array:
+        """(2, replication, replication) int64: rows from each to each, brought and spread."""
+        every = range(len(self.masks))
+        return np.array(
+            [
+                [[len(rows(a, b)) for b in every] for a in every]
+                for rows in (self.brought, self.spread)
+            ],
+            np.int64,
+        )
 
 
 class ReplicaSum:
@@ -107,15 +118,21 @@ class ReplicaSum:
     ) -> None:
         self._carrier, self._trace = carrier, trace
         put = carrier.memory.put
-        me, home = grid.replica, shares.home
+        me = grid.replica
         others = [each for each in range(grid.replication) if each != me]
         self._peers = np.array(others, np.int32)
-        here = [np.flatnonzero(shares.masks[each] & (home == me)) for each in others]
-        there = [np.flatnonzero(shares.masks[me] & (home == each)) for each in others]
-        self._bring, brought = self._plan(grid, here, there)
-        settled = np.flatnonzero(home == me)
-        elsewhere = [np.flatnonzero(home == each) for each in others]
-        self._spread, spread = self._plan(grid, [settled] * len(others), elsewhere)
+        self._bring, brought = self._plan(
+            grid,
+            [shares.brought(each, me) for each in others],
+            [shares.brought(me, each) for each in others],
+        )
+        self._spread, spread = self._plan(
+            grid,
+            [shares.spread(me, each) for each in others],
+            [shares.spread(each, me) for each in others],
+        )
+        relayed = (shares.home == me) & ~shares.masks[me]
+        self._relayed_rows = put(np.flatnonzero(relayed).astype(np.int32))
         # As the kernels of the carrier's memory take them.
         self._joined_rows, self._brought_rows = put(self._bring.send_rows), put(brought)
         self._settled_rows, self._spread_rows = put(self._spread.send_rows), put(spread)
@@ -135,6 +152,8 @@ class ReplicaSum:
     def add(self, partial: Array) -> None:
         """Replace partial sums (rows, width) by their sums over the replicas."""
         kernels = self._carrier.memory.kernels
+        # What is added to it keeps its sign, also that of a zero.
+        partial[self._relayed_rows] = -0.0
 
         def join(rows: LocalIndices, arrived: Array) -> None:
             kernels.scatter_add_rows(arrived, rows, partial)
@@ -160,13 +179,10 @@ class ReplicaSum:
             result[rows] = arrived
 
     def _plan(
-        self, grid: ProcessGrid, here: list[Array], there: list[Array]
+        self, grid: ProcessGrid, here: list[LocalIndices], there: list[LocalIndices]
     ) -> tuple[CommPlan, LocalIndices]:
         """Return the plan of rows of this home for each other replica, and of those of theirs."""
-        owned, ghosts = (
-            np.concatenate([np.empty(0, np.int64), *each]).astype(np.int32)
-            for each in (here, there)
-        )
+        owned, ghosts = (np.concatenate([np.empty(0, np.int32), *each]) for each in (here, there))
         sent, received = (np.array([len(e) for e in each], np.int32) for each in (here, there))
         comm = grid.other_replicas()
         copies = grid.replication

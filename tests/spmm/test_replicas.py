@@ -46,8 +46,11 @@ def test_homes_have_something_and_take_turns(copies: int) -> None:
     masks = masks_of(copies, copies)
     shares = ReplicaShares.of(masks)
     for row, home in enumerate(shares.home):
-        assert masks[home, row] if masks[:, row].any() else home == -1
+        holders = np.flatnonzero(masks[:, row])
+        if len(holders) == 1 and copies > 1:
+            assert home not in (-1, *holders)
+        else:
+            assert home in holders if len(holders) else home == -1
     homes = np.bincount(ReplicaShares.of(np.ones_like(masks)).home, minlength=copies)
     assert homes.max() - homes.min() <= 1
-    assert (np.diag(shares.brought) == 0).all()
-    assert (np.diag(shares.spread) == 0).all()
+    assert not shares.counts.diagonal(axis1=1, axis2=2).any()
