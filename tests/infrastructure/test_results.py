@@ -1,0 +1,64 @@
+"""Figures that README.md quotes are those of benchmarks/results; results name their origin."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+NUMBER = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?")
+LINK = re.compile(r"\((benchmarks/results/[^)]+\.md)\)")
+QUOTED = re.compile(r"^README: (.+)$", re.MULTILINE)
+MONTHS = "January February March April May June July August September October November December"
+
+
+def table() -> list[tuple[str, Path]]:
+    """Return the figures of the table, and where each says it comes from."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    start = text.index("## Measured")
+    part = text[start : text.index("\n## ", start + 1)]
+    rows = [line.split("|")[1:-1] for line in part.splitlines() if LINK.search(line)]
+    return [(figure.strip(), ROOT / LINK.findall(link)[0]) for _, figure, link in rows]
+
+
+def lacking(figure: str, text: str) -> list[str]:
+    """Return what a file does not say: the figure as it is quoted, and numbers measured nowhere."""
+    missing = [] if figure in QUOTED.findall(text) else [figure]
+    measured = [value(each) for each in NUMBER.findall(QUOTED.sub("", text))]
+    return missing + [
+        number
+        for number in NUMBER.findall(figure)
+        if all(abs(value(number) - each) > rounding(number) for each in measured)
+    ]
+
+
+def value(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
+def rounding(number: str) -> float:
+    """Return how far a number may be from the one that it was rounded from."""
+    return 0.500001 * 10.0 ** -len(number.partition(".")[2])
+
+
+def test_there_is_a_table() -> None:
+    assert len(table()) >= 8
+    assert sum(len(NUMBER.findall(figure)) for figure, _ in table()) > 20
+
+
+@pytest.mark.parametrize(("figure", "source"), table(), ids=lambda each: str(each)[-30:])
+def test_figures_are_those_of_the_results(figure: str, source: Path) -> None:
+    text = source.read_text("utf-8")
+    assert lacking(figure, text) == []
+    # The check itself: no other number passes.
+    for number in NUMBER.findall(figure):
+        assert lacking(figure.replace(number, "98765.4321", 1), text) != []
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_results_name_commit_command_and_date(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert re.search(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b", text), "no commit"
+    assert re.search(r"python -m |bash benchmarks/", text), "no command"
+    assert re.search(rf"20\d\d-\d\d-\d\d|({'|'.join(MONTHS.split())}) 20\d\d", text), "no date"
