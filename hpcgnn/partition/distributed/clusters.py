@@ -9,6 +9,7 @@ the last round becomes clusters of its own: leaves of one hub belong together.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,7 +34,8 @@ MOST_JOINING = 3
 HEAVIEST_EDGE = 2**20
 """Weights above this are cut down to it, so that sums of them fit METIS's integers."""
 
-_ENTRIES_PER_STEP = 1 << 20
+_ENTRIES_PER_STEP = 1 << 17
+_SLICES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,22 +85,44 @@ def finest_level(grid: ProcessGrid, rows: Rows, weights: Offsets) -> Level:
             grid.layer, row_map.owner(columns.astype(np.int64)), columns, row
         )
         row = np.concatenate([row, theirs.astype(np.int64)])
-        column = np.concatenate([columns, mine.astype(columns.dtype)])
-        indptr, columns, edges = _added_up(row_map, row, column, np.ones(len(row), np.int32))
+        keys = row * max(row_map.num_rows, 1) + np.concatenate([columns, mine])
+        indptr, columns, edges = _added_up(row_map, keys, np.ones(len(row), np.int32))
     return _level(grid, row_map, (indptr, columns, edges), weights)
 
 
+def _sums_by_key(keys: GlobalIndices, edges: LocalIndices) -> tuple[GlobalIndices, LocalIndices]:
+    """Return each key once, increasing, and the sum of its edges."""
+    order = np.argsort(keys)
+    keys, edges = keys[order], edges[order]
+    del order
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    if len(first) == 0:
+        return keys, edges
+    total = np.add.reduceat(edges, first, dtype=np.int64)
+    return keys[first], np.minimum(total, HEAVIEST_EDGE).astype(np.int32)
+
+
 def _added_up(
-    row_map: RowMap, rows: GlobalIndices, columns: Array, edges: LocalIndices
+    row_map: RowMap, keys: GlobalIndices, edges: LocalIndices
 ) -> tuple[Offsets, Array, LocalIndices]:
-    """Return CSR arrays of entries with global rows and columns, equal ones added up."""
-    keys = (rows - row_map.start) * max(row_map.num_rows, 1) + columns
-    keys, place = np.unique(keys, return_inverse=True)
-    total = np.bincount(place, edges, len(keys))
-    rows, columns = np.divmod(keys, max(row_map.num_rows, 1))
-    counts = np.bincount(rows, minlength=row_map.num_local)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return indptr, columns, np.minimum(total, HEAVIEST_EDGE).astype(np.int32)
+    """Return CSR arrays with global columns of entries, of which equal ones are added up.
+
+    The key of an entry is its global row times the number of all rows, plus its column.
+    """
+    num_rows = max(row_map.num_rows, 1)
+    kind = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
+    found: list[tuple[Array, Array]] = [(np.empty(0, kind), np.empty(0, np.int32))]
+    counts = np.zeros(row_map.num_local, np.int64)
+    bounds = row_map.start + np.arange(_SLICES + 1) * row_map.num_local // _SLICES
+    for first, stop in pairwise(bounds.tolist()):
+        # Sorting takes several times the memory of what is sorted, so it is done in slices.
+        chosen = (keys >= first * num_rows) & (keys < stop * num_rows)
+        some, total = _sums_by_key(keys[chosen], edges[chosen])
+        rows, columns = np.divmod(some, num_rows)
+        counts += np.bincount(rows - row_map.start, minlength=row_map.num_local)
+        found.append((columns.astype(kind), total))
+    columns, edges = (np.concatenate([each[k] for each in found]) for k in range(2))
+    return np.concatenate([[0], np.cumsum(counts)]), columns, edges
 
 
 @collective
@@ -263,24 +287,36 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
     coarse = request.rows(number)[place]
     weights = request.add_back(np.bincount(place, level.weights, len(names)).astype(np.int64))
     everywhere = level.with_ghosts(coarse)
-    found: list[tuple[Array, Array]] = []
-    # Entries of a step are added up before the next: most levels have many between two clusters.
-    for first in range(0, len(level.columns), _ENTRIES_PER_STEP):
-        stop = min(first + _ENTRIES_PER_STEP, len(level.columns))
-        low = int(np.searchsorted(level.indptr, first, side="right")) - 1
-        high = int(np.searchsorted(level.indptr, stop, side="left"))
-        bounds = np.clip(level.indptr[low : high + 1], first, stop)
-        rows = np.repeat(coarse[low:high], np.diff(bounds))
-        columns = everywhere[level.columns[first:stop]]
-        apart = rows != columns
-        keys = rows[apart] * max(coarse_map.num_rows, 1) + columns[apart]
-        unique, where = np.unique(keys, return_inverse=True)
-        total = np.bincount(where, level.edges[first:stop][apart], len(unique))
-        found.append((unique, np.minimum(total, HEAVIEST_EDGE).astype(np.int32)))
-    keys = np.concatenate([np.empty(0, np.int64), *(each for each, _ in found)])
-    edges = np.concatenate([np.empty(0, np.int32), *(each for _, each in found)])
-    owners = coarse_map.owner(keys // max(coarse_map.num_rows, 1))
-    keys, edges = redistribute(comm, owners, keys, edges)
-    rows, columns = np.divmod(keys, max(coarse_map.num_rows, 1))
-    entries = _added_up(coarse_map, rows, columns, edges)
+    arrived: list[tuple[Array, ...]] = []
+    steps = -(-max(comm.allgather(len(level.columns))) // _ENTRIES_PER_STEP)
+    for step in range(steps):
+        # Entries of a step are added up before they are sent: many join the same two clusters.
+        keys, edges = _coarse_entries(level, coarse, everywhere, coarse_map, step)
+        owners = coarse_map.owner(keys // max(coarse_map.num_rows, 1))
+        arrived.append(redistribute(comm, owners, keys, edges))
+    total = sum(len(each) for each, _ in arrived)
+    keys, edges = np.empty(total, np.int64), np.empty(total, np.int32)
+    while arrived:
+        # Each piece is let go of as it is copied: there is no room for all of them twice.
+        piece = arrived.pop()
+        total -= len(piece[0])
+        keys[total : total + len(piece[0])], edges[total : total + len(piece[0])] = piece
+    entries = _added_up(coarse_map, keys, edges)
+    del keys, edges
     return _level(grid, coarse_map, entries, weights[leads]), coarse
+
+
+def _coarse_entries(
+    level: Level, coarse: GlobalIndices, everywhere: GlobalIndices, coarse_map: RowMap, step: int
+) -> tuple[GlobalIndices, LocalIndices]:
+    """Return the keys, see `_added_up`, and weights of the entries of one step."""
+    first = min(step * _ENTRIES_PER_STEP, len(level.columns))
+    stop = min(first + _ENTRIES_PER_STEP, len(level.columns))
+    low = int(np.searchsorted(level.indptr, first, side="right")) - 1
+    high = int(np.searchsorted(level.indptr, stop, side="left"))
+    bounds = np.clip(level.indptr[low : high + 1], first, stop)
+    rows = np.repeat(coarse[low:high], np.diff(bounds))
+    columns = everywhere[level.columns[first:stop]]
+    apart = rows != columns
+    keys = rows[apart] * max(coarse_map.num_rows, 1) + columns[apart]
+    return _sums_by_key(keys, level.edges[first:stop][apart])

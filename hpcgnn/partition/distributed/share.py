@@ -24,7 +24,7 @@ from hpcgnn.partition.distributed.rows import Pins
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, LocalIndices, Offsets
 
-_PINS_PER_STEP = 1 << 20
+_PINS_PER_STEP = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowRequest, exclusive_sum
+from hpcgnn.partition.blocks import row_blocks
 from hpcgnn.partition.distributed.clusters import (
     HEAVIEST_EDGE,
     Level,
@@ -20,12 +21,13 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 CLUSTERS_PER_PART = 50
-EDGES_PER_PART = 1 << 10
+EDGES_PER_PART = 1 << 7
 SMALLEST_SKETCH = 1 << 18
 EDGES_PER_CLUSTER = 8
 MOST_STARTS = 4
 """METIS runs on at most so many ranks; the best of more is hardly better."""
 
+_ENTRIES_PER_STEP = 1 << 18
 _MOST_LEVELS = 30
 _LEAST_SHRINK = 1.1
 
@@ -154,19 +156,27 @@ def _sample(
     edges keep them. Both directions of an edge stay or go together.
     """
     row_map = level.row_map
-    rows = np.repeat(np.arange(row_map.num_local, dtype=np.int32), np.diff(level.indptr))
-    kept = np.flatnonzero(level.edges > 0)
-    rows, columns, edges = rows[kept], level.columns[kept], level.edges[kept]
-    stored, nodes = _sums(grid.layer, len(edges), np.count_nonzero(level.weights))
-    if stored <= most:
-        return rows, columns, edges
+    stored, nodes = _sums(
+        grid.layer, np.count_nonzero(level.edges), np.count_nonzero(level.weights)
+    )
     degree = level.with_ghosts(level.degrees())
     names = level.with_ghosts(np.arange(row_map.start, row_map.stop))
-    chance = most / (2 * nodes) * edges * (1 / degree[rows] + 1 / degree[columns])
-    chance = np.minimum(chance, 1)
-    low = np.minimum(names[rows], names[columns])
-    high = np.maximum(names[rows], names[columns])
-    bits = mixed(mixed(low, seed).astype(np.int64) ^ high, seed)
-    stays = np.flatnonzero((bits >> np.uint64(11)) * 2.0**-53 < chance)
-    scaled = np.round(edges[stays] / chance[stays])
-    return rows[stays], columns[stays], np.minimum(scaled, HEAVIEST_EDGE).astype(np.int32)
+    found: list[tuple[Array, Array, Array]] = []
+    for first, stop in row_blocks(level.indptr, _ENTRIES_PER_STEP):
+        entries = slice(int(level.indptr[first]), int(level.indptr[stop]))
+        rows = np.repeat(np.arange(first, stop), np.diff(level.indptr[first : stop + 1]))
+        columns, edges = level.columns[entries], level.edges[entries]
+        with np.errstate(divide="ignore"):
+            nearness = edges * (1 / degree[rows] + 1 / degree[columns])
+        chance = np.minimum(most / (2 * nodes) * nearness, 1) if stored > most else edges > 0
+        low = np.minimum(names[rows], names[columns])
+        high = np.maximum(names[rows], names[columns])
+        bits = mixed(mixed(low, seed).astype(np.int64) ^ high, seed)
+        stays = np.flatnonzero((bits >> np.uint64(11)) * 2.0**-53 < chance)
+        scaled = np.minimum(np.round(edges[stays] / chance[stays]), HEAVIEST_EDGE)
+        found.append((rows[stays], columns[stays], scaled.astype(np.int32)))
+    empty = np.empty(0, np.int32)
+    rows, columns, edges = (
+        np.concatenate([empty, *(each[k] for each in found)]).astype(np.int32) for k in range(3)
+    )
+    return rows, columns, edges
