@@ -1,16 +1,18 @@
 """The rows of the pattern that each rank reads, and the nets that their nodes are pins of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import Communicator, RowMap, RowRequest, agree, redistribute
+from hpcgnn.comm import Communicator, RowMap, RowRequest, agree, all_ranks, redistribute
 from hpcgnn.partition.blocks import BLOCK_BYTES, row_blocks
 from hpcgnn.partition.pattern import Indices, choose_relations
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import GlobalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, Offsets
+
+_ENTRIES_PER_STEP = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +139,7 @@ class Pins:
     row_map
         Who keeps the nodes, and with each node its nets.
     indptr, nets
-        (num_local + 1,) int64 and (pins,) int32 or int64, increasing for each node.
+        (num_local + 1,) int64 and (pins,) int32 or int64.
     kinds
         1, or 2 where partial sums are pushed.
     weights
@@ -167,7 +169,9 @@ def fetch_pins(comm: Communicator, rows: Rows) -> Pins:
     """Return a net for each column: what the aware exchange moves. Loops move nothing."""
     indptr: Offsets = rows.indptr
     columns: Indices = rows.columns
-    apart = rows.row_of_entry != columns
+    # As narrow as the columns: this array is as long as they are.
+    own = np.arange(rows.row_map.start, rows.row_map.stop).astype(columns.dtype)
+    apart = np.repeat(own, np.diff(indptr)) != columns
     if not apart.all():
         before = np.concatenate([[0], np.cumsum(apart)])
         indptr, columns = before[indptr], columns[apart]
@@ -182,21 +186,43 @@ def joint_pins(comm: Communicator, rows: Rows) -> Pins:
     else to the fetch net of its column. Loops belong to none.
     """
     row_map = rows.row_map
-    row, column = rows.row_of_entry, rows.columns.astype(np.int64)
-    apart = row != column
-    row, column = row[apart], column[apart]
-    wanted, place, counts = np.unique(column, return_inverse=True, return_counts=True)
-    request = RowRequest.make(comm, row_map, wanted)
-    length = request.rows(request.add_back(counts.astype(np.int64)))[place]
-    mine = np.bincount(row - row_map.start, minlength=row_map.num_local)
-    push = mine[row - row_map.start] > length
-    (pins, nets) = redistribute(comm, row_map.owner(column[push]), column[push], 2 * row[push] + 1)
-    pins = np.concatenate([row[~push], pins])
-    nets = np.concatenate([2 * column[~push], nets])
-    indptr, nets = _coalesce(pins - row_map.start, nets, row_map.num_local)
     fits = 2 * row_map.num_rows <= np.iinfo(np.int32).max
-    narrow: Indices = nets.astype(np.int32) if fits else nets
-    return Pins(row_map, indptr, narrow, 2, _weights(comm, rows))
+    kind = np.int32 if fits else np.int64
+    names = np.unique(rows.columns).astype(np.int64)
+    width, length = np.zeros(len(names), np.int64), np.zeros(row_map.num_local, np.int64)
+    for row, column in _entries(rows):
+        width += np.bincount(np.searchsorted(names, column), minlength=len(names))
+        length += np.bincount(row - row_map.start, minlength=row_map.num_local)
+    request = RowRequest.make(comm, row_map, names)
+    width = request.rows(request.add_back(width))
+    fetched: list[tuple[Array, Array]] = [(np.empty(0, np.int32), np.empty(0, kind))]
+    pushed = fetched.copy()
+    # All ranks send equally often, some of them nothing at last.
+    own = _entries(rows)
+    while not all_ranks(comm, (entries := next(own, None)) is None):
+        row, column = entries or (np.empty(0, np.int64), np.empty(0, np.int64))
+        push = length[row - row_map.start] > width[np.searchsorted(names, column)]
+        pins, nets = redistribute(
+            comm, row_map.owner(column[push]), column[push], 2 * row[push] + 1
+        )
+        pushed.append((row_map.to_local(pins), nets.astype(kind)))
+        fetched.append((row_map.to_local(row[~push]), (2 * column[~push]).astype(kind)))
+    pins = np.concatenate([each for each, _ in (*fetched, *pushed)])
+    nets = np.concatenate([each for _, each in (*fetched, *pushed)])
+    del fetched, pushed
+    indptr = np.zeros(row_map.num_local + 1, np.int64)
+    np.cumsum(np.bincount(pins, minlength=row_map.num_local), out=indptr[1:])
+    return Pins(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
+
+
+def _entries(rows: Rows) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+    """Yield global rows and columns of the non-zeros, without loops, a block of rows at a time."""
+    for start, stop in row_blocks(rows.indptr, _ENTRIES_PER_STEP):
+        bounds = rows.indptr[start : stop + 1]
+        row = np.repeat(np.arange(start, stop) + rows.row_map.start, np.diff(bounds))
+        column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
+        apart = row != column
+        yield row[apart], column[apart]
 
 
 @collective

@@ -146,9 +146,7 @@ def _price(sketch: tuple[Array, Array, Array, Array], part: LocalIndices, num_pa
 
 
 @collective
-def _sample(
-    grid: ProcessGrid, level: Level, most: int, seed: int
-) -> tuple[LocalIndices, LocalIndices, LocalIndices]:
+def _sample(grid: ProcessGrid, level: Level, most: int, seed: int) -> tuple[Array, Array, Array]:
     """Return rows, columns (local) and weights of about `most` edges, over all ranks.
 
     An edge stays with a chance in proportion to its weight times the sum of the reciprocal degrees
@@ -164,8 +162,10 @@ def _sample(
     found: list[tuple[Array, Array, Array]] = []
     for first, stop in row_blocks(level.indptr, _ENTRIES_PER_STEP):
         entries = slice(int(level.indptr[first]), int(level.indptr[stop]))
-        rows = np.repeat(np.arange(first, stop), np.diff(level.indptr[first : stop + 1]))
-        columns, edges = level.columns[entries], level.edges[entries]
+        own = np.arange(first, stop, dtype=np.int32)
+        rows: Array = np.repeat(own, np.diff(level.indptr[first : stop + 1]))
+        columns: Array = level.columns[entries]
+        edges: Array = level.edges[entries]
         with np.errstate(divide="ignore"):
             nearness = edges * (1 / degree[rows] + 1 / degree[columns])
         chance = np.minimum(most / (2 * nodes) * nearness, 1) if stored > most else edges > 0
