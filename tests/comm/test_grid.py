@@ -27,14 +27,6 @@ def test_every_block_column_has_one_replica(comm: MPI.Intracomm) -> None:
             np.testing.assert_array_equal(counts, 1)
 
 
-def test_sum_over_replicas(comm: MPI.Intracomm) -> None:
-    for replication in divisors(comm.size):
-        with ProcessGrid(comm, replication) as grid:
-            values = np.full((3, 2), float(grid.replica))
-            grid.sum_over_replicas(values)
-            np.testing.assert_array_equal(values, replication * (replication - 1) / 2)
-
-
 def test_replication_must_divide(comm: MPI.Intracomm) -> None:
     with pytest.raises(InputError, match="does not divide"):
         ProcessGrid(comm, comm.size + 1)
