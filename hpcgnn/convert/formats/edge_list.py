@@ -91,7 +91,7 @@ def first_line_says(path: Path) -> tuple[str, str]:
     file = TableFile.open(path, KNOWN_EDGES)
     if names_relation(file):
         return "typed-edge-list", "its header names a relation"
-    fields, line = file.first_fields, file.header_line + 1
+    fields, line = file.head[0], file.header_line + 1
     if not file.header_line and len(fields) > 2 and file.numeric[0] and not file.numeric[2]:
         return "typed-edge-list", f"line {line} has a word in it"
     return "edge-list", f"line {file.header_line or line} has {len(fields)} fields"

@@ -34,6 +34,8 @@ _ODD_QUOTE = re.compile(rb'[ \t\r]"|"[ \t]|\r[^\n]')
 _COMMENT = re.compile(rb"(?m)^[ \t]*[#%][^\n]*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
+_DIGITS = re.compile(r"[+-]*[0-9]+")
+_PADDED = re.compile(r"0[0-9]+")
 _TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
 _DUE = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
 
@@ -103,7 +105,7 @@ class TableFile:
     """A table: the names of its columns ("" without a header), and what parts them in text.
 
     `header_line` is the line of the header, 0 without one; `numeric` tells for each column whether
-    the first rows hold numbers.
+    the first rows hold numbers; `head` are the fields of first rows, at least of one.
     """
 
     path: Path
@@ -111,7 +113,7 @@ class TableFile:
     numeric: tuple[bool, ...]
     header_line: int
     separator: str
-    first_fields: tuple[str, ...]
+    head: tuple[tuple[str, ...], ...]
 
     @property
     def is_parquet(self) -> bool:
@@ -147,12 +149,17 @@ class TableFile:
         numeric = tuple(bool(_NUMBER.fullmatch(head)) for head in heads)
         names = first if header else ("",) * len(first)
         line = number if header else 0
-        return cls(path, names, numeric, line, separator, rows[0] if rows else first)
+        return cls(path, names, numeric, line, separator, tuple(rows) or (first,))
 
     @classmethod
     def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
         """Return a text of which the format says all; its rows are not looked at."""
-        return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ())
+        return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ((),))
+
+    def has_names(self, column: int) -> bool:
+        """Tell whether ids in a column are names: words, or numbers with zeros before them."""
+        fields = [row[column] for row in self.head if column < len(row)]
+        return not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(each) for each in fields)
 
     def column(self, name: str, option: str) -> int:
         """Return the place of a column by its name, or by its number from 1; `InputError`."""
@@ -442,7 +449,7 @@ def _open_parquet(path: Path) -> TableFile:
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise InputError(f"{path}: two columns are called {name!r}; rename one")
-    return TableFile(path, tuple(schema.names), numeric, 1, "", integers)
+    return TableFile(path, tuple(schema.names), numeric, 1, "", (integers,))
 
 
 def _reading(path: Path, step: Callable[[], Any]) -> Any:

@@ -68,7 +68,9 @@ def find_index(
     has none. Raises `InputError` for faulty ids.
     """
     from_edges = options.take("nodes_from_edges") or not tables
-    is_text = options.take("names") or any(_is_text(*each) for each in [*tables, *ends])
+    is_text = options.take("names") or any(
+        file.has_names(place) for file, place in [*tables, *ends]
+    )
     if is_text and without_ids is not None and not tables:
         raise InputError(
             f"{without_ids}: has no column of ids; name it with --node-columns id=NAME"
@@ -96,11 +98,6 @@ def _by_file(columns: Sequence[tuple[TableFile, int]]) -> list[tuple[TableFile, 
     for file, place in columns:
         groups.setdefault(file.path, (file, []))[1].append(place)
     return list(groups.values())
-
-
-def _is_text(file: TableFile, place: int) -> bool:
-    field = file.first_fields[place]
-    return not (field.lstrip("+-").isdecimal() and (file.numeric[place] or field != ""))
 
 
 def _check_texts(table: Table, place: int) -> None:

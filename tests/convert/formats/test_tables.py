@@ -365,6 +365,19 @@ def test_triples_load_with_names_and_relations(tmp_path: Path) -> None:
     assert names_of(out) == ["/m/027rn", "/m/06cx9"]
 
 
+def test_numbers_with_zeros_before_them_are_names(tmp_path: Path) -> None:
+    # As WN18RR has them: as numbers, their zeros would be lost, and most rows of a store empty.
+    folder = tmp_path / "WN18RR"
+    folder.mkdir()
+    write(folder / "train.txt", "14854262\t_hypernym\t14847214\n02084071\t_has_part\t00001740\n")
+    write(folder / "valid.txt", "00001740\t_hypernym\t14854262\n")
+    write(folder / "test.txt", "14847214\t_has_part\t02084071\n")
+    main([str(folder), "-o", str(tmp_path / "o.h5")])
+    assert names_of(tmp_path / "o.h5") == ["00001740", "02084071", "14847214", "14854262"]
+    with GraphStore.open(tmp_path / "o.h5") as store:
+        assert store.relations == ("_has_part", "_hypernym")
+
+
 def test_triples_in_three_files_are_a_split_of_links(tmp_path: Path) -> None:
     folder = tmp_path / "FB15k-237"
     folder.mkdir()

@@ -143,7 +143,7 @@ def test_a_faulty_word_of_a_line_is_named(word: str) -> None:
 def test_a_byte_order_mark_is_no_field(tmp_path: Path) -> None:
     path = tmp_path / "bom.csv"
     path.write_bytes(b"\xef\xbb\xbf1,2\n")
-    assert TableFile.open(path, frozenset()).first_fields == ("1", "2")
+    assert TableFile.open(path, frozenset()).head == (("1", "2"),)
     (table,) = TableFile.plain(path, 2, ",").blocks({0: "integer"})
     assert table.integers(0).tolist() == [1]
 
