@@ -9,10 +9,10 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich import progress
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -111,10 +111,12 @@ class Progress:
         self._quiet = quiet or not log.shows(logging.INFO)
         self._done = 0
         self._next_report = 0.25
-        self._bar: progress.Progress | None = None
+        self._bar: Any = None
 
     def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
+            # Only here: its import takes longer than many commands.
+            progress = import_module("rich.progress")
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),

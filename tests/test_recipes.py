@@ -18,6 +18,7 @@ from hpcgnn.storage import GraphStore
 from tests.convert.formats.test_collections import geom_gcn
 
 ROOT = Path(__file__).parents[1]
+TYPES = "## Two node types"
 
 
 def commands(page: str, after: str = "") -> list[list[str]]:
@@ -35,6 +36,15 @@ def run(command: list[str]) -> None:
         [sys.executable, *command[1:]], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def read_answers(path: str) -> dict[str, str]:
+    """The class of each node by its name; every node stands there once."""
+    with Path(path).open() as file:
+        rows = list(csv.DictReader(file))
+    answers = {row["name"]: row["class"] for row in rows}
+    assert len(answers) == len(rows)
+    return answers
 
 
 @pytest.fixture
@@ -81,30 +91,40 @@ def test_the_readme_goes_from_tables_to_named_predictions() -> None:
     for command in lines:
         assert command[0] == "python"
         run(command)
-    with Path("answers.csv").open() as file:
-        answers = list(csv.DictReader(file))
-    assert len(answers) == 240
-    nodes = [row["name"] for row in answers]
-    assert sorted(nodes) == sorted(f"user {i}" for i in range(240))
+    answers = read_answers("answers.csv")
+    assert sorted(answers) == sorted(f"user {i}" for i in range(240))
+    right = [answers[f"user {i}"] == ("artist", "baker", "coder")[i % 3] for i in range(240)]
+    assert sum(right) > 120
+
+
+@pytest.mark.usefixtures("tables")
+def test_types_and_relations_go_from_tables_to_named_predictions() -> None:
+    lines = commands("docs/recipes.md", TYPES)
+    assert len(lines) == 4
+    for command in lines:
+        run(command)
+    with GraphStore.open("shop.h5") as store:
+        assert [each.name for each in store.node_types] == ["user", "item"]
+        assert store.relations == ("buys", "likes", "knows")
+    answers = read_answers("shop.csv")
+    assert sorted(answers) == sorted([f"u{i}" for i in range(20)] + [f"i{i}" for i in range(9)])
 
 
 @pytest.mark.usefixtures("tables")
 def test_recipes_run_as_printed() -> None:
     found = []
-    for command in commands("docs/recipes.md"):
-        if command[2] == "hpcgnn.train":
+    types = commands("docs/recipes.md", TYPES)
+    for command in [each for each in commands("docs/recipes.md") if each not in types]:
+        assert command[:2] == ["python", "-m"]
+        if command[2] != "hpcgnn.convert":
             run(command)
             continue
-        assert command[:3] == ["python", "-m", "hpcgnn.convert"]
         main(command[3:])
         with GraphStore.open(command[-1]) as store:
             found.append(store.fingerprint)
             assert store.has_names or store.name == "film"
-    assert len(found) == 9
+    assert len(found) == 8
     assert found[0] == found[1]
-    with GraphStore.open("shop.h5") as store:
-        assert [each.name for each in store.node_types] == ["user", "item"]
-        assert store.relations == ("buys", "likes", "knows")
     with GraphStore.open("triples.h5") as store:
         assert store.relations == ("has", "is part of/has")
         assert all(store.has_edge_split(each) for each in store.relations)

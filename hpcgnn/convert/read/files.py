@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from hpcgnn.console import Progress
 from hpcgnn.errors import InputError
 
@@ -60,9 +62,10 @@ def read_blocks(
                     "this is not a text file of the expected format"
                 )
             continue
-        data = b"".join([*pending, piece[:cut]])
+        data = b"".join([*pending, memoryview(piece)[:cut]])
         yield TextBlock(path, data, first_line)
-        first_line += data.count(b"\n")
+        # Many times faster than to count in bytes.
+        first_line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
         pending = [piece[cut:]]
     if rest := b"".join(pending):
         yield TextBlock(path, rest + b"\n", first_line)

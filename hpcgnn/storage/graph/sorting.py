@@ -147,7 +147,7 @@ def sort_edges(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
     return keys[order], values[order]
 
 
-def first_of_each(keys: Keys) -> NDArray[np.bool_]:
+def first_of_each(keys: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the first of every group of equal sorted keys."""
     mask = np.ones(len(keys), np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=mask[1:])
@@ -194,7 +194,8 @@ def row_ranges(
     samples = [run.sample_rows(stride) for run in runs]
     grid = np.arange(0, num_nodes, limit, dtype=np.int64)
     # The row after a sampled one too, so that a heavy row can stand alone.
-    borders = np.unique(np.concatenate([grid, [num_nodes], *samples, *(s + 1 for s in samples)]))
+    borders = np.sort(np.concatenate([grid, [num_nodes], *samples, *(s + 1 for s in samples)]))
+    borders = borders[first_of_each(borders)]
     positions = [run.positions(borders) for run in runs]
     edges = np.sum(positions, axis=0) if positions else np.zeros_like(borders)
     at = 0
