@@ -29,7 +29,7 @@ from hpcgnn.analysis.memory import RunMemory, measure_memory
 from hpcgnn.analysis.page import Cell, FigureOf, Page
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
-from hpcgnn.console import print_json, report, run_command, write_file
+from hpcgnn.console import command_parser, print_json, report, run_command, write_file
 from hpcgnn.errors import InputError
 
 NAME = "report"
@@ -579,7 +579,7 @@ def _configuration(page: Page, subjects: Sequence[Subject]) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"hpcgnn analyse {NAME}", description=_PURPOSE)
+    parser = command_parser(f"analyse {NAME}", _PURPOSE)
     parser.add_argument("run", metavar="RUN", nargs="+", help="run directory of a training run")
     parser.add_argument(
         "-o",
@@ -612,4 +612,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_command(f"analysis.{NAME}", main)
+    run_command(f"analyse {NAME}", main)

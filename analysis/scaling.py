@@ -293,4 +293,4 @@ def _as_json(series: Series) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_command(f"analysis.{NAME}", main)
+    run_command(f"analyse {NAME}", main)

@@ -148,4 +148,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_command(f"analysis.{NAME}", main)
+    run_command(f"analyse {NAME}", main)

@@ -6,7 +6,6 @@ wait that took it in; counters are bytes of other ranks' rows, and of resident m
 of a resumed run is in it, with what a later one did again.
 """
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from hpcgnn.analysis.breakdown import flights_of
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.console import print_json, report, run_command, write_file
+from hpcgnn.console import command_parser, print_json, report, run_command, write_file
 from hpcgnn.errors import InputError
 
 NAME = "trace"
@@ -232,8 +231,8 @@ def _facts(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog=f"hpcgnn analyse {NAME}",
+    parser = command_parser(
+        f"analyse {NAME}",
         description="Write the trace of all ranks for Perfetto (ui.perfetto.dev) and Chrome.",
     )
     parser.add_argument("run", metavar="RUN", help="run directory of a training run")
@@ -274,4 +273,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_command(f"analysis.{NAME}", main)
+    run_command(f"analyse {NAME}", main)

@@ -3,7 +3,6 @@
 Standard output carries results only; progress and messages go to standard error.
 """
 
-import argparse
 import json
 import logging
 import shutil
@@ -18,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcgnn import log
+from hpcgnn.arguments import CommandParser
 from hpcgnn.errors import USAGE_ERROR, InputError, exit_on_sigterm, one_line, printable
 
 
@@ -39,13 +39,9 @@ def run_command(name: str, main: Callable[[], None]) -> None:
         raise SystemExit(0) from None
 
 
-def command_parser(name: str, description: str, **more: Any) -> argparse.ArgumentParser:
-    """Return the parser of ``python -m hpcgnn.NAME``; `more` as in `argparse.ArgumentParser`."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m hpcgnn.{name}", description=description, **more
-    )
-    log.add_verbosity(parser)
-    return parser
+def command_parser(name: str, description: str, **more: Any) -> CommandParser:
+    """Return the parser of ``hpcgnn NAME``; `more` as in `argparse.ArgumentParser`."""
+    return CommandParser(name, description=description, **more)
 
 
 def comma_separated(text: str) -> tuple[str, ...]:

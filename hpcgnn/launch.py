@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcgnn import watchdog
+from hpcgnn.arguments import CommandParser
 from hpcgnn.errors import (
     EXIT_TERMINATED,
     USAGE_ERROR,
@@ -27,7 +28,6 @@ from hpcgnn.errors import (
     exit_on_sigterm,
     one_line,
 )
-from hpcgnn.log import add_verbosity
 from hpcgnn.spmd import collective
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _print_traceback(world: "Intracomm") -> None:
     sys.stderr.flush()
 
 
-class RankArgumentParser(argparse.ArgumentParser):
+class RankArgumentParser(CommandParser):
     """An argument parser whose help and errors are printed once.
 
     Not collective: all ranks have the same arguments, so all end alike.
@@ -230,11 +230,9 @@ class RankArgumentParser(argparse.ArgumentParser):
 
 def command_parser(command: str, description: str, epilog: str) -> RankArgumentParser:
     """Return the parser of an MPI command, whose texts keep their lines."""
-    parser = RankArgumentParser(
-        prog=f"hpcgnn {command}",
+    return RankArgumentParser(
+        command,
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_verbosity(parser)
-    return parser

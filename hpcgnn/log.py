@@ -4,14 +4,13 @@ One logger of the standard library, named ``hpcgnn``, so that a program around i
 of its own. Results are no messages: they go to standard output.
 """
 
-import argparse
 import contextlib
 import logging
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from hpcgnn.errors import InputError, one_line, printable
 
@@ -79,21 +78,6 @@ def report(text: str) -> None:
 def warn(text: str) -> None:
     """Write a line that also ``-q`` shows: something is not as it was asked for."""
     LOGGER.warning("%s", printable(text))
-
-
-class _Verbosity(argparse.Action):
-    def __call__(self, *_: Any) -> None:
-        show_from(self.const)
-
-
-def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """Give a command's parser ``-v`` and ``-q``, which hold from where they are read."""
-    choice = parser.add_mutually_exclusive_group()
-    for flags, level, meaning in (
-        (("-v", "--verbose"), logging.DEBUG, "say more of what goes on"),
-        (("-q", "--quiet"), logging.WARNING, "no progress: warnings, errors and results only"),
-    ):
-        choice.add_argument(*flags, action=_Verbosity, nargs=0, const=level, help=meaning)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,9 @@
 """What a file holds cannot give orders to a terminal."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from hpcgnn.console import print_table, report
@@ -19,3 +23,24 @@ def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_other_text_stays() -> None:
     assert printable("größe 3 \n日本") == "größe 3 \n日本"
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("clean",), "hpcgnn clean: error: the following arguments are required: FOLDER; see"),
+        (("generate", "rmat", "-o", "x"), "hpcgnn generate rmat: error: the following arguments"),
+        (("convert", "-q", "-v", "x"), "hpcgnn convert: error: argument -v/--verbose: not allowed"),
+        (("analyse", "trace"), "hpcgnn analyse trace: error: the following arguments are required"),
+        (("analyse", "report", "none"), "hpcgnn analyse report: error: none: is not a directory"),
+        (("plan", "graph.store=x"), "hpcgnn plan: error: the following arguments are required"),
+        (("train", "x.h5"), "hpcgnn train: error: configuration x.h5: No such file or directory"),
+    ],
+)
+def test_wrong_words_cost_one_line(tmp_path: Path, words: tuple[str, ...], fault: str) -> None:
+    command = [sys.executable, "-m", "hpcgnn", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(fault)
+    assert done.stderr.count("\n") == 1

@@ -43,7 +43,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
         except OSError as error:
             raise InputError(f"configuration {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InputError(f"configuration {path} is not valid TOML: {error}") from error
+            remedy = f"; a store is given as graph.store={path}" * (Path(path).suffix == ".h5")
+            raise InputError(f"configuration {path} is not valid TOML: {error}{remedy}") from error
     for override in overrides:
         key, equals, text = override.partition("=")
         section, dot, name = key.strip().partition(".")

@@ -92,7 +92,7 @@ def test_runs_as_a_module(tmp_path):
     command = [sys.executable, "-W", "error", "-m", "analysis.comm_matrix", str(tmp_path / "no")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("hpcgnn analysis.comm_matrix: error: ")
+    assert done.stderr.startswith("hpcgnn analyse comm_matrix: error: ")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -104,7 +104,7 @@ def test_analyse_runs_it(monkeypatch, capsys, tmp_path, name):
     with pytest.raises(SystemExit) as ended:
         analyse.main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"hpcgnn analysis.{name}: error: ")
+    assert capsys.readouterr().err.startswith(f"hpcgnn analyse {name}: error: ")
 
 
 def test_an_unknown_analysis_names_the_nearest(monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""Figures that README.md quotes are those of benchmarks/results; results name their origin."""
+"""Figures that docs/measured.md quotes are those of benchmarks/results; results name their origin."""
 
 import re
 from pathlib import Path
@@ -8,17 +8,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 NUMBER = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?")
-LINK = re.compile(r"\((benchmarks/results/[^)]+\.md)\)")
-QUOTED = re.compile(r"^README: (.+)$", re.MULTILINE)
+LINK = re.compile(r"\(\.\./(benchmarks/results/[^)]+\.md)\)")
+QUOTED = re.compile(r"^Quoted: (.+)$", re.MULTILINE)
 MONTHS = "January February March April May June July August September October November December"
 
 
 def table() -> list[tuple[str, Path]]:
     """Return the figures of the table, and where each says it comes from."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    start = text.index("## Measured")
-    part = text[start : text.index("\n## ", start + 1)]
-    rows = [line.split("|")[1:-1] for line in part.splitlines() if LINK.search(line)]
+    text = (ROOT / "docs" / "measured.md").read_text("utf-8")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if LINK.search(line)]
     return [(figure.strip(), ROOT / LINK.findall(link)[0]) for _, figure, link in rows]
 
 
