@@ -1,4 +1,4 @@
-"""Figures that docs/measured.md quotes are those of benchmarks/results; results name their origin."""
+"""Figures that docs/measured.md quotes are those of the results; results name their origin."""
 
 import re
 from pathlib import Path
