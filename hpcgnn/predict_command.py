@@ -16,11 +16,13 @@ from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
-from hpcgnn.graph.context import computing_as
+from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
 from hpcgnn.launch import command_parser
+from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import (
+    CsvLinks,
     CsvPredictions,
     GraphStore,
     H5Predictions,
@@ -39,6 +41,15 @@ from hpcgnn.train.full.predictions import (
     score_rows,
     write_rows,
 )
+from hpcgnn.train.links.predictions import (
+    LinkRows,
+    best_targets,
+    read_pairs,
+    relation_of,
+    score_pairs,
+    write_links,
+)
+from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.process import set_threads
 from hpcgnn.train.programs.predictions import predict_programs
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
@@ -50,7 +61,8 @@ _SHOWN_NAMES = 3
 
 DESCRIPTION = """Write what a trained model says about nodes, in the order of the original graph or
 in the order in which nodes are asked for; or about the candidates of the holes of program graphs,
-and how often it is right on each split. Start it on every rank:
+and how often it is right on each split; or, where links are predicted, the scores of given pairs
+(--pairs), the best targets of nodes (--top), or embeddings. Start it on every rank:
   srun python -m hpcgnn.predict RUN_DIR -o OUT.h5
 It uses the model that was kept for the best seed by validation."""
 
@@ -61,8 +73,9 @@ EPILOG = """formats:
   parquet  the columns of the csv
   npy  the array alone; where its rows are not nodes 0, 1, 2, ... their ids stand beside it:
        OUT.ids.npy for OUT.npy
-Values are float32. Program graphs are written as h5: graph_id, probabilities (of candidates),
-prediction, label (the right candidate), split, file, line, files.
+Values are float32. Pairs of nodes are csv, header source,target[,source_name,target_name],
+relation,score, or h5 with datasets of these names. Program graphs are written as h5: graph_id,
+probabilities (of candidates), prediction, label (the right candidate), split, file, line, files.
 exit status: 0 written; 2 a fault of the input, one line tells which."""
 
 
@@ -95,9 +108,24 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--what",
         choices=("probabilities", "embeddings"),
-        default="probabilities",
-        help="embeddings are the input of the last layer (default: probabilities)",
+        help="embeddings are the input of the last layer, of links what scores are made of "
+        "(default: probabilities; of links: embeddings)",
     )
+    add(
+        "--pairs",
+        type=Path,
+        metavar="FILE.csv",
+        help="links: score these pairs; a header source,target[,relation], names or original ids",
+    )
+    add(
+        "--top",
+        type=int,
+        metavar="K",
+        help="links: the K targets with the largest scores for each of --nodes, without known "
+        "edges",
+    )
+    add("--relation", metavar="R", help="links: of the pairs, where several are predicted")
+    add("--with-known", action="store_true", help="links: --top with the targets of known edges")
     add(
         "--nodes",
         metavar="IDS",
@@ -137,6 +165,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     """
     with agree(grid.world):
         saved = open_saved_model(options.run, options.seed, options.store).on(options.device)
+        links = saved.config.train.task == "links"
+        options.what = options.what or ("embeddings" if links else "probabilities")
+        _check_link_options(options, saved)
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
         if grid.rank == 0:
@@ -150,9 +181,15 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     set_threads(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options, kind)
-    graph = load_saved_graph(grid, saved, TraceRecorder.open(None, 0, {}))
+    task: LinkTask | None = None
+    if links:
+        task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        if options.pairs is not None or options.top is not None:
+            return _predict_links(grid, saved, task, options, kind, asked)
+    graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
     with computing_as(grid, saved.config):
-        rows = infer(graph, saved.model(graph), options.what, saved.threshold)
+        model = _link_model(saved, task) if task else saved.model(graph)
+        rows = infer(graph, model, options.what, saved.threshold)
     scores = score_rows(graph, rows)
     if asked is None:
         rows = order_by_id(grid, rows)
@@ -176,6 +213,76 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         "scores": scores,
         **saved.origin(),
     }
+
+
+def _predict_links(
+    grid: ProcessGrid,
+    saved: SavedModel,
+    task: LinkTask,
+    options: argparse.Namespace,
+    kind: str,
+    asked: GlobalIndices | None,
+) -> dict[str, Any]:
+    names, mine = task.links.names, None
+    with agree(grid.world):
+        if kind not in ("csv", "h5"):
+            raise InputError(f"-o {options.output}: pairs of nodes are written as csv or h5")
+        if options.pairs is None:
+            relation = names.index(relation_of(names, options.relation))
+        elif grid.rank == 0:
+            with GraphStore.open(saved.config.graph.store) as store:
+                mine = read_pairs(options.pairs, store, names, options.relation)
+    given = grid.world.bcast(mine, root=0)
+    with computing_as(grid, saved.config):
+        model = _link_model(saved, task)
+        rows: LinkRows
+        if given is not None:
+            rows = score_pairs(task, model, given[:2], given[2])
+        else:
+            known = options.with_known
+            rows = best_targets(task, model, asked, relation, options.top, with_known=known)
+    with contextlib.ExitStack() as stack:
+        with agree(grid.world):
+            named = _names_of(stack, saved) if grid.rank == 0 else None
+        if kind == "csv":
+            write_links(grid, rows, CsvLinks(options.output, named), names)
+        else:
+            file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
+            write_links(grid, rows, file, names)
+    return {
+        "output": str(options.output),
+        "what": "scores",
+        "of": "pairs",
+        "rows": int(grid.layer.allreduce(len(rows.scores))),
+        "ranks": grid.size,
+        **saved.origin(),
+    }
+
+
+@collective
+def _link_model(saved: SavedModel, task: LinkTask) -> LinkModel:
+    model = task.make_model(saved.checkpoint.state["seed"])
+    saved.load_into(task.grid, model)
+    return model
+
+
+def _check_link_options(options: argparse.Namespace, saved: SavedModel) -> None:
+    """Refuse what has no meaning where links are predicted, or elsewhere."""
+    links = saved.config.train.task == "links"
+    pairs, top = options.pairs is not None, options.top is not None
+    for option, given, remedy in (
+        ("--pairs", not links and pairs, "the run does not predict links"),
+        ("--top", not links and top, "the run does not predict links"),
+        ("--top", top and options.top < 1, "give a number from 1 on"),
+        ("--top", pairs and top, "--pairs asks for other pairs; give one of them"),
+        ("--relation", options.relation and not (pairs or top), "give --pairs or --top"),
+        ("--with-known", options.with_known and not top, "give --top"),
+        ("--nodes", links and pairs and options.nodes is not None, "--pairs has both ends"),
+        ("--what", links and options.what == "probabilities", "links have scores and embeddings"),
+        ("--store", links and options.store, "links of other graphs are not scored"),
+    ):
+        if given:
+            raise InputError(f"{option} does not apply: {remedy}")
 
 
 def _predict_programs(

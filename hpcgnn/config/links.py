@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from hpcgnn.config.options import choice, option, require
 from hpcgnn.nn import LINK_LOSSES, SCORERS
 
-NEGATIVES = ("uniform", "degree")
+NEGATIVES = ("uniform", "degree", "relation", "batch")
 """Names of the ways to draw the wrong ends of edges."""
+
+RANKINGS = ("drawn", "all")
+"""Names of what a tested edge is ranked against."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,16 +33,21 @@ class LinksConfig:
     margin: float = option(1.0, "by which an edge shall exceed a wrong one; with loss=margin")
     negatives: str = option(
         "uniform",
-        "wrong ends of edges, new in each epoch: uniform over the nodes, or by degree: those of "
-        "other edges",
+        "wrong ends of edges, new in each epoch: uniform over the nodes; by degree, the targets of "
+        "other edges; by relation, the nodes that are targets of it; batch, the targets of the "
+        "other edges of a batch of num_negatives + 1",
     )
     num_negatives: int = option(4, "wrong ends for each edge in an epoch")
-    ranked: int = option(100, "wrong ends, always the same, that a tested edge is ranked against")
+    ranking: str = option(
+        "drawn", "what tested edges are ranked against: drawn wrong ends, or all nodes"
+    )
+    ranked: int = option(100, "wrong ends of a tested edge, always the same")
 
     def __post_init__(self) -> None:
         choice("links.scorer", self.scorer, SCORERS)
         choice("links.loss", self.loss, LINK_LOSSES)
         choice("links.negatives", self.negatives, NEGATIVES)
+        choice("links.ranking", self.ranking, RANKINGS)
         require(0 < self.train < 1, "links.train", self.train, "must lie in (0, 1)")
         for key in ("valid", "test"):
             share = getattr(self, key)

@@ -22,7 +22,7 @@ from hpcgnn.nn.ggnn import (
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
-from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, make_link_model
+from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, Scorer, make_link_model
 from hpcgnn.nn.losses import MeanLoss
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import (
@@ -88,6 +88,7 @@ __all__ = [
     "Propagation",
     "Propagator",
     "PropagatorName",
+    "Scorer",
     "TrainableModule",
     "TypedModel",
     "TypedRows",

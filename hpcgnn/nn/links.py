@@ -1,9 +1,10 @@
 """Link prediction: scores of pairs of nodes from their embeddings, and losses of scores.
 
-Shape suffixes: E edges, K wrong ends of each, H width of the embeddings.
+Shape suffixes: E edges, K wrong ends of each, B candidates for an end, H width of the embeddings.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -18,13 +19,10 @@ from hpcgnn.nn.model import GraphView, NodeModel
 from hpcgnn.spmd import collective
 
 
-class Dot(nn.Module):
-    """``s · d / √H``: the scores of rows of any width begin alike."""
+class Scorer(nn.Module, ABC):
+    """Gives pairs of embeddings their scores."""
 
-    def __init__(self, width: int, num_relations: int) -> None:
-        super().__init__()
-        del width, num_relations
-
+    @abstractmethod
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
         """Return the scores (...,) of pairs of rows (..., H).
 
@@ -35,23 +33,56 @@ class Dot(nn.Module):
         relation
             Integers of a shape that broadcasts with (...,): what the edge means.
         """
+
+    @abstractmethod
+    def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
+        """Return the scores (E, B) of each source, with its relation, and every target."""
+
+
+class _Bilinear(Scorer):
+    """A scorer that is linear in the target: ``q(s, r) · d``."""
+
+    @abstractmethod
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return q (..., H) of sources (..., H) and relations (...,)."""
+
+    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
+        """Return scores; see `Scorer`."""
+        scores: Tensor = (self.query(source, relation) * target).sum(dim=-1)
+        return scores
+
+    def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
+        """Return the scores of all pairs, which are one product; see `Scorer`."""
+        return self.query(source_EH, relation_E) @ target_BH.T
+
+
+class Dot(_Bilinear):
+    """``s · d / √H``: the scores of rows of any width begin alike."""
+
+    def __init__(self, width: int, num_relations: int) -> None:
+        super().__init__()
+        del num_relations
+        self._scale = 1 / math.sqrt(width)
+
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return ``s / √H``."""
         del relation
-        return (source * target).sum(dim=-1) / math.sqrt(source.shape[-1])
+        return source * self._scale
 
 
-class DistMult(nn.Module):
+class DistMult(_Bilinear):
     """``Σ_h s_h w_rh d_h`` (Yang et al., ICLR 2015); w starts at 1/√H, where it is `Dot`."""
 
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
         self.relations = nn.Parameter(torch.full((num_relations, width), width**-0.5))
 
-    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
-        """Return scores; see `Dot.forward`."""
-        return (source * self.relations[relation] * target).sum(dim=-1)
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return ``s ⊙ w_r``."""
+        return source * self.relations[relation]
 
 
-class ComplEx(nn.Module):
+class ComplEx(_Bilinear):
     """``Re Σ_h s_h w_rh conj(d_h)`` (Trouillon et al., ICML 2016): tells directions apart.
 
     The first half of the columns are real parts, the second imaginary ones.
@@ -64,15 +95,17 @@ class ComplEx(nn.Module):
         self.relations = nn.Parameter(torch.empty(num_relations, width))
         nn.init.xavier_normal_(self.relations)
 
-    def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
-        """Return scores; see `Dot.forward`."""
-        (a, b), (c, d) = source.chunk(2, dim=-1), target.chunk(2, dim=-1)
-        p, q = self.relations[relation].chunk(2, dim=-1)
-        return ((a * p - b * q) * c + (a * q + b * p) * d).sum(dim=-1)
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return the product of s and w_r."""
+        (a, b), (p, q) = source.chunk(2, dim=-1), self.relations[relation].chunk(2, dim=-1)
+        return torch.cat([a * p - b * q, a * q + b * p], dim=-1)
 
 
-class MLP(nn.Module):
-    """A perceptron of ``s ⊙ d`` and the relation's vector, with one hidden layer."""
+_PAIRS_AT_A_TIME = 1 << 14
+
+
+class MLP(Scorer):
+    """A perceptron of ``s ⊙ w_r ⊙ d``, with one hidden layer."""
 
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
@@ -80,13 +113,22 @@ class MLP(nn.Module):
         self.hidden, self.output = nn.Linear(width, width), nn.Linear(width, 1)
 
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
-        """Return scores; see `Dot.forward`."""
+        """Return scores; see `Scorer`."""
         joined = source * self.relations[relation] * target
         scores: Tensor = self.output(functional.relu(self.hidden(joined)))
         return scores.squeeze(-1)
 
+    def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
+        """Return the scores of all pairs, some sources at a time; see `Scorer`."""
+        scores = source_EH.new_empty(len(source_EH), len(target_BH))
+        step = max(1, _PAIRS_AT_A_TIME // max(1, len(target_BH)))
+        for start in range(0, len(source_EH), step):
+            some = slice(start, start + step)
+            scores[some] = self(source_EH[some, None], target_BH, relation_E[some, None])
+        return scores
 
-SCORERS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
+
+SCORERS: Mapping[str, Callable[[int, int], Scorer]] = MappingProxyType(
     {"dot": Dot, "distmult": DistMult, "complex": ComplEx, "mlp": MLP}
 )
 """Scorers of a width and a number of relations, by their names."""
@@ -128,7 +170,7 @@ class LinkModel(NodeModel):
         One of `SCORERS`.
     """
 
-    def __init__(self, encoder: NodeModel, scorer: nn.Module) -> None:
+    def __init__(self, encoder: NodeModel, scorer: Scorer) -> None:
         super().__init__()
         self.encoder, self.scorer = encoder, scorer
 

@@ -35,6 +35,7 @@ from hpcgnn.storage.instances.schema import (
 )
 from hpcgnn.storage.instances.writer import InstanceWriter
 from hpcgnn.storage.predictions import (
+    CsvLinks,
     CsvPredictions,
     H5Predictions,
     NamesOf,
@@ -50,6 +51,7 @@ __all__ = [
     "GRAPH_DTYPE",
     "INSTANCE_FORMAT",
     "CSRBlock",
+    "CsvLinks",
     "CsvPredictions",
     "EdgeBuilder",
     "EdgeColumns",

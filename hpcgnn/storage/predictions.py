@@ -12,6 +12,11 @@ Of program graphs `/graph_id` takes the place of `/node_id`, `/probabilities` ar
 for those that a graph lacks), and the right candidate, split and place of each hole follow:
 
     /label, /split, /file, /line  int32[n]      /files  fixed-length bytes[f]
+
+Of pairs of nodes there are:
+
+    /source, /target, /relation  int64[n]      /score  float32[n]
+    /relations  fixed-length bytes[r], which /relation numbers
 """
 
 import csv
@@ -19,7 +24,7 @@ import importlib
 import io
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -183,8 +188,56 @@ class TableColumns:
         return [classes] if titles is None else [classes, titles]
 
 
-class CsvPredictions(PredictionFile):
+class _Text(AtomicWriter):
     """Comma-separated text with a header; nine digits give every float32 exactly."""
+
+    def _lines(self, rows: Iterable[Sequence[object]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._output.write(memoryview(text.getvalue().encode()))
+
+    def _end(self, *, complete: bool) -> None:
+        """Leave the text as it is."""
+
+
+class CsvLinks(_Text):
+    """Pairs of nodes with their scores, as comma-separated text.
+
+    Parameters
+    ----------
+    path
+        The file.
+    names_of
+        As in `TableColumns`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], names_of: NamesOf | None = None) -> None:
+        super().__init__(path)
+        self._names_of = names_of
+
+    def _begin(self) -> None:
+        ends = ("source", "target")
+        names = () if self._names_of is None else ("source_name", "target_name")
+        self._lines([(*ends, *names, "relation", "score")])
+
+    def append(
+        self,
+        sources: GlobalIndices,
+        targets: GlobalIndices,
+        relations: Sequence[str],
+        scores: FloatArray,
+    ) -> None:
+        """Append pairs (m,): original ids, names of relations, float32 scores."""
+        ends = (sources, targets)
+        names = [] if self._names_of is None else [self._names_of(each) for each in ends]
+        texts = [f"{each:.9g}" for each in scores.tolist()]
+        columns = [sources.tolist(), targets.tolist(), *names, relations, texts]
+        self._lines(zip(*columns, strict=True))
+        self._output.raise_on_error()
+
+
+class CsvPredictions(_Text, PredictionFile):
+    """Comma-separated text, a line for each node."""
 
     def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
         super().__init__(path)
@@ -206,14 +259,6 @@ class CsvPredictions(PredictionFile):
         self._lines(
             [(*first, *middle, *last) for (first, middle), last in zip(rows, ends, strict=True)]
         )
-
-    def _lines(self, rows: Sequence[Sequence[object]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self._output.write(memoryview(text.getvalue().encode()))
-
-    def _end(self, *, complete: bool) -> None:
-        """Leave the text as it is."""
 
 
 class ParquetPredictions(PredictionFile):

@@ -1,10 +1,10 @@
-"""The edges that are predicted: which they are, and the wrong ends that they are told from.
+"""The edges that are predicted: which they are, and to which share each belongs.
 
-All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so that neither
-the number of ranks nor the partition changes one.
+All draws are functions of a seed and the original ids of an edge's nodes, so that neither the
+number of ranks nor the partition changes one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
 from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
-from hpcgnn.sparse import read_adjacency
+from hpcgnn.config.options import known
+from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
@@ -43,7 +45,7 @@ def uniform(words: NDArray[np.uint64]) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class LinkEdges:
-    """Edges of a rank, which owns their targets.
+    """Edges of a rank, which owns their targets where nothing else is said.
 
     Parameters
     ----------
@@ -75,6 +77,12 @@ class LinkEdges:
             self.words[mask],
             None if self.parts is None else self.parts[mask],
         )
+
+    @collective
+    def spread(self, layer: Communicator) -> "LinkEdges":
+        """Return the edges of all ranks dealt out evenly, whoever owns their targets."""
+        columns = self.sources, self.targets, self.relations, self.words
+        return LinkEdges(*in_order(layer, self.words, *columns))
 
 
 @collective
@@ -163,80 +171,63 @@ def split_links(
     return {name: mask & predicted for name, mask in masks.items()}
 
 
-class Numbered:
-    """Values of all ranks, numbered by increasing keys whatever rank they come from.
-
-    Parameters
-    ----------
-    layer
-        The ranks.
-    keys, values
-        (m,) int64 different keys, and int64 values.
-    """
-
-    @collective
-    def __init__(self, layer: Communicator, keys: GlobalIndices, values: GlobalIndices) -> None:
-        (self._values,) = in_order(layer, keys, values)
-        counts = layer.allgather(len(self._values))
-        self._layer = layer
-        self._map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), layer.rank)
-
-    @collective
-    def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
-        """Return a value for each of the mixed bits, all equally likely, in their shape."""
-        count = self._map.num_rows
-        numbers = np.minimum((uniform(words) * count).astype(np.int64), count - 1)
-        wanted, places = np.unique(numbers, return_inverse=True)
-        found = RowRequest.make(self._layer, self._map, wanted).rows(self._values)
-        values: GlobalIndices = found[places].reshape(words.shape)
-        return values
-
-
 @dataclass(frozen=True, eq=False)
-class Pairs:
-    """Edges with wrong ends, and the rows of embeddings that their scores are made of.
+class Links:
+    """The edges of a rank that are predicted, or could be.
 
     Parameters
     ----------
-    request
-        Of the rows.
-    sources, targets
-        (E,) int64 places among the rows.
-    wrong
-        (E, K) int64 places of the wrong ends, which stand for the targets.
-    relations
-        (E,) int64.
+    names
+        Of the predicted relations, which `LinkEdges.relations` numbers.
+    every
+        All edges of these relations.
+    shares
+        Those of each of `SHARES`.
+    both_ways
+        Whether each of them stands for its reverse as well.
     """
 
-    request: RowRequest
-    sources: GlobalIndices
-    targets: GlobalIndices
-    wrong: GlobalIndices
-    relations: GlobalIndices
+    names: tuple[str, ...]
+    every: LinkEdges
+    shares: Mapping[str, LinkEdges]
+    both_ways: bool
 
 
 @collective
-def draw_pairs(
-    grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, ends: Numbered, draw: tuple[int, ...]
-) -> Pairs:
-    """Return the edges with wrong ends.
+def deal_links(
+    grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap
+) -> tuple[Links, HiddenEdges]:
+    """Return the edges to predict, and what the graph must be read without.
 
     Parameters
     ----------
-    grid, row_map
-        The ranks, and the rows of this one.
-    edges
-        Of this rank.
-    ends
-        What wrong ends are drawn from.
-    draw
-        How many of each edge, and the seeds of the draw.
+    grid, config
+        The ranks and the run.
+    store, row_map
+        The open store, and the rows of this rank.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a relation is not one of the store's.
     """
-    count, *seeds = draw
-    words = mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
-    wrong = ends.draw(words.reshape(len(edges), count))
-    needed = [edges.sources, edges.targets, wrong.reshape(-1)]
-    wanted, places = np.unique(np.concatenate(needed), return_inverse=True)
-    sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
-    request = RowRequest.make(grid.layer, row_map, wanted)
-    return Pairs(request, sources, targets, flat.reshape(len(edges), count), edges.relations)
+    names = tuple(config.links.relations or config.graph.relations or store.relations)
+    with agree(grid.world):
+        for name in names:
+            known(name, store.relations, f"relation in links.relations of {store.path}")
+        ids = store.read_original_id(row_map.start, row_map.stop)
+    with_split = [name for name in store.relations if store.has_edge_split(name)]
+    stored = config.links.stored and not set(names).isdisjoint(with_split)
+    # Tested edges of other relations leave the graph too.
+    more = [name for name in with_split if stored and name not in names]
+    undirected = store.undirected or config.graph.undirected
+    edges, pairs = read_links(
+        grid, store, row_map, ids, [*names, *more], undirected=undirected, stored=stored
+    )
+    masks = split_links(edges, pairs, config.links, len(names))
+    gone = np.logical_or.reduce(list(masks.values()))
+    if edges.parts is not None:
+        gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
+    hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
+    shares = {name: edges.where(mask) for name, mask in masks.items()}
+    return Links(names, edges.where(edges.relations < len(names)), shares, undirected), hidden

@@ -1,6 +1,6 @@
 """How well scores tell edges from wrong ones, exactly and over all ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -9,7 +9,9 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.spmd import collective
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.train.links.candidates import Block, KnownTargets
+from hpcgnn.train.links.edges import LinkEdges
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 HITS = (1, 10)
 """The ranks k of Hits@k."""
@@ -27,14 +29,18 @@ class Scores:
         (E,) float64 of the edges.
     wrong
         (E, K) float64 of their wrong ends.
+    step
+        Scores that differ by less than half of it count as equal; the same on all ranks.
     """
 
     edges: FloatArray
     wrong: FloatArray
+    step: float
 
+    @classmethod
     @collective
-    def settled(self, grid: ProcessGrid, dtype: str) -> "Scores":
-        """Return whole numbers in the order of the scores, equal for those that rounding parts.
+    def of(cls, grid: ProcessGrid, edges: FloatArray, wrong: FloatArray, dtype: str) -> "Scores":
+        """Return the scores with their step.
 
         Nodes with equal inputs tie; the last bits of their scores depend on which rank computed
         them, and so would metrics.
@@ -44,35 +50,106 @@ class Scores:
         dtype
             float32 or float64, which the scores were computed in.
         """
-        largest = np.array([max(np.abs(each).max(initial=0) for each in (self.edges, self.wrong))])
+        largest = np.array([max(np.abs(each).max(initial=0) for each in (edges, wrong))])
         allreduce_max(grid.layer, largest)
         step = max(float(largest[0]), np.finfo(np.float64).tiny) * _STEPS[dtype]
-        return Scores(np.round(self.edges / step), np.round(self.wrong / step))
+        return cls(edges, wrong, step)
+
+    @property
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """(E,) the lowest and the highest score that equals that of each edge."""
+        return self.edges - self.step / 2, self.edges + self.step / 2
+
+    def ranks(self) -> FloatArray:
+        """Return (E,) the rank of each edge among its wrong ends; see `rank_metrics`."""
+        low, high = self.bounds
+        larger = (self.wrong > high[:, None]).sum(axis=1)
+        return _rank(larger, (self.wrong >= low[:, None]).sum(axis=1))
+
+
+def _rank(larger: Array, not_lower: Array) -> FloatArray:
+    """Return ranks from counts of larger scores, and of larger and equal ones."""
+    ranks: FloatArray = 1 + (larger + not_lower) / 2
+    return ranks
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Ranks of the edges of a rank among all nodes.
+
+    Parameters
+    ----------
+    raw
+        (E,) float64 among all nodes but the two of the edge.
+    filtered
+        (E,) float64 without the nodes that are known targets of the source, too.
+    """
+
+    raw: FloatArray
+    filtered: FloatArray
 
 
 @collective
-def rank_metrics(grid: ProcessGrid, scores: Scores) -> dict[str, float]:
-    """Return mrr, hitsK and auc; empty when no rank has an edge.
+def rank_among_all(
+    blocks: Iterator[Block], edges: LinkEdges, scores: Scores, known: KnownTargets
+) -> Ranks:
+    """Return the ranks of edges among all nodes.
+
+    Parameters
+    ----------
+    blocks
+        Scores of the edges' sources and all nodes.
+    edges, scores
+        Of this rank.
+    known
+        The targets of the edges' sources.
+    """
+    low, high = scores.bounds
+    counts = np.zeros((2, 2, len(edges)), np.int64)
+    for block in blocks:
+        some, found = block.queries, block.scores
+        # No edge ends where it begins.
+        block.set_aside(edges.sources[some])
+        block.set_aside(edges.targets[some])
+        places, columns = known.between(some, block.first, found.shape[1])
+        known_scores = found[places, columns]
+        for (raw, filtered), bound, exceeds in zip(
+            counts, (high[some], low[some]), (np.greater, np.greater_equal), strict=True
+        ):
+            # Compared in the type of the scores.
+            bound = bound.astype(found.dtype)
+            number = np.count_nonzero(exceeds(found, bound[:, None]), axis=1)
+            gone = exceeds(known_scores, bound[places])
+            raw[some] += number
+            filtered[some] += number - np.bincount(places[gone], minlength=len(number))
+    (larger, larger_new), (not_lower, not_lower_new) = counts
+    return Ranks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
+
+
+@collective
+def rank_metrics(grid: ProcessGrid, ranks: FloatArray) -> dict[str, float]:
+    """Return mrr and hitsK of the ranks (E,) of the edges of all ranks; empty without edges.
 
     The rank of an edge is one more than its wrong ends with larger scores, and half of those with
-    an equal one. AUC is the chance that an edge's score exceeds that of a wrong end of any edge,
-    equals counting half.
+    an equal one.
     """
-    larger = (scores.wrong > scores.edges[:, None]).sum(axis=1)
-    equal = (scores.wrong == scores.edges[:, None]).sum(axis=1)
-    ranks = 1 + larger + equal / 2
     sums = np.array([len(ranks), (1 / ranks).sum(), *((ranks <= k).sum() for k in HITS)])
     allreduce_sum(grid.layer, sums)
-    auc = _area(grid, scores)
     if sums[0] == 0:
         return {}
-    means = dict(zip(("mrr", *(f"hits{k}" for k in HITS)), sums[1:] / sums[0], strict=True))
-    return {**{name: float(value) for name, value in means.items()}, "auc": auc}
+    means = sums[1:] / sums[0]
+    return dict(zip(("mrr", *(f"hits{k}" for k in HITS)), means.tolist(), strict=True))
 
 
-def _area(grid: ProcessGrid, scores: Scores) -> float:
-    """Return the area under the curve: the scores of all ranks sorted, equals on one rank."""
-    values = np.concatenate([scores.edges, scores.wrong.reshape(-1)])
+@collective
+def area_under_curve(grid: ProcessGrid, scores: Scores) -> float:
+    """Return the chance that an edge's score exceeds that of a wrong end of any edge.
+
+    Equals count half. The scores of all ranks are sorted, equals on one rank.
+    """
+    # Whole numbers are equal for scores that rounding parts.
+    whole = (np.round(each / scores.step) for each in (scores.edges, scores.wrong.reshape(-1)))
+    values = np.concatenate(list(whole))
     is_edge = np.zeros(len(values), np.int64)
     is_edge[: len(scores.edges)] = 1
     keys, is_edge = in_order(grid.layer, _ordered_bits(values), _ordered_bits(values), is_edge)

@@ -12,34 +12,26 @@ from torch import Tensor
 from hpcgnn.autograd import DropoutKey, fetch_rows
 from hpcgnn.comm import agree, raise_on_all
 from hpcgnn.config.config import Config
-from hpcgnn.config.options import known
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.load import load_graph, share_rows
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
-from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, H5Predictions, Split
+from hpcgnn.storage import GraphStore, H5Predictions
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.graph_task import GraphTask
-from hpcgnn.train.links.edges import (
-    SHARES,
-    LinkEdges,
-    Numbered,
-    Pairs,
-    draw_pairs,
-    read_links,
-    split_links,
-)
-from hpcgnn.train.links.ranking import Scores, rank_metrics
+from hpcgnn.train.links.candidates import BLOCK_BYTES, KnownTargets, Queries, score_all
+from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
+from hpcgnn.train.links.negatives import NEGATIVES, Ends, Pairs, Uniform, pair_up
+from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.task import Step
+from hpcgnn.typing import GlobalIndices
 
-_BLOCK_BYTES = 64 << 20
 # No epoch and no step has it: what tested edges are ranked against stays.
 _TESTED = -1
 
@@ -54,37 +46,62 @@ class LinkFacts(GraphFacts):
         return "mrr"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tested:
+    """Edges that this rank ranks; all ranks have about equally many.
+
+    Parameters
+    ----------
+    edges
+        Of any rank.
+    wrong
+        (E, K) int64 global rows of their wrong ends, which stay.
+    pairs
+        Of both, for scores.
+    known
+        The targets of their sources; None where they are ranked among their wrong ends.
+    """
+
+    edges: LinkEdges
+    wrong: GlobalIndices
+    pairs: Pairs
+    known: KnownTargets | None
+
+
 class LinkTask(GraphTask):
     """The edges of one rank and the loss over all ranks; see `GraphTask`.
 
     Parameters
     ----------
     graph
-        The share of this rank, without the edges of `links`.
+        The share of this rank, without the shares of `links`.
     links
-        The edges of this rank of each share.
-    num_relations
-        The predicted relations.
+        The edges of this rank.
     """
 
     @collective
-    def __init__(
-        self, graph: LocalGraph, config: Config, links: dict[str, LinkEdges], num_relations: int
-    ) -> None:
+    def __init__(self, graph: LocalGraph, config: Config, links: Links) -> None:
         super().__init__(graph, config)
-        self._links, self._num_relations = links, num_relations
-        self._options, layer = config.links, self.grid.layer
-        counts = [int(layer.allreduce(len(links[name]))) for name in SHARES]
+        self.links, self._options, layer = links, config.links, self.grid.layer
+        counts = [int(layer.allreduce(len(links.shares[name]))) for name in SHARES]
         self.num_links = dict(zip(SHARES, counts, strict=True))
         raise_on_all(self.grid.world, _fault(config, self.num_links))
-        rows = np.arange(graph.row_map.start, graph.row_map.stop, dtype=np.int64)
-        nodes = Numbered(layer, graph.products.node_ids, rows)
-        trained = links["train"]
-        self._ends = nodes
-        if self._options.negatives == "degree":
-            self._ends = Numbered(layer, trained.words, trained.targets)
-        seeds = (self._options.ranked, self._options.split_seed, _TESTED)
-        self._tested = {name: self._pairs(links[name], nodes, seeds) for name in SHARES[1:]}
+        trained, row_map = links.shares["train"], graph.row_map
+        ends = Ends(layer, row_map, graph.products.node_ids, trained, len(links.names))
+        self._wrong_ends = NEGATIVES[self._options.negatives](ends)
+        seeds, nodes = (self._options.split_seed, _TESTED), Uniform(ends)
+        self.tested: dict[str, Tested] = {}
+        for name in SHARES[1:]:
+            # Ranks that own popular targets would have most of the work.
+            edges = links.shares[name].spread(layer)
+            wrong = nodes.draw(edges, self._options.ranked, seeds)
+            known = None
+            if self._options.ranking == "all":
+                queries = Queries(edges.sources, edges.relations)
+                known = KnownTargets.of(self.grid, row_map, links, queries)
+            self.tested[name] = Tested(
+                edges, wrong, pair_up(self.grid, row_map, edges, wrong), known
+            )
 
     @classmethod
     @collective
@@ -96,31 +113,9 @@ class LinkTask(GraphTask):
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
             row_map = share_rows(grid, config, store, ("features",))
-            names = config.links.relations or config.graph.relations or store.relations
-            with agree(grid.world):
-                for name in names:
-                    known(name, store.relations, f"relation in links.relations of {store.path}")
-                ids = store.read_original_id(row_map.start, row_map.stop)
-            with_split = [name for name in store.relations if store.has_edge_split(name)]
-            stored = config.links.stored and not set(names).isdisjoint(with_split)
-            # Tested edges of other relations leave the graph too.
-            more = [name for name in with_split if stored and name not in names]
-            undirected = store.undirected or config.graph.undirected
-            edges, pairs = read_links(
-                grid, store, row_map, ids, [*names, *more], undirected=undirected, stored=stored
-            )
-        masks = split_links(edges, pairs, config.links, len(names))
-        links = {name: edges.where(mask) for name, mask in masks.items()}
-        gone = np.logical_or.reduce(list(masks.values()))
-        if edges.parts is not None:
-            gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
-        rows, columns = edges.targets[gone], edges.sources[gone]
-        hidden = HiddenEdges.between(grid, row_map, rows, columns)
+            links, hidden = deal_links(grid, config, store, row_map)
         graph = load_graph(dataclasses.replace(context, hidden=hidden))
-        facts = {**vars(graph.facts), "multi_label": False, "class_names": ()}
-        facts["num_classes"] = config.links.width or config.model.hidden
-        graph = dataclasses.replace(graph, facts=LinkFacts(**facts))
-        return cls(graph, config, links, len(names))
+        return cls(with_links(graph, config), config, links)
 
     def make_model(self, seed: int) -> LinkModel:
         """Return a new encoder and scorer, equal on all ranks."""
@@ -128,7 +123,7 @@ class LinkTask(GraphTask):
             self.graph.make_model(self._config, seed),
             self._options.scorer,
             width=self.facts.num_classes,
-            num_relations=self._num_relations,
+            num_relations=len(self.links.names),
             seed=seed,
         )
 
@@ -143,11 +138,11 @@ class LinkTask(GraphTask):
         assert isinstance(model, LinkModel)
         embeddings = model(self.graph.view, self.graph.features, None)
         values: dict[str, float] = {}
-        for name, pairs in self._tested.items():
-            scores = self._score(model, fetch_rows(embeddings, pairs.request), pairs)
-            settled = scores.settled(self.grid, self._config.train.dtype)
-            found = rank_metrics(self.grid, settled)
+        for name, tested in self.tested.items():
+            scores = self._score(model, embeddings, tested.pairs)
+            found = self._metrics(model, embeddings, tested, scores)
             if found:
+                found["auc"] = area_under_curve(self.grid, scores)
                 found["loss"] = self._loss(scores) / self.num_links[name]
             values |= {f"{name}_{metric}": value for metric, value in found.items()}
         return Evaluation(values, self.facts.metric)
@@ -173,13 +168,10 @@ class LinkTask(GraphTask):
         return {**super().summary(ranks), "links": self.num_links}
 
     @collective
-    def _pairs(self, edges: LinkEdges, ends: Numbered, draw: tuple[int, ...]) -> Pairs:
-        return draw_pairs(self.grid, self.graph.row_map, edges, ends, draw)
-
-    @collective
     def _train_loss(self, seed: int, epoch: int, model: LinkModel) -> Tensor:
-        draw = (self._options.num_negatives, seed, epoch)
-        pairs = self._pairs(self._links["train"], self._ends, draw)
+        trained, count = self.links.shares["train"], self._options.num_negatives
+        wrong = self._wrong_ends.draw(trained, count, (seed, epoch))
+        pairs = pair_up(self.grid, self.graph.row_map, trained, wrong)
         embeddings = model(self.graph.view, self.graph.features, DropoutKey(seed, epoch))
         rows, put = fetch_rows(embeddings, pairs.request), self.graph.device.tensor
         sources, relations = rows[put(pairs.sources)], put(pairs.relations)
@@ -188,10 +180,25 @@ class LinkTask(GraphTask):
         loss = LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
         return loss / self.num_links["train"]
 
-    def _score(self, model: LinkModel, rows: Tensor, pairs: Pairs) -> Scores:
+    @collective
+    def _metrics(
+        self, model: LinkModel, embeddings: Tensor, tested: Tested, scores: Scores
+    ) -> dict[str, float]:
+        if tested.known is None:
+            return rank_metrics(self.grid, scores.ranks())
+        edges = tested.edges
+        queries, row_map = Queries(edges.sources, edges.relations), self.graph.row_map
+        blocks = score_all(self.grid, row_map, embeddings, model.scorer, queries)
+        ranks = rank_among_all(blocks, edges, scores, tested.known)
+        raw = rank_metrics(self.grid, ranks.raw)
+        return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
+
+    @collective
+    def _score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> Scores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        put, num_edges, count = self.graph.device.tensor, len(pairs.sources), pairs.wrong.shape[1]
-        step = max(1, _BLOCK_BYTES // max(1, 8 * count * rows.shape[1]))
+        rows, put = fetch_rows(embeddings, pairs.request), self.graph.device.tensor
+        num_edges, count = len(pairs.sources), pairs.wrong.shape[1]
+        step = max(1, BLOCK_BYTES // max(1, 8 * count * rows.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
@@ -200,7 +207,7 @@ class LinkTask(GraphTask):
             ends = rows[put(pairs.wrong[some])]
             of_wrong = model.scorer(sources[:, None], ends, relations[:, None])
             edges[some], wrong[some] = of_edges.cpu().numpy(), of_wrong.cpu().numpy()
-        return Scores(edges, wrong)
+        return Scores.of(self.grid, edges, wrong, self._config.train.dtype)
 
     @collective
     def _loss(self, scores: Scores) -> float:
@@ -208,6 +215,13 @@ class LinkTask(GraphTask):
         edges, wrong = torch.from_numpy(scores.edges), torch.from_numpy(scores.wrong)
         mine = float(loss(edges, wrong, self._options.margin))
         return float(self.grid.layer.allreduce(mine))
+
+
+def with_links(graph: LocalGraph, config: Config) -> LocalGraph:
+    """Return the graph with embeddings in place of classes."""
+    facts = {**vars(graph.facts), "multi_label": False, "class_names": ()}
+    facts["num_classes"] = config.links.width or config.model.hidden
+    return dataclasses.replace(graph, facts=LinkFacts(**facts))
 
 
 def _check_options(config: Config) -> None:

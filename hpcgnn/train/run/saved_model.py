@@ -205,11 +205,6 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
     with agree(grid.world):
         if config.train.task == "programs":
             raise InputError(f"{saved.run} is of program graphs; its predictions.h5 has them all")
-        if config.train.task == "links":
-            raise InputError(
-                f"{saved.run} predicts links; its predictions.h5 has the embeddings of all nodes, "
-                "and other graphs are not supported"
-            )
     with agree(grid.world):
         trained = saved.trained
         scales = saved.scales()

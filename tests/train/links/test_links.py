@@ -9,14 +9,20 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.graph.context import Context
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.links import candidates
 from hpcgnn.train.links.edges import mixed, uniform
-from hpcgnn.train.links.ranking import Scores, rank_metrics
+from hpcgnn.train.links.negatives import NEGATIVES, Ends
+from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_metrics
+from hpcgnn.train.links.task import LinkTask
 from tests.support.training import (
     Graph,
     StopAfter,
@@ -59,10 +65,20 @@ def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> 
     "setting",
     [
         ("model.name=sage", "links.scorer=dot", "exchange.method=joint"),
-        ("model.name=rgcn", "links.scorer=distmult", "links.relations=['names']"),
+        (
+            "model.name=rgcn",
+            "links.scorer=distmult",
+            "links.relations=['cites', 'names']",
+            "links.negatives=relation",
+        ),
         ("model.name=gat", "links.scorer=mlp", "links.loss=margin", "links.negatives=degree"),
         ("model.name=gcn", "links.scorer=complex", "links.width=6", "graph.undirected=true"),
-        ("model.name=gcnii", "links.loss=cross_entropy", "links.num_negatives=3"),
+        (
+            "model.name=gcnii",
+            "links.loss=cross_entropy",
+            "links.num_negatives=3",
+            "links.negatives=batch",
+        ),
     ],
     ids=lambda setting: setting[0],
 )
@@ -164,8 +180,9 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
     wrong[0, 0] = -0.0
     mine = np.arange(40) % comm.size == comm.rank
     with ProcessGrid(comm) as grid:
-        found = rank_metrics(grid, Scores(edges[mine], wrong[mine]))
-        nothing = rank_metrics(grid, Scores(edges[:0], wrong[:0]))
+        scores = Scores.of(grid, edges[mine], wrong[mine], "float64")
+        found = {**rank_metrics(grid, scores.ranks()), "auc": area_under_curve(grid, scores)}
+        nothing = rank_metrics(grid, scores.ranks()[:0])
     ranks = 1 + (wrong > edges[:, None]).sum(1) + (wrong == edges[:, None]).sum(1) / 2
     flat = wrong.reshape(-1)
     wins = (edges[:, None] > flat).sum() + (edges[:, None] == flat).sum() / 2
@@ -236,3 +253,87 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
     assert one.summary["graph"]["num_edges"] <= most - one.summary["links"]["train"]
     drawn = train(comm, make_config(path, comm_tmp_path / "drawn", *words, "links.stored=false"))
     assert drawn.summary["links"] != links
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("model.name=rgcn", "links.scorer=distmult", "links.relations=['cites', 'names']"),
+        ("model.name=sage", "links.scorer=mlp", "graph.undirected=true"),
+        ("model.name=sage", "links.scorer=complex", "links.width=6"),
+    ],
+    ids=lambda setting: setting[0],
+)
+def test_ranks_among_all_nodes_are_exact(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: tuple[str, ...],
+) -> None:
+    # Blocks of two queries and pieces of three nodes.
+    monkeypatch.setattr(candidates, "_PIECE_ROWS", 3)
+    monkeypatch.setattr(candidates, "BLOCK_BYTES", 3 * 2 * 8)
+    graph = replace(make_graph(), ids=np.random.default_rng(5).permutation(61) * 7 - 30)
+    graph = graph.with_relations()
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (*WORDS, *setting, "links.ranking=all", "run.save_predictions=false")
+    config = make_config(store, comm_tmp_path / "run", *words)
+    with ProcessGrid(comm) as grid, torch.no_grad():
+        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
+        model = task.make_model(3)
+        found = task.evaluate(model).values
+        embeddings = model(task.graph.view, task.graph.features, None)
+        # All on every rank, in the order of the rows.
+        shares = comm.allgather((embeddings, task.links.every, task.links.shares["test"]))
+    rows = torch.cat([each[0] for each in shares])
+    names = ("sources", "targets", "relations")
+    every, tested = (
+        [np.concatenate([getattr(each[place], name) for each in shares]) for name in names]
+        for place in (1, 2)
+    )
+    known = set(zip(*every, strict=True))
+    if "graph.undirected=true" in setting:
+        known |= {(d, s, r) for s, d, r in known}
+    ranks: dict[str, list[float]] = {"": [], "raw_": []}
+    for s, d, r in zip(*tested, strict=True):
+        relation = torch.tensor(r)
+        scores = model.scorer(rows[s], rows, relation).detach().numpy()
+        step = 1e-9
+        for prefix, mine in ranks.items():
+            others = [
+                scores[n]
+                for n in range(61)
+                if n not in (s, d) and (prefix or (s, n, r) not in known)
+            ]
+            wins = np.sum(np.array(others) > scores[d] + step)
+            ties = np.sum(np.abs(np.array(others) - scores[d]) <= step)
+            mine.append(1 + wins + ties / 2)
+    for prefix, mine in ranks.items():
+        assert found[f"test_{prefix}mrr"] == pytest.approx(np.mean(1 / np.array(mine)), rel=1e-12)
+        assert found[f"test_{prefix}hits10"] == np.mean(np.array(mine) <= 10)
+    assert found["test_mrr"] > found["test_raw_mrr"]
+
+
+@pytest.mark.parametrize("name", ["relation", "batch"])
+def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph().with_relations())
+    config = make_config(store, comm_tmp_path / "run", *WORDS, f"links.negatives={name}")
+    with ProcessGrid(comm) as grid:
+        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
+        trained, graph = task.links.shares["train"], task.graph
+        ends = Ends(comm, graph.row_map, graph.products.node_ids, trained, len(task.links.names))
+        wrong = NEGATIVES[name](ends).draw(trained, 3, (1, 0))
+        again = NEGATIVES[name](ends).draw(trained, 3, (1, 1))
+    gathered = comm.allgather((trained.targets, trained.relations, wrong))
+    targets, relations, drawn = (np.concatenate(each) for each in zip(*gathered, strict=True))
+    assert drawn.shape == (len(targets), 3)
+    for relation in np.unique(relations):
+        there = np.unique(targets[relations == relation])
+        inside = np.isin(drawn[relations == relation], there)
+        assert inside.all() if name == "relation" else not inside.all()
+    if name == "batch":
+        # Each end is taken about three times: edges of a batch exchange theirs.
+        times = np.bincount(drawn.reshape(-1), minlength=61)
+        expected = 3 * np.bincount(targets, minlength=61)
+        assert np.abs(times - expected).sum() <= 2 * 3 * 3
+    assert comm.allreduce(int((wrong != again).sum())) > 0

@@ -1,0 +1,412 @@
+"""Link prediction against what needs no training, no convolution, or another library.
+
+    python -m benchmarks.bench_links --store debian.h5 --relation depends --json
+
+One rank. A share of a relation's edges leaves the graph and is ranked, among all nodes (raw, and
+filtered: without the other known targets of the source) or among drawn wrong ends. Encoders of one
+width are trained alike: logistic loss, a uniform wrong end an edge, Adam; `factors` are vectors of
+the nodes without a convolution, trained on every edge of the relation that is not tested. Epochs of
+all trained methods take turns, so that load meets them alike. One JSON object a method and seed.
+"""
+
+import argparse
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+import hpcgnn
+from benchmarks.columns import Columns, print_columns, ratio, seconds, text
+from benchmarks.harness import surroundings
+from hpcgnn.console import print_json, run_command
+from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
+from hpcgnn.sparse import read_adjacency
+from hpcgnn.storage import GraphStore
+from hpcgnn.train.links.candidates import Block, Queries, score_all
+from hpcgnn.train.links.edges import deal_links
+from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
+from hpcgnn.train.links.task import LinkTask
+
+COLUMNS: Columns = {
+    "method": ("method", text),
+    "seed": ("seed", text),
+    "epoch": ("epoch_s", seconds),
+    "MRR": ("mrr", ratio),
+    "Hits@10": ("hits10", ratio),
+    "raw MRR": ("raw_mrr", ratio),
+    "raw Hits@10": ("raw_hits10", ratio),
+    "AUC": ("auc", ratio),
+}
+RATE = 0.01
+Evaluate = Callable[[nn.Module, Scorer], Mapping[str, float]]
+
+
+def main() -> None:
+    options = parse_arguments()
+    torch.set_num_threads(options.threads)
+    results = []
+    for seed in options.seeds:
+        for line in measure(options, seed):
+            results.append(line)
+            if options.json:
+                print_json(line | surroundings("torch", "torch-geometric"))
+    if not options.json:
+        print_columns(COLUMNS, results)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.bench_links", description=__doc__)
+    add = parser.add_argument
+    add("--store", required=True, metavar="G.h5")
+    add("--relation", default="depends", metavar="R", help="whose edges are predicted")
+    add("--relations", default="depends,pre-depends,recommends,suggests", metavar="R,...")
+    add("--epochs", type=int, default=25, metavar="N")
+    add("--width", type=int, default=32, metavar="H")
+    add("--threads", type=int, default=1, metavar="N")
+    add("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[1, 2, 3])
+    add("--ranking", choices=("all", "drawn"), default="all")
+    add("--methods", default="sage,rgcn,factors,pyg-sage,pyg-rgcn,counts", metavar="M,...")
+    add("--json", action="store_true", help="print one JSON object a method and seed")
+    return parser.parse_args()
+
+
+def measure(options: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a line for each method."""
+    methods, trained = options.methods.split(","), {}
+    encoders = {"sage": "dot", "rgcn": "distmult"}
+    graphs = {name: open_links(options, name, scorer) for name, scorer in encoders.items()}
+    tasks = {name: link_task(graph) for name, graph in graphs.items()}
+    any_task = tasks["rgcn"]
+    observed = observed_edges(graphs["rgcn"])
+    for name, task in tasks.items():
+        if name in methods:
+            trained[f"{name} + {encoders[name]}"] = Ours(task, seed)
+        if f"pyg-{name}" in methods:
+            torch.manual_seed(seed)
+            trained[f"PyG {name} + {encoders[name]}"] = Peer(task, observed, name, options.width)
+    if "factors" in methods:
+        torch.manual_seed(seed)
+        trained["factors + dot"] = Factors(any_task, options.width)
+    spent: dict[str, list[float]] = {name: [] for name in trained}
+    for epoch in range(options.epochs):
+        for name, method in trained.items():
+            began = time.perf_counter()
+            method.epoch(seed, epoch)
+            spent[name].append(time.perf_counter() - began)
+    for name, method in trained.items():
+        found = {"epoch_s": float(np.median(spent[name])), **method.evaluate()}
+        yield {"method": name, "seed": seed, "epochs": options.epochs, **found}
+    if "counts" in methods and seed == options.seeds[0]:
+        for name, scores in counts(any_task, observed).items():
+            yield {"method": name, "seed": None, "epochs": 0, **judge(any_task, scores)}
+
+
+def open_links(options: argparse.Namespace, model: str, scorer: str) -> hpcgnn.Graph:
+    """Return the graph on one rank."""
+    return hpcgnn.open_graph(
+        None,
+        options.store,
+        graph={"relations": options.relations.split(",")},
+        model={"name": model, "hidden": options.width, "dropout": 0.2},
+        links={
+            "relations": [options.relation],
+            "scorer": scorer,
+            "num_negatives": 1,
+            "ranking": options.ranking,
+        },
+        train={"task": "links"},
+        run={"threads": options.threads},
+    )
+
+
+def link_task(graph: hpcgnn.Graph) -> LinkTask:
+    assert isinstance(graph.task, LinkTask)
+    return graph.task
+
+
+class Trained:
+    """A module with a scorer, and its optimiser."""
+
+    def __init__(self, task: LinkTask, module: nn.Module, scorer: Scorer) -> None:
+        self.task, self.module, self.scorer = task, module, scorer
+        self._adam = torch.optim.Adam(module.parameters(), lr=RATE)
+
+    def descend(self, loss: Tensor) -> None:
+        """Take a step down a loss."""
+        self._adam.zero_grad()
+        loss.backward()
+        self._adam.step()
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the tested edges."""
+        self.module.eval()
+        found = embedding_scores(self.task, self.embed(), self.scorer)
+        self.module.train()
+        return judge(self.task, found)
+
+    def embed(self) -> Tensor:
+        """Return the embeddings (N, H) of all nodes."""
+        raise NotImplementedError
+
+
+class Ours(Trained):
+    """A model of hpcgnn, by its own steps."""
+
+    def __init__(self, task: LinkTask, seed: int) -> None:
+        model = task.make_model(seed)
+        super().__init__(task, model, model.scorer)
+
+    def epoch(self, seed: int, epoch: int) -> None:
+        """Train for an epoch."""
+        for loss_of in self.task.steps(seed, epoch):
+            self.descend(loss_of(self.module))
+
+    def embed(self) -> Tensor:
+        """Return the embeddings of all nodes."""
+        assert isinstance(self.module, LinkModel)
+        return self.module.embed(self.task.graph.view, self.task.graph.features)
+
+
+def pair_loss(scorer: Scorer, rows: Tensor, edges_2E: Tensor) -> Tensor:
+    """Return the logistic loss of edges of one relation, each with a uniform wrong end."""
+    sources, targets = edges_2E
+    relation = torch.zeros_like(sources)
+    wrong = torch.randint(len(rows), sources.shape)
+    scores, others = (
+        scorer(rows[sources], rows[targets], relation),
+        scorer(rows[sources], rows[wrong], relation),
+    )
+    return LINK_LOSSES["logistic"](scores, others[:, None], 0.0) / len(sources)
+
+
+class Factors(Trained):
+    """Vectors of nodes, as sources and as targets: a factorisation of the matrix of edges."""
+
+    def __init__(self, task: LinkTask, width: int) -> None:
+        num_nodes = task.facts.num_nodes
+        module = nn.ParameterList(torch.randn(num_nodes, width) for _ in range(2))
+        super().__init__(task, module, SCORERS["dot"](2 * width, 1))
+        every, tested = task.links.every, ("valid", "test")
+        gone = np.concatenate([task.links.shares[name].words for name in tested])
+        kept = ~np.isin(every.words, gone)
+        self._edges = torch.from_numpy(np.stack([every.sources[kept], every.targets[kept]]))
+
+    def epoch(self, seed: int, epoch: int) -> None:
+        """Train for an epoch."""
+        del seed, epoch
+        sources, targets = self._edges
+        rows, others = self.module
+        wrong = torch.randint(len(rows), sources.shape)
+        scale = rows.shape[1] ** -0.5
+        scores = (rows[sources] * others[targets]).sum(1) * scale
+        false = (rows[sources] * others[wrong]).sum(1) * scale
+        self.descend(LINK_LOSSES["logistic"](scores, false[:, None], 0.0) / len(sources))
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the tested edges."""
+        return judge(self.task, two_sided_scores(self.task, *self.module))
+
+
+class Peer(Trained):
+    """The same model of PyTorch Geometric, on the same edges."""
+
+    def __init__(
+        self, task: LinkTask, observed: Mapping[str, Tensor], name: str, width: int
+    ) -> None:
+        scorer = SCORERS["dot" if name == "sage" else "distmult"](width, 1)
+        features = task.graph.features.shape[1]
+        make = PygSAGE if name == "sage" else PygRGCN
+        encoder = make(features, width, list(observed.values()))
+        super().__init__(task, nn.ModuleList([encoder, scorer]), scorer)
+        trained = task.links.shares["train"]
+        self._edges = torch.from_numpy(np.stack([trained.sources, trained.targets]))
+        self._encoder = encoder
+
+    def epoch(self, seed: int, epoch: int) -> None:
+        """Train for an epoch."""
+        del seed, epoch
+        rows = self._encoder(self.task.graph.features)
+        self.descend(pair_loss(self.scorer, rows, self._edges))
+
+    def embed(self) -> Tensor:
+        """Return the embeddings of all nodes."""
+        return self._encoder(self.task.graph.features)
+
+
+class PygSAGE(nn.Module):
+    """Two layers with means over both directions."""
+
+    def __init__(self, features: int, width: int, edges: list[Tensor]) -> None:
+        super().__init__()
+        make = importlib.import_module("torch_geometric.nn").SAGEConv
+        union = torch.unique(torch.cat(edges, dim=1), dim=1)
+        self._both = union, union.flip(0)
+        widths = (features, width), (width, width)
+        self.layers = nn.ModuleList(
+            nn.ModuleList([make(a, b), make(a, b, root_weight=False, bias=False)])
+            for a, b in widths
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the embeddings (N, H) of features (N, F)."""
+        for place, layer in enumerate(self.layers):
+            if place:
+                x = nn.functional.dropout(x.relu(), 0.2, self.training)
+            x = sum(conv(x, edges) for conv, edges in zip(layer, self._both, strict=True))
+        return x
+
+
+class PygRGCN(nn.Module):
+    """Two layers with a matrix for each relation and each reverse."""
+
+    def __init__(self, features: int, width: int, edges: list[Tensor]) -> None:
+        super().__init__()
+        make = importlib.import_module("torch_geometric.nn").RGCNConv
+        both = [*edges, *(each.flip(0) for each in edges)]
+        self._edges = torch.cat(both, dim=1)
+        lengths = torch.tensor([each.shape[1] for each in both])
+        self._kinds = torch.arange(len(both)).repeat_interleave(lengths)
+        self.layers = nn.ModuleList(
+            [make(features, width, len(both)), make(width, width, len(both))]
+        )
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight *= len(both) ** -0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the embeddings (N, H) of features (N, F)."""
+        for place, layer in enumerate(self.layers):
+            if place:
+                x = nn.functional.dropout(x.relu(), 0.2, self.training)
+            x = layer(x, self._edges, self._kinds)
+        return x
+
+
+def observed_edges(graph: hpcgnn.Graph) -> dict[str, Tensor]:
+    """Return (2, E) the edges that are aggregated over, by relation."""
+    grid, row_map, config = graph.grid, graph.local.row_map, graph.config
+    with GraphStore.open(config.graph.store) as store:
+        _, hidden = deal_links(grid, config, store, row_map)
+        found = {}
+        for name in config.graph.relations:
+            rows = hidden.drop(read_adjacency(grid, store, row_map, [name], undirected=False))
+            targets = np.repeat(np.arange(row_map.num_local), np.diff(rows.indptr))
+            found[name] = torch.from_numpy(np.stack([rows.columns.astype(np.int64), targets]))
+    return found
+
+
+class Found:
+    """Scores of tested edges, of their wrong ends, and of their sources and all nodes."""
+
+    def __init__(self, edges: np.ndarray, wrong: np.ndarray, blocks: Iterator[Block]) -> None:
+        self.edges, self.wrong, self.blocks = edges, wrong, blocks
+
+
+def tested_pairs(task: LinkTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return sources, targets (E,) and wrong ends (E, K) of the tested edges."""
+    tested = task.tested["test"]
+    rows = np.unique(
+        np.concatenate([tested.edges.sources, tested.edges.targets, tested.wrong.reshape(-1)])
+    )
+    return rows[tested.pairs.sources], rows[tested.pairs.targets], rows[tested.pairs.wrong]
+
+
+def embedding_scores(task: LinkTask, rows: Tensor, scorer: Scorer) -> Found:
+    sources, targets, wrong = tested_pairs(task)
+    relations = torch.zeros(len(sources), dtype=torch.int64)
+    edges = scorer(rows[sources], rows[targets], relations).numpy()
+    others = np.concatenate(
+        [
+            scorer(rows[s][:, None], rows[w], torch.zeros(len(s), 1, dtype=torch.int64)).numpy()
+            for s, w in zip(np.array_split(sources, 64), np.array_split(wrong, 64), strict=True)
+        ]
+    )
+    queries = Queries(sources, relations.numpy())
+    return Found(edges, others, score_all(task.grid, task.graph.row_map, rows, scorer, queries))
+
+
+def two_sided_scores(task: LinkTask, sources_NH: Tensor, targets_NH: Tensor) -> Found:
+    def score(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return (sources_NH[sources] * targets_NH[targets]).sum(-1).numpy()
+
+    def against(sources: np.ndarray) -> np.ndarray:
+        return (sources_NH[sources] @ targets_NH.T).numpy()
+
+    return found_by(task, score, against)
+
+
+def found_by(
+    task: LinkTask,
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    against: Callable[[np.ndarray], np.ndarray],
+) -> Found:
+    sources, targets, wrong = tested_pairs(task)
+    step = 256
+
+    def blocks() -> Iterator[Block]:
+        for start in range(0, len(sources), step):
+            some = slice(start, min(start + step, len(sources)))
+            yield Block(some, 0, against(sources[some]))
+
+    others = [
+        score(np.repeat(s, w.shape[1]), w.reshape(-1)).reshape(w.shape)
+        for s, w in zip(np.array_split(sources, 64), np.array_split(wrong, 64), strict=True)
+    ]
+    return Found(score(sources, targets), np.concatenate(others), blocks())
+
+
+def counts(task: LinkTask, observed: Mapping[str, Tensor]) -> dict[str, Found]:
+    """Return the scores of common neighbours, Adamic-Adar, and of a target's popularity.
+
+    They see all that a model sees, and the edges that it is trained on.
+    """
+    num_nodes, trained = task.facts.num_nodes, task.links.shares["train"]
+    ends = [each.numpy() for each in observed.values()]
+    ends.append(np.stack([trained.sources, trained.targets]))
+    sources, targets = np.concatenate(ends, axis=1)
+    directed = sp.csr_matrix((np.ones(len(sources)), (sources, targets)), (num_nodes, num_nodes))
+    both = directed + directed.T
+    both.data[:] = 1
+    degrees = np.asarray(both.sum(axis=1)).reshape(-1)
+    weights = sp.diags(1 / np.log(np.maximum(degrees, 2)))
+    dependents = np.asarray(directed.sum(axis=0)).reshape(-1)
+
+    def common(weighted: sp.spmatrix) -> Found:
+        def score(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return np.asarray(weighted[a].multiply(both[b]).sum(axis=1)).reshape(-1)
+
+        return found_by(task, score, lambda a: (weighted[a] @ both).toarray())
+
+    return {
+        "common neighbours": common(both),
+        "Adamic-Adar": common((both @ weights).tocsr()),
+        "edges of the target": found_by(
+            task,
+            lambda a, b: dependents[b] + 0 * a,
+            lambda a: np.tile(dependents, (len(a), 1)),
+        ),
+    }
+
+
+def judge(task: LinkTask, found: Found) -> dict[str, float]:
+    """Return the metrics of scores."""
+    grid, tested = task.grid, task.tested["test"]
+    scores = Scores.of(grid, found.edges.astype(float), found.wrong.astype(float), "float32")
+    values = {"auc": area_under_curve(grid, scores)}
+    known = tested.known
+    if known is None:
+        return values | rank_metrics(grid, scores.ranks())
+    ranks = rank_among_all(found.blocks, tested.edges, scores, known)
+    raw = rank_metrics(grid, ranks.raw)
+    return values | rank_metrics(grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
+
+
+if __name__ == "__main__":
+    run_command("benchmarks.bench_links", main)

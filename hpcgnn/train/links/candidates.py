@@ -1,0 +1,188 @@
+"""All nodes as targets: scored in blocks that fit memory, whatever the graph.
+
+Shape suffixes: Q queries of this rank, B nodes of a piece, H width of the embeddings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import watchdog
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, redistribute, start_broadcast
+from hpcgnn.nn import Scorer
+from hpcgnn.spmd import collective
+from hpcgnn.train.links.edges import Links
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+BLOCK_BYTES = 64 << 20
+"""Bound of a block of scores, and of a piece of embeddings."""
+
+_PIECE_ROWS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Sources and relations that targets are looked for.
+
+    Parameters
+    ----------
+    rows, relations
+        (Q,) int64 global rows, and which of the predicted relations.
+    """
+
+    rows: GlobalIndices
+    relations: GlobalIndices
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownTargets:
+    """The targets that queries have in the graph, in any share.
+
+    Parameters
+    ----------
+    groups
+        (Q,) int64 number of the query among different ones.
+    keys
+        Increasing int64 ``group · num_rows + target``.
+    num_rows
+        Of the graph.
+    """
+
+    groups: GlobalIndices
+    keys: GlobalIndices
+    num_rows: int
+
+    @classmethod
+    @collective
+    def of(
+        cls, grid: ProcessGrid, row_map: RowMap, links: Links, queries: Queries
+    ) -> "KnownTargets":
+        """Ask the ranks for them.
+
+        Parameters
+        ----------
+        grid, row_map
+            The ranks, and the rows of this one.
+        links
+            The edges of this rank.
+        queries
+            Of this rank.
+        """
+        every = links.every
+        ends = [every.sources, every.targets, every.relations]
+        if links.both_ways:
+            swapped = every.targets, every.sources, every.relations
+            ends = [np.concatenate(both) for both in zip(ends, swapped, strict=True)]
+        sources, targets, relations = redistribute(grid.layer, row_map.owner(ends[0]), *ends)
+        local = row_map.to_local(sources)
+        order = np.argsort(local, kind="stable")
+        counts = np.bincount(local, minlength=row_map.num_local)
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        wanted, places = np.unique(queries.rows, return_inverse=True)
+        request = RowRequest.make(grid.layer, row_map, wanted)
+        indptr, (targets, relations) = request.entries(indptr, targets[order], relations[order])
+        width = max(len(links.names), 1)
+        groups, numbers = np.unique(places * width + queries.relations, return_inverse=True)
+        entries = np.repeat(np.arange(len(wanted)), np.diff(indptr)) * width + relations
+        found = np.minimum(np.searchsorted(groups, entries), max(len(groups) - 1, 0))
+        asked = groups[found] == entries if len(groups) else np.zeros(0, np.bool_)
+        keys = np.sort(found[asked] * row_map.num_rows + targets[asked])
+        return cls(numbers.astype(np.int64), keys, row_map.num_rows)
+
+    def between(self, some: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:
+        """Return the known targets of some queries among rows ``first .. first + count``.
+
+        Returns
+        -------
+        places, columns
+            (m,) int64 of the query among the chosen ones, and of the row behind `first`.
+        """
+        low = self.groups[some] * self.num_rows + first
+        start, stop = np.searchsorted(self.keys, low), np.searchsorted(self.keys, low + count)
+        lengths = stop - start
+        places = np.repeat(np.arange(len(low)), lengths)
+        nth = np.arange(len(places)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return places, self.keys[start[places] + nth] - low[places]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Scores of some queries and a piece of the nodes.
+
+    Parameters
+    ----------
+    queries
+        Which of this rank's.
+    first
+        Global row of the piece's first node.
+    scores
+        (q, B) of the queries and the nodes.
+    """
+
+    queries: slice
+    first: int
+    scores: FloatArray
+
+    def set_aside(self, rows: GlobalIndices) -> None:
+        """Give the node (q,) of each query, a global row, the lowest score of all."""
+        columns = rows - self.first
+        inside = np.flatnonzero((columns >= 0) & (columns < self.scores.shape[1]))
+        self.scores[inside, columns[inside]] = -np.inf
+
+
+@torch.no_grad()
+@collective
+def score_all(
+    grid: ProcessGrid, row_map: RowMap, embeddings: Tensor, scorer: Scorer, queries: Queries
+) -> Iterator[Block]:
+    """Yield the scores of this rank's queries and all nodes; ranks iterate to the end together.
+
+    Every rank sees the embeddings of all nodes, a piece at a time.
+
+    Parameters
+    ----------
+    grid, row_map
+        The ranks, and the rows of this one.
+    embeddings
+        (num_local, H) of this rank's nodes.
+    scorer
+        Equal on all ranks.
+    queries
+        Of this rank.
+    """
+    wanted, places = np.unique(queries.rows, return_inverse=True)
+    request, mine = RowRequest.make(grid.layer, row_map, wanted), embeddings.cpu().numpy()
+    put = torch.as_tensor
+    rows_QH = put(request.rows(mine)[places], device=embeddings.device)
+    relations_Q = put(queries.relations, device=embeddings.device)
+    for first, piece in _pieces(grid, row_map, mine):
+        targets_BH = put(piece, device=embeddings.device)
+        step = max(1, BLOCK_BYTES // (len(piece) * mine.itemsize))
+        for start in range(0, len(queries), step):
+            some = slice(start, min(start + step, len(queries)))
+            scores = scorer.against(rows_QH[some], relations_Q[some], targets_BH)
+            yield Block(some, first, scores.cpu().numpy())
+
+
+def _pieces(
+    grid: ProcessGrid, row_map: RowMap, mine: FloatArray
+) -> Iterator[tuple[int, FloatArray]]:
+    """Yield the rows of all ranks in order with the number of their first one; collective."""
+    row_bytes = mine.itemsize * max(1, mine.shape[1])
+    step = max(1, min(_PIECE_ROWS, BLOCK_BYTES // row_bytes))
+    for owner in range(row_map.num_blocks):
+        for start in range(0, row_map.size_of(owner), step):
+            count = min(step, row_map.size_of(owner) - start)
+            if owner == row_map.block:
+                piece = np.ascontiguousarray(mine[start : start + count])
+            else:
+                piece = np.empty((count, mine.shape[1]), mine.dtype)
+            start_broadcast(grid.layer, piece, owner).wait()
+            watchdog.beat()
+            yield int(row_map.starts[owner]) + start, piece

@@ -1,0 +1,211 @@
+"""The wrong ends that edges are told from, and where the rows of their scores come from.
+
+All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so that neither
+the number of ranks nor the partition changes one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, redistribute
+from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.spmd import collective
+from hpcgnn.train.links.edges import LinkEdges, mixed, uniform
+from hpcgnn.typing import GlobalIndices
+
+
+class Numbered:
+    """Values of all ranks, numbered by increasing keys whatever rank they come from.
+
+    Parameters
+    ----------
+    layer
+        The ranks.
+    keys, values
+        (m,) int64 different keys, and int64 values.
+
+    Attributes
+    ----------
+    numbers
+        (m,) int64 the number of each of this rank's values.
+    """
+
+    @collective
+    def __init__(self, layer: Communicator, keys: GlobalIndices, values: GlobalIndices) -> None:
+        ranks = np.full(len(keys), layer.rank, np.int32)
+        places = np.arange(len(keys), dtype=np.int64)
+        self._values, ranks, places = in_order(layer, keys, values, ranks, places)
+        counts = layer.allgather(len(self._values))
+        self._layer = layer
+        self._map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), layer.rank)
+        mine = np.arange(self._map.start, self._map.stop, dtype=np.int64)
+        numbers, places = redistribute(layer, ranks, mine, places)
+        self.numbers = np.empty_like(numbers)
+        self.numbers[places] = numbers
+
+    def __len__(self) -> int:
+        return self._map.num_rows
+
+    @collective
+    def at(self, numbers: GlobalIndices) -> GlobalIndices:
+        """Return the values of numbers of any shape, below the length."""
+        wanted, places = np.unique(numbers, return_inverse=True)
+        found = RowRequest.make(self._layer, self._map, wanted).rows(self._values)
+        values: GlobalIndices = found[places].reshape(numbers.shape)
+        return values
+
+    @collective
+    def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
+        """Return a value for each of the mixed bits, all equally likely, in their shape."""
+        return self.at(np.minimum((uniform(words) * len(self)).astype(np.int64), len(self) - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """What wrong ends may be drawn from.
+
+    Parameters
+    ----------
+    layer, row_map
+        The ranks, and the rows of this one.
+    ids
+        (num_local,) int64 original ids.
+    trained
+        The edges of this rank that are trained on.
+    num_relations
+        That are predicted.
+    """
+
+    layer: Communicator
+    row_map: RowMap
+    ids: GlobalIndices
+    trained: LinkEdges
+    num_relations: int
+
+
+class WrongEnds(Protocol):
+    """A way to draw wrong ends."""
+
+    def __init__(self, ends: Ends) -> None: ...
+
+    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        """Return (E, count) int64 global rows; collective."""
+        ...
+
+
+def _words(edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> NDArray[np.uint64]:
+    """Return (E, count) mixed bits, of which each draw takes its own."""
+    return mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
+
+
+class Uniform:
+    """All nodes are equally likely."""
+
+    @collective
+    def __init__(self, ends: Ends) -> None:
+        rows = np.arange(ends.row_map.start, ends.row_map.stop, dtype=np.int64)
+        self._nodes = Numbered(ends.layer, ends.ids, rows)
+
+    @collective
+    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        """Return wrong ends; see `WrongEnds`."""
+        return self._nodes.draw(_words(edges, count, seeds))
+
+
+class ByDegree:
+    """The targets of other edges that are trained on: a node is as likely as it has edges."""
+
+    @collective
+    def __init__(self, ends: Ends) -> None:
+        self._targets = Numbered(ends.layer, ends.trained.words, ends.trained.targets)
+
+    @collective
+    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        """Return wrong ends; see `WrongEnds`."""
+        return self._targets.draw(_words(edges, count, seeds))
+
+
+class ByRelation:
+    """The nodes that are a target of some trained edge of the same relation, equally likely."""
+
+    @collective
+    def __init__(self, ends: Ends) -> None:
+        self._targets = []
+        for relation in range(ends.num_relations):
+            of_it = ends.trained.relations == relation
+            rows = np.unique(ends.trained.targets[of_it])
+            keys = ends.ids[ends.row_map.to_local(rows)]
+            self._targets.append(Numbered(ends.layer, keys, rows))
+
+    @collective
+    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        """Return wrong ends; see `WrongEnds`."""
+        words, rows = _words(edges, count, seeds), np.empty((len(edges), count), np.int64)
+        for relation, targets in enumerate(self._targets):
+            of_it = edges.relations == relation
+            rows[of_it] = targets.draw(words[of_it])
+        return rows
+
+
+class InBatch:
+    """The targets of the other edges of a batch; batches of ``count + 1`` are drawn anew each time.
+
+    The rows that scores need are then those of the edges themselves.
+    """
+
+    def __init__(self, ends: Ends) -> None:
+        self._layer = ends.layer
+
+    @collective
+    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        """Return wrong ends; see `WrongEnds`."""
+        words = mixed(edges.words, *seeds).view(np.int64)
+        order = Numbered(self._layer, words, edges.targets)
+        first, place = np.divmod(order.numbers, count + 1)
+        others = (place[:, None] + np.arange(1, count + 1)) % (count + 1)
+        # The last batch may be short: its edges go on with the first ones.
+        return order.at((first[:, None] * (count + 1) + others) % max(len(order), 1))
+
+
+NEGATIVES: Mapping[str, type[WrongEnds]] = MappingProxyType(
+    {"uniform": Uniform, "degree": ByDegree, "relation": ByRelation, "batch": InBatch}
+)
+"""``links.negatives`` -> its class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Edges with wrong ends, and the rows of embeddings that their scores are made of.
+
+    Parameters
+    ----------
+    request
+        Of the rows.
+    sources, targets
+        (E,) int64 places among the rows.
+    wrong
+        (E, K) int64 places of the wrong ends, which stand for the targets.
+    relations
+        (E,) int64.
+    """
+
+    request: RowRequest
+    sources: GlobalIndices
+    targets: GlobalIndices
+    wrong: GlobalIndices
+    relations: GlobalIndices
+
+
+@collective
+def pair_up(grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, wrong: GlobalIndices) -> Pairs:
+    """Return edges with wrong ends (E, K), global rows, and who has the rows of all of them."""
+    needed = [edges.sources, edges.targets, wrong.reshape(-1)]
+    wanted, places = np.unique(np.concatenate(needed), return_inverse=True)
+    sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
+    request = RowRequest.make(grid.layer, row_map, wanted)
+    return Pairs(request, sources, targets, flat.reshape(wrong.shape), edges.relations)

@@ -1,0 +1,278 @@
+"""What a trained model says of pairs of nodes: scores of given ones, and the best targets."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcgnn.autograd import fetch_rows
+from hpcgnn.comm import ProcessGrid, RowRequest, agree, allreduce_sum, raise_on_all
+from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.config.options import known
+from hpcgnn.errors import InputError
+from hpcgnn.nn import LinkModel
+from hpcgnn.spmd import collective
+from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
+from hpcgnn.train.links.candidates import KnownTargets, Queries, score_all
+from hpcgnn.train.links.edges import LinkEdges
+from hpcgnn.train.links.negatives import pair_up
+from hpcgnn.train.links.task import LinkTask
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
+
+_NAMED = 3
+_AT_A_TIME = 1 << 18
+_COLUMNS = ("source", "target", "relation")
+
+
+@dataclass(frozen=True, eq=False)
+class LinkRows:
+    """Pairs of nodes with their scores.
+
+    Parameters
+    ----------
+    sources, targets
+        (m,) int64 original ids.
+    relations
+        (m,) int64 which of the predicted relations.
+    scores
+        (m,) float32.
+    """
+
+    sources: GlobalIndices
+    targets: GlobalIndices
+    relations: GlobalIndices
+    scores: FloatArray
+
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """The arrays, in order."""
+        return self.sources, self.targets, self.relations, self.scores
+
+
+def read_pairs(
+    path: Path, store: GraphStore, relations: Sequence[str], relation: str | None
+) -> tuple[GlobalIndices, GlobalIndices, GlobalIndices]:
+    """Return the original ids of sources and targets, and relations, of a table of pairs.
+
+    Parameters
+    ----------
+    path
+        Text with a header: source, target, and where several relations are predicted relation.
+        Nodes are told by name where the store has names, else by original id.
+    store
+        Open.
+    relations
+        That are predicted.
+    relation
+        Of all pairs, where the table has no such column.
+
+    Raises
+    ------
+    InputError
+        When the table does not read, or names what is not there.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--pairs {path}: {reason}; give a table source,target") from None
+    rows = [row for row in rows if row]
+    there = [name for name in _COLUMNS if name in header]
+    if len(there) < 2 or there[:2] != list(_COLUMNS[:2]) or not rows:
+        raise InputError(f"--pairs {path}: needs a header source,target, and pairs below it")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise InputError(f"--pairs {path}, row {number}: {len(row)} fields, not {len(header)}")
+    texts = {name: [row[header.index(name)] for row in rows] for name in there}
+    sources, targets = (_ids(path, store, texts[name]) for name in _COLUMNS[:2])
+    named = texts.get("relation") or [relation_of(relations, relation)] * len(rows)
+    for name in dict.fromkeys(named):
+        known(name, relations, f"relation of {path}")
+    numbers = {name: number for number, name in enumerate(relations)}
+    return sources, targets, np.array([numbers[name] for name in named], np.int64)
+
+
+def relation_of(relations: Sequence[str], relation: str | None) -> str:
+    """Return the relation that is meant; raises `InputError` where that is not told."""
+    if relation is None and len(relations) > 1:
+        raise InputError(f"--relation: several are predicted; give one of {', '.join(relations)}")
+    if relation is not None:
+        known(relation, relations, "relation, predicted are")
+    return relation or relations[0]
+
+
+def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
+    if store.has_names:
+        found = store.find_names(texts)
+        if found.min(initial=0) < 0:
+            missing = texts[int(np.argmin(found))]
+            raise InputError(f"--pairs {path}: {store.path} has no node {missing!r}")
+        return found
+    try:
+        return np.array([int(text) for text in texts], np.int64)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"--pairs {path}: nodes of {store.path} have no names; give original ids, integers"
+        ) from None
+
+
+@collective
+def find_rows(task: LinkTask, asked: GlobalIndices) -> GlobalIndices:
+    """Return (m,) the global rows of original ids (m,), which are equal on all ranks.
+
+    Raises
+    ------
+    CollectiveInputError
+        When there is no node of such an id.
+    """
+    ids = task.graph.products.node_ids
+    order = np.argsort(ids)
+    places = np.minimum(np.searchsorted(ids[order], asked), max(len(ids) - 1, 0))
+    mine = ids[order][places] == asked if len(ids) else np.zeros(len(asked), np.bool_)
+    rows = np.zeros(len(asked), np.int64)
+    rows[mine] = order[places[mine]] + task.graph.row_map.start + 1
+    allreduce_sum(task.grid.layer, rows)
+    missing = asked[rows == 0]
+    names = ", ".join(str(each) for each in missing[:_NAMED])
+    store = task.facts.name
+    fault = InputError(f"{store} has no node {names}; give ids of the original graph")
+    raise_on_all(task.grid.world, fault if len(missing) else None)
+    return rows - 1
+
+
+@torch.no_grad()
+@collective
+def score_pairs(
+    task: LinkTask,
+    model: LinkModel,
+    ids: tuple[GlobalIndices, GlobalIndices],
+    relations: GlobalIndices,
+) -> LinkRows:
+    """Return this rank's share of the pairs, in their order, with scores.
+
+    Parameters
+    ----------
+    ids, relations
+        Original ids of sources and targets (m,), and relations (m,); equal on all ranks.
+    """
+    rows = [find_rows(task, each) for each in ids]
+    share = _share(task.grid, len(relations))
+    sources, targets = (each[share] for each in rows)
+    edges = LinkEdges(sources, targets, relations[share], np.zeros_like(sources))
+    row_map, put = task.graph.row_map, task.graph.device.tensor
+    pairs = pair_up(task.grid, row_map, edges, np.empty((len(edges), 0), np.int64))
+    embeddings = fetch_rows(model.embed(task.graph.view, task.graph.features), pairs.request)
+    scores = np.empty(len(edges), np.float32)
+    for start in range(0, len(edges), _AT_A_TIME):
+        some = slice(start, start + _AT_A_TIME)
+        ends = (embeddings[put(each[some])] for each in (pairs.sources, pairs.targets))
+        scores[some] = model.scorer(*ends, put(pairs.relations[some])).cpu().numpy()
+    return LinkRows(ids[0][share], ids[1][share], relations[share], scores)
+
+
+@torch.no_grad()
+@collective
+def best_targets(
+    task: LinkTask,
+    model: LinkModel,
+    asked: GlobalIndices | None,
+    relation: int,
+    count: int,
+    *,
+    with_known: bool,
+) -> LinkRows:
+    """Return the targets with the largest scores for each source of this rank's share.
+
+    Sources follow each other as they are asked for, the targets of one from the best on. A source
+    is no target of its own.
+
+    Parameters
+    ----------
+    asked
+        Original ids (m,) of sources, equal on all ranks; None: all nodes, by increasing id.
+    relation
+        Of the edges that are looked for.
+    count
+        Targets of a source, where there are so many.
+    with_known
+        Whether targets of known edges count.
+    """
+    grid, graph = task.grid, task.graph
+    row_map, ids = graph.row_map, graph.products.node_ids
+    if asked is None:
+        rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
+        (rows,) = in_order(grid.layer, ids, rows)
+    else:
+        rows = find_rows(task, asked)[_share(grid, len(asked))]
+    queries = Queries(rows, np.full(len(rows), relation, np.int64))
+    known = None if with_known else KnownTargets.of(grid, row_map, task.links, queries)
+    embeddings = model.embed(graph.view, graph.features)
+    best = torch.full((len(rows), count), -torch.inf, dtype=embeddings.dtype)
+    places = torch.full((len(rows), count), -1, dtype=torch.int64)
+    for block in score_all(grid, row_map, embeddings, model.scorer, queries):
+        some, scores = block.queries, block.scores
+        block.set_aside(rows[some])
+        if known is not None:
+            scores[known.between(some, block.first, scores.shape[1])] = -np.inf
+        both = torch.cat([best[some], torch.from_numpy(scores)], dim=1)
+        best[some], chosen = both.topk(count, dim=1)
+        numbers = torch.arange(block.first, block.first + scores.shape[1])
+        candidates = torch.cat([places[some], numbers.expand(len(scores), -1)], dim=1)
+        places[some] = candidates.gather(1, chosen)
+    found = (best > -torch.inf).numpy()
+    sources = np.repeat(rows, found.sum(axis=1))
+    ends = _ids_of(task, sources), _ids_of(task, places.numpy()[found])
+    relations = np.full(len(sources), relation, np.int64)
+    return LinkRows(*ends, relations, best.numpy()[found].astype(np.float32))
+
+
+def _share(grid: ProcessGrid, count: int) -> slice:
+    """Return which of some rows, of which all ranks know, are this rank's."""
+    bounds = np.arange(grid.num_blocks + 1) * count // grid.num_blocks
+    return slice(int(bounds[grid.block]), int(bounds[grid.block + 1]))
+
+
+@collective
+def _ids_of(task: LinkTask, rows: GlobalIndices) -> GlobalIndices:
+    wanted, places = np.unique(rows, return_inverse=True)
+    request = RowRequest.make(task.grid.layer, task.graph.row_map, wanted)
+    ids: GlobalIndices = request.rows(task.graph.products.node_ids)[places]
+    return ids
+
+
+@collective
+def write_links(
+    grid: ProcessGrid, rows: LinkRows, file: CsvLinks | H5Predictions, relations: Sequence[str]
+) -> None:
+    """Write pairs to a file, rank after rank, by rank 0.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the file cannot be written.
+    """
+    with agree(grid.world):
+        if grid.replica == 0:
+            with RowStream(grid.layer, *rows.columns) as stream:
+                if grid.rank > 0:
+                    for _ in stream:
+                        pass
+                else:
+                    _write(stream, file, relations)
+
+
+def _write(stream: RowStream, file: CsvLinks | H5Predictions, relations: Sequence[str]) -> None:
+    with file:
+        for sources, targets, numbers, scores in stream:
+            if isinstance(file, CsvLinks):
+                file.append(sources, targets, [relations[each] for each in numbers], scores)
+                continue
+            file.append(sources, scores)
+            file.append_column("target", targets)
+            file.append_column("relation", numbers)
+        if isinstance(file, H5Predictions):
+            file.append_column("relations", np.array([name.encode() for name in relations]))

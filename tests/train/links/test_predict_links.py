@@ -1,0 +1,189 @@
+"""Scores of given pairs, and the best targets of nodes, from a run directory."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.graph.context import Context
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.links import candidates
+from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.run.saved_model import open_saved_model
+from tests.support import training
+
+NUM_NODES = 40
+Scores = Callable[[int, int], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def finished() -> dict[int, training.Run]:
+    """Hold the runs by number of ranks, so that each is trained once."""
+    return {}
+
+
+@pytest.fixture
+def run(
+    comm: MPI.Intracomm, tmp_path_factory: pytest.TempPathFactory, finished: dict[int, training.Run]
+) -> training.Run:
+    """Return a finished run on a graph whose nodes have names, with two relations."""
+    if comm.size not in finished:
+        directory = Path(comm.bcast(str(tmp_path_factory.mktemp("finished")), root=0))
+        finished[comm.size] = train(comm, directory)
+        comm.Barrier()
+    return finished[comm.size]
+
+
+def train(comm: MPI.Intracomm, directory: Path) -> training.Run:
+    graph = training.make_graph(num_nodes=NUM_NODES).with_relations()
+    path = directory / "named.h5"
+    if comm.rank == 0:
+        edges = {}
+        for name in ("cites", "names"):
+            rows, columns = graph.relations[name].nonzero()
+            edges[name] = (columns, rows)
+        store_from_arrays(
+            directory / "plain.h5",
+            name="named",
+            num_nodes=NUM_NODES,
+            edges=edges,
+            features=graph.features,
+            names=[f"node {number:02}" for number in range(NUM_NODES)],
+        )
+        part = Partition(np.random.default_rng(4).integers(0, 4, NUM_NODES).astype(np.int32), 4)
+        with GraphStore.open(directory / "plain.h5") as store:
+            write_partitioned(store, path, part, method="block", seed=0, metrics={}, provenance={})
+    comm.Barrier()
+    words = ("train.task=links", "train.epochs=3", "model.name=rgcn", "links.scorer=distmult")
+    return training.train(comm, training.make_config(path, directory / "run", *words))
+
+
+@pytest.fixture
+def predict(
+    comm: MPI.Intracomm,
+    run: training.Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> training.Predict:
+    # Pieces of seven nodes and blocks of two queries.
+    monkeypatch.setattr(candidates, "_PIECE_ROWS", 7)
+    monkeypatch.setattr(candidates, "BLOCK_BYTES", 7 * 2 * 4)
+    return training.predict_with(comm, run, monkeypatch, capsys)
+
+
+def expected(comm: MPI.Intracomm, run: training.Run) -> tuple[np.ndarray, set[Any]]:
+    """Return scores (sources, relations, targets) by original id, and the edges of the graph."""
+    saved = open_saved_model(run.path)
+    with ProcessGrid(comm) as grid, torch.no_grad():
+        task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        model = task.make_model(1)
+        saved.load_into(grid, model)
+        rows = run.predictions()["embeddings"]
+        ids, every = task.graph.products.node_ids, task.links.every
+        ids_of = np.concatenate(comm.allgather(ids))
+        edges = zip(ids_of[every.sources], ids_of[every.targets], every.relations, strict=True)
+        known = {tuple(map(int, edge)) for edge in edges}
+    x = torch.from_numpy(rows)
+    relations = torch.arange(2)
+    scores = model.scorer(x[:, None, None], x[None, None], relations[None, :, None])
+    return scores.detach().numpy(), set().union(*comm.allgather(known))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_scores_of_given_pairs(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
+) -> None:
+    pairs = [(3, 7, 1), (7, 3, 0), (3, 3, 0), (3, 7, 1), (39, 0, 0)]
+    table = comm_tmp_path / "pairs.csv"
+    if comm.rank == 0:
+        lines = [f"{('cites', 'names')[r]},node {s:02},node {d:02}" for s, d, r in pairs]
+        table.write_text("\n".join(["relation,source,target", *lines, ""]))
+    comm.Barrier()
+    said = predict(comm_tmp_path / "out.csv", "--pairs", table)
+    predict(comm_tmp_path / "out.h5", "--pairs", table)
+    scores, _ = expected(comm, run)
+    found = read_csv(comm_tmp_path / "out.csv")
+    assert [(int(e["source"]), int(e["target"])) for e in found] == [p[:2] for p in pairs]
+    assert [e["source_name"] for e in found] == [f"node {s:02}" for s, _, _ in pairs]
+    assert [e["relation"] for e in found] == [("cites", "names")[r] for _, _, r in pairs]
+    np.testing.assert_allclose(
+        [float(e["score"]) for e in found], [scores[s, r, d] for s, d, r in pairs], rtol=1e-4
+    )
+    with h5py.File(comm_tmp_path / "out.h5") as file:
+        assert file["relations"][:].tolist() == [b"cites", b"names"]
+        assert file["relation"][:].tolist() == [r for _, _, r in pairs]
+        np.testing.assert_allclose(file["score"][:], [float(e["score"]) for e in found], rtol=1e-6)
+    if comm.rank == 0:
+        assert said["rows"] == len(pairs)
+
+
+@pytest.mark.parametrize("with_known", [False, True])
+def test_best_targets_of_nodes(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    run: training.Run,
+    predict: training.Predict,
+    with_known: bool,
+) -> None:
+    more = ("--with-known",) if with_known else ()
+    chosen = ("--nodes", "node 05,node 00,node 11", "--top", 4, "--relation", "names", *more)
+    predict(comm_tmp_path / "out.csv", *chosen)
+    predict(comm_tmp_path / "all.csv", "--top", NUM_NODES, "--relation", "names", *more)
+    scores, known = expected(comm, run)
+    found, every = read_csv(comm_tmp_path / "out.csv"), read_csv(comm_tmp_path / "all.csv")
+    assert [int(each["source"]) for each in found] == [5] * 4 + [0] * 4 + [11] * 4
+    assert [int(each["source"]) for each in every] == sorted(int(e["source"]) for e in every)
+    for source in range(NUM_NODES):
+        left = scores[source, 1].copy()
+        left[source] = -np.inf
+        if not with_known:
+            left[[d for s, d, r in known if (s, r) == (source, 1)]] = -np.inf
+        best = np.sort(left[left > -np.inf])[::-1]
+        mine = [each for each in every if int(each["source"]) == source]
+        np.testing.assert_allclose([float(e["score"]) for e in mine], best, rtol=1e-4, atol=1e-6)
+        ends = [int(each["target"]) for each in mine]
+        np.testing.assert_allclose(left[ends], best, rtol=1e-4, atol=1e-6)
+    assert all(each in every for each in found)
+
+
+def test_embeddings_are_those_of_the_run(
+    comm_tmp_path: Path, run: training.Run, predict: training.Predict
+) -> None:
+    predict(comm_tmp_path / "out.npy")
+    np.testing.assert_array_equal(
+        np.load(comm_tmp_path / "out.npy"), run.predictions()["embeddings"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--top", 3), "--relation: several are predicted; give one of cites, names"),
+        (("--top", 3, "--relation", "cite"), "unknown relation, predicted are: 'cite'; did you"),
+        (("--pairs", "nowhere.csv"), "--pairs nowhere.csv: No such file or directory"),
+        (("--what", "probabilities"), "--what does not apply: links have scores and embeddings"),
+        (("--with-known",), "--with-known does not apply: give --top"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+@pytest.mark.max_ranks(2)
+def test_faults_are_one_line(
+    comm_tmp_path: Path, predict: training.Predict, options: tuple[object, ...], message: str
+) -> None:
+    with pytest.raises(CollectiveInputError, match=message):
+        predict(comm_tmp_path / "out.csv", *options)
