@@ -311,11 +311,8 @@ class Found:
 
 def tested_pairs(task: LinkTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return sources, targets (E,) and wrong ends (E, K) of the tested edges."""
-    tested = task.tested["test"]
-    rows = np.unique(
-        np.concatenate([tested.edges.sources, tested.edges.targets, tested.wrong.reshape(-1)])
-    )
-    return rows[tested.pairs.sources], rows[tested.pairs.targets], rows[tested.pairs.wrong]
+    needed = task.pairs.tested["test"].pairs.needed
+    return tuple(needed.rows[each] for each in (needed.sources, needed.targets, needed.wrong))
 
 
 def embedding_scores(task: LinkTask, rows: Tensor, scorer: Scorer) -> Found:
@@ -397,7 +394,7 @@ def counts(task: LinkTask, observed: Mapping[str, Tensor]) -> dict[str, Found]:
 
 def judge(task: LinkTask, found: Found) -> dict[str, float]:
     """Return the metrics of scores."""
-    grid, tested = task.grid, task.tested["test"]
+    grid, tested = task.grid, task.pairs.tested["test"]
     scores = Scores.of(grid, found.edges.astype(float), found.wrong.astype(float), "float32")
     values = {"auc": area_under_curve(grid, scores)}
     known = tested.known

@@ -7,23 +7,28 @@ from torch import Tensor
 
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
 
 
 class _Fetch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, request: RowRequest) -> Tensor:
-        ctx.request = request
-        return torch.from_numpy(request.rows(x.detach().cpu().numpy())).to(x.device)
+    def forward(ctx: Any, x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
+        ctx.request, ctx.trace = request, trace
+        sent, rows = request.num_sent, x.detach().cpu().numpy()
+        with trace.span("exchange.pairs", rows=sent, bytes=sent * rows.shape[1] * rows.itemsize):
+            return torch.from_numpy(request.rows(rows)).to(x.device)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = gradients
-        added = ctx.request.add_back(gradient.contiguous().cpu().numpy())
-        return torch.from_numpy(added).to(gradient.device), None
+        sent, rows = ctx.request.num_from_others, gradient.contiguous().cpu().numpy()
+        size = sent * rows.shape[1] * rows.itemsize
+        with ctx.trace.span("exchange.pairs_backward", rows=sent, bytes=size):
+            return torch.from_numpy(ctx.request.add_back(rows)).to(gradient.device), None, None
 
 
 @collective
-def fetch_rows(x: Tensor, request: RowRequest) -> Tensor:
+def fetch_rows(x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
     """Return the rows that a request asks for; its gradient adds up at their owners.
 
     Collective, and so is its backward pass.
@@ -34,11 +39,13 @@ def fetch_rows(x: Tensor, request: RowRequest) -> Tensor:
         (num_local, width) rows of this rank.
     request
         Of other ranks' rows, and of own ones.
+    trace
+        Where rows and bytes are recorded.
 
     Returns
     -------
     Tensor
         (wanted rows, width).
     """
-    result: Tensor = _Fetch.apply(x, request)  # type: ignore[no-untyped-call]
+    result: Tensor = _Fetch.apply(x, request, trace)  # type: ignore[no-untyped-call]
     return result

@@ -154,6 +154,11 @@ class RowRequest:
         return len(self.owners)
 
     @property
+    def num_from_others(self) -> int:
+        """Rows of other ranks that this rank asks for."""
+        return int(np.count_nonzero(self.owners != self.comm.rank))
+
+    @property
     def num_sent(self) -> int:
         """Rows that this rank gives to others."""
         return int(np.count_nonzero(self.askers != self.comm.rank))

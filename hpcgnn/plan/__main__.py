@@ -18,6 +18,7 @@ from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import EXCHANGES, SCHEDULES
 from hpcgnn.storage import GraphStore
+from hpcgnn.train.links.task import check_link_options
 
 DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
 ranks, memory and seconds of computing are measured on the one with the most non-zeros, which this
@@ -38,8 +39,12 @@ def main(comm: Communicator) -> int:
     if comm.size > 1:
         raise InputError(f"{comm.size} ranks: planning is one process; start it without a launcher")
     config = _read_config(options.words)
-    if config.train.task != "full":
-        raise InputError(f"train.task = {config.train.task!r}: only full-graph training is planned")
+    if config.train.task not in ("full", "links"):
+        raise InputError(
+            f"train.task = {config.train.task!r}: only full graphs and links are planned"
+        )
+    if config.train.task == "links":
+        _check_links(config, options.replication)
     if config.train.inductive:
         raise InputError(
             "train.inductive: hpcgnn plan does not count its second graph; leave it out"
@@ -77,6 +82,14 @@ def main(comm: Communicator) -> int:
     else:
         _show(found, config, options.memory, best)
     return NOTHING_FITS if best is None else 0
+
+
+def _check_links(config: Config, replication: tuple[int, ...] | None) -> None:
+    check_link_options(config)
+    if config.links.ranking == "all":
+        raise InputError("links.ranking = 'all': its evaluation is not planned; set drawn")
+    if max(replication or (config.exchange.replication,)) > 1:
+        raise InputError("train.task = 'links' is planned without replication; set it to 1")
 
 
 def _read_config(words: Sequence[str]) -> Config:

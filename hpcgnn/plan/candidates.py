@@ -11,8 +11,8 @@ from hpcgnn.plan.network import Network, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
-from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
-from hpcgnn.plan.whole_graph import ALL, PatternKey, WholeGraph
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic, count_traffic
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.optimizer import evaluation_is_due
 from hpcgnn.typing import Array, Offsets
@@ -167,6 +167,8 @@ def predict(
             counted[key] = {
                 name: count_traffic(matrix, ranks) for name, matrix in whole.patterns.items()
             }
+            if whole.pairs is not None:
+                counted[key] |= whole.pairs.traffic(starts)
         traffic = counted[key]
         block = _heaviest(traffic, starts, whole.targets)
         share = make_share(whole, chosen, ranks, traffic, block)
@@ -181,7 +183,8 @@ def _heaviest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: A
     trains[np.diff(starts) == 0] = 0
     if not trains.any():
         raise InputError(
-            "no labelled node is in the training split; convert the graph with a split"
+            "no labelled node is in the training split, and no edge is trained on; convert the "
+            "graph with a split"
         )
     return int(np.argmax(np.where(trains > 0, entries, -1)))
 

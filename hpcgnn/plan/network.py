@@ -8,8 +8,7 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.plan.stand_ins import Movement, Reduction
-from hpcgnn.plan.traffic import Traffic
-from hpcgnn.plan.whole_graph import PatternKey
+from hpcgnn.plan.traffic import PatternKey, Traffic
 from hpcgnn.typing import Array
 
 

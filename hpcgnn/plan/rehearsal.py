@@ -9,17 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.stand_ins import Movement, Reduction, ShareMatrices, rehearsed_operators
+from hpcgnn.plan.silent_pairs import RehearsedPairs
+from hpcgnn.plan.stand_ins import Log, Movement, Reduction, ShareMatrices, rehearsed_operators
 from hpcgnn.spmd import collective
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.graph_task import GraphTask
+from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import set_threads
 
@@ -82,7 +86,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         # What comes before training depends on the epochs of the run, not of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
-        task = NodeTask(_local_graph(grid, share, products), prepared)
+        graph = _local_graph(grid, share, products)
+        task = _task(graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
         rows, movements = [], []
@@ -113,6 +118,13 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
             epoch=training_moves,
             evaluation=last[len(training_moves) :],
         )
+
+
+def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> GraphTask:
+    if share.links is None:
+        return NodeTask(graph, config)
+    pairs = RehearsedPairs(graph.grid.layer, share.row_map, share.links, log)
+    return LinkTask(graph, config, share.links.links, pairs)
 
 
 def status_bytes(name: str) -> int:

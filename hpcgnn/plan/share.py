@@ -9,8 +9,9 @@ from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation, OperatorSize
-from hpcgnn.plan.traffic import Needs, Ranks, Survey, Traffic, split_blocks
-from hpcgnn.plan.whole_graph import PatternKey, WholeGraph
+from hpcgnn.plan.link_pairs import LinkShare
+from hpcgnn.plan.traffic import Needs, PatternKey, Ranks, Survey, Traffic, split_blocks
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import LayerGhosts, PushedEntries, find_method
 from hpcgnn.storage import NodeBlock
@@ -85,6 +86,8 @@ class Share:
         The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
     nodes
         Of the rank, as the store holds them.
+    links
+        The edges that it predicts; None where it predicts none.
     """
 
     config: Config
@@ -95,6 +98,7 @@ class Share:
     patterns: Mapping[PatternKey, PatternShare]
     sets: tuple[Mask, ...]
     nodes: NodeBlock
+    links: LinkShare | None = None
 
 
 def make_share(
@@ -135,6 +139,7 @@ def make_share(
         patterns=patterns,
         sets=tuple(each[row_map.start : row_map.stop].copy() for each in whole.sets),
         nodes=whole.read_nodes(row_map),
+        links=whole.pairs.share(ranks.starts, block) if whole.pairs else None,
     )
 
 

@@ -16,7 +16,7 @@ from hpcgnn.comm import CommPlan, Communicator, ProcessGrid, Stage, Transfer
 from hpcgnn.graph.products import Operators
 from hpcgnn.operator import Aggregation, OperatorSize, RankSums
 from hpcgnn.plan.share import Answers, PatternShare, Share
-from hpcgnn.plan.whole_graph import ALL, PatternKey
+from hpcgnn.plan.traffic import ALL, PatternKey
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmm import (
     Carrier,

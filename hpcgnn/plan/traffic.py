@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,6 +12,12 @@ from hpcgnn.plan.block_row import block_row
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import Cover, LayerGhosts, ReplicaShares, Split, find_method
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+
+PatternKey: TypeAlias = tuple[int | None, str]
+"""The number of the aggregation that a pattern belongs to, and its direction."""
+
+ALL: PatternKey = (None, "in")
+"""The pattern of all nodes; it serves every aggregation, in both directions."""
 
 
 @dataclass(frozen=True, eq=False)

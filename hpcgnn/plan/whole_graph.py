@@ -1,6 +1,6 @@
 """The graph of a configuration in one process: what every rank's share is cut from."""
 
-from typing import TypeAlias
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,16 +27,15 @@ from hpcgnn.graph.products import (
 from hpcgnn.graph.targets import read_targets, with_targets
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
+from hpcgnn.plan.link_pairs import WholePairs
+from hpcgnn.plan.traffic import ALL, PatternKey
 from hpcgnn.sparse import DistCSR, active_sets, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
+from hpcgnn.train.links.edges import deal_links
+from hpcgnn.train.links.pairs import DrawnPairs
+from hpcgnn.train.links.task import link_facts
 from hpcgnn.typing import Array, Mask, Offsets
-
-PatternKey: TypeAlias = tuple[int | None, str]
-"""The number of the aggregation that a pattern belongs to, and its direction."""
-
-ALL: PatternKey = (None, "in")
-"""The pattern of all nodes; it serves every aggregation, in both directions."""
 
 
 class WholeGraph:
@@ -63,14 +62,21 @@ class WholeGraph:
     def __init__(self, grid: ProcessGrid, config: Config, store: GraphStore) -> None:
         self._store, self._config = store, config
         _require_node_data(config, store)
+        links = config.train.task == "links"
         num_nodes = store.num_nodes
         # One rank that owns everything: readers of stores, restriction and active sets then run as
         # they are.
         row_map = RowMap(np.array([0, num_nodes], np.int64), 0)
         directed = not (store.undirected or config.graph.undirected)
-        self.wanted, self._matrix, _ = read_matrix(
-            Context(grid, config), store, row_map, directed=directed
-        )
+        context = Context(grid, config)
+        self.pairs: WholePairs | None = None
+        if links:
+            dealt, hidden = deal_links(grid, config, store, row_map)
+            ids = store.read_original_id(0, num_nodes)
+            drawn = DrawnPairs(grid, row_map, ids, dealt, config.links)
+            self.pairs = WholePairs(dealt, drawn, config.train.seeds[0])
+            context = replace(context, hidden=hidden)
+        self.wanted, self._matrix, _ = read_matrix(context, store, row_map, directed=directed)
         self.targets, types = _read_targets(config, store)
         names = [each.name for each in node_types_of(config, store)]
         self.facts = GraphFacts.of_store(
@@ -85,6 +91,11 @@ class WholeGraph:
             names_of = read_targets(config, store, store.read_original_id(0, 0)).names
             ones = (1.0,) * len(names_of)
             self.facts = self.facts.of_targets(names_of, ones, ones)
+        if self.pairs is not None:
+            self.facts = link_facts(self.facts, config)
+            # A rank is rehearsed that has edges to train on.
+            self.targets = np.zeros(num_nodes, np.bool_)
+            self.targets[self.pairs.targets] = True
         shape = shape_for(config, self.facts)
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
@@ -96,7 +107,7 @@ class WholeGraph:
             matrix = self._restricted("in", everything, everything)
         self.patterns: dict[PatternKey, DistCSR] = {ALL: matrix}
         self.sets: tuple[Mask, ...] = ()
-        if last := restricted_aggregations(config, shape):
+        if not links and (last := restricted_aggregations(config, shape)):
             depth = find_model(config.model.name).num_aggregations(shape)
             self.patterns |= self._active(depth, last)
 
@@ -138,12 +149,16 @@ class WholeGraph:
 
 def _read_targets(config: Config, store: GraphStore) -> tuple[Mask, Array | None]:
     """Return a mask of the labelled training nodes, and the node types."""
-    if config.graph.targets:
+    if config.train.task == "links":
+        labels: Array | None = np.full(store.num_nodes, -1, np.int32)
+    elif config.graph.targets:
         ids = store.read_original_id(0, store.num_nodes)
-        labels: Array | None = read_targets(config, store, ids).values
+        labels = read_targets(config, store, ids).values
     else:
         labels = store.read_labels(0, store.num_nodes)
-    split = store.read_split(0, store.num_nodes, config.graph.split)
+    split: Array | None = np.zeros(store.num_nodes, np.uint8)
+    if config.train.task != "links":
+        split = store.read_split(0, store.num_nodes, config.graph.split)
     types = store.read_types(0, store.num_nodes)
     if types is None and not store.has_features:
         types = np.zeros(store.num_nodes, np.uint8)
@@ -154,6 +169,8 @@ def _read_targets(config: Config, store: GraphStore) -> tuple[Mask, Array | None
 
 def _require_node_data(config: Config, store: GraphStore) -> None:
     check_features(config, store)
+    if config.train.task == "links":
+        return
     has_labels = store.has_labels or bool(config.graph.targets)
     for name, found in (("labels", has_labels), ("split", store.has_split)):
         if not found:

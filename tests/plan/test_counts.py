@@ -86,6 +86,35 @@ def test_bytes_of_every_model(comm: MPI.Intracomm, comm_tmp_path: Path, name: st
     check(comm, comm_tmp_path, name, *CASES[name])
 
 
+LINKS = {
+    "sage": ("exchange.method=joint", "links.num_negatives=3"),
+    "rgcn": ("links.scorer=distmult", "links.negatives=batch", "exchange.schedule=sequential"),
+    "gat": ("model.heads=2", "model.hidden=8", "links.negatives=degree", "graph.undirected=true"),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_bytes_of_links(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
+    if comm.size == 2:
+        pytest.skip("3 and 4 ranks say more")
+    graph = make_graph().with_relations()
+    method = "empty second" if name == "sage" and comm.size > 2 else "random"
+    store = write_store(comm, comm_tmp_path, graph, method=method, parts=comm.size)
+    words = ("train.epochs=1", "run.save_predictions=false", "train.task=links", *LINKS[name])
+    config = make_config(store, comm_tmp_path / "run", f"model.name={name}", *words)
+    run = train(comm, config)
+    made = planned(config, comm.size, None, EPOCHS) if comm.rank == 0 else None
+    found, rank, (once, epoch, evaluation) = comm.bcast(made)
+    sent = run.column("rows_sent")[0], run.column("bytes_sent")[0]
+    # Pairs of later epochs are others.
+    first = config.exchange.prepare == "first_epoch"
+    counts = [*([once] if first else []), epoch, evaluation]
+    assert sent == tuple(
+        int(sum(getattr(each, field).sum() for each in counts)) for field in ("rows", "bytes_out")
+    )
+    assert found.ghost_bytes == run.summary["ranks_detail"][rank]["ghost_bytes_max"]
+
+
 HIERARCHIES = {
     "sage": (),
     "sage, stages": ("exchange.schedule=sequential", "exchange.prefetch=1"),

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
-from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree, redistribute
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.options import known
 from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
 SHARES = ("train", "valid", "test")
 """The shares of the edges that leave the graph, by the keys of ``[links]``."""
@@ -78,11 +77,18 @@ class LinkEdges:
             None if self.parts is None else self.parts[mask],
         )
 
+    def judges(self, num_ranks: int) -> LocalIndices:
+        """Return (E,) int32 which rank judges each edge: about equally many are each one's."""
+        ranks = uniform(self.words.view(np.uint64)) * num_ranks
+        return np.minimum(ranks, num_ranks - 1).astype(np.int32)
+
     @collective
     def spread(self, layer: Communicator) -> "LinkEdges":
-        """Return the edges of all ranks dealt out evenly, whoever owns their targets."""
+        """Return the edges of all ranks that this one judges, by their words."""
         columns = self.sources, self.targets, self.relations, self.words
-        return LinkEdges(*in_order(layer, self.words, *columns))
+        found = redistribute(layer, self.judges(layer.size), *columns)
+        order = np.argsort(found[-1], kind="stable")
+        return LinkEdges(*(each[order] for each in found))
 
 
 @collective

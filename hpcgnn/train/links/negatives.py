@@ -1,4 +1,4 @@
-"""The wrong ends that edges are told from, and where the rows of their scores come from.
+"""The wrong ends that edges are told from.
 
 All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so that neither
 the number of ranks nor the partition changes one.
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, redistribute
+from hpcgnn.comm import Communicator, RowMap, RowRequest, redistribute
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, mixed, uniform
@@ -176,36 +176,3 @@ NEGATIVES: Mapping[str, type[WrongEnds]] = MappingProxyType(
     {"uniform": Uniform, "degree": ByDegree, "relation": ByRelation, "batch": InBatch}
 )
 """``links.negatives`` -> its class."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Edges with wrong ends, and the rows of embeddings that their scores are made of.
-
-    Parameters
-    ----------
-    request
-        Of the rows.
-    sources, targets
-        (E,) int64 places among the rows.
-    wrong
-        (E, K) int64 places of the wrong ends, which stand for the targets.
-    relations
-        (E,) int64.
-    """
-
-    request: RowRequest
-    sources: GlobalIndices
-    targets: GlobalIndices
-    wrong: GlobalIndices
-    relations: GlobalIndices
-
-
-@collective
-def pair_up(grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, wrong: GlobalIndices) -> Pairs:
-    """Return edges with wrong ends (E, K), global rows, and who has the rows of all of them."""
-    needed = [edges.sources, edges.targets, wrong.reshape(-1)]
-    wanted, places = np.unique(np.concatenate(needed), return_inverse=True)
-    sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
-    request = RowRequest.make(grid.layer, row_map, wanted)
-    return Pairs(request, sources, targets, flat.reshape(wrong.shape), edges.relations)

@@ -18,7 +18,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
 from hpcgnn.train.links.candidates import KnownTargets, Queries, score_all
 from hpcgnn.train.links.edges import LinkEdges
-from hpcgnn.train.links.negatives import pair_up
+from hpcgnn.train.links.pairs import Pairs
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
@@ -164,13 +164,14 @@ def score_pairs(
     sources, targets = (each[share] for each in rows)
     edges = LinkEdges(sources, targets, relations[share], np.zeros_like(sources))
     row_map, put = task.graph.row_map, task.graph.device.tensor
-    pairs = pair_up(task.grid, row_map, edges, np.empty((len(edges), 0), np.int64))
-    embeddings = fetch_rows(model.embed(task.graph.view, task.graph.features), pairs.request)
-    scores = np.empty(len(edges), np.float32)
+    pairs = Pairs.of(task.grid, row_map, edges, np.empty((len(edges), 0), np.int64))
+    rows_of_all = model.embed(task.graph.view, task.graph.features)
+    embeddings = fetch_rows(rows_of_all, pairs.request, task.graph.products.trace)
+    needed, scores = pairs.needed, np.empty(len(edges), np.float32)
     for start in range(0, len(edges), _AT_A_TIME):
         some = slice(start, start + _AT_A_TIME)
-        ends = (embeddings[put(each[some])] for each in (pairs.sources, pairs.targets))
-        scores[some] = model.scorer(*ends, put(pairs.relations[some])).cpu().numpy()
+        ends = (embeddings[put(each[some])] for each in (needed.sources, needed.targets))
+        scores[some] = model.scorer(*ends, put(needed.relations[some])).cpu().numpy()
     return LinkRows(ids[0][share], ids[1][share], relations[share], scores)
 
 

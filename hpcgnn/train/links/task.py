@@ -22,18 +22,14 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.graph_task import GraphTask
-from hpcgnn.train.links.candidates import BLOCK_BYTES, KnownTargets, Queries, score_all
-from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
-from hpcgnn.train.links.negatives import NEGATIVES, Ends, Pairs, Uniform, pair_up
+from hpcgnn.train.links.candidates import BLOCK_BYTES, Queries, score_all
+from hpcgnn.train.links.edges import SHARES, Links, deal_links
+from hpcgnn.train.links.pairs import DrawnPairs, Pairs, PairSource, Tested
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.task import Step
-from hpcgnn.typing import GlobalIndices
-
-# No epoch and no step has it: what tested edges are ranked against stays.
-_TESTED = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,28 +42,6 @@ class LinkFacts(GraphFacts):
         return "mrr"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Tested:
-    """Edges that this rank ranks; all ranks have about equally many.
-
-    Parameters
-    ----------
-    edges
-        Of any rank.
-    wrong
-        (E, K) int64 global rows of their wrong ends, which stay.
-    pairs
-        Of both, for scores.
-    known
-        The targets of their sources; None where they are ranked among their wrong ends.
-    """
-
-    edges: LinkEdges
-    wrong: GlobalIndices
-    pairs: Pairs
-    known: KnownTargets | None
-
-
 class LinkTask(GraphTask):
     """The edges of one rank and the loss over all ranks; see `GraphTask`.
 
@@ -77,31 +51,18 @@ class LinkTask(GraphTask):
         The share of this rank, without the shares of `links`.
     links
         The edges of this rank.
+    pairs
+        Gives what is scored.
     """
 
     @collective
-    def __init__(self, graph: LocalGraph, config: Config, links: Links) -> None:
+    def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
         super().__init__(graph, config)
-        self.links, self._options, layer = links, config.links, self.grid.layer
+        self.links, self.pairs, self._options = links, pairs, config.links
+        layer = self.grid.layer
         counts = [int(layer.allreduce(len(links.shares[name]))) for name in SHARES]
         self.num_links = dict(zip(SHARES, counts, strict=True))
         raise_on_all(self.grid.world, _fault(config, self.num_links))
-        trained, row_map = links.shares["train"], graph.row_map
-        ends = Ends(layer, row_map, graph.products.node_ids, trained, len(links.names))
-        self._wrong_ends = NEGATIVES[self._options.negatives](ends)
-        seeds, nodes = (self._options.split_seed, _TESTED), Uniform(ends)
-        self.tested: dict[str, Tested] = {}
-        for name in SHARES[1:]:
-            # Ranks that own popular targets would have most of the work.
-            edges = links.shares[name].spread(layer)
-            wrong = nodes.draw(edges, self._options.ranked, seeds)
-            known = None
-            if self._options.ranking == "all":
-                queries = Queries(edges.sources, edges.relations)
-                known = KnownTargets.of(self.grid, row_map, links, queries)
-            self.tested[name] = Tested(
-                edges, wrong, pair_up(self.grid, row_map, edges, wrong), known
-            )
 
     @classmethod
     @collective
@@ -109,13 +70,16 @@ class LinkTask(GraphTask):
         """Read this rank's share, draw the edges to predict, and take them out of the graph."""
         grid, config = context.grid, context.config
         with agree(grid.world):
-            _check_options(config)
+            check_link_options(config)
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
             row_map = share_rows(grid, config, store, ("features",))
             links, hidden = deal_links(grid, config, store, row_map)
         graph = load_graph(dataclasses.replace(context, hidden=hidden))
-        return cls(with_links(graph, config), config, links)
+        ids = graph.products.node_ids
+        pairs = DrawnPairs(grid, row_map, ids, links, config.links)
+        graph = dataclasses.replace(graph, facts=link_facts(graph.facts, config))
+        return cls(graph, config, links, pairs)
 
     def make_model(self, seed: int) -> LinkModel:
         """Return a new encoder and scorer, equal on all ranks."""
@@ -138,7 +102,7 @@ class LinkTask(GraphTask):
         assert isinstance(model, LinkModel)
         embeddings = model(self.graph.view, self.graph.features, None)
         values: dict[str, float] = {}
-        for name, tested in self.tested.items():
+        for name, tested in self.pairs.tested.items():
             scores = self._score(model, embeddings, tested.pairs)
             found = self._metrics(model, embeddings, tested, scores)
             if found:
@@ -169,14 +133,13 @@ class LinkTask(GraphTask):
 
     @collective
     def _train_loss(self, seed: int, epoch: int, model: LinkModel) -> Tensor:
-        trained, count = self.links.shares["train"], self._options.num_negatives
-        wrong = self._wrong_ends.draw(trained, count, (seed, epoch))
-        pairs = pair_up(self.grid, self.graph.row_map, trained, wrong)
+        pairs = self.pairs.trained(seed, epoch)
+        needed = pairs.needed
         embeddings = model(self.graph.view, self.graph.features, DropoutKey(seed, epoch))
-        rows, put = fetch_rows(embeddings, pairs.request), self.graph.device.tensor
-        sources, relations = rows[put(pairs.sources)], put(pairs.relations)
-        scores_E = model.scorer(sources, rows[put(pairs.targets)], relations)
-        wrong_EK = model.scorer(sources[:, None], rows[put(pairs.wrong)], relations[:, None])
+        rows, put = self._fetch(embeddings, pairs), self.graph.device.tensor
+        sources, relations = rows[put(needed.sources)], put(needed.relations)
+        scores_E = model.scorer(sources, rows[put(needed.targets)], relations)
+        wrong_EK = model.scorer(sources[:, None], rows[put(needed.wrong)], relations[:, None])
         loss = LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
         return loss / self.num_links["train"]
 
@@ -194,17 +157,22 @@ class LinkTask(GraphTask):
         return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
 
     @collective
+    def _fetch(self, embeddings: Tensor, pairs: Pairs) -> Tensor:
+        return fetch_rows(embeddings, pairs.request, self.graph.products.trace)
+
+    @collective
     def _score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> Scores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        rows, put = fetch_rows(embeddings, pairs.request), self.graph.device.tensor
-        num_edges, count = len(pairs.sources), pairs.wrong.shape[1]
+        rows, put = self._fetch(embeddings, pairs), self.graph.device.tensor
+        needed = pairs.needed
+        num_edges, count = needed.wrong.shape
         step = max(1, BLOCK_BYTES // max(1, 8 * count * rows.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
-            sources, relations = rows[put(pairs.sources[some])], put(pairs.relations[some])
-            of_edges = model.scorer(sources, rows[put(pairs.targets[some])], relations)
-            ends = rows[put(pairs.wrong[some])]
+            sources, relations = rows[put(needed.sources[some])], put(needed.relations[some])
+            of_edges = model.scorer(sources, rows[put(needed.targets[some])], relations)
+            ends = rows[put(needed.wrong[some])]
             of_wrong = model.scorer(sources[:, None], ends, relations[:, None])
             edges[some], wrong[some] = of_edges.cpu().numpy(), of_wrong.cpu().numpy()
         return Scores.of(self.grid, edges, wrong, self._config.train.dtype)
@@ -217,14 +185,15 @@ class LinkTask(GraphTask):
         return float(self.grid.layer.allreduce(mine))
 
 
-def with_links(graph: LocalGraph, config: Config) -> LocalGraph:
-    """Return the graph with embeddings in place of classes."""
-    facts = {**vars(graph.facts), "multi_label": False, "class_names": ()}
-    facts["num_classes"] = config.links.width or config.model.hidden
-    return dataclasses.replace(graph, facts=LinkFacts(**facts))
+def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
+    """Return the facts with embeddings in place of classes."""
+    found = {**vars(facts), "multi_label": False, "class_names": ()}
+    found["num_classes"] = config.links.width or config.model.hidden
+    return LinkFacts(**found)
 
 
-def _check_options(config: Config) -> None:
+def check_link_options(config: Config) -> None:
+    """Raise `InputError` where options have no meaning for links."""
     for given, key in (
         (config.train.label_augmentation > 0, "train.label_augmentation"),
         (config.train.label_smoothing > 0, "train.label_smoothing"),
