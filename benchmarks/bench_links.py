@@ -4,8 +4,9 @@
 
 One rank. A share of a relation's edges leaves the graph and is ranked, among all nodes (raw, and
 filtered: without the other known targets of the source) or among drawn wrong ends. Encoders of one
-width are trained alike: logistic loss, a uniform wrong end an edge, Adam; `factors` are vectors of
-the nodes without a convolution, trained on every edge of the relation that is not tested. Epochs of
+width are trained alike, by the cross-entropy of an edge among uniform wrong ends and Adam, and the
+other library's start with our weights; `factors` are vectors of the nodes without a convolution,
+trained on every edge of the relation that is not tested. Epochs of
 all trained methods take turns, so that load meets them alike. One JSON object a method and seed.
 """
 
@@ -42,7 +43,9 @@ COLUMNS: Columns = {
     "raw Hits@10": ("raw_hits10", ratio),
     "AUC": ("auc", ratio),
 }
-RATE = 0.01
+RATE, WRONG = 0.01, 4
+FACTOR_RATE = 0.1
+"""Vectors that no weights move together need larger steps."""
 Evaluate = Callable[[nn.Module, Scorer], Mapping[str, float]]
 
 
@@ -88,7 +91,7 @@ def measure(options: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
             trained[f"{name} + {encoders[name]}"] = Ours(task, seed)
         if f"pyg-{name}" in methods:
             torch.manual_seed(seed)
-            trained[f"PyG {name} + {encoders[name]}"] = Peer(task, observed, name, options.width)
+            trained[f"PyG {name} + {encoders[name]}"] = Peer(task, observed, name, seed)
     if "factors" in methods:
         torch.manual_seed(seed)
         trained["factors + dot"] = Factors(any_task, options.width)
@@ -116,7 +119,8 @@ def open_links(options: argparse.Namespace, model: str, scorer: str) -> hpcgnn.G
         links={
             "relations": [options.relation],
             "scorer": scorer,
-            "num_negatives": 1,
+            "loss": "cross_entropy",
+            "num_negatives": WRONG,
             "ranking": options.ranking,
         },
         train={"task": "links"},
@@ -132,9 +136,11 @@ def link_task(graph: hpcgnn.Graph) -> LinkTask:
 class Trained:
     """A module with a scorer, and its optimiser."""
 
-    def __init__(self, task: LinkTask, module: nn.Module, scorer: Scorer) -> None:
+    def __init__(
+        self, task: LinkTask, module: nn.Module, scorer: Scorer, rate: float = RATE
+    ) -> None:
         self.task, self.module, self.scorer = task, module, scorer
-        self._adam = torch.optim.Adam(module.parameters(), lr=RATE)
+        self._adam = torch.optim.Adam(module.parameters(), lr=rate)
 
     def descend(self, loss: Tensor) -> None:
         """Take a step down a loss."""
@@ -173,16 +179,14 @@ class Ours(Trained):
         return self.module.embed(self.task.graph.view, self.task.graph.features)
 
 
-def pair_loss(scorer: Scorer, rows: Tensor, edges_2E: Tensor) -> Tensor:
-    """Return the logistic loss of edges of one relation, each with a uniform wrong end."""
+def edge_loss(
+    score: Callable[[Tensor, Tensor], Tensor], edges_2E: Tensor, num_nodes: int
+) -> Tensor:
+    """Return the loss of edges of one relation, each with uniform wrong ends."""
     sources, targets = edges_2E
-    relation = torch.zeros_like(sources)
-    wrong = torch.randint(len(rows), sources.shape)
-    scores, others = (
-        scorer(rows[sources], rows[targets], relation),
-        scorer(rows[sources], rows[wrong], relation),
-    )
-    return LINK_LOSSES["logistic"](scores, others[:, None], 0.0) / len(sources)
+    wrong = torch.randint(num_nodes, (len(sources), WRONG))
+    found = score(sources, targets), score(sources[:, None], wrong)
+    return LINK_LOSSES["cross_entropy"](*found, 0.0) / len(sources)
 
 
 class Factors(Trained):
@@ -190,8 +194,8 @@ class Factors(Trained):
 
     def __init__(self, task: LinkTask, width: int) -> None:
         num_nodes = task.facts.num_nodes
-        module = nn.ParameterList(torch.randn(num_nodes, width) for _ in range(2))
-        super().__init__(task, module, SCORERS["dot"](2 * width, 1))
+        module = nn.ParameterList(torch.randn(num_nodes, width) / 10 for _ in range(2))
+        super().__init__(task, module, SCORERS["dot"](width, 1), FACTOR_RATE)
         every, tested = task.links.every, ("valid", "test")
         gone = np.concatenate([task.links.shares[name].words for name in tested])
         kept = ~np.isin(every.words, gone)
@@ -200,13 +204,8 @@ class Factors(Trained):
     def epoch(self, seed: int, epoch: int) -> None:
         """Train for an epoch."""
         del seed, epoch
-        sources, targets = self._edges
         rows, others = self.module
-        wrong = torch.randint(len(rows), sources.shape)
-        scale = rows.shape[1] ** -0.5
-        scores = (rows[sources] * others[targets]).sum(1) * scale
-        false = (rows[sources] * others[wrong]).sum(1) * scale
-        self.descend(LINK_LOSSES["logistic"](scores, false[:, None], 0.0) / len(sources))
+        self.descend(edge_loss(lambda a, b: (rows[a] * others[b]).sum(-1), self._edges, len(rows)))
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -218,13 +217,12 @@ class Peer(Trained):
     """The same model of PyTorch Geometric, on the same edges."""
 
     def __init__(
-        self, task: LinkTask, observed: Mapping[str, Tensor], name: str, width: int
+        self, task: LinkTask, observed: Mapping[str, Tensor], name: str, seed: int
     ) -> None:
-        scorer = SCORERS["dot" if name == "sage" else "distmult"](width, 1)
-        features = task.graph.features.shape[1]
+        ours = task.make_model(seed)
         make = PygSAGE if name == "sage" else PygRGCN
-        encoder = make(features, width, list(observed.values()))
-        super().__init__(task, nn.ModuleList([encoder, scorer]), scorer)
+        encoder = make(ours.encoder.layers, list(observed.values()))
+        super().__init__(task, nn.ModuleList([encoder, ours.scorer]), ours.scorer)
         trained = task.links.shares["train"]
         self._edges = torch.from_numpy(np.stack([trained.sources, trained.targets]))
         self._encoder = encoder
@@ -233,7 +231,11 @@ class Peer(Trained):
         """Train for an epoch."""
         del seed, epoch
         rows = self._encoder(self.task.graph.features)
-        self.descend(pair_loss(self.scorer, rows, self._edges))
+
+        def score(sources: Tensor, targets: Tensor) -> Tensor:
+            return self.scorer(rows[sources], rows[targets], torch.zeros_like(sources))
+
+        self.descend(edge_loss(score, self._edges, len(rows)))
 
     def embed(self) -> Tensor:
         """Return the embeddings of all nodes."""
@@ -243,16 +245,21 @@ class Peer(Trained):
 class PygSAGE(nn.Module):
     """Two layers with means over both directions."""
 
-    def __init__(self, features: int, width: int, edges: list[Tensor]) -> None:
+    def __init__(self, ours: nn.ModuleList, edges: list[Tensor]) -> None:
         super().__init__()
         make = importlib.import_module("torch_geometric.nn").SAGEConv
         union = torch.unique(torch.cat(edges, dim=1), dim=1)
-        self._both = union, union.flip(0)
-        widths = (features, width), (width, width)
-        self.layers = nn.ModuleList(
-            nn.ModuleList([make(a, b), make(a, b, root_weight=False, bias=False)])
-            for a, b in widths
-        )
+        self._both, self.layers = (union, union.flip(0)), nn.ModuleList()
+        for layer in ours:
+            width, features = layer.own.weight.shape
+            inward = make(features, width)
+            outward = make(features, width, root_weight=False, bias=False)
+            with torch.no_grad():
+                inward.lin_r.weight.copy_(layer.own.weight)
+                inward.lin_l.bias.copy_(layer.own.bias)
+                for conv, weight in zip((inward, outward), layer.neighbours, strict=True):
+                    conv.lin_l.weight.copy_(weight)
+            self.layers.append(nn.ModuleList([inward, outward]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the embeddings (N, H) of features (N, F)."""
@@ -266,19 +273,20 @@ class PygSAGE(nn.Module):
 class PygRGCN(nn.Module):
     """Two layers with a matrix for each relation and each reverse."""
 
-    def __init__(self, features: int, width: int, edges: list[Tensor]) -> None:
+    def __init__(self, ours: nn.ModuleList, edges: list[Tensor]) -> None:
         super().__init__()
         make = importlib.import_module("torch_geometric.nn").RGCNConv
         both = [*edges, *(each.flip(0) for each in edges)]
-        self._edges = torch.cat(both, dim=1)
+        self._edges, self.layers = torch.cat(both, dim=1), nn.ModuleList()
         lengths = torch.tensor([each.shape[1] for each in both])
         self._kinds = torch.arange(len(both)).repeat_interleave(lengths)
-        self.layers = nn.ModuleList(
-            [make(features, width, len(both)), make(width, width, len(both))]
-        )
-        with torch.no_grad():
-            for layer in self.layers:
-                layer.weight *= len(both) ** -0.5
+        for layer in ours:
+            conv = make(layer.own.in_features, layer.own.out_features, len(both))
+            with torch.no_grad():
+                conv.weight.copy_(layer.matrices)
+                conv.root.copy_(layer.own.weight.T)
+                conv.bias.copy_(layer.own.bias)
+            self.layers.append(conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the embeddings (N, H) of features (N, F)."""
