@@ -5,6 +5,7 @@ from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
+from hpcgnn.autograd.edge_messages import EdgeInputs, sum_messages
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
 from hpcgnn.autograd.fetch import fetch_rows
@@ -20,6 +21,7 @@ __all__ = [
     "PRECISIONS",
     "Arithmetic",
     "DropoutKey",
+    "EdgeInputs",
     "Ending",
     "ExactArithmetic",
     "Heads",
@@ -42,6 +44,7 @@ __all__ = [
     "relu_",
     "rematerialised",
     "standardise",
+    "sum_messages",
     "typed_linear",
     "widened",
 ]

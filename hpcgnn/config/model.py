@@ -88,6 +88,7 @@ class ModelConfig:
         num_classes: int,
         num_relations: int = 1,
         type_features: tuple[int, ...] = (),
+        num_edge_features: int = 0,
     ) -> ModelShape:
         """Return the sizes and options of the model on a graph with these sizes."""
         options = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -98,6 +99,7 @@ class ModelConfig:
             num_classes=num_classes,
             num_relations=num_relations,
             type_features=type_features,
+            num_edge_features=num_edge_features,
             own=self.own_options(),
             **options,
         )

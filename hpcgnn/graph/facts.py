@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
+from hpcgnn.graph.edges import num_edge_features
 from hpcgnn.nn import ModelShape, find_model
 from hpcgnn.storage import GraphStore, NodeBlock, NodeType
 
@@ -74,6 +75,8 @@ class GraphFacts(Facts):
         types, otherwise `num_features` is 0.
     labelled_types
         Node types with labelled training nodes.
+    num_edge_features
+        Of the edges, where the model reads them; else 0.
     targets, target_means, target_scales
         Where numbers are predicted: their names, and what models see them scaled by; they count as
         classes.
@@ -95,6 +98,7 @@ class GraphFacts(Facts):
     targets: tuple[str, ...] = ()
     target_means: tuple[float, ...] = ()
     target_scales: tuple[float, ...] = ()
+    num_edge_features: int = 0
 
     @classmethod
     def of_store(
@@ -125,6 +129,7 @@ class GraphFacts(Facts):
             type_nodes=tuple(each.num_nodes for each in types),
             type_features=tuple(each.num_features for each in types),
             labelled_types=labelled_types,
+            num_edge_features=num_edge_features(config, store),
         )
 
     @property
@@ -196,6 +201,8 @@ def check_features(config: Config, store: GraphStore) -> None:
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:
     """Return how many of a model's last aggregations train on rows that the loss reaches alone."""
     model, active = find_model(config.model.name), config.exchange.active_sets
+    if model.reads_edges:
+        return 0
     if active == "backward":
         return model.aggregations_after_norms(shape)
     return model.num_aggregations(shape) if active else 0
@@ -224,6 +231,7 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
         num_features=0 if facts.type_names else facts.num_features + label_width,
         num_classes=facts.num_classes,
         num_relations=max(len(facts.relations), 1),
+        num_edge_features=facts.num_edge_features,
         type_features=tuple(
             width + label_width * (name in facts.labelled_types)
             for name, width in zip(facts.type_names, facts.type_features, strict=True)

@@ -10,6 +10,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.edges import num_edge_features, read_edge_inputs
 from hpcgnn.graph.facts import GraphFacts, check_features, node_types_of, shape_for, typed_nodes
 from hpcgnn.graph.inputs import (
     Scales,
@@ -213,6 +214,12 @@ def load_graph(
                 context.operators(), matrix, wanted, config.train.dtype, ids
             )
             details = _details(matrix, products.exchange)
+        view = products.view
+        with agree(grid.world):
+            reads_edges = num_edge_features(config, store) > 0
+        if reads_edges:
+            with trace.span("read.edges"):
+                view = replace(view, edges=read_edge_inputs(context, store, row_map))
         rows = None
         if with_rows:
             assert edges is not None
@@ -253,7 +260,7 @@ def load_graph(
         grid=grid,
         row_map=row_map,
         facts=facts,
-        view=products.view,
+        view=view,
         products=products,
         features=inputs.features.to(device.place),
         scales=inputs.scales,

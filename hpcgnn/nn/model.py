@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, memory_of
+from hpcgnn.autograd import DropoutKey, EdgeInputs, memory_of
 from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.spmd import collective
@@ -66,6 +66,8 @@ class ModelShape:
         The features of each node type; empty for one kind of node.
     input_width
         Columns that the input layers of node types give; 0: `hidden`.
+    num_edge_features
+        Columns of an edge's features, for models that read them.
     own
         The options that the model's class declares for itself, see `Model.own_options`.
     """
@@ -89,6 +91,7 @@ class ModelShape:
     num_bases: int = 0
     type_features: tuple[int, ...] = ()
     input_width: int = 0
+    num_edge_features: int = 0
     own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -133,6 +136,8 @@ class LayerView:
     relation_rows
         Where the rows of MEAN_BY_RELATION belong: for each relation an int32 array with the output
         row of each of its nodes, in the order of the result, as for `node_ids`.
+    edges
+        Of models that read features of edges; these have no active sets.
     """
 
     operators: Mapping[Aggregation, AggregationOperator]
@@ -141,6 +146,7 @@ class LayerView:
     kept: Tensor | None = None
     following: tuple["LayerView", ...] = ()
     relation_rows: tuple[LocalIndices, ...] = ()
+    edges: EdgeInputs | None = None
 
     @property
     def steps(self) -> tuple["LayerView", ...]:
@@ -183,7 +189,7 @@ class GraphView:
     active
         A view for each aggregation of the model, one after the other, when only the outputs of some
         nodes are wanted; otherwise empty, and every layer sees all local nodes.
-    relation_rows
+    relation_rows, edges
         As in `LayerView`, over all local nodes.
     """
 
@@ -192,6 +198,7 @@ class GraphView:
     sums: RankSums
     active: tuple[LayerView, ...] = ()
     relation_rows: tuple[LocalIndices, ...] = ()
+    edges: EdgeInputs | None = None
 
     def layer(self, place: int, steps: int = 1) -> LayerView:
         """Return the view of a layer of a model whose layers aggregate `steps` times."""
@@ -199,7 +206,11 @@ class GraphView:
             first, *following = self.active[place * steps : (place + 1) * steps]
         else:
             whole = LayerView(
-                self.operators, self.node_ids, self.sums, relation_rows=self.relation_rows
+                self.operators,
+                self.node_ids,
+                self.sums,
+                relation_rows=self.relation_rows,
+                edges=self.edges,
             )
             first, following = whole, [whole] * (steps - 1)
         return replace(first, following=tuple(following)) if following else first
@@ -252,6 +263,8 @@ class Model(NodeModel):
     aggregations: ClassVar[tuple[Aggregation, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     """Fields of `ModelShape` beside the sizes and dropout that the model heeds."""
+    reads_edges: ClassVar[bool] = False
+    """Whether layers read features of edges, from the ``edges`` of their view."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Options that no other model has, with their defaults, which say their types; they are the
     keys of ``[model.options]``, and the model finds them in ``shape.own``."""

@@ -12,6 +12,7 @@ from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gcnii import GCNII
 from hpcgnn.nn.gin import GIN
+from hpcgnn.nn.gine import GINE
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model, ModelShape, NodeModel
 from hpcgnn.nn.node_types import TypedModel
@@ -29,6 +30,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "rgcn": RGCN,
         "mixhop": MixHop,
         "gin": GIN,
+        "gine": GINE,
         "appnp": APPNP,
         "gcnii": GCNII,
         "sign": SIGN,

@@ -12,6 +12,7 @@ from hpcgnn.config.file import load_config
 from hpcgnn.console import Progress, print_json, print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.launch import command_parser, run_mpi_command
+from hpcgnn.nn import find_model
 from hpcgnn.plan.candidates import Candidate, choices, predict
 from hpcgnn.plan.network import Network
 from hpcgnn.plan.whole_graph import WholeGraph
@@ -45,6 +46,8 @@ def main(comm: Communicator) -> int:
         )
     if config.train.task == "links":
         _check_links(config, options.replication)
+    if find_model(config.model.name).reads_edges:
+        raise InputError(f"model.name = {config.model.name!r}: features of edges are not planned")
     if config.train.inductive:
         raise InputError(
             "train.inductive: hpcgnn plan does not count its second graph; leave it out"

@@ -6,6 +6,7 @@
 
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
+from hpcgnn.sparse.edge_rows import EdgeRows, read_edge_rows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, LocalCSR
@@ -17,6 +18,7 @@ from hpcgnn.sparse.relations import read_relations, stack_relations
 __all__ = [
     "MAIN",
     "DistCSR",
+    "EdgeRows",
     "EdgesOutside",
     "Factors",
     "HiddenEdges",
@@ -27,6 +29,7 @@ __all__ = [
     "PatternRows",
     "active_sets",
     "read_adjacency",
+    "read_edge_rows",
     "read_relations",
     "restrict",
     "reverse_rows",

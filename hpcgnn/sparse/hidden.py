@@ -47,9 +47,13 @@ class HiddenEdges:
 
     def drop(self, pattern: PatternRows) -> PatternRows:
         """Return rows of this rank without the edges between the pairs."""
-        rows = local_rows(pattern)
-        keys = rows * self.row_map.num_rows + pattern.columns
-        return keep_edges(pattern, rows, ~np.isin(keys, self.keys, assume_unique=True))
+        return keep_edges(pattern, local_rows(pattern), self.keeps(pattern))
+
+    def keeps(self, pattern: PatternRows) -> Mask:
+        """Return (nnz,) which edges of this rank's rows stay."""
+        keys = local_rows(pattern) * self.row_map.num_rows + pattern.columns
+        kept: Mask = ~np.isin(keys, self.keys, assume_unique=True)
+        return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +75,18 @@ class EdgesOutside:
     @collective
     def drop(self, pattern: PatternRows) -> PatternRows:
         """Return rows of this rank without these edges."""
+        return keep_edges(pattern, local_rows(pattern), self.keeps(pattern))
+
+    @collective
+    def keeps(self, pattern: PatternRows) -> Mask:
+        """Return (nnz,) which edges of this rank's rows stay."""
         wanted, places = np.unique(pattern.columns, return_inverse=True)
         request = RowRequest.make(self.grid.layer, self.row_map, wanted)
         sources = request.rows(self.inside.astype(np.uint8))[places] > 0
         rows = local_rows(pattern)
         loops = rows + self.row_map.start == pattern.columns
-        return keep_edges(pattern, rows, (self.inside[rows] & sources) | loops)
+        kept: Mask = (self.inside[rows] & sources) | loops
+        return kept
 
 
 def local_rows(pattern: PatternRows) -> GlobalIndices:

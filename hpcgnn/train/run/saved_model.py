@@ -12,6 +12,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.edges import num_edge_features
 from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of
 from hpcgnn.graph.inputs import Scales, scales_from
 from hpcgnn.graph.load import load_graph, relation_names
@@ -249,6 +250,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             (not trained.targets and store.num_classes) or trained.num_classes,
             trained.num_classes,
         ),
+        ("features an edge", num_edge_features(config, store), trained.num_edge_features),
         ("directed edges", directed, trained.directed),
         ("relations", relation_names(config, store, wanted, directed=directed), trained.relations),
     ):

@@ -1,0 +1,88 @@
+"""Features of edges, for models that read them."""
+
+import numpy as np
+import torch
+
+from hpcgnn.autograd import EdgeInputs
+from hpcgnn.comm import RowMap, RowRequest
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.nn import find_model
+from hpcgnn.sparse import read_edge_rows
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+
+
+def num_edge_features(config: Config, store: GraphStore) -> int:
+    """Return the columns of the edges' features that the model reads, 0 where it reads none.
+
+    Raises
+    ------
+    InputError
+        When a relation has none, or two have unequal numbers, or an option does not apply.
+    """
+    name = config.model.name
+    if not find_model(name).reads_edges:
+        return 0
+    exchange = config.exchange
+    for given, key, remedy in (
+        (exchange.method != "aware", "exchange.method", "set aware"),
+        (exchange.schedule != "resident", "exchange.schedule", "set resident"),
+        (exchange.wire != "native", "exchange.wire", "set native"),
+        (config.train.precision != "float32", "train.precision", "leave it out"),
+        (config.train.reproducible, "train.reproducible", "leave it out"),
+        (config.train.task == "sampled", "train.task", "set full or links"),
+        (
+            config.graph.undirected and not store.undirected,
+            "graph.undirected",
+            "convert with --undirected, which gives reverses the features of their edges",
+        ),
+    ):
+        if given:
+            raise InputError(f"{key} does not apply to model.name = {name!r}: {remedy}")
+    relations = config.graph.relations or store.relations
+    if config.graph.weights == "use" and any(store.weighted(each) for each in relations):
+        raise InputError(
+            f"{store.path}: its edges have weights, which {name} does not use; choose another "
+            "model, or set graph.weights=ignore"
+        )
+    widths = {each: store.edge_features(each)[0] for each in relations}
+    for each, width in widths.items():
+        if width == 0:
+            raise InputError(
+                f"model.name = {name!r} reads features of edges, and {store.path} has none"
+                + (f" in relation {each!r}" if each else "")
+                + ": convert with --edge-features, or choose another model"
+            )
+    if len(set(widths.values())) > 1:
+        shown = ", ".join(f"{each} {width}" for each, width in widths.items())
+        raise InputError(
+            f"{store.path}: relations have unequal numbers of edge features ({shown}); choose "
+            "graph.relations with equal ones"
+        )
+    return next(iter(widths.values()))
+
+
+@collective
+def read_edge_inputs(context: Context, store: GraphStore, row_map: RowMap) -> EdgeInputs:
+    """Return the edges of this rank's nodes; `num_edge_features` is above 0.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a block does not read.
+    """
+    grid, config, device = context.grid, context.config, context.device
+    names = config.graph.relations or store.relations
+    rows = read_edge_rows(grid, store, row_map, names, context.hidden)
+    wanted, places = np.unique(rows.sources, return_inverse=True)
+    features = torch.from_numpy(rows.features).to(getattr(torch, config.train.dtype))
+    return EdgeInputs(
+        request=RowRequest.make(grid.layer, row_map, wanted),
+        sources=device.tensor(places),
+        targets=device.tensor(rows.targets),
+        features=features.to(device.place),
+        num_targets=row_map.num_local,
+        trace=context.trace,
+    )

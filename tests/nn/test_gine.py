@@ -1,0 +1,80 @@
+"""GINE equals its formula edge by edge, and PyG's layer in float64; in blocks of a few edges."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd import EdgeInputs, edge_messages, sum_messages
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
+from hpcgnn.nn import GraphView
+from hpcgnn.nn.gine import GINELayer
+from hpcgnn.trace import TraceRecorder
+
+NUM_NODES, NUM_EDGES, WIDTH, EDGE_WIDTH = 17, 90, 6, 3
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Seven edges each.
+    monkeypatch.setattr(edge_messages, "BLOCK_BYTES", 7 * WIDTH * 8)
+
+
+def numbers(*shape: int) -> Tensor:
+    rng = np.random.default_rng(sum(shape))
+    return torch.from_numpy(rng.normal(size=shape)).requires_grad_()
+
+
+def random_edges() -> Tensor:
+    """Return (2, E) sources and targets; the last node has none, and one edge is there twice."""
+    index = np.random.default_rng(2).integers(0, NUM_NODES - 1, (2, NUM_EDGES))
+    index[:, 1] = index[:, 0]
+    return torch.from_numpy(index)
+
+
+def inputs(grid: ProcessGrid, index: Tensor, features: Tensor) -> EdgeInputs:
+    row_map = RowMap(np.array([0, NUM_NODES]), 0)
+    wanted, places = np.unique(index[0].numpy(), return_inverse=True)
+    request = RowRequest.make(grid.layer, row_map, wanted)
+    sources = torch.from_numpy(places)
+    trace = TraceRecorder.off()
+    return EdgeInputs(request, sources, index[1], features.detach(), NUM_NODES, trace)
+
+
+def compare(found: Tensor, expected: Tensor, *of: tuple[Tensor, Tensor]) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    factors = numbers(*found.shape).detach()
+    mine = torch.autograd.grad((found * factors).sum(), [one for one, _ in of])
+    theirs = torch.autograd.grad((expected * factors).sum(), [other for _, other in of])
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_sums_are_those_of_the_formula() -> None:
+    index, x, features = random_edges(), numbers(NUM_NODES, WIDTH), numbers(NUM_EDGES, EDGE_WIDTH)
+    weight, bias = numbers(WIDTH, EDGE_WIDTH), numbers(WIDTH)
+    with ProcessGrid.of_this_process() as grid:
+        found = sum_messages(inputs(grid, index, features), x, weight, bias)
+        messages = torch.relu(x[index[0]] + features.detach() @ weight.T + bias)
+        expected = torch.zeros_like(x).index_add(0, index[1], messages)
+        compare(found, expected, *((each, each) for each in (x, weight, bias)))
+
+
+def test_layer_equals_pyg() -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    index, x, features = random_edges(), numbers(NUM_NODES, WIDTH), numbers(NUM_EDGES, EDGE_WIDTH)
+    layer = GINELayer(WIDTH, 4, EDGE_WIDTH).double()
+    layer.epsilon.data.fill_(0.3)
+    inner = torch.nn.Sequential(layer.first, torch.nn.ReLU(), layer.second)
+    other = pyg.GINEConv(inner, train_eps=True, edge_dim=EDGE_WIDTH).double()
+    other.eps.data.fill_(0.3)
+    other.lin.load_state_dict(layer.edges.state_dict())
+    with ProcessGrid.of_this_process() as grid:
+        edges = inputs(grid, index, features)
+        view = GraphView({}, np.arange(NUM_NODES), grid.sum_over_blocks, edges=edges).layer(0)
+        pairs = [(x, x), (layer.edges.weight, other.lin.weight), (layer.edges.bias, other.lin.bias)]
+        pairs += [(each, each) for each in inner.parameters()]
+        compare(layer(view, x), other(x, index, features.detach()), *pairs)
+        (mine,) = torch.autograd.grad(layer(view, x).sum(), [layer.epsilon])
+        (its,) = torch.autograd.grad(other(x, index, features.detach()).sum(), [other.eps])
+        torch.testing.assert_close(mine, its.reshape(()), rtol=1e-10, atol=1e-10)

@@ -1,0 +1,120 @@
+"""Models that read features of edges: the same at any number of ranks; what does not apply."""
+
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CollectiveInputError
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from tests.support import training
+
+WORDS = (
+    "model.name=gine",
+    "model.norm=batch",
+    "model.dropout=0.3",
+    "train.dtype=float64",
+    "train.epochs=4",
+)
+
+
+def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)) -> Path:
+    """Write a graph of two relations with edge features in four parts; a part may be empty."""
+    path = directory / "edges.h5"
+    if comm.rank == 0:
+        graph = training.make_graph().with_relations()
+        edges, data, rng = {}, {}, np.random.default_rng(6)
+        for name, width in zip(("cites", "names"), widths, strict=True):
+            rows, columns = graph.relations[name].nonzero()
+            edges[name] = (columns, rows)
+            if width:
+                features = rng.normal(size=(len(rows), width)).astype(np.float32)
+                data[name] = EdgeData(features=features)
+        store_from_arrays(
+            directory / "plain.h5",
+            name="edges",
+            num_nodes=len(graph.ids),
+            edges=edges,
+            edge_data=data,
+            features=graph.features,
+            labels=graph.labels,
+            split=graph.split,
+        )
+        part = rng.choice([0, 2, 3], len(graph.ids)).astype(np.int32)
+        with GraphStore.open(directory / "plain.h5") as store:
+            write_partitioned(
+                store, path, Partition(part, 4), method="block", seed=0, metrics={}, provenance={}
+            )
+    comm.Barrier()
+    return path
+
+
+def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
+    """Return the metrics of a run on one rank."""
+    one, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
+    if one != MPI.COMM_NULL:
+        found = training.train(one, training.make_config(store, path, *words)).metrics
+        one.Free()
+    return comm.bcast(found)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("train.inductive=true", "model.norm=layer", "graph.relations=['names']"),
+        ("train.task=links", "links.train=0.3", "model.norm=none"),
+    ],
+    ids=["full", "inductive", "links"],
+)
+def test_losses_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    store = write(comm, comm_tmp_path)
+    together = training.train(
+        comm, training.make_config(store, comm_tmp_path / "run", *WORDS, *more)
+    )
+    expected = alone(comm, store, comm_tmp_path / "alone", *WORDS, *more)
+    for mine, theirs in zip(together.metrics, expected, strict=True):
+        for name, value in theirs.items():
+            if name not in ("epoch_s", "evaluate_s", "rows_sent", "bytes_sent"):
+                assert mine[name] == pytest.approx(value, rel=1e-9), name
+    assert together.column("train_loss")[-1] < together.column("train_loss")[0]
+
+
+def test_features_of_edges_matter(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    (comm_tmp_path / "zeros").mkdir(exist_ok=True)
+    losses = []
+    for directory, widths in ((comm_tmp_path, (3, 3)), (comm_tmp_path / "zeros", (2, 2))):
+        store = write(comm, directory, widths)
+        config = training.make_config(store, directory / "run", *WORDS, "train.epochs=1")
+        losses.append(training.train(comm, config).column("train_loss")[0])
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(
+    ("widths", "words", "message"),
+    [
+        ((3, 0), (), "has none in relation 'names': convert with --edge-features"),
+        ((3, 2), (), r"unequal numbers of edge features \(cites 3, names 2\)"),
+        ((3, 3), ("exchange.method=joint",), "exchange.method does not apply to model.name"),
+        ((3, 3), ("graph.undirected=true",), "graph.undirected does not apply to model.name"),
+        ((3, 3), ("train.task=sampled",), "train.task does not apply to model.name = 'gine'"),
+    ],
+)
+@pytest.mark.max_ranks(2)
+def test_faults_are_one_line(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    widths: tuple[int, int],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    store = write(comm, comm_tmp_path, widths)
+    with pytest.raises(CollectiveInputError, match=message):
+        training.train(comm, training.make_config(store, comm_tmp_path / "run", *WORDS, *words))
