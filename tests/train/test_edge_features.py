@@ -87,6 +87,7 @@ def test_losses_do_not_depend_on_ranks(
     assert together.column("train_loss")[-1] < together.column("train_loss")[0]
 
 
+@pytest.mark.max_ranks(2)
 def test_features_of_edges_matter(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     (comm_tmp_path / "zeros").mkdir(exist_ok=True)
     losses = []
