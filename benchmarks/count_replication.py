@@ -25,7 +25,7 @@ from hpcgnn.comm import RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.partition import CSRGraph, metis, random
 from hpcgnn.plan import MOVEMENTS, Movement, Ranks, count_traffic, sent_by_rank
-from hpcgnn.plan.whole_graph import ALL
+from hpcgnn.plan.traffic import ALL
 from hpcgnn.sparse import DistCSR
 
 EXCHANGES = ("oblivious", "aware", "joint")
