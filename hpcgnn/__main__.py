@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "plan": "predict rows, memory and seconds of a run, and choose its exchange",
         "train": "train a node model on a partitioned store (MPI)",
         "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
+        "export": "write a trained model as a module of torch, torch_geometric or DGL",
         "inspect": "print what a store, a checkpoint or a run directory holds",
         "clean": "remove temporary files that killed commands have left",
         "completion": "write what bash or zsh needs to complete commands, options and keys",

@@ -214,9 +214,15 @@ class Config:
 
 def check_inductive(config: Config) -> None:
     """Raise `InputError` for what has no meaning where training sees some edges only."""
-    over_nodes = config.model.norm in ("batch", "graph") and config.exchange.active_sets is not True
+    task = config.train.task
+    # Subgraphs of training nodes have no others that would count.
+    over_nodes = config.model.norm in ("batch", "graph") and task == "full"
+    over_nodes = over_nodes and config.exchange.active_sets is not True
     for wrong, what in (
-        (config.train.task != "full", f"train.task = {config.train.task!r}; train with task=full"),
+        (
+            task not in ("full", "sampled"),
+            f"train.task = {task!r}; train with task=full or sampled",
+        ),
         (
             config.graph.structure != "none",
             f"graph.structure = {config.graph.structure!r}, which tells of all edges; leave one "

@@ -55,7 +55,8 @@ class TrainConfig:
     )
     patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
     inductive: bool = option(
-        False, "training sees edges between training nodes only, evaluation all; with task=full"
+        False,
+        "training sees edges between training nodes only, evaluation all; task=full or sampled",
     )
     threshold: str = option(
         "valid",

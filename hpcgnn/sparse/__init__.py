@@ -7,7 +7,7 @@
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
 from hpcgnn.sparse.edge_rows import EdgeRows, read_edge_rows
-from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges
+from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, LocalCSR
 from hpcgnn.sparse.matrix import DistCSR
@@ -28,6 +28,7 @@ __all__ = [
     "Memory",
     "PatternRows",
     "active_sets",
+    "local_rows",
     "read_adjacency",
     "read_edge_rows",
     "read_relations",

@@ -7,7 +7,7 @@ Predictions have files of their own. This package is the only one that imports h
 nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel h5py.
 """
 
-from hpcgnn.storage.atomic import check_output
+from hpcgnn.storage.atomic import check_output, write_whole
 from hpcgnn.storage.files import OpenStore
 from hpcgnn.storage.graph.add_splits import add_splits
 from hpcgnn.storage.graph.arrays import store_from_arrays
@@ -81,4 +81,5 @@ __all__ = [
     "check_output",
     "is_instance_store",
     "store_from_arrays",
+    "write_whole",
 ]

@@ -24,6 +24,16 @@ def check_output(path: str | os.PathLike[str]) -> None:
     OutputFile(Path(path)).abandon()
 
 
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file that appears whole or not at all; raises `InputError` where it cannot be."""
+    file = OutputFile(Path(path))
+    try:
+        file.write(memoryview(content))
+        file.publish()
+    finally:
+        file.abandon()
+
+
 def write_fault(path: Path, error: Exception) -> InputError:
     """Return the one-line error for a failed write to `path`."""
     reason = getattr(error, "strerror", None) or str(error)

@@ -56,6 +56,7 @@ from hpcgnn.train.run.checkpoint import (
     write_checkpoint,
 )
 from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.kept_model import write_kept_model
 from hpcgnn.train.run.report import EpochDisplay, remark_on_growth
 from hpcgnn.train.run.resume import find_finished, open_run
 from hpcgnn.train.run.row_parameters import gather_rows, take_rows
@@ -270,11 +271,15 @@ def _finish(
 ) -> dict[str, Any] | None:
     """Write what an ended run leaves, the summary last; return it on rank 0."""
     grid, summary = task.grid, None
-    if config.run.save_predictions and not outcome.stopped:
+    if not outcome.stopped:
         trace.set_epoch(None)
-        with trace.span("evaluate.predictions"):
-            seed = best_seed({each["seed"]: each["valid"] for each in outcome.results})
-            task.save_predictions(directory, seed)
+        seed = best_seed({each["seed"]: each["valid"] for each in outcome.results})
+        with trace.span("checkpoint"), agree(grid.world):
+            if grid.rank == 0:
+                write_kept_model(directory, config, seed)
+        if config.run.save_predictions:
+            with trace.span("evaluate.predictions"):
+                task.save_predictions(directory, seed)
     with agree(grid.world):
         trace.close()
         if grid.rank == 0:

@@ -142,7 +142,7 @@ def read_state(path: Path) -> dict[str, Any]:
     StorageFormatError
         When it is missing or damaged, or of another version.
     """
-    with _format_errors(path / _STATE):
+    with format_errors(path / _STATE):
         state: dict[str, Any] = json.loads((path / _STATE).read_bytes())
         if state["format_version"] != FORMAT_VERSION:
             raise StorageFormatError(
@@ -165,7 +165,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     state = read_state(path)
     tensors = []
     for name in _TENSOR_FILES:
-        with _format_errors(path / name):
+        with format_errors(path / name):
             content = (path / name).read_bytes()
             if zlib.crc32(content) != state["crc32"][name]:
                 raise ValueError("it does not match its checksum")
@@ -181,7 +181,7 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
     StorageFormatError
         Naming the entry that is missing or of another type.
     """
-    with _format_errors(path / _STATE):
+    with format_errors(path / _STATE):
         _check_entries("", state, _STATE_TYPES)
         if "steps" in state:
             _check_entries("", state, {"steps": (int,)})
@@ -279,15 +279,16 @@ def check_tensors(
 
 
 @contextlib.contextmanager
-def _format_errors(file: Path) -> Iterator[None]:
+def format_errors(file: Path, remedy: str = _REMEDY) -> Iterator[None]:
+    """Name a file of a run, and the remedy, where it is missing or is not what it should be."""
     try:
         yield
     except StorageFormatError:
         raise
     except OSError as error:
-        raise StorageFormatError(f"checkpoint {file}: {error.strerror}; {_REMEDY}") from error
+        raise StorageFormatError(f"checkpoint {file}: {error.strerror}; {remedy}") from error
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-        raise StorageFormatError(f"checkpoint {file} is damaged ({error}); {_REMEDY}") from error
+        raise StorageFormatError(f"checkpoint {file} is damaged ({error}); {remedy}") from error
 
 
 def _state_crc(document: dict[str, Any]) -> int:

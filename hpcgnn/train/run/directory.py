@@ -58,7 +58,12 @@ def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
 
 
 _HOLDER_BYTES = 200
-_LEFTOVERS = (".*.partial-*", "checkpoints/.*.partial-*", ".predictions.h5.*.tmp")
+_LEFTOVERS = (
+    ".*.partial-*",
+    "checkpoints/.*.partial-*",
+    ".predictions.h5.*.tmp",
+    ".model.safetensors.*.tmp",
+)
 
 
 class RunDirectory:
@@ -73,6 +78,7 @@ class RunDirectory:
         self.traces = self.path / "trace"
         self.predictions = self.path / "predictions.h5"
         self.log = self.path / "log.txt"
+        self.model = self.path / "model.safetensors"
         self._metrics = self.path / "metrics.jsonl"
         self._config = self.path / "config.toml"
         self._summary = self.path / "summary.json"
@@ -230,7 +236,7 @@ class RunDirectory:
 
     def _drop_results(self) -> None:
         """Remove what holds for a finished run only, and what a killed run left half-written."""
-        for file in (self._summary, self.predictions):
+        for file in (self._summary, self.predictions, self.model):
             file.unlink(missing_ok=True)
         for pattern in _LEFTOVERS:
             for path in self.path.glob(pattern):

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, agree
@@ -17,7 +18,14 @@ from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of
 from hpcgnn.graph.inputs import Scales, scales_from
 from hpcgnn.graph.load import load_graph, relation_names
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import NodeModel, TrainableModule, find_model
+from hpcgnn.nn import (
+    ModelShape,
+    NodeModel,
+    TrainableModule,
+    TypedModel,
+    find_model,
+    make_model,
+)
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
@@ -30,6 +38,7 @@ from hpcgnn.train.run.checkpoint import (
     read_checkpoint,
     read_state,
 )
+from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
 
 _Facts = TypeVar("_Facts", bound=Facts)
@@ -42,7 +51,7 @@ class SavedModel:
     Parameters
     ----------
     run
-        The run directory.
+        The run directory, or the file of its kept model.
     config
         Of the run; its store is the one to apply the model to.
     checkpoint
@@ -121,6 +130,23 @@ class SavedModel:
             weights = take_rows(model, self.checkpoint.best, self.checkpoint.best)
         model.load_state_dict(weights)
 
+    def check(self, shape: ModelShape) -> None:
+        """See that the weights are those of the model of this shape; needs no graph.
+
+        Raises
+        ------
+        StorageFormatError
+            As `check_tensors` does.
+        """
+        facts, name, seed = self.trained, self.config.model.name, self.checkpoint.state["seed"]
+        dtype = getattr(torch, self.config.train.dtype)
+        model = make_model(name, shape, directed=facts.directed, seed=seed, dtype=dtype)
+        if self.config.model.embeddings:
+            assert isinstance(model, TypedModel)
+            nodes = {number: np.arange(facts.type_nodes[number]) for number in facts.bare_types}
+            model.inputs.add_vectors(nodes, seed)
+        check_model_tensors(self.checkpoint, model)
+
     def on(self, device: str) -> "SavedModel":
         """Return the model for another device than the run's, cpu or cuda."""
         train = dataclasses.replace(self.config.train, device=device)
@@ -144,7 +170,7 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
     Parameters
     ----------
     run
-        A run directory; the run may be under way.
+        A run directory, where the run may be under way, or the file of its kept model.
     store
         Another graph than the run's own to apply the model to.
 
@@ -153,16 +179,27 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
     InputError
         When there is no such checkpoint, no model was kept yet, or it does not read.
     """
-    if not (run / "config.toml").is_file():
-        runs = sorted(run.glob("split-*/config.toml"))
-        if runs:
-            raise InputError(f"{run} has a run for each split; give one, such as {runs[0].parent}")
-        raise InputError(f"{run} is not a run directory; give the run.dir of hpcgnn.train")
-    config = load_config(run / "config.toml")
+    config, checkpoint = read_kept_model(run) if run.is_file() else _newest(run, seed)
+    if seed is not None and seed != checkpoint.state["seed"]:
+        raise InputError(f"{run} is of seed {checkpoint.state['seed']}; leave --seed out")
     if store is not None or not Path(config.graph.targets).is_file():
         # Numbers of nodes serve to tell how good predictions are; they are of the run's own graph.
         graph = dataclasses.replace(config.graph, store=store or config.graph.store, targets="")
         config = dataclasses.replace(config, graph=graph)
+    return SavedModel(run, config, checkpoint)
+
+
+def _newest(run: Path, seed: int | None) -> tuple[Config, Checkpoint]:
+    """Return the configuration of a run and the newest checkpoint of a seed."""
+    if not (run / "config.toml").is_file():
+        runs = sorted(run.glob("split-*/config.toml"))
+        if runs:
+            raise InputError(f"{run} has a run for each split; give one, such as {runs[0].parent}")
+        raise InputError(
+            f"{run} is not a run directory; give the run.dir of hpcgnn.train, or its "
+            "model.safetensors"
+        )
+    config = load_config(run / "config.toml")
     newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
     if seed is None and newest:
         seed = best_seed({each: _valid(path) for each, path in newest.items()})
@@ -176,7 +213,7 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
         raise InputError(
             f"{newest[seed]} has no evaluated model yet: let the run go on, or use another --seed"
         )
-    return SavedModel(run, config, checkpoint)
+    return config, checkpoint
 
 
 def best_seed(valid: dict[int, float | None]) -> int:

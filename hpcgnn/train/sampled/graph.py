@@ -13,11 +13,11 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.sampling import Topology
-from hpcgnn.sparse import PatternRows
+from hpcgnn.sparse import PatternRows, local_rows
 from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.spmd import collective
 from hpcgnn.train.evaluation import Evaluator
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
 
 
 @collective
@@ -183,6 +183,44 @@ def home_rows(graph: LocalGraph, evaluator: Evaluator) -> HomeRows:
         labels=evaluator.labels.cpu().numpy(),
         trained=evaluator.trains,
         node_ids=graph.products.node_ids,
+    )
+
+
+@collective
+def between(grid: ProcessGrid, home: HomeRows, chosen: Mask) -> HomeRows:
+    """Return the graph of some nodes and the edges between them, numbered among these nodes.
+
+    Parameters
+    ----------
+    home
+        The rows of this rank.
+    chosen
+        (num_local,) which of its nodes.
+    """
+    counts = grid.layer.allgather(int(np.count_nonzero(chosen)))
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    numbers = np.where(chosen, starts[grid.block] + np.cumsum(chosen) - 1, -1)
+
+    def cut(pattern: PatternRows) -> PatternRows:
+        wanted, places = np.unique(pattern.columns, return_inverse=True)
+        request = RowRequest.make(grid.layer, home.row_map, wanted)
+        columns = request.rows(numbers)[places]
+        rows = local_rows(pattern)
+        kept = chosen[rows] & (columns >= 0)
+        degrees = np.bincount(rows[kept], minlength=len(chosen))[chosen]
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        weights = None if pattern.weights is None else pattern.weights[kept]
+        return PatternRows(indptr, columns[kept], weights)
+
+    edges = cut(home.edges)
+    return HomeRows(
+        row_map=RowMap(starts, grid.block),
+        edges=edges,
+        walked=edges if home.walked is home.edges else cut(home.walked),
+        features=home.features[torch.from_numpy(np.flatnonzero(chosen))],
+        labels=home.labels[chosen],
+        trained=home.trained[chosen],
+        node_ids=home.node_ids[chosen],
     )
 
 

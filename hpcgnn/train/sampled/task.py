@@ -21,8 +21,9 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.nn import NodeModel
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
 from hpcgnn.train.graph_task import ClassTask
-from hpcgnn.train.sampled.graph import HomeRows, home_rows, share_whole
+from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepData, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
 from hpcgnn.train.sampled.views import SampledViews
@@ -159,6 +160,9 @@ class SampledTask(ClassTask):
                 _check_fan_outs(config, wanted, graph.num_aggregations(config))
         source = PartSource if config.sampling.topology == "partitioned" else SharedSource
         home = home_rows(graph, self.evaluator)
+        if config.train.inductive:
+            assert graph.split is not None
+            home = between(grid, home, graph.split == Split.TRAIN)
         self._trace = trace
         self._source: SamplingSource = source(context, home, wanted)
         self._described: dict[str, Any] = {}

@@ -78,7 +78,6 @@ def test_training_is_that_of_the_seen_graph(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("train.task=sampled",), "does not go with train.task = 'sampled'"),
         (("train.task=links",), "does not go with train.task = 'links'"),
         (("model.embeddings=true",), "does not go with model.embeddings"),
         (("model.norm=batch",), "whose statistics are of all nodes"),

@@ -1,6 +1,7 @@
 """Sampled training: gradients against the dense reference, ranks, models, resume."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -13,8 +14,10 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.storage import Split
 from hpcgnn.train.sampled.task import SampledTask
 from tests.support.training import (
+    Graph,
     StopAfter,
     assert_same,
     make_config,
@@ -238,3 +241,60 @@ def test_bad_configurations_name_the_key(tmp_path: Path) -> None:
     for word in ("sampling.budget=0", "sampling.sampler=all", "sampling.fan_outs=[2]"):
         with pytest.raises(InputError, match=word.split("=")[0]):
             make_config(tmp_path / "x.h5", tmp_path / "run", word)
+
+
+INDUCTIVE = ("train.inductive=true", "model.norm=batch", "graph.normalize_features=standard")
+
+
+def between_training_nodes(graph: Graph) -> Graph:
+    """Return the graph of the training nodes alone."""
+    chosen = np.flatnonzero(graph.split == Split.TRAIN)
+    return replace(
+        graph,
+        adjacency=graph.adjacency[chosen][:, chosen],
+        features=graph.features[chosen],
+        labels=graph.labels[chosen],
+        split=graph.split[chosen],
+        ids=graph.ids[chosen],
+    )
+
+
+@pytest.mark.max_ranks(3)
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("sampler", ["frontier", "node"])
+def test_inductive_training_is_that_of_the_training_nodes(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, sampler: str
+) -> None:
+    graph, found = make_graph(weighted=True), []
+    words = (*SUBGRAPHS, *INDUCTIVE, f"sampling.sampler={sampler}", f"model.name={model}")
+    for name, each in (("whole", graph), ("alone", between_training_nodes(graph))):
+        (comm_tmp_path / name).mkdir(exist_ok=True)
+        store = write_store(comm, comm_tmp_path / name, each, method="block")
+        found.append(losses(comm, comm_tmp_path / name / "run", store, *words))
+    np.testing.assert_allclose(*found, rtol=1e-10)
+
+
+@pytest.mark.max_ranks(3)
+@pytest.mark.parametrize(
+    "words", [("sampling.topology=partitioned",), BATCHES], ids=["parts", "batches"]
+)
+def test_inductive_training_knows_nothing_of_other_nodes(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    graph, found = make_graph(), []
+    others = np.flatnonzero(graph.split != Split.TRAIN)
+    adjacency = graph.adjacency.tolil()
+    adjacency[others] = 1 - adjacency[others].toarray()
+    features = graph.features.copy()
+    features[others] *= -3
+    changed = replace(graph, adjacency=adjacency.tocsr(), features=features)
+    for name, each in (("first", graph), ("second", changed)):
+        (comm_tmp_path / name).mkdir(exist_ok=True)
+        # A partition, and parts for ranks, that do not depend on the edges.
+        store = write_store(
+            comm, comm_tmp_path / name, each, method="empty second", parts=comm.size
+        )
+        run = train(comm, make_config(store, comm_tmp_path / name, *SUBGRAPHS, *INDUCTIVE, *words))
+        found.append((run.column("train_loss"), run.metrics[-1]["test_loss"]))
+    assert found[0][0] == found[1][0]
+    assert found[0][1] != found[1][1]
