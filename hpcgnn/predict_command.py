@@ -189,7 +189,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
     with computing_as(grid, saved.config):
         model = _link_model(saved, task) if task else saved.model(graph)
-        rows = infer(graph, model, options.what, saved.threshold)
+        rows = infer(graph, model, options.what, saved.rule)
     scores = score_rows(graph, rows)
     if asked is None:
         rows = order_by_id(grid, rows)

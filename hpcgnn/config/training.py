@@ -60,8 +60,9 @@ class TrainConfig:
     )
     threshold: str = option(
         "valid",
-        "probability above which a label of several is predicted: valid, by which micro F1 on the "
-        "validation nodes is largest; or half",
+        "which of several labels are predicted: valid, those above the probability by which micro "
+        "F1 on the validation nodes is largest; top, as many most probable ones of each node as "
+        "make it largest; half, those above one half",
     )
     select: str = option(
         "best", "model that is kept: best or best_loss on validation nodes, or last"
@@ -85,7 +86,7 @@ class TrainConfig:
         schedules = ("constant", "linear", "cosine", "step", "exponential")
         choice("train.schedule", self.schedule, schedules)
         choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
-        choice("train.threshold", self.threshold, ("valid", "half"))
+        choice("train.threshold", self.threshold, ("valid", "top", "half"))
         choice("train.select", self.select, ("best", "best_loss", "last"))
         choice("train.dtype", self.dtype, ("float32", "float64"))
         choice("train.precision", self.precision, PRECISIONS)

@@ -10,6 +10,7 @@ from torch import Tensor
 from hpcgnn.comm import ProcessGrid, allreduce_sum, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import MeanLoss
@@ -107,7 +108,7 @@ class Evaluator:
         self._graph, self._smoothing = graph, config.train.label_smoothing
         self._facts = graph.facts
         wide = graph.labels.ndim == 2
-        self._tuned = config.train.threshold == "valid"
+        self._tuned = config.train.threshold
         self.labels = graph.device.tensor(graph.labels).to(
             getattr(torch, config.train.dtype) if wide else torch.int64
         )
@@ -117,7 +118,7 @@ class Evaluator:
         self.train_rows = graph.device.tensor(rows[Split.TRAIN])
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
-        raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
+        raise_on_all(graph.grid.world, _fault(config, graph.facts, self.num_train, num_valid))
         self.kept = KeptProducts(config, graph.model_shape(config))
         self._view = graph.view
 
@@ -168,7 +169,7 @@ class Evaluator:
         return evaluate_single_label(*arguments)
 
 
-def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
+def _fault(config: Config, facts: GraphFacts, num_train: int, num_valid: int) -> InputError | None:
     if num_train == 0:
         return InputError(
             f"{config.graph.store}: no labelled node is in the training split; "
@@ -178,5 +179,14 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
         return InputError(
             f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
             "validation node; set train.patience=0 or convert with a validation split"
+        )
+    if config.train.threshold == "top" and not facts.multi_label:
+        return InputError(
+            "train.threshold = 'top' is for nodes that may have several labels; leave it out"
+        )
+    if config.train.threshold == "top" and num_valid == 0:
+        return InputError(
+            f"train.threshold = 'top', but {config.graph.store} has no labelled validation node; "
+            "set train.threshold=half or convert with a validation split"
         )
     return None

@@ -5,6 +5,10 @@ ranks and a rank sends the same whatever it holds. Bins are 1/512 of a doubling 
 and 2^5 on both sides of 0; logits of one bin count as equal.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -41,17 +45,60 @@ def lower_edge(place: int) -> float:
     return size if steps > 0 else -size
 
 
+@dataclass(frozen=True)
+class LabelRule:
+    """Which labels of a node are predicted: a number of them, or those above a probability.
+
+    Parameters
+    ----------
+    threshold
+        The probability, where `top` is 0.
+    top
+        How many of the most probable labels of a node; of equal ones the first.
+    """
+
+    threshold: float = 0.5
+    top: int = 0
+
+    @classmethod
+    def of_metrics(cls, metrics: Mapping[str, Any]) -> "LabelRule":
+        """Return the rule that an evaluation has found, one half where it sought none."""
+        return cls(metrics.get("valid_threshold", 0.5), int(metrics.get("valid_top", 0)))
+
+    def predicted(self, logits_NC: Tensor) -> Tensor:
+        """Return (N, C) which labels are predicted."""
+        if not self.top:
+            return logits_NC.double() > float(np.log(self.threshold) - np.log1p(-self.threshold))
+        first = ranked(logits_NC)[:, : self.top]
+        return torch.zeros_like(logits_NC, dtype=torch.bool).scatter(1, first, True)
+
+
+HALF = LabelRule()
+"""Labels of more than one half."""
+
+
+def ranked(logits_NC: Tensor) -> Tensor:
+    """Return (N, C) the labels of each node, the most probable first; equal ones in their order."""
+    return logits_NC.argsort(dim=1, descending=True, stable=True)
+
+
 @collective
 def evaluate_multi_label(
-    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor, *, tuned: bool = False
+    grid: ProcessGrid,
+    logits_NC: Tensor,
+    labels_NC: Tensor,
+    split_N: Tensor,
+    *,
+    tuned: str = "half",
 ) -> Evaluation:
     """Return loss, micro_f1, macro_f1, average_precision and auc over all ranks.
 
-    A label is predicted where its probability exceeds one half, or with `tuned` the threshold for
-    all labels by which micro F1 on the validation nodes is largest: `valid_threshold`, beside which
-    `half_f1` is micro F1 at one half. Macro F1 is the mean over classes, where a class without
-    true, predicted or missed nodes has 0. Average precision and the area under the receiver's curve
-    are over all pairs of a node and a label.
+    A label is predicted where its probability exceeds one half. With `tuned` "valid" it must exceed
+    the threshold for all labels by which micro F1 on the validation nodes is largest,
+    `valid_threshold`; with "top" as many of a node's most probable labels are predicted, as make it
+    largest, `valid_top`. Beside these `half_f1` is micro F1 at one half. Macro F1 is the mean over
+    classes, where a class without true, predicted or missed nodes has 0. Average precision and the
+    area under the receiver's curve are over all pairs of a node and a label.
 
     Parameters
     ----------
@@ -74,12 +121,19 @@ def evaluate_multi_label(
     allreduce_sum(grid.layer, curves)
     allreduce_sum(grid.layer, losses)
     values: dict[str, float] = {}
-    limits = {"": 0.5}
-    if tuned and losses[list(SPLITS).index("valid"), 0]:
-        limits = {"": best_threshold(curves[list(SPLITS).index("valid")]), "half": 0.5}
-        values["valid_threshold"] = limits[""]
-    for kind, limit in limits.items():
-        found = _count(grid, logits_NC, labels_NC, split_N, limit)
+    rules, valid = {"": HALF}, list(SPLITS).index("valid")
+    num_valid = int(losses[valid, 0])
+    if tuned != "half" and num_valid:
+        if tuned == "top":
+            inside = split_N == int(SPLITS["valid"])
+            values["valid_top"] = best_top(
+                _hits(grid, logits_NC[inside], labels_NC[inside]), num_valid
+            )
+        else:
+            values["valid_threshold"] = best_threshold(curves[valid])
+        rules = {"": LabelRule.of_metrics(values), "half": HALF}
+    for kind, rule in rules.items():
+        found = _count(grid, logits_NC, labels_NC, split_N, rule)
         for prefix, (nodes, loss_sum), counts, curve in zip(
             SPLITS, losses, found, curves, strict=True
         ):
@@ -99,11 +153,11 @@ def evaluate_multi_label(
 
 @collective
 def _count(
-    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor, threshold: float
+    grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor, split_N: Tensor, rule: LabelRule
 ) -> Counts:
     """Return true positives, false positives and false negatives of each class by split."""
     counts = np.zeros((len(SPLITS), 3, logits_NC.shape[1]))
-    guess_NC = predicted_labels(logits_NC, threshold)
+    guess_NC = rule.predicted(logits_NC)
     for row, split in enumerate(SPLITS.values()):
         inside = split_N == int(split)
         truth, guess = labels_NC[inside] > 0, guess_NC[inside]
@@ -113,9 +167,31 @@ def _count(
     return counts
 
 
-def predicted_labels(logits_NC: Tensor, threshold: float) -> Tensor:
-    """Return which labels have a probability above a threshold."""
-    return logits_NC.double() > float(np.log(threshold) - np.log1p(-threshold))
+@collective
+def _hits(grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor) -> Counts:
+    """Return (C,) how many nodes of all ranks have the label that is their first, second, ..."""
+    hits = torch.zeros(logits_NC.shape[1], dtype=torch.float64)
+    for logits, labels in zip(
+        torch.split(logits_NC, _PIECE_ROWS), torch.split(labels_NC, _PIECE_ROWS), strict=True
+    ):
+        hits += (labels.gather(1, ranked(logits)) > 0).sum(0).cpu()
+    found: Counts = hits.numpy()
+    allreduce_sum(grid.layer, found)
+    return found
+
+
+def best_top(hits: Counts, num_nodes: int) -> int:
+    """Return the number of labels a node by which micro F1 is largest, the least of equals.
+
+    Parameters
+    ----------
+    hits
+        (C,) as of `_hits`.
+    num_nodes
+        That were counted.
+    """
+    taken = num_nodes * np.arange(1, len(hits) + 1)
+    return 1 + int((2 * hits.cumsum() / (taken + hits.sum())).argmax())
 
 
 def best_threshold(curve: Counts) -> float:

@@ -1,5 +1,6 @@
 """Metrics over ranks equal a recount of all nodes on one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
+from hpcgnn.storage import Split
 from hpcgnn.train.evaluation import evaluate_single_label
 from hpcgnn.train.metrics import SPLITS
 from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
@@ -69,7 +71,7 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
             torch.from_numpy(logits[mine].copy()),
             torch.from_numpy(truth[mine].astype(np.float64)),
             torch.from_numpy(split[mine].copy()),
-            tuned=tuned,
+            tuned="valid" if tuned else "half",
         )
     assert found.metric == "micro_f1"
     limit = 0.5
@@ -98,6 +100,39 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
         assert found.values[f"{prefix}_auc"] == pytest.approx(auc, rel=1e-12)
 
 
+def test_the_number_of_labels_is_chosen(comm: MPI.Intracomm) -> None:
+    rng = np.random.default_rng(8)
+    # Coarse, so that labels of a node are often equal.
+    logits = np.round(rng.normal(size=(NUM_NODES, NUM_CLASSES)), 1)
+    truth = rng.random((NUM_NODES, NUM_CLASSES)) < 1 / (1 + np.exp(-2 * logits))
+    split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)
+    row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
+    mine = slice(row_map.start, row_map.stop)
+    with ProcessGrid(comm) as grid:
+        arrays = (logits[mine].copy(), truth[mine].astype(np.float64), split[mine].copy())
+        found = evaluate_multi_label(grid, *map(torch.from_numpy, arrays), tuned="top")
+
+    def guessed(number: int) -> np.ndarray:
+        first = np.argsort(-logits, axis=1, kind="stable")[:, :number]
+        guess = np.zeros_like(truth)
+        np.put_along_axis(guess, first, True, axis=1)
+        return guess
+
+    rows, numbers = split == SPLITS["valid"], range(1, NUM_CLASSES + 1)
+    scores = {each: f1(truth[rows], guessed(each)[rows])[0] for each in numbers}
+    top = int(found.values["valid_top"])
+    assert scores[top] == max(scores.values())
+    assert 1 < top < NUM_CLASSES
+    assert "valid_threshold" not in found.values
+    for prefix, kind in SPLITS.items():
+        rows = split == kind
+        micro, macro = f1(truth[rows], guessed(top)[rows])
+        assert found.values[f"{prefix}_micro_f1"] == pytest.approx(micro, abs=1e-15)
+        assert found.values[f"{prefix}_macro_f1"] == pytest.approx(macro, abs=1e-15)
+        half = f1(truth[rows], logits[rows] > 0)[0]
+        assert found.values[f"{prefix}_half_f1"] == pytest.approx(half, abs=1e-15)
+
+
 def test_single_label(comm: MPI.Intracomm) -> None:
     rng = np.random.default_rng(9)
     logits = rng.normal(size=(NUM_NODES, NUM_CLASSES)).astype(np.float32)
@@ -122,19 +157,29 @@ def test_single_label(comm: MPI.Intracomm) -> None:
         assert found.values[f"{prefix}_accuracy"] == accuracy
 
 
-def test_a_multi_label_run_scores_its_predictions(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", ["valid", "top"])
+def test_a_multi_label_run_scores_its_predictions(
+    comm: MPI.Intracomm, comm_tmp_path: Path, rule: str
+) -> None:
     graph = make_graph(multi_label=True)
     store = write_store(comm, comm_tmp_path, graph)
     settings = ("train.epochs=12", "train.select=last", "train.learning_rate=0.05")
+    settings = (*settings, f"train.threshold={rule}")
     run = train(comm, make_config(store, comm_tmp_path / "run", *settings))
     found = run.predictions()
     assert found["prediction"].dtype == np.uint8
     last = run.metrics[-1]
-    limit = last["valid_threshold"]
-    assert limit != 0.5
-    clear = np.abs(found["probabilities"] - limit) > 1e-6
-    guess = found["probabilities"] > limit
-    np.testing.assert_array_equal(found["prediction"][clear], guess[clear])
+    if rule == "valid":
+        limit = last["valid_threshold"]
+        assert limit != 0.5
+        clear = np.abs(found["probabilities"] - limit) > 1e-6
+        guess = found["probabilities"] > limit
+        np.testing.assert_array_equal(found["prediction"][clear], guess[clear])
+    else:
+        assert (found["prediction"].sum(axis=1) == last["valid_top"]).all()
+        lowest = np.where(found["prediction"], found["probabilities"], 1).min(axis=1)
+        highest = np.where(found["prediction"], 0, found["probabilities"]).max(axis=1)
+        assert (lowest >= highest).all()
     for prefix, kind in SPLITS.items():
         rows = graph.split == kind
         micro, macro = f1(graph.labels[rows] > 0, found["prediction"][rows] > 0)
@@ -143,3 +188,21 @@ def test_a_multi_label_run_scores_its_predictions(comm: MPI.Intracomm, comm_tmp_
     assert run.summary["metric"] == "micro_f1"
     assert run.summary["seeds"][0]["test"] == last["test_micro_f1"]
     assert last["train_loss"] < run.metrics[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("several", "message"),
+    [(False, "'top' is for nodes that may have several"), (True, "no labelled validation")],
+)
+def test_top_labels_need_labels_to_choose_by(
+    comm: MPI.Intracomm, comm_tmp_path: Path, several: bool, message: str
+) -> None:
+    graph = make_graph(multi_label=several)
+    if several:
+        split = np.where(graph.split == Split.VALID, Split.TRAIN, graph.split).astype(np.uint8)
+        graph = replace(graph, split=split)
+    config = make_config(
+        write_store(comm, comm_tmp_path, graph), comm_tmp_path / "run", "train.threshold=top"
+    )
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, config)

@@ -18,7 +18,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, PredictionFile, Split
-from hpcgnn.train.multi_label import predicted_labels
+from hpcgnn.train.multi_label import HALF, LabelRule
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.targets import target_metrics
@@ -55,12 +55,12 @@ class NodeRows:
 @torch.no_grad()
 @collective
 def infer(
-    graph: LocalGraph, model: Callable[..., Tensor], what: str, threshold: float = 0.5
+    graph: LocalGraph, model: Callable[..., Tensor], what: str, rule: LabelRule = HALF
 ) -> NodeRows:
     """Return the probabilities, or the embeddings, of the local nodes.
 
-    Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; a label
-    is predicted where it exceeds `threshold`. Of a model of numbers they are these, in the units of
+    Probabilities are the softmax of the logits, or their sigmoid for a multi-label model; labels
+    are predicted by `rule`. Of a model of numbers they are these, in the units of
     the targets. Where the configuration asks for it they are corrected and smoothed. Embeddings are
     the input of the last layer.
     """
@@ -84,7 +84,7 @@ def infer(
         return NodeRows(
             ids,
             arithmetic().sigmoid(logits_NC).float().numpy(),
-            predicted_labels(logits_NC, threshold).to(torch.uint8).numpy(),
+            rule.predicted(logits_NC).to(torch.uint8).numpy(),
         )
     probabilities = logits_NC.softmax(dim=1).float().numpy()
     return NodeRows(ids, probabilities, logits_NC.argmax(dim=1).to(torch.int32).numpy())
@@ -239,7 +239,7 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     """
     with agree(graph.grid.world):
         saved = open_saved_model(directory.path, seed)
-    found = infer(graph, saved.model(graph), "probabilities", saved.threshold)
+    found = infer(graph, saved.model(graph), "probabilities", saved.rule)
     rows = order_by_id(graph.grid, found)
     facts = graph.facts
     values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())

@@ -29,6 +29,7 @@ from hpcgnn.nn import (
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
     check_model_tensors,
@@ -75,10 +76,9 @@ class SavedModel:
             raise InputError(f"{self.run}: its checkpoint {error}; train again") from error
 
     @property
-    def threshold(self) -> float:
-        """The probability above which a multi-label model predicts a label."""
-        chosen: float = self.checkpoint.state["kept"]["metrics"].get("valid_threshold", 0.5)
-        return chosen
+    def rule(self) -> LabelRule:
+        """Which labels a multi-label model predicts."""
+        return LabelRule.of_metrics(self.checkpoint.state["kept"]["metrics"])
 
     def scales(self) -> Scales | None:
         """Return what features were scaled by, None where that needs no graph.
