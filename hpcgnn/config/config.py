@@ -16,6 +16,9 @@ from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
 
+STRUCTURES = ("none", "degree", "projection", "spectral")
+"""Features that are made of the graph."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphConfig:
@@ -37,10 +40,10 @@ class GraphConfig:
     structure: str = option(
         "none",
         "features made of the graph, behind those of the store: none; degree: two columns; "
-        "projection: random walks of 1 to 3 steps, projected",
+        "projection: random walks of 1 to 3 steps, projected; spectral: leading eigenvectors",
     )
-    structure_columns: int = option(64, "columns of structure=projection")
-    structure_seed: int = option(1, "of structure=projection")
+    structure_columns: int = option(64, "columns of structure=projection and spectral")
+    structure_seed: int = option(1, "of structure=projection and spectral")
     normalize_features: str = option(
         "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
     )
@@ -48,12 +51,12 @@ class GraphConfig:
     @property
     def num_structural(self) -> int:
         """Columns that `structure` makes."""
-        return {"none": 0, "degree": 2, "projection": self.structure_columns}[self.structure]
+        return {"none": 0, "degree": 2}.get(self.structure, self.structure_columns)
 
     def __post_init__(self) -> None:
         require(bool(self.store), "graph.store", self.store, "give the path of a store")
         choice("graph.weights", self.weights, ("use", "ignore"))
-        choice("graph.structure", self.structure, ("none", "degree", "projection"))
+        choice("graph.structure", self.structure, STRUCTURES)
         columns = self.structure_columns
         require(columns >= 1, "graph.structure_columns", columns, "must be at least 1")
         seed = self.structure_seed

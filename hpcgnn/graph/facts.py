@@ -193,8 +193,8 @@ def check_features(config: Config, store: GraphStore) -> None:
     if not (_has_features(config, store) or store.node_types or config.model.embeddings):
         raise InputError(
             f"{store.path} has no node features: give some with hpcgnn.convert --nodes FILE, make "
-            "them of the graph with graph.structure=degree or projection, or learn a vector for "
-            "each node with model.embeddings=true"
+            "them of the graph with graph.structure=degree, projection or spectral, or learn a "
+            "vector for each node with model.embeddings=true"
         )
 
 

@@ -9,14 +9,17 @@ from hpcgnn.comm import RowMap, redistribute
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import CPU
 from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.graph.spectral import SpectralPositions
 from hpcgnn.nn import draw_vectors
-from hpcgnn.operator import Aggregation
+from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 _STEPS = 3
+_SPARE = 8
+"""Columns beyond those that are wanted: the last ones of a subspace converge slowly."""
 
 
 @collective
@@ -30,6 +33,7 @@ def structural_features(
     with random R of k columns, over edges in both directions; nodes whose neighbourhoods overlap
     are near each other (Chen et al., "Fast and Accurate Network Embeddings via Very Sparse Random
     Projection", CIKM 2019, with equal weights and a dense R).
+    ``spectral``: see `SpectralPositions`.
 
     Parameters
     ----------
@@ -41,7 +45,8 @@ def structural_features(
     CollectiveInputError
         When a block of the store does not read.
     """
-    degrees = context.config.graph.structure == "degree"
+    kind = context.config.graph.structure
+    degrees = kind == "degree"
     rows = read_adjacency(
         context.grid,
         store,
@@ -51,7 +56,13 @@ def structural_features(
     )
     if context.hidden is not None:
         rows = context.hidden.drop(rows)
-    return _degrees(context, row_map, rows) if degrees else _project(context, row_map, rows, ids)
+    if degrees:
+        return _degrees(context, row_map, rows)
+    return (
+        _project(context, row_map, rows, ids)
+        if kind == "projection"
+        else _spectral(context, row_map, rows, ids)
+    )
 
 
 def _degrees(context: Context, row_map: RowMap, rows: PatternRows) -> FloatArray:
@@ -63,19 +74,36 @@ def _degrees(context: Context, row_map: RowMap, rows: PatternRows) -> FloatArray
     return np.log1p(np.stack([np.diff(rows.indptr).astype(np.float64), out], axis=1))
 
 
+def _operator(
+    context: Context, row_map: RowMap, rows: PatternRows, ids: GlobalIndices, kind: Aggregation
+) -> AggregationOperator:
+    """Return the product in float64 with the matrix of some rows; collective."""
+    weights = rows.weights if context.config.graph.weights == "use" else None
+    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
+    make = make_operators(context.grid, context.config.exchange, context.trace, CPU)
+    dtype = np.dtype(np.float64)
+    return AdjacencyProducts(make, matrix, (kind,), dtype, ids).operators[kind]
+
+
 def _project(
     context: Context, row_map: RowMap, rows: PatternRows, ids: GlobalIndices
 ) -> FloatArray:
-    grid, config = context.grid, context.config
-    weights = rows.weights if config.graph.weights == "use" else None
-    matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
-    make = make_operators(grid, config.exchange, context.trace, CPU)
-    kind = Aggregation.MEAN_IN
-    mean = AdjacencyProducts(make, matrix, (kind,), np.dtype(np.float64), ids).operators[kind]
-    x = draw_vectors(ids, config.graph.structure_columns, config.graph.structure_seed)
+    config = context.config.graph
+    mean = _operator(context, row_map, rows, ids, Aggregation.MEAN_IN)
+    x = draw_vectors(ids, config.structure_columns, config.structure_seed)
     total = np.zeros_like(x)
     for _ in range(_STEPS):
         x = mean.apply(np.ascontiguousarray(x)).copy()
         norms = np.linalg.norm(x, axis=1, keepdims=True)
         total += x / np.where(norms > 0, norms, 1)
     return total
+
+
+def _spectral(
+    context: Context, row_map: RowMap, rows: PatternRows, ids: GlobalIndices
+) -> FloatArray:
+    config = context.config.graph
+    plain = _operator(context, row_map, rows, ids, Aggregation.SUM_IN)
+    start = draw_vectors(ids, config.structure_columns + _SPARE, config.structure_seed)
+    positions = SpectralPositions(context.grid, plain, row_map.num_rows, start)
+    return positions.find(config.structure_columns)

@@ -1,6 +1,6 @@
 """Features of a node's place: equal to dense arithmetic, at any number of ranks and partition."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -13,6 +13,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.spectral import SpectralPositions
 from hpcgnn.nn import draw_vectors
 from hpcgnn.trace import TraceRecorder
 from tests.support.training import Graph, make_config, make_graph, train, write_store
@@ -20,11 +21,25 @@ from tests.support.training import Graph, make_config, make_graph, train, write_
 DOUBLE = ("train.dtype=float64", "graph.structure_columns=7", "graph.structure_seed=3")
 
 
+@dataclass(frozen=True, eq=False)
+class DenseProduct:
+    """The product with a matrix in memory."""
+
+    matrix: np.ndarray
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        return self.matrix @ x
+
+
 def expected(graph: Graph, kind: str) -> np.ndarray:
     dense = graph.adjacency.toarray()
     if kind == "degree":
         return np.log1p(np.stack([(dense != 0).sum(axis=1), (dense != 0).sum(axis=0)], axis=1))
     both = np.maximum(dense, dense.T)
+    if kind == "spectral":
+        with ProcessGrid.of_this_process() as grid:
+            start = draw_vectors(graph.ids, 7 + 8, 3)
+            return SpectralPositions(grid, DenseProduct(both), len(both), start).find(7)
     sums = both.sum(axis=1, keepdims=True)
     mean = np.divide(both, sums, out=np.zeros_like(both), where=sums > 0)
     x, total = draw_vectors(graph.ids, 7, 3), np.zeros((len(graph.ids), 7))
@@ -44,7 +59,7 @@ def features(comm: MPI.Intracomm, config: Config) -> np.ndarray:
     return values[np.argsort(ids)]
 
 
-@pytest.mark.parametrize("kind", ["degree", "projection"])
+@pytest.mark.parametrize("kind", ["degree", "projection", "spectral"])
 @pytest.mark.parametrize("bare", [False, True])
 def test_features_of_structure(
     comm: MPI.Intracomm, comm_tmp_path: Path, kind: str, *, bare: bool
@@ -83,3 +98,34 @@ def test_a_graph_without_features_trains_on_its_structure(
         train(comm, make_config(typed, folder / "typed", *words))
     with pytest.raises(InputError, match=r"inductive .* does not go with graph.structure"):
         make_config(store, folder / "run", *words, "train.inductive=true")
+
+
+def communities(num_nodes: int, num_communities: int) -> np.ndarray:
+    """A random graph with communities, a component apart and a node without edges."""
+    rng = np.random.default_rng(5)
+    group = rng.integers(0, num_communities, num_nodes)
+    chance = np.where(group[:, None] == group, 0.25, 0.02)
+    upper = np.triu(rng.random((num_nodes, num_nodes)) < chance, 1)
+    upper[:4], upper[:, :4] = False, False
+    upper[1, 2] = True
+    return (upper | upper.T).astype(np.float64)
+
+
+def test_spectral_positions_are_eigenvectors() -> None:
+    dense = communities(240, 5)
+    with ProcessGrid.of_this_process() as grid:
+        start = draw_vectors(np.arange(240), 4 + 8, 1)
+        found = SpectralPositions(grid, DenseProduct(dense), 240, start).find(4)
+        few = SpectralPositions(grid, DenseProduct(dense[:3, :3]), 3, start[:3]).find(4)
+        none = SpectralPositions(grid, DenseProduct(np.zeros((9, 9))), 9, start[:9]).find(4)
+    more = dense.sum() / 240
+    degrees = dense.sum(axis=1) + more
+    matrix = (dense + more / 240) / np.sqrt(degrees[:, None] * degrees)
+    values, vectors = np.linalg.eigh(matrix)
+    wanted = vectors[:, -2:-6:-1]
+    wanted *= np.sign((wanted * start[:, :4]).sum(axis=0)) * values[-2:-6:-1] * np.sqrt(240)
+    # Five communities tell four eigenvalues from the others.
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert np.isfinite(few).all()
+    assert (few[:, 2:] == 0).all()
+    np.testing.assert_allclose(none, 0, atol=1e-7)
