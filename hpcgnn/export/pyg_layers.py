@@ -112,7 +112,7 @@ def _mixhop(model: Blueprint) -> Layers:
             "mixhop on directed edges: MixHopConv divides by in-degrees on both sides; export --to "
             "torch"
         )
-    powers = model.kind.num_aggregations(model.shape) // model.shape.num_layers + 1
+    powers = model.num_steps // model.shape.num_layers + 1
     if model.shape.num_hidden_layers and model.shape.hidden % powers:
         raise InputError(
             f"mixhop of model.hidden = {model.shape.hidden}: the {powers} powers of MixHopConv are "

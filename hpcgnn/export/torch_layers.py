@@ -249,11 +249,11 @@ def _rgcn(model: Blueprint) -> Layers:
 
 
 def _mixhop(model: Blueprint) -> Layers:
-    del model
+    powers = model.num_steps // model.shape.num_layers + 1
 
     def layer(at: Place) -> MadeLayer:
-        powers = [value for name, value in at.tensors.items() if name.startswith("powers.")]
-        widths = [len(each) for each in powers]
+        # A file of tensors has them in any order.
+        widths = [len(at[f"powers.{power}.weight"]) for power in range(powers)]
         return f"Powers({at.in_width}, {widths}, {not at.hidden})", at.tensors
 
     return Layers(
