@@ -125,7 +125,8 @@ def _mixhop(model: Blueprint) -> Layers:
             f"MixHopConv({at.in_width}, {width}, powers={list(range(powers))}, "
             "add_self_loops=False)"
         )
-        tensors = {f"lins.{power}.weight": at[f"powers.{power}.weight"] for power in range(powers)}
+        name = "lins.{}.weight".format  # codespell:ignore lins
+        tensors = {name(power): at[f"powers.{power}.weight"] for power in range(powers)}
         bias = at["bias"]
         if not at.hidden:
             # Its powers are added up behind it.
