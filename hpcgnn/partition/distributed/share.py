@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn import watchdog
 from hpcgnn.comm import (
     Communicator,
     RowRequest,
@@ -256,6 +257,7 @@ class Share:
         def over_ranks(own: Array) -> Array:
             # By global numbers of parts: each share counts its own first. The last number counts
             # ranks that have ended, which keep on adding what they have until all have.
+            watchdog.beat()
             last[:-1].reshape(-1, 2)[self.parts] = own.reshape(-1, 2)
             total = last.copy()
             allreduce_sum(self._comm, total)
