@@ -1,6 +1,7 @@
 """The command as a user meets it: detection, output, exit status, an earlier store kept whole."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,10 @@ def test_ids_far_above_their_number_ask_for_a_choice(tmp_path: Path) -> None:
         main([str(path), "-o", str(out)])
     main([str(path), "-o", str(out), "--relabel"])
     assert contents(out).nodes.original_id.tolist() == [0, 5, 7, 3122748]
+    # 13 bytes that would ask for a store of 69 GB.
+    path.write_text("0 4294967295\n")
+    with pytest.raises(InputError, match=r"largest id is 4294967295 in 1 edges.* give --relabel"):
+        main([str(path), "-o", str(out)])
 
 
 def test_the_summary_ends_with_what_is_missing(edges: Path, tmp_path: Path, capsys: Any) -> None:
@@ -118,6 +123,7 @@ def test_the_summary_ends_with_what_is_missing(edges: Path, tmp_path: Path, caps
     text = capsys.readouterr().out
     assert "for predicting classes the store lacks features, labels, split; supply" in text
     assert "--random-split 60,20,20" in text.splitlines()[-1]
+    assert re.search(r"self_loops +│ +2 ", text)
     main([str(edges), "-o", str(tmp_path / "out.h5"), "--json"])
     summary = json.loads(capsys.readouterr().out)
     assert summary["self_loops"] == 2

@@ -93,6 +93,14 @@ def test_hetero_data_becomes_relations(tmp_path: Path) -> None:
     check(tmp_path / "out.h5")
 
 
+def test_what_hetero_data_holds_besides_is_listed(tmp_path: Path) -> None:
+    graph = Hetero()
+    graph["paper"].year = torch.ones(4)
+    graph[graph.edge_types[0]].time = torch.ones(3)
+    report = from_torch_geometric(graph, tmp_path / "out.h5")
+    assert report.ignored == ("paper: year", "cites: time")
+
+
 class Graph:
     """What a graph of DGL offers, for one type of nodes."""
 
@@ -125,7 +133,9 @@ class Graph:
 
 def test_graphs_of_dgl(tmp_path: Path) -> None:
     path = tmp_path / "out.h5"
-    from_dgl(Graph("_E"), path)
+    graph = Graph("_E")
+    graph.ndata["year"] = torch.ones(4)
+    assert from_dgl(graph, path).ignored == ("edata w", "ndata year")
     assert contents(path).matrix.tolist() == EXPECTED
     check(path)
     from_dgl(Graph("a", "b"), path, weight="w")
