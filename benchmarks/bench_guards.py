@@ -1,0 +1,136 @@
+"""What guarding a run costs: checksums while a graph is read, weights compared, the watchdog.
+
+    mpiexec -n P python -m benchmarks.bench_guards STORE.h5 [--rounds 9] [--epochs 10]
+
+A graph is loaded as training loads it, with the checksums of what is read and without, in turn;
+then epochs of a GraphSAGE of 3 layers and width 64, each with an evaluation, go by with the
+watchdog and the comparison of weights, and without. Processor seconds of the rank that needs most,
+medians, since others may use the machine meanwhile. A run's start also imports and makes the model,
+so that the share of checksums in it is smaller than the one in loading.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from benchmarks.report import circumstances
+from hpcgnn import watchdog
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
+from hpcgnn.console import print_json
+from hpcgnn.graph import load
+from hpcgnn.graph.context import Context
+from hpcgnn.storage import datasets
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.loop import SeedRun
+
+LIMIT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Processor seconds with and without, of the rounds."""
+
+    guarded: list[float]
+    bare: list[float]
+
+    def told(self, name: str) -> dict[str, float]:
+        """Return medians, and the median of the rounds' ratios."""
+        ratios = [a / b for a, b in zip(self.guarded, self.bare, strict=True)]
+        return {
+            f"{name}_s": statistics.median(self.guarded),
+            f"{name}_bare_s": statistics.median(self.bare),
+            f"{name}_ratio": statistics.median(ratios),
+        }
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    cli = argparse.ArgumentParser(description=__doc__)
+    cli.add_argument("store")
+    cli.add_argument("--rounds", type=int, default=9, help="of epochs; of loading five times")
+    cli.add_argument("--epochs", type=int, default=10, help="of a round")
+    options = cli.parse_args()
+    words = ("model.name=sage", "model.num_layers=3", "model.hidden=64", "run.threads=1")
+    config = load_config(None, [f"graph.store={options.store}", "run.dir=none", *words])
+    world = MPI.COMM_WORLD
+    watchdog.start("bench_guards", str(world.rank))
+    with ProcessGrid(world) as grid:
+        loading = in_turn(world, lambda: read(grid, config), unchecked, 5 * options.rounds)
+        run = SeedRun(read(grid, config), config, 1, TraceRecorder.off())
+        epochs = in_turn(world, lambda: train(run, options.epochs), unwatched, options.rounds)
+    if world.rank == 0:
+        told = loading.told("load") | epochs.told("epochs")
+        print_json({"ranks": world.size, "rounds": options.rounds, **told, **circumstances()})
+
+
+def in_turn(
+    world: MPI.Intracomm, work: Callable[[], Any], without: Callable[[], Any], rounds: int
+) -> Pair:
+    """Do some work with guards and without, in turn; collective."""
+    work()
+    pair = Pair([], [])
+    for number in range(rounds):
+        # Neither always comes second, after what the other left in the caches.
+        for bare in (False, True) if number % 2 else (True, False):
+            with without() if bare else nullcontext():
+                (pair.bare if bare else pair.guarded).append(timed(world, work))
+    return pair
+
+
+def timed(world: MPI.Intracomm, work: Callable[[], Any]) -> float:
+    """Return the processor seconds of the rank that needs most."""
+    world.Barrier()
+    began = time.process_time()
+    work()
+    return float(world.allreduce(time.process_time() - began, op=MPI.MAX))
+
+
+def read(grid: ProcessGrid, config: Config) -> NodeTask:
+    """Return the task with its graph."""
+    return NodeTask.load(Context.open(grid, config, TraceRecorder.off()))
+
+
+def train(run: SeedRun, epochs: int) -> None:
+    """Train, and evaluate after each epoch."""
+    for _ in range(epochs):
+        run.begin_epoch()
+        for step in run._task.steps(run.seed, run.epoch):
+            run.step(step)
+        run.end_epoch(stop=False)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Read without checksums."""
+    crc, check = datasets.array_crc, load.check_rows_read
+    datasets.array_crc, load.check_rows_read = (lambda *_: 0), (lambda *_: None)  # type: ignore
+    try:
+        yield
+    finally:
+        datasets.array_crc, load.check_rows_read = crc, check
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Train without the watchdog, and without comparing weights."""
+    compare = SeedRun._compare_weights
+    SeedRun._compare_weights = lambda _: None  # type: ignore
+    watchdog.set_limit(0)
+    try:
+        yield
+    finally:
+        SeedRun._compare_weights = compare  # type: ignore
+        watchdog.set_limit(LIMIT_S)
+
+
+if __name__ == "__main__":
+    main()
