@@ -260,8 +260,7 @@ def between_training_nodes(graph: Graph) -> Graph:
 
 
 @pytest.mark.max_ranks(3)
-@pytest.mark.parametrize("model", ["sage", "gcn"])
-@pytest.mark.parametrize("sampler", ["frontier", "node"])
+@pytest.mark.parametrize(("model", "sampler"), [("sage", "frontier"), ("gcn", "node")])
 def test_inductive_training_is_that_of_the_training_nodes(
     comm: MPI.Intracomm, comm_tmp_path: Path, model: str, sampler: str
 ) -> None:
