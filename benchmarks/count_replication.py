@@ -50,7 +50,7 @@ def main() -> None:
     cli.add_argument("--cuts", nargs="+", default=CUTS, metavar="CUT", help=text)
     cli.add_argument("--ranks", nargs="+", type=int, default=(4, 8, 16, 32, 64), metavar="P")
     cli.add_argument("--copies", nargs="+", type=int, default=(1, 2, 4, 8), metavar="C")
-    cli.add_argument("--figure", type=Path, metavar="DIR", help="where replication.svg goes")
+    cli.add_argument("--figure", type=Path, metavar="DIR", help="where replication.svg and .png go")
     cli.add_argument("--json", action="store_true", help="print one JSON object a way")
     options = cli.parse_args()
     found = [row for cut in options.cuts for row in counted(cut, options.ranks, options.copies)]
@@ -124,6 +124,7 @@ def draw(found: Sequence[dict[str, Any]]) -> Figure:
     figure = new_figure(3.1 * len(EXCHANGES), 2.3 * len(graphs))
     axes = figure.subplots(len(graphs), len(EXCHANGES), sharex=True, sharey="row", squeeze=False)
     copies = sorted({row["replication"] for row in found})
+    tried = sorted({row["ranks"] for row in found})
     for line, graph in zip(axes, graphs, strict=True):
         for panel, exchange in zip(line, EXCHANGES, strict=True):
             panel.set_title(f"{graph}, {exchange}")
@@ -138,6 +139,10 @@ def draw(found: Sequence[dict[str, Any]]) -> Figure:
                 panel.plot(ranks, sums, marker="o", markersize=3, label=f"c = {each}")
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
+            # Powers would be written as formulas, which text in figures is not.
+            panel.set_xticks(tried, [str(each) for each in tried])
+            panel.minorticks_off()
+            panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
             panel.grid(visible=True)
         line[0].set_ylabel("rows in a layer")
     for panel in axes[-1]:
