@@ -92,7 +92,7 @@ Result part_graph(const CsrView& csr, int num_parts, std::span<const std::int64_
   check(csr, num_parts, weights, starts, options);
   const Hypergraph graph = options.objective == Objective::kJoint ? joint_hypergraph(csr, weights)
                                                                   : fetch_hypergraph(csr, weights);
-  const Task task{options, num_parts, bound_of(graph, num_parts, options), &deadline, {}};
+  const Task task{options, num_parts, bound_of(graph, num_parts, options), &deadline, nullptr, {}};
   std::vector<Job> jobs;
   for (const Start& start : starts)
     for (int replica = 0; replica < options.threads; ++replica)
