@@ -116,15 +116,21 @@ def test_a_resumed_run_has_equal_bits_and_float32_weights(
 def test_half_the_bytes_travel(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
     store = training.write_store(comm, comm_tmp_path, training.make_graph())
     words = (f"model.name={name}", "train.epochs=1", "exchange.method=joint", *QUIET)
-    rows = []
+    sent = []
     for precision in ("float32", "bfloat16"):
         given = (*words, f"train.precision={precision}")
         run = training.train(comm, training.make_config(store, comm_tmp_path / precision, *given))
-        rows += run.metrics
-    wide, narrow = rows
-    assert narrow["rows_sent"] == wide["rows_sent"]
-    assert narrow["bytes_sent"] * 2 == wide["bytes_sent"]
-    assert (narrow["bytes_sent"] > 0) == (comm.size > 1)
+        comm.Barrier()
+        moved = [each["exchanges"] for each in run.summary["ranks_detail"]]
+        # Gradients stay in float32.
+        gradients = sum(each["reduce.gradients"]["bytes"] for each in moved)
+        (row,) = run.metrics
+        sent.append((row["rows_sent"], row["bytes_sent"] - gradients, gradients))
+    (wide_rows, wide, wide_gradients), (rows, narrow, gradients) = sent
+    assert rows == wide_rows
+    assert narrow * 2 == wide
+    assert gradients == wide_gradients
+    assert (narrow > 0) == (gradients > 0) == (comm.size > 1)
 
 
 def test_features_are_kept_in_16_bits(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
