@@ -31,6 +31,10 @@ def test_other_text_stays() -> None:
         (("clean",), "hpcgnn clean: error: the following arguments are required: FOLDER; see"),
         (("generate", "rmat", "-o", "x"), "hpcgnn generate rmat: error: the following arguments"),
         (("convert", "-q", "-v", "x"), "hpcgnn convert: error: argument -v/--verbose: not allowed"),
+        (
+            ("partition", "--method", "metiss"),
+            "hpcgnn partition: error: argument --method: 'metiss'",
+        ),
         (("analyse", "trace"), "hpcgnn analyse trace: error: the following arguments are required"),
         (("analyse", "report", "none"), "hpcgnn analyse report: error: none: is not a directory"),
         (("plan", "graph.store=x"), "hpcgnn plan: error: the following arguments are required"),

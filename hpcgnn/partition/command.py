@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.arguments import CommandParser
 from hpcgnn.console import (
     comma_separated,
     print_json,
@@ -43,11 +44,11 @@ VOLUME_OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit")
 
 
 def parser(
-    make: Callable[..., argparse.ArgumentParser] = argparse.ArgumentParser,
-) -> argparse.ArgumentParser:
+    make: Callable[..., CommandParser] = CommandParser,
+) -> CommandParser:
     """Return the command's argument parser, of the class `make`."""
     cli = make(
-        prog="python -m hpcgnn.partition",
+        "partition",
         description="Write a copy of a store whose nodes are ordered part after part. Parts are "
         "independent of ranks: a store in K parts trains on any number of ranks up to K. "
         "--method volume also runs on many ranks, started with mpiexec or srun, each of which "
