@@ -14,6 +14,7 @@ from hpcgnn.comm.collective import (
 )
 from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import Place, ProcessGrid
+from hpcgnn.comm.hand_over import dealt, in_turn
 from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.plan import CommPlan
@@ -59,7 +60,9 @@ __all__ = [
     "allreduce_xor",
     "bcast",
     "clock_offset",
+    "dealt",
     "exclusive_sum",
+    "in_turn",
     "measure_links",
     "mpi_library",
     "raise_on_all",

@@ -1,11 +1,20 @@
 """Small reproducible graphs for tests, examples and benchmarks, and one real graph.
 
 Every function returns a `GalleryGraph`, whose `write` makes a store of it; seeds are explicit.
-`debian_packages` is the bundled graph. `RmatEdges` and `write_streamed` make graphs of any size
-chunk by chunk. The commands are in `hpcgnn.generate`. This package imports no MPI.
+`debian_packages` is the bundled graph. `write_streamed` makes graphs of any size from `EdgeChunks`
+(`RmatEdges`, `GridEdges`, `CommunityEdges`) and `NodeBlocks`. The commands are in
+`hpcgnn.generate`. This package imports no MPI.
 """
 
-from hpcgnn.gallery.communities import dcsbm, lfr, planted, planted_types
+from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows
+from hpcgnn.gallery.communities import (
+    CommunityEdges,
+    CommunityNodes,
+    dcsbm,
+    lfr,
+    planted,
+    planted_types,
+)
 from hpcgnn.gallery.debian_bundle import (
     DEBIAN_FEATURES,
     DEBIAN_SPLIT_SEED,
@@ -14,15 +23,23 @@ from hpcgnn.gallery.debian_bundle import (
 )
 from hpcgnn.gallery.graph import GalleryGraph, random_split
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
-from hpcgnn.gallery.shapes import delaunay, empty, grid2d, grid3d, grid_edges, isolated, path, star
-from hpcgnn.gallery.streamed import RandomNodes, write_streamed
+from hpcgnn.gallery.shapes import GridEdges, delaunay, empty, grid2d, grid3d, isolated, path, star
+from hpcgnn.gallery.streamed import RandomNodes, append_nodes, write_streamed
 
 __all__ = [
     "DEBIAN_FEATURES",
     "DEBIAN_SPLIT_SEED",
+    "NODE_CHUNK",
+    "CommunityEdges",
+    "CommunityNodes",
+    "EdgeChunks",
     "GalleryGraph",
+    "GridEdges",
+    "NodeBlocks",
+    "NodeRows",
     "RandomNodes",
     "RmatEdges",
+    "append_nodes",
     "dcsbm",
     "debian_from_index",
     "debian_packages",
@@ -30,7 +47,6 @@ __all__ = [
     "empty",
     "grid2d",
     "grid3d",
-    "grid_edges",
     "isolated",
     "lfr",
     "path",

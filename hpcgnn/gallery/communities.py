@@ -3,12 +3,16 @@
 `planted_types` is the fixture for models with an input layer a node type.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.errors import InputError
+from hpcgnn.gallery.chunks import NodeRows, edges_of_chunk, num_chunks, shuffled, stream
 from hpcgnn.gallery.graph import Edges, GalleryGraph, both_ways, random_split
+from hpcgnn.gallery.streamed import RandomNodes
 from hpcgnn.storage import Split
 from hpcgnn.typing import FloatArray, GlobalIndices
 
@@ -82,6 +86,83 @@ def planted(
     features = _features(labels, num_classes, num_features, signal, generator)
     names = _class_names(num_classes)
     return replace(graph, features=features, class_names=names).with_split(seed)
+
+
+@dataclass(frozen=True)
+class CommunityEdges:
+    """A degree-corrected stochastic block model of any size, chunk by chunk; undirected.
+
+    Node i is of block i modulo `num_blocks`. Inside a block the node of rank r in a shuffled order
+    is drawn with a chance near (r + 1)^(-1 / (exponent - 1)), so that degrees have a power law with
+    that exponent: r is floor(size u^((exponent - 1) / (exponent - 2))) of a uniform u, without a
+    table of nodes. `mean_degree`, `mixing` and `exponent` are as in `dcsbm`.
+    """
+
+    num_nodes: int
+    num_blocks: int
+    seed: int
+    mean_degree: float = 10.0
+    mixing: float = 0.2
+    exponent: float = 2.5
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 0 or self.num_blocks < 1 or self.seed < 0 or self.mean_degree < 0:
+            raise InputError(
+                f"{self.num_nodes} nodes in {self.num_blocks} blocks, seed {self.seed}, degree "
+                f"{self.mean_degree}: none may be negative, and there is at least one block"
+            )
+        if not (0 <= self.mixing <= 1 and self.exponent > 2):
+            raise InputError(
+                f"mixing {self.mixing} must lie in 0..1, and exponent {self.exponent} above 2"
+            )
+
+    @property
+    def num_edges(self) -> int:
+        """Return the number of edges, loops and duplicates included."""
+        return round(self.num_nodes * self.mean_degree / 2)
+
+    @property
+    def num_chunks(self) -> int:
+        """Return the number of chunks."""
+        return num_chunks(self.num_edges)
+
+    def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
+        """Return (src, dst) of chunk `number`, int64, at most `CHUNK_EDGES` edges."""
+        count = edges_of_chunk(number, self.num_edges)
+        draws = stream(self.seed, number, 3)
+        block = draws.integers(0, self.num_nodes, count) % self.num_blocks
+        other = draws.integers(0, self.num_nodes, count) % self.num_blocks
+        mixed = draws.random(count) < self.mixing
+        return self._nodes(block, draws), self._nodes(np.where(mixed, other, block), draws)
+
+    def _nodes(self, block: GlobalIndices, draws: np.random.Generator) -> GlobalIndices:
+        most = -(-self.num_nodes // self.num_blocks)
+        sizes = (self.num_nodes - 1 - block) // self.num_blocks + 1
+        power = (self.exponent - 1) / (self.exponent - 2)
+        rank = (sizes * draws.random(len(block)) ** power).astype(np.int64)
+        place = shuffled(np.minimum(rank, sizes - 1), most, self.seed, sizes)
+        return place * self.num_blocks + block
+
+
+@dataclass(frozen=True)
+class CommunityNodes(RandomNodes):
+    """Node data of `CommunityEdges`, with features as in `planted`."""
+
+    signal: float = 0.5
+
+    @cached_property
+    def _centres(self) -> FloatArray:
+        draws = stream(self.seed, 0, 4)
+        shape = (self.num_classes, self.num_features)
+        return self.signal * draws.standard_normal(shape, np.float32)
+
+    def block(self, start: int) -> NodeRows:
+        """Return what the nodes of the block whose first one is `start` have."""
+        features, labels, split = super().block(start)
+        return features + self._centres[labels], labels, split
+
+    def _labels(self, start: int, rows: int, _: np.random.Generator) -> NDArray[np.int32]:
+        return (np.arange(start, start + rows) % self.num_classes).astype(np.int32)
 
 
 def planted_types(

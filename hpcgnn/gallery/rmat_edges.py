@@ -5,20 +5,16 @@ level. Edges come in numbered chunks with a random stream each, so that a chunk 
 in any order, and on any machine.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.errors import InputError
+from hpcgnn.gallery.chunks import edges_of_chunk, num_chunks, shuffled, stream
 from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
 from hpcgnn.typing import GlobalIndices
 
-CHUNK_EDGES = 1 << 18
-"""Edges of one chunk; part of the definition of a graph, as each chunk has its own stream."""
-
 MAX_SCALE = 40
-MIXING_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -59,39 +55,25 @@ class RmatEdges:
         """Return the number of edges, loops and duplicates included."""
         return self.edge_factor << self.scale
 
-    def chunks(self) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
-        """Yield (src, dst) of every chunk."""
-        for number in range(-(-self.num_edges // CHUNK_EDGES)):
-            yield self.chunk(number)
+    @property
+    def num_chunks(self) -> int:
+        """Return the number of chunks."""
+        return num_chunks(self.num_edges)
 
     def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
         """Return (src, dst) of chunk `number`, int64, at most `CHUNK_EDGES` edges."""
-        count = min(CHUNK_EDGES, self.num_edges - number * CHUNK_EDGES)
-        stream = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, number, 0]))
+        count = edges_of_chunk(number, self.num_edges)
+        draws = stream(self.seed, number)
         src, dst = np.zeros(count, np.int64), np.zeros(count, np.int64)
         for _ in range(self.scale):
-            draw = stream.random(count, np.float32)
+            draw = draws.random(count, np.float32)
             high_src = draw >= self.a + self.b
             high_dst = (draw >= self.a + self.b + self.c) | (~high_src & (draw >= self.a))
             src = 2 * src + high_src
             dst = 2 * dst + high_dst
-        return self._renumber(src), self._renumber(dst)
-
-    def _renumber(self, nodes: GlobalIndices) -> GlobalIndices:
-        """Shuffle node numbers: without this, hubs would have the lowest numbers.
-
-        Multiplying by an odd number and folding the high half onto the low half are both
-        one-to-one below 2**scale, so no table of the permutation is needed.
-        """
-        mask = np.uint64(self.num_nodes - 1)
-        fold = np.uint64((self.scale + 1) // 2)
-        stream = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, 0, 1]))
-        mixed = nodes.astype(np.uint64)
-        for _ in range(MIXING_ROUNDS):
-            factor, shift = stream.integers(0, 1 << 63, 2, dtype=np.uint64)
-            mixed = ((mixed + shift) * (factor | np.uint64(1))) & mask
-            mixed ^= mixed >> fold
-        return mixed.astype(np.int64)
+        # Hubs would have the lowest numbers.
+        limit = self.num_nodes
+        return shuffled(src, limit, self.seed, limit), shuffled(dst, limit, self.seed, limit)
 
 
 def rmat(
@@ -110,7 +92,7 @@ def rmat(
     """
     edges = RmatEdges(scale, edge_factor, seed, a, b, c)
     none = np.empty(0, np.int64)
-    chunks = [(none, none), *edges.chunks()]
+    chunks = [(none, none), *map(edges.chunk, range(edges.num_chunks))]
     src = np.concatenate([src for src, _ in chunks])
     dst = np.concatenate([dst for _, dst in chunks])
     kept = (both_ways if undirected else simple_edges)(src, dst, edges.num_nodes)

@@ -1,6 +1,5 @@
-"""Write graphs that do not fit in memory: edges come in chunks, node data in row blocks."""
+"""Write graphs that do not fit in memory: edges come in chunks, node data in blocks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.console import Progress
+from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows, stream
 from hpcgnn.storage import EdgeBuilder, Split, StoreHeader, StoreWriter
-from hpcgnn.typing import FloatArray, GlobalIndices
-
-NODE_CHUNK = 1 << 14
-"""Nodes of one block; part of the definition of a graph, as each block has its own stream."""
 
 
 @dataclass(frozen=True)
@@ -32,33 +28,28 @@ class RandomNodes:
     num_classes: int
     seed: int
 
-    def blocks(self) -> Iterator[tuple[FloatArray, NDArray[np.int32], NDArray[np.uint8]]]:
-        """Yield (features, labels, split) of consecutive nodes."""
-        for start in range(0, self.num_nodes, NODE_CHUNK):
-            rows = min(NODE_CHUNK, self.num_nodes - start)
-            stream = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, start, 2]))
-            chance = stream.random(rows)
-            split = np.full(rows, Split.TEST, np.uint8)
-            split[chance < 0.8] = Split.VALID
-            split[chance < 0.6] = Split.TRAIN
-            labels = stream.integers(0, max(1, self.num_classes), rows, dtype=np.int32)
-            yield stream.standard_normal((rows, self.num_features), np.float32), labels, split
+    def block(self, start: int) -> NodeRows:
+        """Return what the nodes of the block whose first one is `start` have."""
+        rows = min(NODE_CHUNK, self.num_nodes - start)
+        draws = stream(self.seed, start, 2)
+        chance = draws.random(rows)
+        split = np.full(rows, Split.TEST, np.uint8)
+        split[chance < 0.8] = Split.VALID
+        split[chance < 0.6] = Split.TRAIN
+        labels = self._labels(start, rows, draws)
+        return draws.standard_normal((rows, self.num_features), np.float32), labels, split
+
+    def _labels(self, _start: int, rows: int, draws: np.random.Generator) -> NDArray[np.int32]:
+        return draws.integers(0, max(1, self.num_classes), rows, dtype=np.int32)
 
 
 def write_streamed(
-    path: Path,
-    header: StoreHeader,
-    chunks: Iterator[tuple[GlobalIndices, GlobalIndices]],
-    num_edges: int,
-    nodes: RandomNodes,
-    *,
-    memory_bytes: int,
+    path: Path, header: StoreHeader, edges: EdgeChunks, nodes: NodeBlocks, *, memory_bytes: int
 ) -> None:
-    """Write a store from edge chunks and random node data.
+    """Write a store from edge chunks and node blocks.
 
     Loops and duplicates are dropped; an undirected header adds the reverse of every edge. Memory
-    is `memory_bytes` of edges and one block; more edges wait in files beside `path`. `num_edges`
-    is the number of edges in `chunks`, for the progress display.
+    is `memory_bytes` of edges and one block; more edges wait in files beside `path`.
     """
     with (
         StoreWriter(path, header) as writer,
@@ -70,17 +61,24 @@ def write_streamed(
             scratch_dir=path.absolute().parent,
         ) as builder,
     ):
-        with Progress("drawing edges", num_edges, "edges") as progress:
-            for src, dst in chunks:
+        with Progress("drawing edges", edges.num_edges, "edges") as progress:
+            for number in range(edges.num_chunks):
+                src, dst = edges.chunk(number)
                 builder.add(src, dst)
                 progress.advance(src.size)
         with Progress("writing the adjacency", header.num_nodes, "rows") as progress:
             builder.write(writer, progress=progress.advance)
         with Progress("writing node data", header.num_nodes, "rows") as progress:
-            for features, labels, split in nodes.blocks():
-                if nodes.num_features:
-                    writer.append_features(features)
-                if nodes.num_classes:
-                    writer.append_labels(labels)
-                    writer.append_split(split)
-                progress.advance(labels.size)
+            for start in range(0, header.num_nodes, NODE_CHUNK):
+                progress.advance(append_nodes(writer, nodes, nodes.block(start)))
+
+
+def append_nodes(writer: StoreWriter, nodes: NodeBlocks, block: NodeRows) -> int:
+    """Append what the nodes of a block have, and return their number."""
+    features, labels, split = block
+    if nodes.num_features:
+        writer.append_features(features)
+    if nodes.num_classes:
+        writer.append_labels(labels)
+        writer.append_split(split)
+    return labels.size

@@ -197,11 +197,16 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner:
     if not 0 <= options.seed < 2**63:
         raise InputError(f"--seed {options.seed}: a seed is at least 0 and below 2**63")
     imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
+    if options.method == "volume" and options.parts > MAX_PARTS:
+        raise InputError(
+            f"--parts {options.parts}: --method volume makes at most {MAX_PARTS}; use metis"
+        )
+    if exist is None and options.parts > max(1, store.num_nodes):
+        raise InputError(
+            f"--parts {options.parts}: {options.store} has {store.num_nodes} nodes, and some parts "
+            "would have none"
+        )
     if options.method == "volume":
-        if options.parts > MAX_PARTS:
-            raise InputError(
-                f"--parts {options.parts}: --method volume makes at most {MAX_PARTS}; use metis"
-            )
         volume = {name: getattr(options, name) for name in VOLUME_OPTIONS}
         return volume_balanced(
             imbalance=imbalance,

@@ -28,9 +28,10 @@ from hpcgnn.storage import (
     GraphStore,
     NodeBlock,
     NodeType,
+    SortedRows,
     StoreWriter,
 )
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 NODE_ARRAYS = {
     "features": "append_features",
@@ -185,10 +186,8 @@ class _Permuter:
         self, relation: str, indptr: Offsets, scratch: Scratch, kinds: EdgeColumns
     ) -> None:
         for rows in sorted_blocks(indptr, scratch, kinds, self._store.num_nodes):
-            self._writer.append_adjacency(
-                rows.indptr, rows.columns, rows.weights, relation, rows.data
-            )
-            self._progress.advance(len(rows.indptr) - 1)
+            self._writer.append_rows(rows, relation)
+            self._progress.advance(rows.num_rows)
 
     def _move_nodes(self) -> None:
         present = node_arrays(self._store, self._store.read_nodes(0, 1))
@@ -266,16 +265,6 @@ class _Permuter:
     ) -> None:
         for start, stop in even_blocks(num_rows, row_bytes):
             append(scratch.read(start, stop))
-
-
-@dataclass(frozen=True)
-class SortedRows:
-    """Consecutive rows as a writer takes them, see `StoreWriter.append_adjacency`."""
-
-    indptr: Offsets
-    columns: GlobalIndices
-    weights: FloatArray | None
-    data: EdgeData
 
 
 def sorted_blocks(

@@ -16,6 +16,7 @@ from hpcgnn.storage.graph.blocks import (
     EdgeData,
     NodeBlock,
     NodeType,
+    SortedRows,
 )
 from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.names import Names
@@ -71,6 +72,7 @@ __all__ = [
     "OpenStore",
     "ParquetPredictions",
     "PredictionFile",
+    "SortedRows",
     "SpillFile",
     "Split",
     "StoreHeader",

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcgnn import gallery
-from hpcgnn.gallery import GalleryGraph
+from hpcgnn.errors import InputError
+from hpcgnn.gallery import GalleryGraph, shapes
 from hpcgnn.storage import GraphStore, Split
 
 UNDIRECTED = {
@@ -71,10 +72,14 @@ def test_a_grid_joins_neighbours_only() -> None:
     assert grid.src.size == 2 * (2 * 20 + 3 * 15 + 4 * 12)
 
 
-def test_grid_edges_come_in_chunks() -> None:
-    whole = gallery.grid_edges((3, 4, 5), 0, 60)
-    pieces = [gallery.grid_edges((3, 4, 5), start, start + 20) for start in (0, 20, 40)]
+def test_grid_edges_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    edges = gallery.GridEdges((3, 4, 5))
+    whole = edges.chunk(0)
+    monkeypatch.setattr(shapes, "GRID_CHUNK", 20)
+    pieces = [edges.chunk(number) for number in range(edges.num_chunks)]
     pairs = {pair for src, dst in pieces for pair in zip(src, dst, strict=True)}
+    assert len(pieces) == 3
+    assert len(whole[0]) == edges.num_edges
     assert pairs == set(zip(*whole, strict=True))
 
 
@@ -125,3 +130,56 @@ def test_mixing_is_the_share_of_edges_that_ignore_blocks() -> None:
         graph = gallery.dcsbm(labels, 41, mixing=mixing)
         inside = np.mean(labels[graph.src] == labels[graph.dst])
         assert inside == pytest.approx(expected, abs=0.06)
+
+
+def drawn(edges: gallery.CommunityEdges) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [edges.chunk(number) for number in range(edges.num_chunks)]
+    src, dst = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+    return src, dst
+
+
+@pytest.mark.parametrize(("mixing", "expected"), [(0.0, 1.0), (1.0, 0.1), (0.5, 0.55)])
+def test_streamed_communities_mix_as_asked(mixing: float, expected: float) -> None:
+    # 2003 nodes: blocks of two sizes.
+    src, dst = drawn(gallery.CommunityEdges(2003, 10, 5, mixing=mixing))
+    assert np.mean(src % 10 == dst % 10) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("exponent", [2.3, 3.0])
+def test_streamed_communities_have_a_power_law_of_degrees(exponent: float) -> None:
+    src, dst = drawn(gallery.CommunityEdges(40_000, 4, 5, mean_degree=40, exponent=exponent))
+    degrees = np.sort(np.bincount(np.append(src, dst), minlength=40_000))[::-1]
+    assert degrees.sum() == 40 * 40_000
+    # Degree over rank falls as rank^(-1 / (exponent - 1)).
+    few, many = degrees[40:60].mean(), degrees[4000:6000].mean()
+    slope = np.log(few / many) / np.log(5000 / 50)
+    assert slope == pytest.approx(1 / (exponent - 1), abs=0.04)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(-1, 2, 3), (9, 0, 3), (9, 2, -3), (9, 2, 3, -1), (9, 2, 3, 4, 1.1), (9, 2, 3, 4, 0, 2)],
+)
+def test_wrong_communities_are_refused(arguments: tuple[float, ...]) -> None:
+    with pytest.raises(InputError):
+        gallery.CommunityEdges(*arguments)
+
+
+def test_neighbours_tell_the_class_of_streamed_communities() -> None:
+    nodes = gallery.CommunityNodes(2000, 16, 8, 5)
+    features, labels, split = nodes.block(0)
+    src, dst = drawn(gallery.CommunityEdges(2000, 8, 5))
+    graph = GalleryGraph(
+        name="streamed",
+        num_nodes=2000,
+        edges={"": (src, dst)},
+        labels=labels,
+        split=split,
+        class_names=tuple("abcdefgh"),
+    )
+    A = graph.to_scipy()
+    A = A + A.T
+    mean = (A @ features + features) / (np.asarray(A.sum(axis=1)).reshape(-1, 1) + 1)
+    alone, together = nearest_centre(features, graph), nearest_centre(mean, graph)
+    assert 0.3 < alone < 0.75
+    assert together > alone + 0.15

@@ -5,29 +5,35 @@ from hypothesis import strategies as st
 
 from hpcgnn import gallery
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import RmatEdges, rmat_edges, streamed
+from hpcgnn.gallery import RandomNodes, RmatEdges, chunks, rmat_edges
 
 
-@given(st.integers(0, 12), st.integers(0, 2**40))
-def test_renumbering_is_one_to_one(scale: int, seed: int) -> None:
-    edges = RmatEdges(scale, 1, seed)
-    nodes = np.arange(edges.num_nodes)
-    assert np.array_equal(np.sort(edges._renumber(nodes)), nodes)
+@given(st.integers(1, 5000), st.integers(0, 2**40), st.data())
+def test_shuffling_is_one_to_one_below_every_limit(
+    size: int, seed: int, data: st.DataObject
+) -> None:
+    limit = data.draw(st.integers(1, size))
+    found = chunks.shuffled(np.arange(limit), size, seed, limit)
+    assert np.array_equal(np.sort(found), np.arange(limit))
+    limits = np.where(np.arange(limit) % 2, limit, size)
+    each = chunks.shuffled(np.arange(limit), size, seed, limits)
+    assert np.all((each >= 0) & (each < limits))
+    assert np.array_equal(each[1::2], found[1::2])
 
 
 def test_chunks_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rmat_edges, "CHUNK_EDGES", 100)
+    monkeypatch.setattr(chunks, "CHUNK_EDGES", 100)
     edges = RmatEdges(6, 5, 31)
-    chunks = list(edges.chunks())
-    assert [src.size for src, _ in chunks] == [100, 100, 100, 20]
+    made = [edges.chunk(number) for number in range(edges.num_chunks)]
+    assert [src.size for src, _ in made] == [100, 100, 100, 20]
     alone = edges.chunk(2)
-    assert np.array_equal(alone[0], chunks[2][0])
-    assert np.array_equal(alone[1], chunks[2][1])
-    assert not np.array_equal(chunks[0][0], chunks[1][0])
+    assert np.array_equal(alone[0], made[2][0])
+    assert np.array_equal(alone[1], made[2][1])
+    assert not np.array_equal(made[0][0], made[1][0])
 
 
 def test_quadrants_have_their_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RmatEdges, "_renumber", lambda _, nodes: nodes)
+    monkeypatch.setattr(rmat_edges, "shuffled", lambda nodes, *_: nodes)
     src, dst = RmatEdges(1, 50_000, 31).chunk(0)
     found = np.bincount(2 * src + dst) / src.size
     assert found == pytest.approx([0.57, 0.19, 0.19, 0.05], abs=0.01)
@@ -50,10 +56,11 @@ def test_wrong_parameters_are_refused(arguments: tuple[float, ...]) -> None:
 
 
 def test_random_nodes_do_not_depend_on_the_number_of_nodes() -> None:
-    few = list(streamed.RandomNodes(100, 3, 5, 8).blocks())
-    many = list(streamed.RandomNodes(streamed.NODE_CHUNK + 9, 3, 5, 8).blocks())
-    assert [labels.size for _, labels, _ in many] == [streamed.NODE_CHUNK, 9]
-    assert few[0][0].dtype == np.float32
+    few = RandomNodes(100, 3, 5, 8).block(0)
+    nodes = RandomNodes(chunks.NODE_CHUNK + 9, 3, 5, 8)
+    many = [nodes.block(0), nodes.block(chunks.NODE_CHUNK)]
+    assert [labels.size for _, labels, _ in many] == [chunks.NODE_CHUNK, 9]
+    assert few[0].dtype == np.float32
     assert set(np.unique(many[0][1])) == set(range(5))
-    shares = np.bincount(many[0][2]) / streamed.NODE_CHUNK
+    shares = np.bincount(many[0][2]) / chunks.NODE_CHUNK
     assert shares == pytest.approx([0, 0.6, 0.2, 0.2], abs=0.02)

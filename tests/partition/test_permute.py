@@ -192,17 +192,24 @@ def test_node_types_go_with_their_nodes(
             )
 
 
+def test_more_parts_than_nodes_are_refused(
+    store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=f"--parts 48: .* has {NUM_NODES} nodes"):
+        run(monkeypatch, store_path, "--parts", 48, "-o", tmp_path / "out.h5")
+
+
 def test_partitioning_twice_composes_original_ids(
     store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once, twice = tmp_path / "once.h5", tmp_path / "twice.h5"
     run(monkeypatch, store_path, "--parts", 4, "--method", "random", "--seed", 9, "-o", once)
-    run(monkeypatch, once, "--parts", 60, "--method", "metis", "-o", twice)
+    run(monkeypatch, once, "--parts", 31, "--method", "metis", "-o", twice)
     with GraphStore.open(store_path) as old, GraphStore.open(twice) as new:
         nodes = new.read_nodes(0, NUM_NODES)
         order = (NUM_NODES - 1) - nodes.original_id // 3
         assert np.array_equal(nodes.features, old.read_nodes(0, NUM_NODES).features[order])
-        assert new.num_parts == 60
+        assert new.num_parts == 31
 
 
 @pytest.mark.parametrize(

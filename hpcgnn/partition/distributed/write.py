@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from hpcgnn import watchdog
 from hpcgnn.comm import (
     Communicator,
     RowMap,
@@ -24,12 +23,12 @@ from hpcgnn.comm import (
     agree,
     allreduce_sum,
     exclusive_sum,
+    in_turn,
     redistribute,
     redistribute_lists,
 )
 from hpcgnn.partition.blocks import row_blocks, row_positions
 from hpcgnn.partition.permute import (
-    SortedRows,
     appender,
     columns_of,
     copy_names,
@@ -39,13 +38,11 @@ from hpcgnn.partition.permute import (
 )
 from hpcgnn.partition.scratch import Scratch
 from hpcgnn.spmd import collective
-from hpcgnn.storage import EdgeData, GraphStore, StoreWriter
+from hpcgnn.storage import EdgeData, GraphStore, SortedRows, StoreWriter
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 STEP_BYTES = 1 << 23
 """Bytes of the store that a rank sends at a time."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,24 +115,6 @@ def write_partitioned(
         pass
 
 
-@collective
-def in_turn(comm: Communicator, pieces: Iterable[T], take: Callable[[T], None]) -> None:
-    """Hand the pieces of all ranks, rank after rank, to `take` on rank 0, one at a time."""
-    if comm.rank > 0:
-        for piece in pieces:
-            # Synchronous: what rank 0 has not asked for stays here.
-            comm.ssend(piece, dest=0)
-            watchdog.beat()
-        comm.ssend(None, dest=0)
-        return
-    for piece in pieces:
-        take(piece)
-    for source in range(1, comm.size):
-        while (piece := comm.recv(source=source)) is not None:
-            take(piece)
-            watchdog.beat()
-
-
 class _Mover:
     """Moves one store's rows to their new ranks, and from there to the writer."""
 
@@ -199,10 +178,8 @@ class _Mover:
                     scratch.scatter(*_in_runs(rows, arrived, entries, new_indptr))
             take: Callable[[SortedRows], None] = lambda _: None  # noqa: E731
             if writer is not None:
-                append = writer.append_adjacency
-                take = lambda rows: append(  # noqa: E731
-                    rows.indptr, rows.columns, rows.weights, relation, rows.data
-                )
+                append = writer.append_rows
+                take = lambda rows: append(rows, relation)  # noqa: E731
             in_turn(comm, sorted_blocks(new_indptr, scratch, kinds, store.num_nodes), take)
 
     @collective

@@ -60,6 +60,13 @@ class EdgeData:
 
 
 @dataclass(frozen=True)
+class SortedRows(CSRBlock):
+    """Consecutive rows with the data of their edges, as `StoreWriter.append_rows` takes them."""
+
+    data: EdgeData
+
+
+@dataclass(frozen=True)
 class NodeType:
     """A type of nodes; `num_features` is 0 and `dtype` None where its nodes have no features."""
 

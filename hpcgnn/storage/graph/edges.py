@@ -1,7 +1,7 @@
 """Edges in any order and number into sorted, unique block rows, within a bounded memory."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage.graph.blocks import EdgeData
+from hpcgnn.storage.graph.blocks import EdgeData, SortedRows
 from hpcgnn.storage.graph.sorting import (
     MAX_ID,
     Duplicates,
@@ -197,19 +197,22 @@ class EdgeBuilder:
         num_nodes = writer.header.num_nodes
         if num_nodes < self.num_nodes:
             raise ValueError(f"the store has {num_nodes} nodes, the edges have {self.num_nodes}")
+        num_edges = 0
+        for block in self.blocks(num_nodes):
+            writer.append_rows(block, relation)
+            num_edges += block.num_edges
+            if progress is not None:
+                progress(block.num_rows)
+        return num_edges
+
+    def blocks(self, num_rows: int) -> Iterator[SortedRows]:
+        """Yield rows 0 to `num_rows` - 1 in blocks, and leave the builder empty."""
         self._close_run(spill=bool(self._runs))
         merge = Merge(self._duplicates, self._self_loops == "add", self._dtype)
-        num_edges = 0
-        for indptr, keys, values in merge.rows(
-            self._runs, num_nodes, max(MIN_RUN, self._run_edges // 4)
-        ):
-            weights, data = self._columns.unpack(values)
-            writer.append_adjacency(indptr, key_columns(keys), weights, relation, data)
-            num_edges += len(keys)
-            if progress is not None:
-                progress(len(indptr) - 1)
+        step = max(MIN_RUN, self._run_edges // 4)
+        for indptr, keys, values in merge.rows(self._runs, num_rows, step):
+            yield SortedRows(indptr, key_columns(keys), *self._columns.unpack(values))
         self.close()
-        return num_edges
 
     def _add_piece(
         self, sources: Array, targets: Array, given: Array | None, data: EdgeData

@@ -15,7 +15,7 @@ from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.storage.format import check_text, encode_json, fingerprint
 from hpcgnn.storage.graph import checks, schema
-from hpcgnn.storage.graph.blocks import EdgeData, group_by_type
+from hpcgnn.storage.graph.blocks import EdgeData, SortedRows, group_by_type
 from hpcgnn.storage.graph.names import NameWriter
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.typing import Array
@@ -56,6 +56,10 @@ class StoreWriter(HDF5Writer):
             self._add_relation(relation, weighted=weights is not None)
         self._relations[relation].append(indptr_block, indices, weights, data)
         self._output.raise_on_error()
+
+    def append_rows(self, rows: SortedRows, relation: str = "") -> None:
+        """Append the next block rows of a relation, as `append_adjacency` does."""
+        self.append_adjacency(rows.indptr, rows.indices, rows.weights, relation, rows.data)
 
     def append_features(self, block: ArrayLike) -> None:
         """Append rows (m, num_features) of float16, float32 or float64, the same in all blocks.

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from hpcgnn import gallery
-from hpcgnn import generate as command
 from hpcgnn.errors import InputError
+from hpcgnn.gallery import shapes
+from hpcgnn.generate import command
 from hpcgnn.storage import GraphStore
 
 
@@ -45,7 +46,7 @@ def test_streamed_rmat_is_the_gallery_graph(
 def test_streamed_grid_is_the_gallery_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "GRID_CHUNK", 11)
+    monkeypatch.setattr(shapes, "GRID_CHUNK", 11)
     out = tmp_path / "grid.h5"
     run(monkeypatch, out, "grid3d", "--shape", "3,5,4", "--features", 0, "--classes", 0)
     with GraphStore.open(out) as store:

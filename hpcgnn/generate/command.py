@@ -1,32 +1,44 @@
 """``python -m hpcgnn.generate``: write a made graph, or the bundled real one, as a store."""
 
 import argparse
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.console import command_parser, print_json, print_table, run_command, write_file
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, print_table, write_file
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
     DEBIAN_FEATURES,
     DEBIAN_SPLIT_SEED,
+    CommunityEdges,
+    CommunityNodes,
+    EdgeChunks,
     GalleryGraph,
+    GridEdges,
+    NodeBlocks,
     RandomNodes,
     RmatEdges,
     debian_from_index,
     debian_packages,
-    grid_edges,
     planted,
     planted_types,
     write_streamed,
 )
 from hpcgnn.storage import GraphStore, StoreHeader, check_output
-from hpcgnn.typing import GlobalIndices
 
-GRID_CHUNK = 1 << 20
+
+@dataclass(frozen=True)
+class Streamed:
+    """A graph that is made chunk by chunk, and how it is written."""
+
+    header: StoreHeader
+    edges: EdgeChunks
+    nodes: NodeBlocks
+    memory_bytes: int
 
 
 def main() -> None:
@@ -34,18 +46,29 @@ def main() -> None:
     options = parser().parse_args()
     check_output(options.output)
     began = time.perf_counter()
-    options.generate(options)
+    made = options.generate(options)
+    if isinstance(made, Streamed):
+        write_streamed(
+            options.output, made.header, made.edges, made.nodes, memory_bytes=made.memory_bytes
+        )
     show(options, time.perf_counter() - began)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command's argument parser; `generate` of its result writes the store."""
-    cli = command_parser(
-        "generate", "Write a graph as a store, with features, labels and a 60/20/20 split."
+def parser(make: Callable[..., CommandParser] = CommandParser) -> CommandParser:
+    """Return the command's argument parser, of the class `make`.
+
+    `generate` of its result writes the store, or returns a `Streamed` graph to write.
+    """
+    cli = make(
+        "generate",
+        description="Write a graph as a store, with features, labels and a 60/20/20 split. rmat, "
+        "grid3d and communities are made in bounded memory, and also by many ranks, started with "
+        "mpiexec or srun: the same store on any number.",
     )
     kinds = cli.add_subparsers(title="kinds", metavar="KIND", required=True)
     add_rmat(kinds)
     add_grid3d(kinds)
+    add_communities(kinds)
     add_planted(kinds, "planted", planted, "communities with power-law degrees")
     text = "items, users and tags in communities, with features of their own or none"
     add_planted(kinds, "planted-types", planted_types, text)
@@ -67,13 +90,12 @@ def add_rmat(kinds: Any) -> None:
     add_streamed(cli)
 
 
-def generate_rmat(options: argparse.Namespace) -> None:
-    """Write an R-MAT graph."""
+def generate_rmat(options: argparse.Namespace) -> Streamed:
+    """Return an R-MAT graph."""
     edges = RmatEdges(
         options.scale, options.edge_factor, options.seed, options.a, options.b, options.c
     )
-    name, chunks = f"rmat-{options.scale}", edges.chunks()
-    stream(options, name, edges.num_nodes, chunks, edges.num_edges, options.undirected)
+    return streamed(options, f"rmat-{options.scale}", edges, RandomNodes, options.undirected)
 
 
 def add_grid3d(kinds: Any) -> None:
@@ -84,16 +106,31 @@ def add_grid3d(kinds: Any) -> None:
     add_streamed(cli)
 
 
-def generate_grid3d(options: argparse.Namespace) -> None:
-    """Write a 3-D grid."""
-    num_nodes = math.prod(options.shape)
-    chunks = (
-        grid_edges(options.shape, start, min(start + GRID_CHUNK, num_nodes))
-        for start in range(0, num_nodes, GRID_CHUNK)
-    )
-    num_edges = sum(num_nodes // length * (length - 1) for length in options.shape)
+def generate_grid3d(options: argparse.Namespace) -> Streamed:
+    """Return a 3-D grid."""
     name = "grid3d-" + "x".join(str(length) for length in options.shape)
-    stream(options, name, num_nodes, chunks, num_edges, True)
+    return streamed(options, name, GridEdges(options.shape), RandomNodes, True)
+
+
+def add_communities(kinds: Any) -> None:
+    """Add the sub-command communities."""
+    text = "communities with power-law degrees; labels that a model can learn; of any size"
+    cli = add_kind(kinds, "communities", text, generate_communities)
+    cli.add_argument("--nodes", type=count, required=True, help="number of nodes")
+    text = "edges drawn per node, times two (default: 10)"
+    cli.add_argument("--mean-degree", type=float, default=10.0, help=text)
+    text = "share of the edges that ignore communities (default: 0.2)"
+    cli.add_argument("--mixing", type=float, default=0.2, help=text)
+    text = "of the power law of degrees, above 2 (default: 2.5)"
+    cli.add_argument("--exponent", type=float, default=2.5, help=text)
+    add_streamed(cli)
+
+
+def generate_communities(options: argparse.Namespace) -> Streamed:
+    """Return a block model whose labels are its blocks."""
+    chosen = (options.mean_degree, options.mixing, options.exponent)
+    edges = CommunityEdges(options.nodes, options.classes, options.seed, *chosen)
+    return streamed(options, "communities", edges, CommunityNodes, True)
 
 
 def add_planted(
@@ -169,29 +206,28 @@ def add_node_data(cli: Any, num_features: int, num_classes: int) -> None:
 def add_streamed(cli: Any) -> None:
     """Add the options of graphs that are made in bounded memory."""
     add_node_data(cli, 64, 16)
-    text = "MiB of edges kept before they go to temporary files beside OUT.h5 (default: 1024)"
+    text = "MiB of edges that a process keeps before they go to temporary files beside OUT.h5 "
+    text += "(default: 1024)"
     cli.add_argument("--memory", type=count, default=1024, metavar="MIB", help=text)
 
 
-def stream(
+def streamed(
     options: argparse.Namespace,
     name: str,
-    num_nodes: int,
-    chunks: Iterator[tuple[GlobalIndices, GlobalIndices]],
-    num_edges: int,
+    edges: EdgeChunks,
+    make_nodes: Callable[[int, int, int, int], NodeBlocks],
     undirected: bool,
-) -> None:
-    """Write a graph of edge chunks and random node data."""
+) -> Streamed:
+    """Return a graph of edge chunks and the node data that `make_nodes` makes."""
     header = StoreHeader(
         name=name,
-        num_nodes=num_nodes,
+        num_nodes=edges.num_nodes,
         num_classes=options.classes,
         undirected=undirected,
         provenance=provenance(),
     )
-    nodes = RandomNodes(num_nodes, options.features, options.classes, options.seed)
-    memory_bytes = options.memory << 20
-    write_streamed(options.output, header, chunks, num_edges, nodes, memory_bytes=memory_bytes)
+    nodes = make_nodes(edges.num_nodes, options.features, options.classes, options.seed)
+    return Streamed(header, edges, nodes, options.memory << 20)
 
 
 def provenance() -> dict[str, Any]:
@@ -237,7 +273,3 @@ def show(options: argparse.Namespace, seconds: float) -> None:
     named = [(f"nodes: {name}", number) for name, number in types.items()]
     named += [(f"edges: {name}", number) for name, number in relations.items() if name]
     print_table(str(options.output), ("property", "value"), [*summary.items(), *named])
-
-
-if __name__ == "__main__":
-    run_command("generate", main)
