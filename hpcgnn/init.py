@@ -72,7 +72,9 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
         if not store.node_types and store.has_features and _uneven(store):
             chosen["graph.normalize_features"] = "standard"
-        if not store.has_labels:
+        if store.has_graphs:
+            chosen["train.task"] = "graphs"
+        if not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "links"
         elif not store.has_split:
             steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")

@@ -38,6 +38,7 @@ from hpcgnn.train import gradients
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
 from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.graph_task import ClassTask, GraphTask
+from hpcgnn.train.graphs.task import GraphsTask
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.process import set_threads
 from hpcgnn.train.sampled.task import SampledTask
@@ -266,7 +267,11 @@ def _load(context: Context) -> Graph:
         is_labelled = has_labels and store.has_split
     if not is_labelled and config.train.task != "links":
         return Graph(load_graph(context), config, None)
-    kinds: Mapping[str, type[GraphTask]] = {"sampled": SampledTask, "links": LinkTask}
+    kinds: Mapping[str, type[GraphTask]] = {
+        "sampled": SampledTask,
+        "links": LinkTask,
+        "graphs": GraphsTask,
+    }
     task = kinds.get(config.train.task, NodeTask).load(context)
     return Graph(task.graph, config, task)
 

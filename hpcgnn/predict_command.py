@@ -59,17 +59,18 @@ FORMATS = ("h5", "csv", "parquet", "npy")
 
 _SHOWN_NAMES = 3
 
-DESCRIPTION = """Write what a trained model says about nodes, in the order of the original graph or
-in the order in which nodes are asked for; or about the candidates of the holes of program graphs,
-and how often it is right on each split; or, where links are predicted, the scores of given pairs
-(--pairs), the best targets of nodes (--top), or embeddings. Start it on every rank:
+DESCRIPTION = """Write what a trained model says about nodes, or about the graphs of a store of
+many, in the order of the original or in the order in which they are asked for; or about the
+candidates of the holes of program graphs, and how often it is right on each split; or, where links
+are predicted, the scores of given pairs (--pairs), the best targets of nodes (--top), or
+embeddings. Start it on every rank:
   srun python -m hpcgnn.predict RUN_DIR -o OUT.h5
 It uses the model that was kept for the best seed by validation."""
 
 EPILOG = """formats:
   h5   datasets node_id, probabilities or embeddings, prediction, classes; attributes tell the run
   csv  header node_id,p_CLASS,...,prediction,class (or node_id,e0,...), a line for each node; name
-       behind node_id where nodes have names, class where classes have
+       behind node_id where nodes have names, class where classes have; graph_id of graphs
   parquet  the columns of the csv
   npy  the array alone; where its rows are not nodes 0, 1, 2, ... their ids stand beside it:
        OUT.ids.npy for OUT.npy
@@ -91,7 +92,8 @@ def main(comm: Communicator) -> int:
         else:
             report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**found))
             for name, each in found.get("scores", {}).items():
-                report("{set} nodes: {metric} {value:.2%} of {nodes}".format(set=name, **each))
+                line = "{set} {of}: {metric} {value:.2%} of {nodes}"
+                report(line.format(set=name, of=found["of"], **each))
             for name, split in found.get("splits", {}).items():
                 line = "{graphs} graphs, accuracy {accuracy:.1%}, chance {chance:.1%}"
                 report(f"{name}: " + line.format(**split))
@@ -131,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="IDS",
         help="original ids: 1,5,9, or a file, .npy or text with an id a "
         "line; --nodes=-4,2 for a negative first; names instead where nodes have names, "
-        "TYPE:NAME where types share one (default: all nodes, by increasing id)",
+        "TYPE:NAME where types share one; numbers of graphs where these are predicted "
+        "(default: all, by increasing id)",
     )
     add("--format", choices=FORMATS, help="default: by the ending of OUT")
     add(
@@ -193,7 +196,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     scores = score_rows(graph, rows)
     if asked is None:
         rows = order_by_id(grid, rows)
-        num_rows = graph.facts.num_nodes
+        num_rows = graph.facts.num_graphs or graph.facts.num_nodes
     else:
         rows = order_as_asked(grid, rows, asked, saved.config.graph.store)
         num_rows = len(asked)
@@ -206,7 +209,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         "output": str(options.output),
         "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
         "what": "values" if graph.facts.targets and options.what != "embeddings" else options.what,
-        "of": "nodes",
+        "of": "graphs" if graph.facts.num_graphs else "nodes",
         "rows": num_rows,
         "columns": rows.values.shape[1],
         "ranks": grid.size,
@@ -321,6 +324,8 @@ def kind_of(options: argparse.Namespace) -> str:
 
 def _names_of(stack: contextlib.ExitStack, saved: SavedModel) -> NamesOf | None:
     """Return what gives nodes their names, None where they have none; open until `stack` ends."""
+    if saved.config.train.task == "graphs":
+        return None
     store = stack.enter_context(GraphStore.open(saved.config.graph.store))
     return store.names if store.has_names else None
 
@@ -337,16 +342,19 @@ def make_file(
         return NpyPredictions(options.output, shape)
     names, targets = saved.trained.class_names, saved.trained.targets
     predicts = options.what == "probabilities"
+    ids = "graph_id" if saved.config.train.task == "graphs" else "node_id"
     if kind == "h5":
         classes = (targets or names) if predicts else ()
         values = "values" if predicts and targets else options.what
-        return H5Predictions(options.output, values, classes, saved.origin(), names_of=names_of)
+        origin = saved.origin()
+        return H5Predictions(options.output, values, classes, origin, names_of=names_of, ids=ids)
     labels = names or tuple(str(number) for number in range(shape[1]))
     probabilities = [f"p_{label}" for label in labels]
     embeddings = [f"e{number}" for number in range(shape[1])]
-    columns = TableColumns(probabilities if predicts else embeddings, predicts, names, names_of)
+    values = probabilities if predicts else embeddings
+    columns = TableColumns(values, predicts, names, names_of, ids)
     if predicts and targets:
-        columns = TableColumns(targets, names_of=names_of)
+        columns = TableColumns(targets, names_of=names_of, ids=ids)
     table = CsvPredictions if kind == "csv" else ParquetPredictions
     return table(options.output, columns)
 
@@ -359,7 +367,7 @@ def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
     InputError
         Where the file does not read, or no node has such a name.
     """
-    if saved.config.train.task == "programs":
+    if saved.config.train.task in ("programs", "graphs"):
         return read_ids(text)
     path = saved.config.graph.store
     with GraphStore.open(path) as store:

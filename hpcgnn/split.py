@@ -21,7 +21,8 @@ files that list the nodes of each set. The store is replaced when the new one is
 a partition of it get the same split."""
 
 EPILOG = """A file of nodes has one a line: its original id, or its name where nodes have names;
-what follows # is no part of it. `graph.split = NAME` trains on one, `train.splits` on several."""
+what follows # is no part of it. In a store of many graphs these are numbers of graphs, and a graph
+is drawn or listed whole. `graph.split = NAME` trains on one, `train.splits` on several."""
 
 _SETS = (Split.TRAIN, Split.VALID, Split.TEST)
 
@@ -62,6 +63,10 @@ def main() -> None:
     with GraphStore.open(options.store) as store:
         ids = store.read_original_id(0, store.num_nodes)
         labels = store.read_labels(0, store.num_nodes)
+        owners = None
+        if (graph := store.read_graph(0, store.num_nodes)) is not None:
+            ids, first, owners = np.unique(graph, return_index=True, return_inverse=True)
+            labels = None if labels is None else labels[first]
         splits = drawn(options, labels, ids) if options.random_split else {}
         for text in options.split_file:
             name, split = from_files(store, text, ids)
@@ -75,6 +80,8 @@ def main() -> None:
                 )
         if labels is not None and labels.ndim == 1:
             check_labelled(splits, labels, ids)
+        if owners is not None:
+            splits = {name: split[owners] for name, split in splits.items()}
         source = {"command": ["hpcgnn.split", *sys.argv[1:]], "input": store.provenance}
         add_splits(store, out, splits, source)
         there = store.splits
@@ -157,7 +164,7 @@ def read_nodes(store: GraphStore, path: Path) -> tuple[GlobalIndices, Sequence[i
     numbered = [(number, line.split("#")[0].strip()) for number, line in enumerate(content, 1)]
     lines = [number for number, word in numbered if word]
     words = [word for _, word in numbered if word]
-    if store.has_names:
+    if store.has_names and not store.has_graphs:
         return store.find_names(words), lines
     for number, word in zip(lines, words, strict=True):
         if not word.lstrip("-").isdecimal() or abs(int(word)) >= 1 << 63:

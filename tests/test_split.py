@@ -131,3 +131,27 @@ def test_faults(
     with pytest.raises(InputError, match=message):
         run(monkeypatch, path, *filled)
     assert path.read_bytes() == before
+
+
+def test_many_graphs_are_split_as_wholes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = np.arange(N) // 4 * 3
+    path = tmp_path / "g.h5"
+    ring = (np.arange(N), graph // 3 * 4 + (np.arange(N) + 1) % 4)
+    store_from_arrays(path, name="g", num_nodes=N, edges={"": ring}, labels=graph % 2, graph=graph)
+    parts = partitioned(path)
+    lists = [tmp_path / name for name in ("train", "valid", "test")]
+    for file, text in zip(lists, ("0\n3 # the second\n", "6\n", "27\n"), strict=True):
+        file.write_text(text)
+    for each in (path, parts):
+        run(monkeypatch, each, "--random-split", "50,30,20")
+        run(monkeypatch, each, "--split-file", f"mine={','.join(map(str, lists))}")
+    drawn = np.array(by_id(path, "random"))
+    assert drawn.tolist() == by_id(parts, "random")
+    assert np.bincount(drawn[::4]).tolist() == [0, 5, 3, 2]
+    np.testing.assert_array_equal(drawn, np.repeat(drawn[::4], 4))
+    assert by_id(parts, "mine") == [1] * 8 + [2] * 4 + [0] * 24 + [3] * 4
+
+
+def test_an_edge_between_graphs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="joins nodes of two graphs"):
+        write(tmp_path / "g.h5", graph=np.arange(N))

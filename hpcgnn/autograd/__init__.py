@@ -10,6 +10,13 @@ from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
 from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.graph_linear import graph_linear
+from hpcgnn.autograd.graphs import (
+    GraphMembers,
+    max_of_graphs,
+    mean_of_graphs,
+    softmax_of_graphs,
+    sum_of_graphs,
+)
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import moments, standardise
@@ -24,6 +31,7 @@ __all__ = [
     "EdgeInputs",
     "Ending",
     "ExactArithmetic",
+    "GraphMembers",
     "Heads",
     "ScoresOf",
     "aggregate",
@@ -37,14 +45,18 @@ __all__ = [
     "fetch_rows",
     "graph_linear",
     "linear_by_type",
+    "max_of_graphs",
+    "mean_of_graphs",
     "memory_of",
     "moments",
     "relation_linear",
     "relu",
     "relu_",
     "rematerialised",
+    "softmax_of_graphs",
     "standardise",
     "sum_messages",
+    "sum_of_graphs",
     "typed_linear",
     "widened",
 ]

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.graphs import GraphsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.config.options import choice, option, require
@@ -177,6 +178,7 @@ class Config:
     correct_and_smooth: CorrectAndSmoothConfig = field(default_factory=CorrectAndSmoothConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     links: LinksConfig = field(default_factory=LinksConfig)
+    graphs: GraphsConfig = field(default_factory=GraphsConfig)
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig

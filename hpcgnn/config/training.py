@@ -14,7 +14,8 @@ class TrainConfig:
     task: str = option(
         "full",
         "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (edges of "
-        "the whole graph, that are predicted) or programs (many small graphs)",
+        "the whole graph, that are predicted), graphs (many graphs, each predicted as a whole) or "
+        "programs (many program graphs)",
     )
     device: str = option("cpu", "where a rank computes: cpu, or cuda for a GPU of its host")
     group_size: str = option(
@@ -80,7 +81,7 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        choice("train.task", self.task, ("full", "sampled", "links", "programs"))
+        choice("train.task", self.task, ("full", "sampled", "links", "graphs", "programs"))
         choice("train.device", self.device, ("cpu", "cuda"))
         choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
         schedules = ("constant", "linear", "cosine", "step", "exponential")

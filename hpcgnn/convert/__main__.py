@@ -116,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
         help="columns of edge lists that are features of the edges",
     )
     parser.add_argument(
+        "--graphs",
+        metavar="FILE",
+        help="table of graphs: graph, label, split; for nodes with a column graph",
+    )
+    parser.add_argument(
         "--nodes-from-edges",
         action="store_true",
         help="admit nodes that occur in edges only, beside those of --nodes",
@@ -198,6 +203,7 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
         "format": format_name,
         "name": header.name,
         "num_nodes": header.num_nodes,
+        "num_graphs": result.num_graphs,
         "num_edges": sum(result.edges.values()),
         "relations": dict(result.edges),
         "num_features": result.num_features,
@@ -224,13 +230,18 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
         "ignored": list(result.ignored),
         "seconds": round(seconds, 3),
         "missing": dict(result.missing),
+        "targets": None if result.targets is None else str(result.targets),
     }
 
 
 def _show(result: Report, format_name: str, seconds: float) -> None:
     rows: list[tuple[str, object]] = []
     for key, value in _summary(result, format_name, seconds).items():
-        if key == "missing" or (key == "relations" and list(result.edges) == [""]):
+        if (
+            key in ("missing", "targets")
+            or (key == "num_graphs" and not value)
+            or (key == "relations" and list(result.edges) == [""])
+        ):
             continue
         if isinstance(value, dict):
             shown = list(value.items())[:_MOST_ROWS]
@@ -252,7 +263,9 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
             sys.stdout,
         )
     else:
-        report(f"ready for training: graph.store={result.path}", sys.stdout)
+        more = "" if result.targets is None else f" graph.targets={result.targets}"
+        more += " train.task=graphs" if result.num_graphs else ""
+        report(f"ready for training: graph.store={result.path}{more}", sys.stdout)
     for what, remedy in result.missing.items():
         report(f"  {what}: {remedy}", sys.stdout)
 

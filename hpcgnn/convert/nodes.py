@@ -252,7 +252,11 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
     for name, given in labels.items():
         none = 0 if given.multi_label else -1
         joined = replace(given, values=_spread({name: given.values}, counts, none))
+    graphs = [each.graph for each in parts.values() if each.graph is not None]
+    if graphs and len(graphs) < len(parts):
+        raise InputError(f"{where}: nodes of some types tell their graph, others do not; give all")
     return Nodes(
+        graph=np.concatenate(graphs) if graphs else None,
         kinds=tuple(NodeKind(name, counts[name], each.features) for name, each in parts.items()),
         labels=joined,
         splits={name: _spread(rows, counts, Split.NONE) for name, rows in splits.items()},

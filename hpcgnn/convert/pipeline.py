@@ -11,9 +11,18 @@ import numpy as np
 
 from hpcgnn.console import Progress
 from hpcgnn.convert.nodes import check_nodes
-from hpcgnn.convert.source import ConvertOptions, EdgeChunk, Features, GraphSource, NodeKind, Nodes
+from hpcgnn.convert.source import (
+    ConvertOptions,
+    EdgeChunk,
+    Features,
+    GraphSource,
+    NodeKind,
+    Nodes,
+    first_fault,
+)
 from hpcgnn.convert.splits import random_split
 from hpcgnn.convert.symmetry import SymmetryCheck
+from hpcgnn.convert.tables.graphs import with_graphs
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeBuilder, EdgeColumns, EdgeData, Split, StoreHeader, StoreWriter
 from hpcgnn.typing import Array
@@ -31,8 +40,8 @@ class Report:
     `zero_edges` were left out for their weight 0; `self_loops` counts those that were read;
     `columns` are what the edges of a relation have, `link_split` the edges of each role in it;
     `ignored` names what the store has no place for, and `missing` what training needs besides, with
-    the option that supplies it. `num_features` is 0 for a graph with `node_types`, each of which
-    has its own.
+    the option that supplies it. `targets` is the file of numbers to predict, and `num_graphs` 0 for
+    one graph. `num_features` is 0 for a graph with `node_types`, each of which has its own.
     """
 
     path: Path
@@ -48,6 +57,8 @@ class Report:
     link_split: Mapping[str, int]
     ignored: tuple[str, ...]
     missing: Mapping[str, str]
+    targets: Path | None = None
+    num_graphs: int = 0
 
     @property
     def split(self) -> Mapping[str, int]:
@@ -65,6 +76,7 @@ def write_store(
     """
     if source.nodes.features is not None or any(kind.features for kind in source.nodes.kinds):
         options.take("dtype")
+    source = replace(source, nodes=with_graphs(source.nodes, options))
     makes_split = options.take("random_split") is not None
     if makes_split:
         options.take("split_seed")
@@ -105,6 +117,10 @@ def write_store(
                 for relation, builder in builders.items()
             }
             _write_nodes(writer, nodes, options)
+    targets = None
+    if source.targets is not None:
+        targets = out.with_name(f"{out.stem}-targets.npy")
+        _write_targets(targets, source.targets)
     replaced = ("the split of the input, replaced by --random-split",)
     return Report(
         out,
@@ -119,7 +135,9 @@ def write_store(
         source.columns,
         feed.link_split,
         source.ignored + (replaced if makes_split and source.nodes.splits else ()),
-        _missing(nodes),
+        _missing(nodes, targets),
+        targets,
+        0 if nodes.graph is None else len(np.unique(nodes.graph)),
     )
 
 
@@ -137,24 +155,36 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions) -> Nodes:
     """Return the nodes with a random split in place of any other."""
     check_nodes(nodes, num_nodes, "the input")
     assert options.random_split is not None
+    labels = None if nodes.labels is None else nodes.labels.values
+    owners = np.arange(num_nodes)
+    if nodes.graph is not None:
+        _, first, owners = np.unique(nodes.graph, return_index=True, return_inverse=True)
+        labels = None if labels is None else labels[first]
     split = random_split(
-        None if nodes.labels is None else nodes.labels.values,
-        num_nodes,
+        labels,
+        int(owners.max()) + 1,
         options.random_split,
         seed=options.split_seed or 0,
         per_class=options.per_class,
     )
-    return replace(nodes, splits={"": split})
+    return replace(nodes, splits={"": split[owners]})
 
 
-def _missing(nodes: Nodes) -> dict[str, str]:
+def _write_targets(path: Path, targets: Array) -> None:
+    try:
+        np.save(path, targets)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _missing(nodes: Nodes, targets: Path | None) -> dict[str, str]:
     """Return what the store lacks for training, with what supplies it."""
     missing = {}
     if nodes.features is None and not nodes.kinds:
         # Types without features have learned vectors.
         ways = "--nodes FILE with numbers; or train with graph.structure or model.embeddings"
         missing["features"] = ways
-    if nodes.labels is None:
+    if nodes.labels is None and targets is None:
         missing["labels"] = "--nodes FILE with a column label"
     if not nodes.splits:
         missing["split"] = "--random-split 60,20,20, or --nodes FILE with a column split"
@@ -215,7 +245,11 @@ def _write_nodes(writer: StoreWriter, nodes: Nodes, options: ConvertOptions) -> 
             if kind.features is not None:
                 append = partial(writer.append_type_features, kind.name)
                 _write_features(append, kind.features, kind.num_nodes, options)
-    appends = {"labels": writer.append_labels, "original_id": writer.append_original_id}
+    appends = {
+        "labels": writer.append_labels,
+        "original_id": writer.append_original_id,
+        "graph": writer.append_graph,
+    }
     for name in sorted(appends.keys() & arrays.keys()):
         for rows in _row_ranges(num_nodes):
             appends[name](arrays[name][rows])
@@ -345,9 +379,21 @@ class EdgeFeed:
         if data.split is not None:
             self._roles += np.bincount(data.split, minlength=len(Split))
         self.num_loops += int(np.count_nonzero(src == dst))
+        _check_within_graphs(chunk, self._source.nodes.graph)
         if self._watches:
             self._symmetry.update(src, dst, weights, chunk.relation)
         builder.add(src, dst, weights, data)
+
+
+def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:
+    if graph is None:
+        return
+    sources, targets = graph[chunk.src], graph[chunk.dst]
+    if (row := first_fault(sources != targets)) is not None:
+        raise InputError(
+            f"{chunk.locate(row)}: the edge joins graphs {sources[row]} and {targets[row]}; remove "
+            "it, or give its nodes one graph"
+        )
 
 
 def _finite_data(chunk: EdgeChunk) -> EdgeData:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 CHUNK_EDGES = 1 << 20
 """Edges that are handed over at once: large enough for NumPy, small beside any memory limit."""
@@ -29,6 +29,7 @@ _SPECIAL = frozenset(
         "columns",
         "more_inputs",
         "nodes",
+        "graphs",
         "node_columns",
         "features",
         "edge_features",
@@ -54,7 +55,8 @@ class ConvertOptions:
 
     `dtype` is the type of stored features (None keeps that of the input, float32 for text); `split`
     names one of several splits, a folder for OGB and a column number for masks; `num_nodes` raises
-    the number of nodes above the largest id of an edge list. `nodes` are tables of nodes, with
+    the number of nodes above the largest id of an edge list. `graphs` is a table of graphs with
+    labels and splits, where nodes tell theirs. `nodes` are tables of nodes, with
     `node_columns` "role=name" and `features` of chosen names; `edge_features` are columns of edges;
     `names` takes all ids as names, `nodes_from_edges` admits nodes that no table names.
     `split_files` are "[NAME=]train,valid,test"; `root` is the folder of a data set of
@@ -75,6 +77,7 @@ class ConvertOptions:
     columns: tuple[str, ...] | None = None
     more_inputs: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    graphs: str | None = None
     node_columns: tuple[str, ...] | None = None
     features: tuple[str, ...] | None = None
     edge_features: tuple[str, ...] | None = None
@@ -264,7 +267,8 @@ class Nodes:
     A graph with node types has `kinds` instead of `features`; `types` [n] are positions in them,
     None where the nodes of the first kind come first, then those of the second, and so on. `splits`
     are by name, "" for that of an input which has a single one; `names()` yields the names of nodes
-    in their order, some at a time, as offsets int64[m + 1] and bytes.
+    in their order, some at a time, as offsets int64[m + 1] and bytes. `graph` are the numbers of
+    the nodes' graphs, where these are many.
     """
 
     features: Features | None = None
@@ -273,6 +277,7 @@ class Nodes:
     labels: Labels | None = None
     splits: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
     original_id: GlobalIndices | None = None
+    graph: GlobalIndices | None = None
     names: Callable[[], NameBlocks] | None = None
 
     def arrays(self) -> dict[str, Array]:
@@ -282,6 +287,7 @@ class Nodes:
             "types": self.types,
             "labels": labels,
             "original_id": self.original_id,
+            "graph": self.graph,
         }
         arrays |= {f"split {name}".rstrip(): split for name, split in self.splits.items()}
         return {name: array for name, array in arrays.items() if array is not None}
@@ -293,8 +299,9 @@ class GraphSource:
 
     `edges()` starts a new pass over the edges. `num_nodes` None means one more than the largest id.
     `columns` are what the edges of each relation have, nothing where it is missing. `undirected`
-    says that each edge stands for both directions; `ignored` lists what the input
-    holds and the store has no place for.
+    says that each edge stands for both directions; `targets` (g, t) are numbers to predict for
+    graphs, which stand in a file beside the store; `ignored` lists what the input holds and the
+    store has no place for.
     """
 
     path: Path
@@ -305,4 +312,5 @@ class GraphSource:
     columns: Mapping[str, EdgeColumns] = field(default_factory=dict)
     undirected: bool = False
     nodes: Nodes = field(default_factory=Nodes)
+    targets: FloatArray | None = None
     ignored: tuple[str, ...] = ()

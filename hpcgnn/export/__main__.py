@@ -144,6 +144,8 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         (task == "programs", "its banded layers for program graphs have no counterpart elsewhere"),
         (task == "links", "its scores of links have no counterpart elsewhere; predictions.h5 has "
          "the embeddings"),
+        (task == "graphs", "its read-out of whole graphs has no counterpart elsewhere; use hpcgnn "
+         "predict"),
         (name == "gine", "its layers read features of edges, which modules do not take so far"),
         (":" in name, "its class is a torch module already, which its own package loads"),
         (graph.structure != "none", f"graph.structure = {graph.structure!r}: features made of the "

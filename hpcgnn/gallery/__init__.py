@@ -22,6 +22,7 @@ from hpcgnn.gallery.debian_bundle import (
     debian_packages,
 )
 from hpcgnn.gallery.graph import GalleryGraph, random_split
+from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, empty, grid2d, grid3d, isolated, path, star
 from hpcgnn.gallery.streamed import RandomNodes, append_nodes, write_streamed
@@ -37,6 +38,7 @@ __all__ = [
     "GridEdges",
     "NodeBlocks",
     "NodeRows",
+    "PlantedGraphs",
     "RandomNodes",
     "RmatEdges",
     "append_nodes",
@@ -51,6 +53,7 @@ __all__ = [
     "lfr",
     "path",
     "planted",
+    "planted_graphs",
     "planted_types",
     "random_split",
     "rmat",

@@ -33,6 +33,8 @@ class GalleryGraph:
         A name for each node, or none; a store does not keep them.
     undirected
         Every edge is present both ways.
+    graph
+        int64[n] the number of each node's graph, where these are many; or None.
     """
 
     name: str
@@ -46,6 +48,7 @@ class GalleryGraph:
     class_names: tuple[str, ...] = ()
     node_names: tuple[str, ...] = ()
     undirected: bool = False
+    graph: GlobalIndices | None = None
 
     @property
     def src(self) -> GlobalIndices:

@@ -25,6 +25,7 @@ from hpcgnn.gallery import (
     debian_from_index,
     debian_packages,
     planted,
+    planted_graphs,
     planted_types,
     write_streamed,
 )
@@ -72,6 +73,7 @@ def parser(make: Callable[..., CommandParser] = CommandParser) -> CommandParser:
     add_planted(kinds, "planted", planted, "communities with power-law degrees")
     text = "items, users and tags in communities, with features of their own or none"
     add_planted(kinds, "planted-types", planted_types, text)
+    add_planted_graphs(kinds)
     add_debian(kinds)
     return cli
 
@@ -151,6 +153,29 @@ def generate_planted(options: argparse.Namespace) -> None:
             raise InputError(f"--{name} 0: a planted graph needs at least 1")
     graph = options.make(options.nodes, options.classes, options.features, options.seed)
     graph.write(options.output, provenance())
+
+
+def add_planted_graphs(kinds: Any) -> None:
+    """Add the sub-command planted-graphs."""
+    text = "many small graphs; classes and numbers of whole graphs to learn; made in memory"
+    cli = add_kind(kinds, "planted-graphs", text, generate_planted_graphs)
+    cli.add_argument("--graphs", type=count, required=True, help="number of graphs")
+    text = "also write a number of each graph, which graph.targets names; noise has deviation 0.25"
+    cli.add_argument("--targets", type=Path, metavar="FILE.csv", help=text)
+    add_node_data(cli, 8, 3)
+
+
+def generate_planted_graphs(options: argparse.Namespace) -> None:
+    """Write graphs with planted classes, and their planted numbers."""
+    for name in ("graphs", "features", "classes"):
+        if not getattr(options, name):
+            raise InputError(f"--{name} 0: planted graphs need at least 1")
+    made = planted_graphs(options.graphs, options.classes, options.features, options.seed)
+    made.graphs.write(options.output, provenance())
+    if options.targets is not None:
+        lines = [f"{number},{value:.9g}" for number, value in enumerate(made.targets.tolist())]
+        text = "\n".join(["graph,target", *lines, ""])
+        write_file(options.targets, text.encode())
 
 
 def add_debian(kinds: Any) -> None:

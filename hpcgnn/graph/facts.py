@@ -80,6 +80,8 @@ class GraphFacts(Facts):
     targets, target_means, target_scales
         Where numbers are predicted: their names, and what models see them scaled by; they count as
         classes.
+    num_graphs
+        Of a store of many graphs, where each is predicted as a whole; else 0.
     """
 
     num_nodes: int
@@ -99,6 +101,7 @@ class GraphFacts(Facts):
     target_means: tuple[float, ...] = ()
     target_scales: tuple[float, ...] = ()
     num_edge_features: int = 0
+    num_graphs: int = 0
 
     @classmethod
     def of_store(
@@ -110,6 +113,7 @@ class GraphFacts(Facts):
         directed: bool,
         relations: tuple[str, ...],
         labelled_types: tuple[str, ...],
+        num_graphs: int = 0,
     ) -> "GraphFacts":
         """Return the sizes of a store's graph, as a configuration trains on it."""
         types = node_types_of(config, store)
@@ -130,6 +134,7 @@ class GraphFacts(Facts):
             type_features=tuple(each.num_features for each in types),
             labelled_types=labelled_types,
             num_edge_features=num_edge_features(config, store),
+            num_graphs=num_graphs,
         )
 
     @property
@@ -203,6 +208,9 @@ def restricted_aggregations(config: Config, shape: ModelShape) -> int:
     model, active = find_model(config.model.name), config.exchange.active_sets
     if model.reads_edges:
         return 0
+    if config.train.task == "graphs":
+        # No row of another graph is ever read, so that statistics are of training graphs too.
+        return model.num_aggregations(shape)
     if active == "backward":
         return model.aggregations_after_norms(shape)
     return model.num_aggregations(shape) if active else 0
@@ -229,7 +237,11 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
     label_width = facts.num_classes if config.train.label_augmentation > 0 else 0
     shape = model.shape(
         num_features=0 if facts.type_names else facts.num_features + label_width,
-        num_classes=facts.num_classes,
+        num_classes=(
+            config.graphs.width or model.hidden
+            if config.train.task == "graphs"
+            else facts.num_classes
+        ),
         num_relations=max(len(facts.relations), 1),
         num_edge_features=facts.num_edge_features,
         type_features=tuple(

@@ -193,7 +193,8 @@ def make_inputs(
 
 def _measured(config: Config, nodes: NodeBlock, number: int) -> Mask | None:
     """Return which nodes of a type the model may know of; None: all."""
-    if not config.train.inductive or nodes.split is None:
+    inductive = config.train.inductive or config.train.task == "graphs"
+    if not inductive or nodes.split is None:
         return None
     trains: Mask = nodes.split == Split.TRAIN
     return trains if nodes.types is None else trains[nodes.types == number]

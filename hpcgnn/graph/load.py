@@ -17,6 +17,7 @@ from hpcgnn.graph.inputs import (
     make_inputs,
 )
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
+from hpcgnn.graph.labelled import Labelled, label_graphs
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.graph.products import AdjacencyProducts
 from hpcgnn.graph.smoothing import make_smoother
@@ -193,10 +194,19 @@ def load_graph(
                 row_map.start, row_map.stop, chosen_split(config, store, needs)
             )
             nodes = typed_nodes(config, store, nodes)
-            targets = None
-            if config.graph.targets:
-                targets = read_targets(config, store, nodes.original_id)
-                nodes = replace(nodes, labels=targets.values)
+        labelled = Labelled(nodes.original_id, nodes.labels, nodes.split)
+        num_graphs = 0
+        if config.train.task == "graphs":
+            with trace.span("plan.graphs"):
+                # Numbers of a file take the place of labels.
+                known = replace(nodes, labels=None) if config.graph.targets else nodes
+                labelled = label_graphs(context, known, store.path)
+                num_graphs = int(grid.layer.allreduce(len(labelled.ids)))
+        targets = None
+        if config.graph.targets:
+            with trace.span("read.nodes"), agree(grid.world):
+                targets = read_targets(config, store, labelled.ids, num_graphs)
+            labelled = replace(labelled, labels=targets.values)
         if config.graph.num_structural:
             with trace.span("read.structure"):
                 more = structural_features(context, store, row_map, nodes.original_id)
@@ -214,7 +224,7 @@ def load_graph(
                 context.operators(), matrix, wanted, config.train.dtype, ids
             )
             details = _details(matrix, products.exchange)
-        view = products.view
+        view = replace(products.view, members=labelled.members)
         with agree(grid.world):
             reads_edges = num_edge_features(config, store) > 0
         if reads_edges:
@@ -232,24 +242,26 @@ def load_graph(
         if config.correct_and_smooth.enabled:
             with trace.span("plan.smoothing"):
                 smoother = make_smoother(context, store, row_map, nodes)
-        labelled: tuple[str, ...] = ()
-        if nodes.labels is not None and nodes.split is not None:
-            trains = training_mask(nodes.labels, nodes.split)
+        with_labels: tuple[str, ...] = ()
+        if labelled.labels is not None and labelled.split is not None and not num_graphs:
+            trains = training_mask(labelled.labels, labelled.split)
             names = [each.name for each in node_types_of(config, store)]
-            labelled = labelled_types(grid, names, nodes.types, trains)
+            with_labels = labelled_types(grid, names, nodes.types, trains)
         facts = GraphFacts.of_store(
             store,
             config,
             num_edges=grid.layer.allreduce(details["local_edges"]),
             directed=directed,
             relations=relations,
-            labelled_types=labelled,
+            labelled_types=with_labels,
+            num_graphs=num_graphs,
         )
         if targets is not None:
-            assert nodes.split is not None
-            means, scales_of = target_scale(grid, config, targets, nodes.split)
+            assert labelled.split is not None
+            means, scales_of = target_scale(grid, config, targets, labelled.split)
             facts = facts.of_targets(targets.names, means, scales_of)
-            nodes = replace(nodes, labels=(targets.values - np.array(means)) / np.array(scales_of))
+            scaled = (targets.values - np.array(means)) / np.array(scales_of)
+            labelled = replace(labelled, labels=scaled)
         with agree(grid.world):
             shape_for(config, facts)
         with trace.span("read.checksums"):
@@ -264,12 +276,14 @@ def load_graph(
         products=products,
         features=inputs.features.to(device.place),
         scales=inputs.scales,
-        labels=nodes.labels,
-        split=nodes.split,
+        labels=labelled.labels,
+        split=labelled.split,
         smoother=smoother,
         details=details,
         device=device,
         rows=rows,
+        graph_ids=labelled.ids if num_graphs else None,
+        node_graph=nodes.graph if num_graphs else None,
     )
 
 

@@ -21,10 +21,12 @@ from hpcgnn.nn import (
     TypedModel,
     TypedRows,
     find_model,
+    make_graph_model,
     make_model,
 )
 from hpcgnn.sparse import PatternRows
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +66,8 @@ class LocalGraph:
         What the features were scaled by, by node type, where that comes from the graph.
     labels, split
         (N,) or (N, C) and (N,) as the store holds them, None where it does not; of numbers to
-        predict (N, T) float64, scaled as the facts say, NaN where missing.
+        predict (N, T) float64, scaled as the facts say, NaN where missing. Where graphs are
+        predicted as a whole they are those of the graphs that this rank owns.
     smoother
         What corrects and smooths predictions; None when that is off.
     details
@@ -73,6 +76,9 @@ class LocalGraph:
         Where features, products and views are.
     rows
         For sampling; None where nobody asked for them.
+    graph_ids, node_graph
+        Where graphs are predicted: the numbers of those that this rank owns, and of the graphs of
+        its nodes.
     """
 
     grid: ProcessGrid
@@ -88,6 +94,20 @@ class LocalGraph:
     details: dict[str, int]
     device: Device = CPU
     rows: LocalRows | None = None
+    graph_ids: GlobalIndices | None = None
+    node_graph: GlobalIndices | None = None
+
+    @property
+    def ids(self) -> GlobalIndices:
+        """The original ids of the nodes, or of the graphs, that are predicted."""
+        return self.products.node_ids if self.graph_ids is None else self.graph_ids
+
+    @collective
+    def nodes_of(self, chosen: Mask) -> Mask:
+        """Return (num_local,) the nodes of what a mask over `ids` chooses."""
+        if self.view.members is None:
+            return chosen
+        return self.view.members.at_nodes(chosen)
 
     def make_model(self, config: Config, seed: int) -> NodeModel:
         """Return the model of `config` for this graph, equal on all ranks but for rows of nodes."""
@@ -103,6 +123,16 @@ class LocalGraph:
         if config.model.embeddings:
             assert isinstance(model, TypedModel)
             model.inputs.add_vectors(self._bare_ids(), seed)
+        if config.train.task == "graphs":
+            options, shape = config.graphs, self.model_shape(config)
+            model = make_graph_model(
+                model,
+                options.readout,
+                width=shape.num_classes,
+                num_classes=self.facts.num_classes,
+                dropout=config.model.dropout,
+                seed=seed,
+            )
         return model.to(self.device.place)
 
     def _bare_ids(self) -> dict[int, GlobalIndices]:

@@ -2,8 +2,9 @@
 
 ``graph.targets`` names a table with a row for each node: ``.npy``, whose row i is that of the node
 with original id i, or ``.csv`` with a header, whose first column has original ids, or names where
-nodes have names. What is missing (NaN, an empty field, a node without a row) is not trained on and
-not counted.
+nodes have names. Where graphs are predicted as a whole, rows are those of the graphs by their
+numbers. What is missing (NaN, an empty field, a node without a row) is not trained on and not
+counted.
 """
 
 import csv
@@ -40,7 +41,10 @@ class Targets:
 def check_target_options(config: Config) -> None:
     """Raise `InputError` for an option that has no meaning where numbers are predicted."""
     for given, key in (
-        (config.train.task not in ("full", "sampled"), f"train.task = {config.train.task!r}"),
+        (
+            config.train.task not in ("full", "sampled", "graphs"),
+            f"train.task = {config.train.task!r}",
+        ),
         (config.train.label_augmentation > 0, "train.label_augmentation"),
         (config.train.label_smoothing > 0, "train.label_smoothing"),
         (config.train.reproducible, "train.reproducible"),
@@ -50,8 +54,10 @@ def check_target_options(config: Config) -> None:
             raise InputError(f"{key} does not go with graph.targets; leave one of them out")
 
 
-def read_targets(config: Config, store: GraphStore, ids: GlobalIndices) -> Targets:
-    """Return the targets of nodes.
+def read_targets(
+    config: Config, store: GraphStore, ids: GlobalIndices, num_graphs: int = 0
+) -> Targets:
+    """Return the targets of nodes, or of graphs.
 
     Parameters
     ----------
@@ -60,7 +66,9 @@ def read_targets(config: Config, store: GraphStore, ids: GlobalIndices) -> Targe
     store
         Open; tells the nodes of names.
     ids
-        (n,) int64 original ids.
+        (n,) int64 original ids, or numbers of graphs.
+    num_graphs
+        Of the store, where the targets are those of graphs.
 
     Raises
     ------
@@ -71,9 +79,9 @@ def read_targets(config: Config, store: GraphStore, ids: GlobalIndices) -> Targe
     path = Path(config.graph.targets)
     try:
         if path.suffix == ".npy":
-            return _from_array(path, store.num_nodes, ids)
+            return _from_array(path, num_graphs or store.num_nodes, ids)
         if path.suffix == ".csv":
-            return _from_table(path, store, ids)
+            return _from_table(path, None if num_graphs else store, ids)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
@@ -95,12 +103,12 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
     if table.ndim not in (1, 2) or table.dtype.kind not in "fiu" or 0 in table.shape:
         raise InputError(
             f"graph.targets: {path} has shape {table.shape} of {table.dtype}; give numbers, "
-            "a row for each node and a column for each target"
+            "a row for each node or graph and a column for each target"
         )
     if len(table) != num_nodes or (len(ids) and not 0 <= ids.min() <= ids.max() < len(table)):
         raise InputError(
-            f"graph.targets: {path} has {len(table)} rows, not those of original ids "
-            f"0 to {num_nodes - 1}; give a row for each node, or .csv with ids"
+            f"graph.targets: {path} has {len(table)} rows, not those of the ids 0 to "
+            f"{num_nodes - 1}; give a row for each node or graph, or .csv with ids"
         )
     # A rank may have no rows.
     width = 1 if table.ndim == 1 else table.shape[1]
@@ -109,7 +117,7 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
     return Targets(names if len(names) > 1 else ("target",), _finite(path, values))
 
 
-def _from_table(path: Path, store: GraphStore, ids: GlobalIndices) -> Targets:
+def _from_table(path: Path, names: GraphStore | None, ids: GlobalIndices) -> Targets:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if len(header) < 2 or len(set(header)) < len(header):
@@ -123,7 +131,7 @@ def _from_table(path: Path, store: GraphStore, ids: GlobalIndices) -> Targets:
             raise InputError(
                 f"graph.targets: {path}, row {number} has {len(row)} fields, not {len(header)}"
             )
-    known = _nodes_of(path, store, [row[0] for row in rows])
+    known = _nodes_of(path, names, [row[0] for row in rows])
     values = np.array([[_number(path, each) for each in row[1:]] for row in rows])
     values = values.reshape(len(rows), len(header) - 1)
     order = np.argsort(known)
@@ -139,8 +147,8 @@ def _from_table(path: Path, store: GraphStore, ids: GlobalIndices) -> Targets:
     return Targets(tuple(header[1:]), _finite(path, found))
 
 
-def _nodes_of(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
-    if store.has_names:
+def _nodes_of(path: Path, store: GraphStore | None, texts: Sequence[str]) -> GlobalIndices:
+    if store is not None and store.has_names:
         known = store.find_names(texts)
         if known.min(initial=0) < 0:
             missing = texts[int(np.argmin(known))]
@@ -150,8 +158,8 @@ def _nodes_of(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndi
         return np.array([int(text) for text in texts], np.int64)
     except (ValueError, OverflowError):
         raise InputError(
-            f"graph.targets: the first column of {path} must hold original ids, integers: nodes "
-            f"of {store.path} have no names"
+            f"graph.targets: the first column of {path} must hold integers: original ids of nodes "
+            "without names, or numbers of graphs"
         ) from None
 
 

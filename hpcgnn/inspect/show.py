@@ -75,6 +75,9 @@ def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for key in ("path", "name", "fingerprint", "num_nodes", "num_edges", "undirected"):
         yield key, found[key]
     yield "isolated nodes", found["isolated_nodes"]
+    if graphs := found["graphs"]:
+        sizes = graphs["nodes"]
+        yield "graphs", f"{graphs['count']} of {sizes['min']} to {sizes['max']} nodes"
     split, parts = found["split"], found["parts"]
     yield "features", "by node type" if found["node_types"] else features_text(found["features"])
     yield "classes", classes_text(found)

@@ -59,6 +59,7 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
             "multi_label": store.multi_label,
             **describe_nodes(store),
             "named_nodes": store.has_names,
+            "graphs": describe_graphs(store),
             "splits": {name: describe_split(store, name) for name in store.splits},
             "parts": describe_parts(store, degrees),
             "partition": store.partition_info,
@@ -100,6 +101,14 @@ def describe_relation(
             "empty": int(np.count_nonzero(counts == 0)),
         },
     }
+
+
+def describe_graphs(store: GraphStore) -> dict[str, Any] | None:
+    """Return how many graphs there are, and their nodes; None for a store of one graph."""
+    if (graph := store.read_graph(0, store.num_nodes)) is None:
+        return None
+    sizes = np.unique(graph, return_counts=True)[1]
+    return {"count": len(sizes), "nodes": {"min": int(sizes.min()), "max": int(sizes.max())}}
 
 
 def describe_features(store: GraphStore) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from hpcgnn.nn.ggnn import (
     make_propagator,
 )
 from hpcgnn.nn.gin import GIN
+from hpcgnn.nn.graphs import READOUTS, GraphModel, Readout, make_graph_model
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, Scorer, make_link_model
@@ -62,6 +63,7 @@ __all__ = [
     "MODELS",
     "NORMS",
     "PROPAGATORS",
+    "READOUTS",
     "RGCN",
     "SCORERS",
     "SIGN",
@@ -69,6 +71,7 @@ __all__ = [
     "CorrectAndSmooth",
     "GATv2",
     "GGNNShape",
+    "GraphModel",
     "GraphNorm",
     "GraphSAGE",
     "GraphView",
@@ -88,6 +91,7 @@ __all__ = [
     "Propagation",
     "Propagator",
     "PropagatorName",
+    "Readout",
     "Scorer",
     "TrainableModule",
     "TypedModel",
@@ -96,6 +100,7 @@ __all__ = [
     "draw_vectors",
     "find_model",
     "make_ggnn",
+    "make_graph_model",
     "make_link_model",
     "make_model",
     "make_norm",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs, memory_of
+from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, memory_of
 from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.spmd import collective
@@ -191,6 +191,8 @@ class GraphView:
         nodes are wanted; otherwise empty, and every layer sees all local nodes.
     relation_rows, edges
         As in `LayerView`, over all local nodes.
+    members
+        Of graphs that are predicted as a whole: the nodes that the model's outputs are of.
     """
 
     operators: Mapping[Aggregation, AggregationOperator]
@@ -199,6 +201,7 @@ class GraphView:
     active: tuple[LayerView, ...] = ()
     relation_rows: tuple[LocalIndices, ...] = ()
     edges: EdgeInputs | None = None
+    members: GraphMembers | None = None
 
     def layer(self, place: int, steps: int = 1) -> LayerView:
         """Return the view of a layer of a model whose layers aggregate `steps` times."""

@@ -37,6 +37,7 @@ NODE_ARRAYS = {
     "features": "append_features",
     "labels": "append_labels",
     "original_id": "append_original_id",
+    "graph": "append_graph",
     "types": "append_types",
 }
 """The arrays of a `NodeBlock` with a row for each node, and what appends them to a writer."""

@@ -150,17 +150,20 @@ class TableColumns:
         One for each class, or none.
     names_of
         Gives the names of nodes by their original ids, for a column `name`; None without names.
+    ids
+        What the column of ids is called.
     """
 
     values: Sequence[str]
     predicts: bool = False
     class_names: Sequence[str] = ()
     names_of: NamesOf | None = None
+    ids: str = "node_id"
 
     @property
     def before(self) -> tuple[str, ...]:
         """The columns before the values."""
-        return ("node_id",) if self.names_of is None else ("node_id", "name")
+        return (self.ids,) if self.names_of is None else (self.ids, "name")
 
     @property
     def behind(self) -> tuple[str, ...]:
@@ -283,7 +286,7 @@ class ParquetPredictions(PredictionFile):
         titles = (*columns.before, *columns.values, *columns.behind)
         arrays = [ids, *columns.names(ids), *np.ascontiguousarray(values.T)]
         arrays += columns.predictions(predicted)
-        kinds: dict[str, Any] = {"name": "string", "class": "string", "node_id": "int64"}
+        kinds: dict[str, Any] = {"name": "string", "class": "string", columns.ids: "int64"}
         kinds["prediction"] = "int32" if predicted is None or predicted.ndim == 1 else "string"
         places = range(len(titles))
         first, last = len(columns.before), len(titles) - len(columns.behind)

@@ -82,7 +82,7 @@ class GraphTask(ABC):
         edges = "directed edges" if facts.directed else "edges"
         wanted = f"{facts.num_classes} {'targets' if facts.targets else 'classes'}"
         return (
-            f"{config.model.name} on {facts.name}: {facts.num_nodes} nodes, "
+            f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
             f"{facts.num_edges} {edges}, {_features(facts)}, {wanted}; "
             f"{grid.size} ranks with {threads} threads, {facts.num_parts} parts, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
@@ -110,6 +110,7 @@ class GraphTask(ABC):
             "graph": {
                 "name": facts.name,
                 "num_nodes": facts.num_nodes,
+                "num_graphs": facts.num_graphs,
                 "num_edges": facts.num_edges,
                 "directed": facts.directed,
                 "num_features": facts.num_features,
@@ -159,6 +160,11 @@ class ClassTask(GraphTask):
     def rank_details(self) -> dict[str, Any]:
         """Return sizes of this rank's share, and of the products that it keeps."""
         return {**super().rank_details(), "kept_bytes": self.evaluator.kept.num_bytes}
+
+
+def _sizes(facts: GraphFacts) -> str:
+    graphs = f" in {facts.num_graphs} graphs" if facts.num_graphs else ""
+    return f"{facts.num_nodes} nodes{graphs}"
 
 
 def _rows_format(config: Config) -> str:

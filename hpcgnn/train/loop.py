@@ -35,6 +35,7 @@ from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.equal_weights import check_equal_weights
 from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.gradients import clip_gradients, gradient_bytes, sum_gradients
+from hpcgnn.train.graphs.task import GraphsTask
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
@@ -68,7 +69,13 @@ from hpcgnn.train.sampled.task import SampledTask
 from hpcgnn.train.task import Outcome, Step, Task
 
 TASKS: Mapping[str, type[Task]] = MappingProxyType(
-    {"full": NodeTask, "sampled": SampledTask, "links": LinkTask, "programs": ProgramsTask}
+    {
+        "full": NodeTask,
+        "sampled": SampledTask,
+        "links": LinkTask,
+        "graphs": GraphsTask,
+        "programs": ProgramsTask,
+    }
 )
 """``train.task`` -> its class."""
 

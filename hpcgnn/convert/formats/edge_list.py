@@ -217,6 +217,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
             features=known.features or more.features,
             labels=known.labels or more.labels,
             splits={**known.splits, **more.splits},
+            graph=known.graph if more.graph is None else more.graph,
         )
     known = _with_split_files(known, index, count, options)
     return replace(source, nodes=known, num_nodes=count, inputs=(*source.inputs, *files_of(tables)))

@@ -25,6 +25,7 @@ from hpcgnn.convert.nodes import (
 )
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
+from hpcgnn.convert.read.graphs import ManyGraphs, side_by_side
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
@@ -88,7 +89,7 @@ def from_scipy(
 def from_torch_geometric(
     data: Any, path: str | os.PathLike[str], *, options: ConvertOptions | None = None
 ) -> Report:
-    """Write a `Data` or a `HeteroData` to the store `path`.
+    """Write a `Data`, several of them, or a `HeteroData` to the store `path`.
 
     Taken over: `edge_index` (row 0 the sources), `edge_weight`, `edge_attr`, `x`, `y`,
     `train_mask`, `val_mask`, `test_mask`; of several masks side by side `options.split` is the
@@ -99,7 +100,9 @@ def from_torch_geometric(
     """
     options = options or ConvertOptions()
     check_output(path)
-    source = torch_geometric_source(data, options, "data")
+    several = isinstance(data, Sequence)
+    read = torch_geometric_graphs if several else torch_geometric_source
+    source = read(data, options, "data")
     return write_store(source, Path(path), options, "data")
 
 
@@ -127,6 +130,53 @@ def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> G
     ignored = [f"{name}: {key}" for name, store in stores.items() for key in _unknown(store)]
     ignored += [f"{name}: {key}" for each, name in names.items() for key in _unknown(data[each])]
     return _source_of_types(origin, relations, names, parts, tuple(ignored))
+
+
+def torch_geometric_graphs(
+    graphs: Sequence[Any], options: ConvertOptions, origin: str
+) -> GraphSource:
+    """Return many `Data` as one graph that knows which node is of which.
+
+    A row of `y` is what a graph is labelled with or a number to predict; a row for each node labels
+    these. `origin` stands for the graphs in messages.
+    """
+    del options
+    known = [(f"{origin}[{number}]", data) for number, data in enumerate(graphs)]
+    for where, data in known:
+        if hasattr(data, "edge_types") or getattr(data, "num_nodes", None) is None:
+            raise InputError(f"{where}: is no Data of one node type with num_nodes")
+    sizes = [int(data.num_nodes) for _, data in known]
+    columns = {}
+    for key in ("x", "y"):
+        found = [(where, getattr(data, key, None)) for where, data in known]
+        there = [to_array(value, f"{where}: {key}") for where, value in found if value is not None]
+        if there and len(there) < len(known):
+            raise InputError(f"{origin}: some graphs have {key}, others not; give it to all")
+        columns[key] = there
+    edges = [_torch_geometric_edges(data, where) for where, data in known]
+    many = ManyGraphs(
+        np.repeat(np.arange(len(sizes)), sizes),
+        side_by_side(edges, sizes, origin),
+        _stacked(columns["x"], f"{origin}: x"),
+        None,
+    )
+    ignored = tuple(dict.fromkeys(key for _, data in known for key in _unknown(data)))
+    values, where = columns["y"], f"{origin}: y"
+    if values and [len(np.atleast_1d(each)) for each in values] == sizes:
+        source = many.source(Path(origin), ignored=ignored)
+        labels = labelled(np.concatenate(values), where)
+        return replace(source, nodes=replace(source.nodes, labels=labels))
+    rows = _stacked([each.reshape(1, -1) for each in values], where)
+    return replace(many, values=rows).source(Path(origin), ignored=ignored)
+
+
+def _stacked(arrays: Sequence[Array], where: str) -> Array | None:
+    if not arrays:
+        return None
+    try:
+        return np.concatenate(arrays)
+    except ValueError as error:
+        raise InputError(f"{where}: graphs have unequal widths ({error}); give the same") from None
 
 
 def _unknown(store: Any) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         ),
         "tables": Format("table_folder", "folder of tables that a graph.toml names"),
         "torch-geometric": Format("torch_geometric", "data set by name, pyg:CLASS[/NAME]"),
+        "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
         "dgl-csv": Format("dgl_csv", "folder of a DGL CSVDataset, with its meta.yaml"),
         "graphstorm": Format("graphstorm", "GraphStorm's construction file", endings=(".json",)),
     }
@@ -63,6 +64,7 @@ _FOLDERS = {
     "out1_graph_edges.txt": "geom-gcn",
     "NAME-G.json": "graphsage",
     "train_graph.json": "graphsage",
+    "NAME_graph_indicator.txt": "tudataset",
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }

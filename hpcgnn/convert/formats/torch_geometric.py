@@ -1,7 +1,7 @@
 """A data set of torch-geometric by name, `pyg:CLASS` or `pyg:CLASS/NAME`, where it is installed.
 
 CLASS is one of `torch_geometric.datasets`; what it has not in its folder, `--root`, it downloads
-itself.
+itself. Several graphs become one store of many.
 """
 
 from difflib import get_close_matches
@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.convert.formats.python import torch_geometric_source
+from hpcgnn.convert.formats.python import torch_geometric_graphs, torch_geometric_source
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
 
@@ -22,8 +22,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     origin = str(path)
     kind, _, name = origin.removeprefix(PREFIX).partition("/")
     dataset = _dataset(origin, kind, name, options)
-    if len(dataset) != 1:
-        raise InputError(f"{origin}: has {len(dataset)} graphs; a store holds one")
+    if len(dataset) > 1:
+        return torch_geometric_graphs([dataset[i] for i in range(len(dataset))], options, origin)
     return torch_geometric_source(dataset[0], options, origin)
 
 

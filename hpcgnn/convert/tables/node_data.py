@@ -57,6 +57,8 @@ def read_nodes(
         fields["features"] = _features(tables, order)
     if any(table.label >= 0 for table in tables):
         fields["labels"] = _labels(tables, order)
+    if any(table.graph >= 0 for table in tables):
+        fields["graph"] = _graphs(tables, order)
     fields["splits"] = _splits(tables, order)
     if isinstance(index, Numbers):
         fields["original_id"] = index.original
@@ -123,6 +125,20 @@ def _place_of(tables: Sequence[NodeTable], row: int) -> str:
                 return block.locate(row)
             row -= block.num_rows
     return str(tables[0].file.path)
+
+
+def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
+    for table in tables:
+        if table.graph < 0:
+            raise InputError(f"{table.file.path}: tells no graph, other tables of nodes do; add it")
+    numbers = order.put(np.concatenate([table.integers(table.graph) for table in tables]), -1)
+    # Nodes without a row are told by nothing.
+    if (node := first_fault(numbers < 0)) is not None:
+        raise InputError(
+            f"{tables[0].file.path}: node {node} is of graph {numbers[node]}; number graphs "
+            "from 0, and give each node a row"
+        )
+    return numbers
 
 
 def _labels(tables: Sequence[NodeTable], order: _Order) -> Labels:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.read.tables import Table, TableFile
@@ -11,10 +13,12 @@ from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
 from hpcgnn.convert.tables.ids import Column
 from hpcgnn.errors import InputError
+from hpcgnn.typing import GlobalIndices
 
-NODE_ROLES = ("id", "label", "split", "features", "ignore")
+NODE_ROLES = ("id", "graph", "label", "split", "features", "ignore")
 _NODE_NAMES = {
     "id": ("id", "node_id", "node", "name", "nid"),
+    "graph": ("graph", "graph_id"),
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
@@ -24,10 +28,11 @@ _KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in name
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """A file of nodes: the place of the ids or -1, of the labels or -1, of splits and features."""
+    """A file of nodes: places of ids, of their graphs, of labels (-1: none), splits, features."""
 
     file: TableFile
     id: int
+    graph: int
     label: int
     splits: Mapping[str, int]
     masks: Mapping[str, int]
@@ -38,9 +43,21 @@ class NodeTable:
         column = next(iter(self.features), max(self.label, 0))
         return self.file.blocks({column: "text"})
 
+    def integers(self, column: int) -> GlobalIndices:
+        """Return a column of whole numbers."""
+        parts = [block.integers(column) for block in self.file.blocks({column: "integer"})]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
     def ignored(self) -> Iterator[str]:
         """Yield the columns that are left out."""
-        used = {self.id, self.label, *self.splits.values(), *self.masks.values(), *self.features}
+        used = {
+            self.id,
+            self.graph,
+            self.label,
+            *self.splits.values(),
+            *self.masks.values(),
+            *self.features,
+        }
         for column in range(len(self.file.names)):
             if column not in used:
                 yield f"{self.file.path.name}: {self.file.describe(column)}"
@@ -73,7 +90,7 @@ def open_nodes(
     file = TableFile.open(path, _KNOWN_NODES)
     places = named_places(file, _NODE_NAMES)
     option = "--node-columns"
-    for role in ("id", "label"):
+    for role in ("id", "graph", "label"):
         if role in columns:
             places[role] = file.column(columns[role], option)
     lower = [name.lower() for name in file.names]
@@ -89,16 +106,15 @@ def open_nodes(
     elif not splits and "split" in places:
         splits = {"": places["split"]}
     masks = {} if splits else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
-    taken = {places.get("id", -1), places.get("label", -1), *splits.values(), *masks.values()}
+    own, graph, label = (places.get(role, -1) for role in ("id", "graph", "label"))
+    taken = {own, graph, label, *splits.values(), *masks.values()}
     taken |= {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
     if features is not None:
         chosen_features = tuple(file.column(name, "--features") for name in features)
     else:
         numeric = enumerate(file.numeric)
         chosen_features = tuple(i for i, is_number in numeric if is_number and i not in taken)
-    return NodeTable(
-        file, places.get("id", -1), places.get("label", -1), splits, masks, chosen_features
-    )
+    return NodeTable(file, own, graph, label, splits, masks, chosen_features)
 
 
 def id_columns(tables: Sequence[NodeTable | Path]) -> list[Column]:

@@ -7,11 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hpcgnn.errors import InputError
 from hpcgnn.storage.graph.blocks import EdgeData
 from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.storage.graph.writer import StoreWriter
+from hpcgnn.typing import Array
 
 
 def store_from_arrays(
@@ -29,6 +31,7 @@ def store_from_arrays(
     splits: Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] = (),
     original_id: ArrayLike | None = None,
+    graph: ArrayLike | None = None,
     num_classes: int | None = None,
     class_names: tuple[str, ...] = (),
     undirected: bool = False,
@@ -43,12 +46,15 @@ def store_from_arrays(
     reverse of every edge. Labels (n,) are classes with -1
     for none, labels (n, c) are multi-label; `num_classes` defaults to what they or `class_names`
     show. `split` (n,) is one split without a name, `splits` are several by name. `names` are those
-    of the nodes with original ids 0, 1, ..., in the order of their bytes. A graph with node types
+    of the nodes with original ids 0, 1, ..., in the order of their bytes. `graph` (n,) are the
+    numbers of the nodes' graphs in a store of many. A graph with node types
     has `types` (n,), which count the keys of `type_features`, the types' names; their values are
     matrices with a row for each node of that type, in the nodes' order, or None. Raises
     `InputError` for wrong values.
     """
     by_type = dict(type_features or {})
+    if graph is not None:
+        _check_within_graphs(np.asarray(graph), edges)
     label_array = None if labels is None else np.asarray(labels)
     header = StoreHeader(
         name=name,
@@ -80,6 +86,7 @@ def store_from_arrays(
             (writer.append_labels, label_array),
             (writer.append_split, split),
             (writer.append_original_id, original_id),
+            (writer.append_graph, graph),
         ):
             if array is not None:
                 append(array)
@@ -91,6 +98,12 @@ def store_from_arrays(
         for node_type, matrix in by_type.items():
             if matrix is not None:
                 writer.append_type_features(node_type, matrix)
+
+
+def _check_within_graphs(graph: Array, edges: Mapping[str, Sequence[ArrayLike]]) -> None:
+    for source, target, *_ in edges.values():
+        if (graph[np.asarray(source)] != graph[np.asarray(target)]).any():
+            raise InputError("an edge joins nodes of two graphs; leave it out")
 
 
 def count_classes(labels: np.ndarray[Any, Any] | None, class_names: tuple[str, ...]) -> int:

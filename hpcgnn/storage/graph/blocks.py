@@ -88,6 +88,8 @@ class NodeBlock:
     `GraphStore.node_types`, and `type_features` has an array (m_t, F_t) for each type t in their
     order, with a row for each of the block's m_t nodes of that type, in the block's order; F_t is 0
     for a type without features. In a graph without them `type_features` is empty.
+
+    In a store of many graphs `graph` (m,) int64 are the numbers of the nodes' graphs, from 0 on.
     """
 
     start: int
@@ -98,6 +100,7 @@ class NodeBlock:
     original_id: GlobalIndices
     types: Array | None = None
     type_features: tuple[FloatArray, ...] = ()
+    graph: GlobalIndices | None = None
 
 
 def group_by_type(types: Array, num_types: int) -> tuple[GlobalIndices, Offsets]:

@@ -7,7 +7,7 @@ wrong; the caller adds file, dataset and remedy.
 import numpy as np
 
 from hpcgnn.storage.format import first_true
-from hpcgnn.storage.graph.schema import Split
+from hpcgnn.storage.graph.schema import MAX_NODES, Split
 from hpcgnn.typing import Array
 
 PIECE_VALUES = 1 << 20
@@ -44,6 +44,14 @@ def fault_in_order(indptr: Array, indices: Array, first_row: int = 0) -> str | N
         return None
     row = int(np.searchsorted(indptr, position, side="right")) - 1
     return f"the columns of row {first_row + row} are not sorted and unique"
+
+
+def fault_in_graphs(numbers: Array, start: int = 0) -> str | None:
+    """Check the numbers (m,) of nodes' graphs; `start` is the first node's number."""
+    position = first_true((numbers < 0) | (numbers >= MAX_NODES))
+    if position is None:
+        return None
+    return f"node {start + position} is of graph {numbers[position]}; graphs are numbered from 0"
 
 
 def fault_in_weights(weights: Array) -> str | None:

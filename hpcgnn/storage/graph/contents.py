@@ -147,10 +147,11 @@ def read_nodes(
         labels = nodes.dataset("labels", (schema.LABEL_DTYPE,), rows)
     split = nodes.dataset("split", (schema.SPLIT_DTYPE,), rows)
     original_id = nodes.required("original_id", (schema.ID_DTYPE,), rows)
+    graph = nodes.dataset("graph", (schema.ID_DTYPE,), rows)
     if (labels is None) != (num_classes == 0):
         fault = f"does not go with num_classes = {num_classes}"
         raise damaged(nodes.path, "/nodes/labels", fault)
-    return [labels, split, original_id]
+    return [labels, split, original_id, graph]
 
 
 def read_node_types(

@@ -116,6 +116,11 @@ class GraphStore(OpenStore):
         return self._node_dataset("labels") is not None
 
     @property
+    def has_graphs(self) -> bool:
+        """Whether it is a store of many graphs."""
+        return self._node_dataset("graph") is not None
+
+    @property
     def has_names(self) -> bool:
         """Whether the nodes have names."""
         return self._names is not None
@@ -256,13 +261,18 @@ class GraphStore(OpenStore):
         labels, roles = self.read_labels(start, stop), self.read_split(start, stop, split)
         types = self.read_types(start, stop)
         by_type = () if types is None else self._read_type_features(start, types)
-        return NodeBlock(start, stop, features, labels, roles, original_id, types, by_type)
+        graph = self.read_graph(start, stop)
+        return NodeBlock(start, stop, features, labels, roles, original_id, types, by_type, graph)
 
     def read_original_id(self, start: int, stop: int) -> GlobalIndices:
         """Return the original ids alone, as in `NodeBlock`."""
         original_id = self._read_column("original_id", start, stop)
         assert original_id is not None
         return original_id
+
+    def read_graph(self, start: int, stop: int) -> GlobalIndices | None:
+        """Return the numbers of the nodes' graphs alone, as in `NodeBlock`; checks them."""
+        return self._read_column("graph", start, stop, checks.fault_in_graphs)
 
     def read_types(self, start: int, stop: int) -> Array | None:
         """Return the node types alone, as in `NodeBlock`; checks them."""

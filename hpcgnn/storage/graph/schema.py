@@ -22,6 +22,14 @@ version, with node types or without them:
 `names` are sorted, see `graph.names`. `split_names` are all splits in order; `/nodes/split` is the
 first of them and the others are in `splits`.
 
+A store of many graphs is of the third version as well: it holds them as one, without an edge from
+one to another, and has
+
+    /nodes/graph
+
+the number of each node's graph. Labels and splits of its nodes are then those of their graph, or of
+the nodes themselves.
+
 Edges may have features and a split too, which says of each whether it trains, validates or tests
 where links are predicted. RELATION and TYPE are names in which `link_name` has replaced what no
 link may hold; a store with such names, or with features or a split of edges, is of the third

@@ -143,6 +143,11 @@ class StoreWriter(HDF5Writer):
             )
         self._append_nodes("original_id", array, schema.ID_DTYPE)
 
+    def append_graph(self, block: ArrayLike) -> None:
+        """Append the numbers (m,) of the nodes' graphs, from 0 on, in a store of many graphs."""
+        array = self._integers("graph", block)
+        self._append_nodes("graph", array, schema.ID_DTYPE, checks.fault_in_graphs)
+
     def set_partition(
         self, row_starts: ArrayLike, method: str, seed: int, metrics: Mapping[str, Any]
     ) -> None:
@@ -283,6 +288,7 @@ class StoreWriter(HDF5Writer):
         version = schema.TYPED_FORMAT_VERSION if header.node_types else schema.FORMAT_VERSION
         escaped = any(schema.link_name(n) != n for n in (*self._relations, *header.node_types))
         more = any(relation.has_data for relation in self._relations.values())
+        more |= "graph" in self._nodes
         if header.splits or self._names is not None or escaped or more:
             version = schema.NAMED_FORMAT_VERSION
         numbers: dict[str, int | bool] = {

@@ -64,7 +64,7 @@ def infer(
     the targets. Where the configuration asks for it they are corrected and smoothed. Embeddings are
     the input of the last layer.
     """
-    ids = graph.products.node_ids
+    ids = graph.ids
     if what == "embeddings":
         if not isinstance(model, NodeModel):
             raise InputError("embeddings: only a NodeModel of hpcgnn.nn tells them")
@@ -243,5 +243,11 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     rows = order_by_id(graph.grid, found)
     facts = graph.facts
     values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())
-    file = H5Predictions(directory.predictions, values, names or facts.class_names, saved.origin())
+    file = H5Predictions(
+        directory.predictions,
+        values,
+        names or facts.class_names,
+        saved.origin(),
+        ids="graph_id" if facts.num_graphs else "node_id",
+    )
     write_rows(graph.grid, rows, file)

@@ -90,7 +90,8 @@ class NodeTask(ClassTask):
         evaluator = self.evaluator
         hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
         logits_TC: Tensor = model(self._train_view, self._train_features, key)
-        if not self._restricted:
+        # Graphs that are predicted are all there, those that no node is active of with rows of 0.
+        if not self._restricted or self.graph.facts.num_graphs:
             logits_TC = logits_TC[evaluator.train_rows]
         labels, count = evaluator.labels[evaluator.train_rows], evaluator.num_train
         if hidden is not None:
@@ -104,8 +105,11 @@ class NodeTask(ClassTask):
         # and features among the inputs of the first layer: nothing else is held or sent.
         with graph.products.trace.span("plan.active_sets"):
             products = self._trained.products
-            active = products.active_views(self.evaluator.trains, depth, self._restricted)
+            trained = graph.nodes_of(self.evaluator.trains)
+            active = products.active_views(trained, depth, self._restricted)
         self._train_view = replace(self._trained.view, active=active.layers)
-        if len(active.inputs) < len(self.evaluator.split):
+        if (members := self._trained.view.members) is not None:
+            self._train_view = replace(self._train_view, members=members.of_nodes(trained))
+        if len(active.inputs) < graph.row_map.num_local:
             self._train_features = graph.features[active.inputs]
         self._rows_in_features = torch.searchsorted(active.inputs, train_rows)

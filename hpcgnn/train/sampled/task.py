@@ -8,7 +8,7 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -18,10 +18,12 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
+from hpcgnn.train.evaluation import Evaluator
 from hpcgnn.train.graph_task import ClassTask
 from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepData, StepInput, SubgraphInput
@@ -134,44 +136,64 @@ class PartSource:
             return SubgraphInput.of_part(views)
 
 
+MakeSource: TypeAlias = Callable[[Context, LocalGraph, Evaluator], SamplingSource]
+"""Makes what an epoch samples from; collective."""
+
+
+@collective
+def sample_nodes(context: Context, graph: LocalGraph, evaluator: Evaluator) -> SamplingSource:
+    """Return subgraphs, or batches of nodes, of the rows of a graph."""
+    grid, config = context.grid, context.config
+    wanted = on_graph(context.wanted, directed=graph.facts.directed)
+    with agree(grid.world):
+        if config.sampling.sampler == "neighbour":
+            _check_fan_outs(config, wanted, graph.num_aggregations(config))
+    source = PartSource if config.sampling.topology == "partitioned" else SharedSource
+    home = home_rows(graph, evaluator)
+    if config.train.inductive:
+        assert graph.split is not None
+        home = between(grid, home, graph.split == Split.TRAIN)
+    return source(context, home, wanted)
+
+
 class SampledTask(ClassTask):
     """A graph to sample from, and the rows of this rank to evaluate models with.
+
+    Parameters
+    ----------
+    context
+        Of the run.
+    graph
+        The share of this rank, read with its rows.
+    make_source
+        Gives what is sampled from the graph.
 
     Raises
     ------
     CollectiveInputError
-        As `load_graph` and `ClassTask`, and when options do not apply to sampled training.
+        As `ClassTask`, and when options do not apply to sampled training.
     """
 
     @collective
-    def __init__(self, context: Context) -> None:
-        grid, config, trace = context.grid, context.config, context.trace
-        with agree(grid.world):
-            _check_options(config, context.wanted)
-        graph = load_graph(context, needs=("features", "labels", "split"), with_rows=True)
+    def __init__(self, context: Context, graph: LocalGraph, make_source: "MakeSource") -> None:
+        config, trace = context.config, context.trace
         # Sources keep the rows as long as they need them.
         super().__init__(replace(graph, rows=None), config)
         if config.exchange.prepare == "before":
             with trace.span("plan.kept_products"):
                 self.evaluator.keep_products()
-        wanted = on_graph(context.wanted, directed=graph.facts.directed)
-        with agree(grid.world):
-            if config.sampling.sampler == "neighbour":
-                _check_fan_outs(config, wanted, graph.num_aggregations(config))
-        source = PartSource if config.sampling.topology == "partitioned" else SharedSource
-        home = home_rows(graph, self.evaluator)
-        if config.train.inductive:
-            assert graph.split is not None
-            home = between(grid, home, graph.split == Split.TRAIN)
         self._trace = trace
-        self._source: SamplingSource = source(context, home, wanted)
+        self._source = make_source(context, graph, self.evaluator)
         self._described: dict[str, Any] = {}
 
     @classmethod
     @collective
-    def load(cls, context: Context) -> "SampledTask":
+    def load(cls, context: Context) -> ClassTask:
         """Read this rank's share and prepare to train on it."""
-        return cls(context)
+        with agree(context.grid.world):
+            check_sampled_options(context.config, context.wanted)
+        graph = load_graph(context, needs=("features", "labels", "split"), with_rows=True)
+        return cls(context, graph, sample_nodes)
 
     @collective
     def steps(self, seed: int, epoch: int) -> Iterator[Step]:
@@ -223,16 +245,21 @@ class SampledTask(ClassTask):
         return self.evaluator.num_train * options.subgraphs
 
 
-def _check_options(config: Config, wanted: tuple[Aggregation, ...]) -> None:
+def check_sampled_options(config: Config, wanted: tuple[Aggregation, ...]) -> None:
+    """Raise `InputError` where an option does not apply to training on subgraphs."""
     if Aggregation.MEAN_BY_RELATION in wanted:
         raise InputError(
             f"model.name = {config.model.name!r} tells relations apart, which subgraphs do not: "
-            "choose another model or train.task=full"
+            f"choose another model or {_whole(config)}"
         )
     if config.train.label_augmentation > 0:
         raise InputError("train.label_augmentation needs train.task=full")
     if config.model.embeddings:
         raise InputError("model.embeddings=true needs train.task=full")
+
+
+def _whole(config: Config) -> str:
+    return "graphs.batch=0" if config.train.task == "graphs" else "train.task=full"
 
 
 def _check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:

@@ -1,11 +1,12 @@
 """Sampled subgraphs as what models aggregate with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hpcgnn.autograd import GraphMembers
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
@@ -109,7 +110,9 @@ class SampledViews:
 
         Without coefficients, means are over a subgraph's own edges.
         """
-        union = _union(subgraphs, self._weighted)
+        # Whole graphs have no coefficients.
+        weighted = all(each.loss_weights is not None for each in subgraphs) and self._weighted
+        union = _union(subgraphs, weighted)
         node_ids = self.graph.node_ids[union.nodes]
         matrix = DistCSR.from_rows(
             RowMap(np.array([0, len(union.nodes)], np.int64), 0), union.indptr, union.columns
@@ -118,6 +121,28 @@ class SampledViews:
         operators = self._operators(matrix, entries, node_ids, node_ids)
         view = GraphView(operators, self._device.ids(node_ids), self._sums)
         return SubgraphsView(view, union.nodes, union.loss_weights)
+
+    def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> "SubgraphsView":
+        """Return the view of whole graphs, which are read out.
+
+        Parameters
+        ----------
+        subgraph
+            Of all nodes of the graphs.
+        node_graph
+            (n,) int64 the number of the graph of each of them.
+        """
+        found, device = self.of_subgraphs([subgraph]), self._device
+        ids, pieces = np.unique(node_graph, return_inverse=True)
+        members = GraphMembers(
+            pieces=device.tensor(pieces.astype(np.int64)),
+            num_pieces=len(ids),
+            graphs=device.tensor(np.arange(len(ids))),
+            ids=device.ids(ids),
+            request=None,
+            trace=self.context.trace,
+        )
+        return replace(found, graph=replace(found.graph, members=members))
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
         """Return the view of a layer-wise sample, and the nodes (int32) whose features it reads."""

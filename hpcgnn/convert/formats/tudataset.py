@@ -1,0 +1,92 @@
+"""TUDataset folders (Morris et al., 2020): many graphs in text files that begin with one name.
+
+NAME_A.txt has the edges, NAME_graph_indicator.txt the graph of each node, both counted from 1;
+labels of graphs become classes, attributes of graphs numbers to predict. Features of nodes are
+their attributes, and behind them a column for each of their labels; those of edges as well.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.convert.read.arrays import Edges
+from hpcgnn.convert.read.graphs import ManyGraphs
+from hpcgnn.convert.source import ConvertOptions, GraphSource, first_fault
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_END = "_graph_indicator.txt"
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the folder `path`; raises `InputError`."""
+    del options
+    files = sorted(path.glob(f"*{_END}"))
+    if len(files) != 1:
+        raise InputError(f"{path}: has {len(files)} files *{_END}; a data set has one")
+    return _Folder(path, files[0].name.removesuffix(_END)).read()
+
+
+class _Folder:
+    """The files of one data set."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        self._read: list[Path] = []
+
+    def read(self) -> GraphSource:
+        graph = self._counted("graph_indicator", 1)[:, 0]
+        ends = self._counted("A", 2)
+        num_graphs = int(graph.max(initial=-1)) + 1
+        if (wrong := first_fault(ends.max(axis=1, initial=0) >= len(graph))) is not None:
+            raise InputError(
+                f"{self._file('A')}, line {wrong + 1}: node {ends[wrong].max() + 1} of {len(graph)}"
+            )
+        labels = self._table("graph_labels", num_graphs)
+        targets = self._table("graph_attributes", num_graphs)
+        values = targets
+        if labels is not None:
+            # Often -1 and 1.
+            values = np.unique(labels[:, 0], return_inverse=True)[1]
+        features = self._features("node", len(graph))
+        edges = Edges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
+        left = ("graph_attributes",) if labels is not None and targets is not None else ()
+        found = ManyGraphs(graph, edges, features, values)
+        return found.source(self._path, inputs=tuple(self._read), ignored=left)
+
+    def _features(self, what: str, count: int) -> Array | None:
+        """Return attributes and one-hot labels of nodes or edges, float32."""
+        attributes = self._table(f"{what}_attributes", count)
+        labels = self._table(f"{what}_labels", count)
+        parts = [] if attributes is None else [attributes]
+        for column in () if labels is None else labels.T:
+            kinds, places = np.unique(column, return_inverse=True)
+            parts.append(np.eye(len(kinds))[places])
+        return np.concatenate(parts, axis=1).astype(np.float32) if parts else None
+
+    def _file(self, what: str) -> Path:
+        return self._path / f"{self._name}_{what}.txt"
+
+    def _counted(self, what: str, columns: int) -> Array:
+        """Return numbers (rows, columns) that count from 1, from 0 on."""
+        table = self._table(what, None)
+        if table is None or table.shape[1] != columns or (table < 1).any() or (table % 1).any():
+            raise InputError(
+                f"{self._file(what)}: needs {columns} whole numbers from 1 on in each line"
+            )
+        return table.astype(np.int64) - 1
+
+    def _table(self, what: str, rows: int | None) -> Array | None:
+        """Return the numbers of a file, (rows, columns) float64; None without it."""
+        file = self._file(what)
+        if not file.exists():
+            return None
+        self._read.append(file)
+        try:
+            found: Array = np.loadtxt(file, np.float64, delimiter=",", ndmin=2)
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{file}: cannot be read ({reason}); correct it") from None
+        if rows is not None and len(found) != rows:
+            raise InputError(f"{file}: has {len(found)} lines where {rows} are due; correct it")
+        return found

@@ -1,0 +1,144 @@
+"""Graph-level prediction: what a read-out makes of a graph's nodes, and a linear map of it.
+
+Shape suffixes: N local nodes, G graphs that this rank owns, H width of the encoder.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd import (
+    DropoutKey,
+    GraphMembers,
+    dropout,
+    max_of_graphs,
+    mean_of_graphs,
+    softmax_of_graphs,
+    sum_of_graphs,
+)
+from hpcgnn.nn.model import GraphView, NodeModel
+from hpcgnn.spmd import collective
+
+_PLACE = -2
+"""The place of the head's dropout: layers count from 0."""
+
+
+class Readout(nn.Module, ABC):
+    """Makes a row of each graph of the rows of its nodes."""
+
+    @abstractmethod
+    @collective
+    def forward(self, x_NH: Tensor, members: GraphMembers) -> Tensor:
+        """Return (G, H)."""
+
+
+class _Plain(Readout):
+    """A read-out without weights."""
+
+    def __init__(self, reduce: Callable[[Tensor, GraphMembers], Tensor]) -> None:
+        super().__init__()
+        self._reduce = reduce
+
+    @collective
+    def forward(self, x_NH: Tensor, members: GraphMembers) -> Tensor:
+        """Return (G, H)."""
+        return self._reduce(x_NH, members)
+
+
+class AttentionReadout(Readout):
+    """``Σ_i softmax_i(a · x_i + b) x_i`` (Li et al., ICLR 2016, with a linear gate)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, 1)
+
+    @collective
+    def forward(self, x_NH: Tensor, members: GraphMembers) -> Tensor:
+        """Return (G, H)."""
+        return softmax_of_graphs(x_NH, self.gate(x_NH), members)
+
+
+READOUTS: Mapping[str, Callable[[int], Readout]] = MappingProxyType(
+    {
+        "mean": lambda _width: _Plain(mean_of_graphs),
+        "sum": lambda _width: _Plain(sum_of_graphs),
+        "max": lambda _width: _Plain(max_of_graphs),
+        "attention": AttentionReadout,
+    }
+)
+"""Read-outs of a width, by their names."""
+
+
+class GraphModel(NodeModel):
+    """An encoder of nodes, a read-out, and a linear map to logits or numbers of each graph.
+
+    Parameters
+    ----------
+    encoder
+        Any model; its logits are what is read out.
+    readout
+        One of `READOUTS`.
+    head
+        The linear map.
+    dropout
+        Probability for the input of the linear map.
+    """
+
+    def __init__(
+        self, encoder: NodeModel, readout: Readout, head: nn.Linear, dropout: float
+    ) -> None:
+        super().__init__()
+        self.encoder, self.readout, self.head = encoder, readout, head
+        self._dropout = dropout
+
+    @collective
+    def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
+        """Return logits (G, C) of the graphs that this rank owns."""
+        assert graph.members is not None
+        rows = self.readout(self.encoder(graph, x, key), graph.members)
+        draw = None if key is None else key.at(_PLACE)
+        logits: Tensor = self.head(dropout(rows, graph.members.ids, draw, self._dropout))
+        return logits
+
+    @collective
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        """Return what is read out (G, H), without dropout."""
+        assert graph.members is not None
+        rows: Tensor = self.readout(self.encoder(graph, x, None), graph.members)
+        return rows
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the encoder's first layer."""
+        return self.encoder.input_parameters()
+
+
+def make_graph_model(
+    encoder: NodeModel, readout: str, *, width: int, num_classes: int, dropout: float, seed: int
+) -> GraphModel:
+    """Return the model, equal on all ranks for equal arguments.
+
+    Parameters
+    ----------
+    encoder, dropout
+        See `GraphModel`.
+    readout
+        A name in `READOUTS`.
+    width, num_classes
+        Of what is read out, and of the logits.
+    seed
+        Of the weights behind the encoder; torch's global generator is left as it was.
+    """
+    like = next(encoder.parameters())
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_default_dtype(torch.float64)
+        try:
+            made, head = READOUTS[readout](width), nn.Linear(width, num_classes)
+        finally:
+            torch.set_default_dtype(before)
+    return GraphModel(encoder, made, head, dropout).to(like.device, like.dtype)

@@ -1,0 +1,165 @@
+"""Batches of whole graphs: which graphs a step has is a function of seed and epoch alone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import redistribute, share_on_hosts
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.operator import Aggregation
+from hpcgnn.sampling import Prefetch, Subgraph, induce
+from hpcgnn.spmd import collective
+from hpcgnn.train.sampled.graph import HomeRows, between, share_whole
+from hpcgnn.train.sampled.input import StepData
+from hpcgnn.train.sampled.part import fetch_part
+from hpcgnn.train.sampled.views import SampledViews
+from hpcgnn.typing import Array, GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class TrainGraphs:
+    """The graphs to train on: of all ranks, in the order of their numbers, on every host.
+
+    Parameters
+    ----------
+    ids
+        (g,) int64 rising.
+    labels
+        (g,) int64 or (g, C) in the training dtype.
+    """
+
+    ids: GlobalIndices
+    labels: Tensor
+
+    @classmethod
+    @collective
+    def share(cls, graph: LocalGraph, labels: Tensor, rows: Array) -> "TrainGraphs":
+        """Bring those of all ranks together.
+
+        Parameters
+        ----------
+        graph
+            The share of this rank.
+        labels, rows
+            Of the graphs that it owns, on the CPU, and which of them are trained on.
+        """
+        grid = graph.grid
+        ids = share_on_hosts(grid, "graphs.ids", graph.ids[rows])
+        shared = share_on_hosts(grid, "graphs.labels", labels.numpy()[rows])
+        return cls(ids, torch.from_numpy(shared))
+
+
+class GraphBatches:
+    """Gives each rank its graphs of every batch; a `StepInput`.
+
+    All hosts hold the graphs that are trained on, and a batch is cut evenly; or, with
+    ``sampling.topology=partitioned``, each rank holds a range of them and has those of a batch that
+    fall into it.
+
+    Parameters
+    ----------
+    context
+        Of the run.
+    graph
+        The share of this rank, read with its rows.
+    home
+        Its rows; their labels are the numbers of the nodes' graphs.
+    trained
+        The graphs to train on.
+    wanted
+        The aggregations of the model.
+    """
+
+    @collective
+    def __init__(
+        self,
+        context: Context,
+        home: HomeRows,
+        trained: TrainGraphs,
+        wanted: tuple[Aggregation, ...],
+    ) -> None:
+        self._context, self._trained = context, trained
+        grid, config = context.grid, context.config
+        home = between(grid, home, home.trained)
+        cuts = np.arange(grid.num_blocks + 1) * len(trained.ids) // grid.num_blocks
+        self._own: range | None = None
+        if config.sampling.topology == "partitioned":
+            self._own = range(int(cuts[grid.block]), int(cuts[grid.block + 1]))
+            places = np.searchsorted(trained.ids, home.labels)
+            owners = np.searchsorted(cuts[1:], places, side="right").astype(np.int32)
+            rows = np.arange(home.row_map.start, home.row_map.stop, dtype=np.int64)
+            # Rows rise with the ranks that had them.
+            (part,) = redistribute(grid.layer, owners, rows)
+            held, self.moved_rows = fetch_part(grid, home, part, 0)
+        else:
+            held, self.moved_rows = share_whole(grid, home), 0
+        self._views = SampledViews(context, held, wanted)
+        self._graph = held
+        # The nodes of each graph, one graph after the other.
+        numbers = held.labels.numpy()
+        self._nodes = np.argsort(numbers, kind="stable").astype(np.int32)
+        ends = np.searchsorted(numbers[self._nodes], trained.ids, side="right")
+        self._starts = np.concatenate([[0], ends])
+        size = config.graphs.batch or len(trained.ids)
+        self._size = min(size, len(trained.ids))
+        self.num_steps = -(-len(trained.ids) // self._size)
+        self.pool_bytes = 0
+
+    @property
+    def details(self) -> dict[str, int]:
+        """Sizes of what this rank holds for its batches."""
+        return {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
+
+    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
+        """Yield what makes this rank's share of each batch ready."""
+        device = self._context.device
+        return device.prepare_ahead(self._draw(seed, epoch), self._prepare)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the steps of an epoch, and the graphs of a step."""
+        return {"steps_per_epoch": self.num_steps, "graphs_per_step": self._size}
+
+    def _draw(self, seed: int, epoch: int) -> Iterator[tuple["_Batch", Subgraph]]:
+        sampling = self._context.config.sampling
+        order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
+        batches = [self._batch(order, step) for step in range(self.num_steps)]
+        threads, depth = sampling.threads, sampling.ahead
+        with Prefetch(self._induce, batches, threads=threads, depth=depth) as pool:
+            for batch, subgraph in zip(batches, pool, strict=True):
+                yield batch, subgraph
+                self.pool_bytes = max(self.pool_bytes, pool.most_bytes)
+
+    def _batch(self, order: GlobalIndices, step: int) -> "_Batch":
+        places = order[step * self._size : (step + 1) * self._size]
+        grid = self._context.grid
+        if self._own is None:
+            mine = np.array_split(places, grid.num_blocks)[grid.block]
+        else:
+            mine = places[(places >= self._own.start) & (places < self._own.stop)]
+        return _Batch(np.sort(mine), len(places))
+
+    def _induce(self, batch: "_Batch") -> Subgraph:
+        pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.places]
+        nodes = np.sort(np.concatenate([np.zeros(0, np.int32), *pieces]))
+        return Subgraph(0, nodes, induce(self._graph.edges, nodes), None, None)
+
+    def _prepare(self, drawn: tuple["_Batch", Subgraph]) -> StepData:
+        batch, subgraph = drawn
+        nodes_N, device = torch.from_numpy(subgraph.nodes).long(), self._context.device
+        view = self._views.of_graphs(subgraph, self._graph.labels[nodes_N].numpy())
+        labels = self._trained.labels[torch.from_numpy(batch.places)]
+        features = self._graph.features[nodes_N].to(device.place)
+        return StepData(view.graph, features, device.put(labels), batch.size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """The places of a rank's graphs of a batch among those trained on, and the batch's size."""
+
+    places: GlobalIndices
+    size: int

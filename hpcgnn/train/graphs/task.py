@@ -1,0 +1,102 @@
+"""Prediction for whole graphs, of a store of many: a step is a batch of them, or all at once.
+
+The loss of a step is the mean over its graphs. Models are judged over the whole store, whose graphs
+may lie on several ranks each; trained on all graphs at once they run there as well.
+"""
+
+from typing import Any
+
+import torch
+
+from hpcgnn.comm import agree
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import find_model
+from hpcgnn.operator import on_graph
+from hpcgnn.spmd import collective
+from hpcgnn.train.evaluation import Evaluator
+from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.graph_task import ClassTask
+from hpcgnn.train.graphs.batches import GraphBatches, TrainGraphs
+from hpcgnn.train.sampled.graph import HomeRows
+from hpcgnn.train.sampled.task import SampledTask, check_sampled_options
+
+
+class GraphsTask(SampledTask):
+    """Batches of whole graphs in place of subgraphs; see `ClassTask`."""
+
+    @classmethod
+    @collective
+    def load(cls, context: Context) -> ClassTask:
+        """Read this rank's share and prepare to train on it."""
+        config = context.config
+        with agree(context.grid.world):
+            check_graph_options(config)
+            if config.graphs.batch:
+                check_sampled_options(config, context.wanted)
+                if find_model(config.model.name).reads_edges:
+                    raise InputError(
+                        f"model.name = {config.model.name!r} reads features of edges, which "
+                        "batches have not; set graphs.batch=0"
+                    )
+        needs = ("features", "labels", "split")
+        if config.graphs.batch == 0:
+            return NodeTask(load_graph(context, needs=needs), config)
+        return cls(context, load_graph(context, needs=needs, with_rows=True), BatchSource)
+
+
+class BatchSource:
+    """The same batches of each epoch of a seed, whatever came before; a `SamplingSource`.
+
+    Parameters
+    ----------
+    context, graph, evaluator
+        Of the run; the graph was read with its rows.
+    """
+
+    @collective
+    def __init__(self, context: Context, graph: LocalGraph, evaluator: Evaluator) -> None:
+        assert graph.rows is not None
+        assert graph.node_graph is not None
+        rows = evaluator.train_rows.cpu().numpy()
+        home = HomeRows(
+            row_map=graph.row_map,
+            edges=graph.rows.edges,
+            walked=graph.rows.edges,
+            features=graph.features.to(torch.device("cpu")),
+            # What nodes are told apart by are their graphs.
+            labels=graph.node_graph,
+            trained=graph.nodes_of(evaluator.trains),
+            node_ids=graph.products.node_ids,
+        )
+        with context.trace.span("read.whole"):
+            trained = TrainGraphs.share(graph, evaluator.labels.cpu(), rows)
+            wanted = on_graph(context.wanted, directed=graph.facts.directed)
+            self._batches = GraphBatches(context, home, trained, wanted)
+
+    def at(self, seed: int, epoch: int) -> GraphBatches:  # noqa: ARG002
+        """Return the same for all."""
+        return self._batches
+
+    def details(self) -> dict[str, Any]:
+        """Return what waited in the pool, and the size of what is held."""
+        return {"pool_bytes_max": self._batches.pool_bytes, **self._batches.details}
+
+
+def check_graph_options(config: Config) -> None:
+    """Raise `InputError` where options have no meaning for whole graphs."""
+    for given, key, why in (
+        (config.train.label_augmentation > 0, "train.label_augmentation", "leave it out"),
+        (config.correct_and_smooth.enabled, "correct_and_smooth.enabled", "leave it out"),
+        (config.model.embeddings, "model.embeddings", "vectors of nodes tell of no other graph"),
+        (
+            config.graph.structure not in ("none", "degree"),
+            "graph.structure",
+            "give none or degree: the others tell of the nodes of one graph",
+        ),
+    ):
+        if given:
+            raise InputError(f"{key} does not apply to train.task = 'graphs': {why}")

@@ -1,0 +1,37 @@
+"""Stores of many planted graphs, in parts."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+
+from hpcgnn.gallery import PlantedGraphs, planted_graphs
+from hpcgnn.partition import read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import GraphStore
+from tests.support.training import PARTITIONERS
+
+NUM_GRAPHS, NUM_CLASSES, NUM_FEATURES = 40, 3, 4
+
+
+def make_graphs(num_graphs: int = NUM_GRAPHS, seed: int = 3) -> PlantedGraphs:
+    return planted_graphs(num_graphs, NUM_CLASSES, NUM_FEATURES, seed)
+
+
+def write_graphs(
+    comm: MPI.Intracomm, directory: Path, made: PlantedGraphs, method: str = "random"
+) -> Path:
+    """Write the graphs in four parts at least, and ``targets.npy`` beside the store."""
+    path = directory / f"graphs-{method}.h5"
+    if comm.rank == 0:
+        plain = directory / "plain.h5"
+        made.graphs.write(plain)
+        np.save(directory / "targets.npy", made.targets)
+        with GraphStore.open(plain) as store:
+            partition = PARTITIONERS[method](read_pattern(store), max(4, comm.size))
+            write_partitioned(
+                store, path, partition, method=method, seed=5, metrics={}, provenance={}
+            )
+    comm.Barrier()
+    return path

@@ -1,0 +1,212 @@
+"""Whole graphs are predicted alike on any ranks, to the planted optimum; bad input is told."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CollectiveInputError
+from hpcgnn.gallery.many_graphs import NOISE
+from hpcgnn.storage import Split
+from tests.support.many_graphs import make_graphs, write_graphs
+from tests.support.training import StopAfter, assert_same, make_config, predict_with, train
+from tests.train.links.test_links import figures, metrics_alone
+
+WORDS = (
+    "train.task=graphs",
+    "train.dtype=float64",
+    "train.epochs=3",
+    "graphs.batch=10",
+    "model.dropout=0.3",
+)
+LINEAR = ("model.num_layers=1", "model.hidden=8", "model.dropout=0", "train.learning_rate=0.05")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("model.name=sage", "graphs.readout=mean", "model.norm=batch"),
+        ("model.name=gat", "graphs.readout=attention", "graphs.width=3"),
+        ("model.name=gin", "graphs.readout=max", "sampling.topology=partitioned"),
+        ("model.name=gcn", "graphs.readout=sum", "graphs.batch=0", "exchange.method=joint"),
+        (
+            "model.name=rgcn",
+            "graphs.readout=max",
+            "graphs.batch=0",
+            "model.norm=batch",
+            "exchange.schedule=sequential",
+        ),
+    ],
+    ids=lambda setting: setting[0],
+)
+def test_losses_and_metrics_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    words = (*WORDS, *setting, "run.save_predictions=false")
+    random = write_graphs(comm, comm_tmp_path, make_graphs())
+    metis = write_graphs(comm, comm_tmp_path, make_graphs(), "metis")
+    together = train(comm, make_config(random, comm_tmp_path / "run", *words)).metrics
+    alone = metrics_alone(comm, metis, comm_tmp_path / "alone", *words)
+    for mine, theirs in zip(figures(together), figures(alone), strict=True):
+        assert mine.keys() == theirs.keys() > {"valid_accuracy", "test_loss", "train_loss"}
+        for name, value in mine.items():
+            assert value == pytest.approx(theirs[name], rel=1e-8), name
+
+
+def test_batches_and_all_at_once_have_the_same_loss(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    store = write_graphs(comm, comm_tmp_path, make_graphs())
+    # Batches of more graphs than there are: all of them, in one step.
+    losses = {}
+    for batch in (0, 1000):
+        words = (*WORDS, f"graphs.batch={batch}", "model.dropout=0", "model.norm=batch")
+        run = train(comm, make_config(store, comm_tmp_path / f"run{batch}", *words))
+        losses[batch] = run.column("train_loss")
+    np.testing.assert_allclose(losses[0], losses[1000], rtol=1e-9)
+
+
+@pytest.mark.parametrize("batch", [0, 7])
+def test_run_resumes_and_predicts(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    batch: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = make_graphs()
+    store = write_graphs(comm, comm_tmp_path, made)
+    words = (*WORDS, "run.checkpoint_every=1", f"graphs.batch={batch}")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
+    config = make_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(2))
+    assert_same(whole, train(comm, config))
+    found = whole.predictions()
+    numbers = np.unique(made.graphs.graph)
+    np.testing.assert_array_equal(found["graph_id"], numbers)
+    np.testing.assert_allclose(found["probabilities"].sum(1), 1, rtol=1e-6)
+    labels, split = (
+        each[np.unique(made.graphs.graph, return_index=True)[1]]
+        for each in (made.graphs.labels, made.graphs.split)
+    )
+    tests = split == Split.TEST
+    accuracy = np.mean(found["prediction"][tests] == labels[tests])
+    assert accuracy == pytest.approx(whole.summary["seeds"][0]["test"])
+    predict = predict_with(comm, whole, monkeypatch, capsys)
+    told = predict(comm_tmp_path / "some.csv", "--nodes", "7,3")
+    predict(comm_tmp_path / "all.npy", "--what", "embeddings")
+    if comm.rank == 0:
+        assert told["of"] == "graphs"
+        lines = (comm_tmp_path / "some.csv").read_text().splitlines()
+        assert lines[0] == "graph_id,p_kind0,p_kind1,p_kind2,prediction,class"
+        assert [line.split(",")[0] for line in lines[1:]] == ["7", "3"]
+        assert float(lines[1].split(",")[1]) == pytest.approx(found["probabilities"][7, 0])
+        assert np.load(comm_tmp_path / "all.npy").shape == (len(numbers), config.model.hidden)
+
+
+def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    made = make_graphs(1000)
+    store = write_graphs(comm, comm_tmp_path, made)
+    words = (f"graph.targets={comm_tmp_path / 'targets.npy'}", "graphs.batch=32")
+    more = (
+        "train.epochs=15",
+        "train.schedule=cosine",
+        "train.schedule_gamma=0.01",
+        "train.evaluate_every=15",
+    )
+    run = train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *LINEAR, *words, *more))
+    last = run.metrics[-1]
+    _, first = np.unique(made.graphs.graph, return_index=True)
+    for name, part in (("train", Split.TRAIN), ("test", Split.TEST)):
+        chosen = made.graphs.split[first] == part
+        planted = np.sqrt(np.mean((made.targets - made.exact)[chosen] ** 2))
+        assert last[f"{name}_rmse"] <= 1.02 * planted, name
+    assert planted == pytest.approx(NOISE, rel=0.2)
+
+
+def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    made = make_graphs(600)
+    store = write_graphs(comm, comm_tmp_path, made)
+    more = (
+        "train.epochs=25",
+        "train.schedule=cosine",
+        "graphs.batch=32",
+        "train.evaluate_every=25",
+    )
+    run = train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *LINEAR, *more))
+    _, first = np.unique(made.graphs.graph, return_index=True)
+    tests = made.graphs.split[first] == Split.TEST
+    planted = np.mean(made.scores.argmax(1)[tests] == made.graphs.labels[first][tests])
+    assert 0.8 < planted < 0.99
+    assert run.metrics[-1]["test_accuracy"] >= 0.98 * planted
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model.name=rgcn",), "graphs.batch=0"),
+        (("model.name=gine",), "graphs.batch=0"),
+        (("train.label_augmentation=0.5",), "train.label_augmentation"),
+        (("correct_and_smooth.enabled=true",), "correct_and_smooth"),
+        (("model.embeddings=true",), "model.embeddings"),
+        (("graph.structure=spectral",), "graph.structure"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    store = write_graphs(comm, comm_tmp_path, make_graphs())
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *words))
+
+
+def test_stores_and_targets_that_do_not_fit_are_told(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    made = make_graphs()
+    graphs = made.graphs
+    one, mixed, torn = (comm_tmp_path / name for name in ("one", "mixed", "torn"))
+    if comm.rank == 0:
+        for each in (one, mixed, torn):
+            each.mkdir()
+    comm.Barrier()
+    labels, split = graphs.labels.copy(), graphs.split.copy()
+    labels[graphs.graph == 5] = np.arange((graphs.graph == 5).sum()) % 2
+    split[np.argmax(graphs.graph == 6)] ^= 3
+    for folder, graph, message in (
+        (one, replace(graphs, graph=None), "is one graph"),
+        (mixed, replace(graphs, labels=labels), "graph 5 have not all the same label"),
+        (torn, replace(graphs, split=split), "graph 6 have not all the same set"),
+    ):
+        store = write_graphs(comm, folder, replace(made, graphs=graph))
+        with pytest.raises(CollectiveInputError, match=message):
+            train(comm, make_config(store, folder / "run", *WORDS))
+    store = write_graphs(comm, comm_tmp_path, made)
+    tables = {
+        "short.npy": made.targets[:-1],
+        "wide.npy": np.zeros((len(made.targets), 2, 2)),
+        "infinite.npy": np.full(len(made.targets), np.inf),
+        "none.npy": np.full(len(made.targets), np.nan),
+        "text.npy": np.array(["a"] * len(made.targets)),
+    }
+    texts = {
+        "names.csv": "graph,y\nbenzene,1\n",
+        "twice.csv": "graph,y\n1,1\n1,2\n",
+        "words.csv": "graph,y\n1,high\n",
+        "torn.csv": "graph,y\n1\n",
+        "headless.csv": "1\n2\n",
+    }
+    if comm.rank == 0:
+        for name, table in tables.items():
+            np.save(comm_tmp_path / name, table)
+        for name, text in texts.items():
+            (comm_tmp_path / name).write_text(text)
+    comm.Barrier()
+    for name in (*tables, *texts, "missing.npy", "wrong.xlsx"):
+        words = f"graph.targets={comm_tmp_path / name}"
+        with pytest.raises(CollectiveInputError, match=r"graph\.targets: .*") as fault:
+            train(comm, make_config(store, comm_tmp_path / "run", *WORDS, words))
+        assert "\n" not in str(fault.value)
