@@ -7,6 +7,7 @@ graph; of programs, in the order of the store.
 import argparse
 import contextlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
+from hpcgnn.config.config import Config
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context, computing_as
@@ -186,7 +188,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         return _predict_programs(grid, saved, options, kind)
     task: LinkTask | None = None
     if links:
-        task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        task = LinkTask.load(Context.open(grid, _judging(saved.config), TraceRecorder.off()))
         if options.pairs is not None or options.top is not None:
             return _predict_links(grid, saved, task, options, kind, asked)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
@@ -260,6 +262,11 @@ def _predict_links(
         "ranks": grid.size,
         **saved.origin(),
     }
+
+
+def _judging(config: Config) -> Config:
+    """Return the configuration without what only training needs."""
+    return replace(config, links=replace(config.links, sampled=False))
 
 
 @collective

@@ -26,6 +26,11 @@ class LinksConfig:
     train: float = option(0.2, "share of their edges that is trained on, in (0, 1)")
     valid: float = option(0.05, "share of their edges that chooses the model, in [0, 1)")
     test: float = option(0.1, "share of their edges that is tested on, in [0, 1)")
+    sampled: bool = option(
+        False,
+        "train on sampled subgraphs, as [sampling] says: batches of edges with sampler=neighbour, "
+        "else the edges within a subgraph; judged on the whole graph",
+    )
     split_seed: int = option(1, "draws the shares, and what edges are ranked against")
     width: int = option(0, "columns of a node's embedding; 0: model.hidden")
     scorer: str = option("dot", f"of the embeddings of two nodes: {', '.join(SCORERS)}")

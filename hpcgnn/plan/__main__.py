@@ -89,6 +89,8 @@ def main(comm: Communicator) -> int:
 
 def _check_links(config: Config, replication: tuple[int, ...] | None) -> None:
     check_link_options(config)
+    if config.links.sampled:
+        raise InputError("links.sampled = true: sampled subgraphs are not planned; set it to false")
     if config.links.ranking == "all":
         raise InputError("links.ranking = 'all': its evaluation is not planned; set drawn")
     if max(replication or (config.exchange.replication,)) > 1:

@@ -1,4 +1,4 @@
-"""Link prediction: a step is an epoch, and predicts edges that the graph is read without."""
+"""Link prediction, of edges that the graph is read without: a step is an epoch, or a sample."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -24,8 +24,15 @@ from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.graph_task import GraphTask
 from hpcgnn.train.links.candidates import BLOCK_BYTES, Queries, score_all
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
-from hpcgnn.train.links.pairs import DrawnPairs, Pairs, PairSource, Tested
+from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, PairSource, Tested
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
+from hpcgnn.train.links.sampled import (
+    LinkStep,
+    LinkSteps,
+    check_sampled_links,
+    count_edges,
+    link_steps,
+)
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
@@ -53,12 +60,22 @@ class LinkTask(GraphTask):
         The edges of this rank.
     pairs
         Gives what is scored.
+    sampled
+        Gives what steps score where these are of subgraphs.
     """
 
     @collective
-    def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
+    def __init__(
+        self,
+        graph: LocalGraph,
+        config: Config,
+        links: Links,
+        pairs: PairSource,
+        sampled: LinkSteps | None = None,
+    ) -> None:
         super().__init__(graph, config)
         self.links, self.pairs, self._options = links, pairs, config.links
+        self._sampled = sampled
         layer = self.grid.layer
         counts = [int(layer.allreduce(len(links.shares[name]))) for name in SHARES]
         self.num_links = dict(zip(SHARES, counts, strict=True))
@@ -71,15 +88,20 @@ class LinkTask(GraphTask):
         grid, config = context.grid, context.config
         with agree(grid.world):
             check_link_options(config)
+            if config.links.sampled:
+                check_sampled_links(config)
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
             row_map = share_rows(grid, config, store, ("features",))
             links, hidden = deal_links(grid, config, store, row_map)
-        graph = load_graph(dataclasses.replace(context, hidden=hidden))
+        context, sampled = dataclasses.replace(context, hidden=hidden), None
+        graph = load_graph(context, with_rows=config.links.sampled)
         ids = graph.products.node_ids
         pairs = DrawnPairs(grid, row_map, ids, links, config.links)
         graph = dataclasses.replace(graph, facts=link_facts(graph.facts, config))
-        return cls(graph, config, links, pairs)
+        if config.links.sampled:
+            sampled = link_steps(context, graph, links)
+        return cls(dataclasses.replace(graph, rows=None), config, links, pairs, sampled)
 
     def make_model(self, seed: int) -> LinkModel:
         """Return a new encoder and scorer, equal on all ranks."""
@@ -92,8 +114,13 @@ class LinkTask(GraphTask):
         )
 
     def steps(self, seed: int, epoch: int) -> Iterator[Step]:
-        """Yield the one step of an epoch."""
-        yield partial(self._train_loss, seed, epoch)
+        """Yield the steps of an epoch: one over the whole graph, or those of subgraphs."""
+        if self._sampled is None:
+            yield partial(self._train_loss, seed, epoch)
+            return
+        for number, ready in enumerate(self._sampled.steps(seed, epoch)):
+            # Epochs have fewer steps than this.
+            yield partial(self._sampled_loss, ready, DropoutKey(seed, (epoch << 32) + number))
 
     @torch.no_grad()
     @collective
@@ -129,19 +156,32 @@ class LinkTask(GraphTask):
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the graph, and how many of its edges were predicted."""
-        return {**super().summary(ranks), "links": self.num_links}
+        sampled = {} if self._sampled is None else {"sampling": self._sampled.describe()}
+        return {**super().summary(ranks), "links": self.num_links, **sampled}
 
     @collective
     def _train_loss(self, seed: int, epoch: int, model: LinkModel) -> Tensor:
         pairs = self.pairs.trained(seed, epoch)
-        needed = pairs.needed
         embeddings = model(self.graph.view, self.graph.features, DropoutKey(seed, epoch))
-        rows, put = self._fetch(embeddings, pairs), self.graph.device.tensor
+        loss = self._sum(model, self._fetch(embeddings, pairs), pairs.needed)
+        return loss / self.num_links["train"]
+
+    @collective
+    def _sampled_loss(
+        self, ready: Callable[[], LinkStep], key: DropoutKey, model: LinkModel
+    ) -> Tensor:
+        with self.graph.products.trace.span("plan.view"):
+            step = ready()
+        rows = model(step.view, step.features, key)
+        return self._sum(model, rows, step.needed) / count_edges(self.grid, step)
+
+    def _sum(self, model: LinkModel, rows: Tensor, needed: Needed) -> Tensor:
+        """Return the sum of the losses of edges, whose places are among `rows`."""
+        put = self.graph.device.tensor
         sources, relations = rows[put(needed.sources)], put(needed.relations)
         scores_E = model.scorer(sources, rows[put(needed.targets)], relations)
         wrong_EK = model.scorer(sources[:, None], rows[put(needed.wrong)], relations[:, None])
-        loss = LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
-        return loss / self.num_links["train"]
+        return LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
 
     @collective
     def _metrics(

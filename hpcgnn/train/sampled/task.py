@@ -147,7 +147,7 @@ def sample_nodes(context: Context, graph: LocalGraph, evaluator: Evaluator) -> S
     wanted = on_graph(context.wanted, directed=graph.facts.directed)
     with agree(grid.world):
         if config.sampling.sampler == "neighbour":
-            _check_fan_outs(config, wanted, graph.num_aggregations(config))
+            check_fan_outs(config, wanted, graph.num_aggregations(config))
     source = PartSource if config.sampling.topology == "partitioned" else SharedSource
     home = home_rows(graph, evaluator)
     if config.train.inductive:
@@ -255,14 +255,16 @@ def check_sampled_options(config: Config, wanted: tuple[Aggregation, ...]) -> No
     if config.train.label_augmentation > 0:
         raise InputError("train.label_augmentation needs train.task=full")
     if config.model.embeddings:
-        raise InputError("model.embeddings=true needs train.task=full")
+        raise InputError(f"model.embeddings=true needs {_whole(config)}")
 
 
 def _whole(config: Config) -> str:
-    return "graphs.batch=0" if config.train.task == "graphs" else "train.task=full"
+    tasks = {"graphs": "graphs.batch=0", "links": "links.sampled=false"}
+    return tasks.get(config.train.task, "train.task=full")
 
 
-def _check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:
+def check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:
+    """Raise `InputError` where fan-outs do not fit a model that aggregates `depth` times."""
     given = len(config.sampling.fan_outs)
     if given != depth:
         raise InputError(

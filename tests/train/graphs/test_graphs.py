@@ -22,7 +22,8 @@ WORDS = (
     "graphs.batch=10",
     "model.dropout=0.3",
 )
-LINEAR = ("model.num_layers=1", "model.hidden=8", "model.dropout=0", "train.learning_rate=0.05")
+LINEAR = ("model.num_layers=1", "model.hidden=8", "model.dropout=0")
+FALLING = ("train.schedule=cosine", "train.schedule_gamma=0.01", "train.evaluate_every=12")
 
 
 @pytest.mark.parametrize(
@@ -108,15 +109,12 @@ def test_run_resumes_and_predicts(
 
 
 def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    made = make_graphs(1000)
+    if comm.size in (2, 3):
+        pytest.skip("ranks are compared above")
+    made = make_graphs(1500)
     store = write_graphs(comm, comm_tmp_path, made)
-    words = (f"graph.targets={comm_tmp_path / 'targets.npy'}", "graphs.batch=32")
-    more = (
-        "train.epochs=15",
-        "train.schedule=cosine",
-        "train.schedule_gamma=0.01",
-        "train.evaluate_every=15",
-    )
+    words = (f"graph.targets={comm_tmp_path / 'targets.npy'}", "graphs.batch=64")
+    more = ("train.epochs=12", "train.learning_rate=0.1", *FALLING)
     run = train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *LINEAR, *words, *more))
     last = run.metrics[-1]
     _, first = np.unique(made.graphs.graph, return_index=True)
@@ -128,14 +126,11 @@ def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
 
 
 def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    if comm.size in (2, 3):
+        pytest.skip("ranks are compared above")
     made = make_graphs(600)
     store = write_graphs(comm, comm_tmp_path, made)
-    more = (
-        "train.epochs=25",
-        "train.schedule=cosine",
-        "graphs.batch=32",
-        "train.evaluate_every=25",
-    )
+    more = ("train.epochs=12", "train.learning_rate=0.1", "graphs.batch=32", *FALLING)
     run = train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *LINEAR, *more))
     _, first = np.unique(made.graphs.graph, return_index=True)
     tests = made.graphs.split[first] == Split.TEST

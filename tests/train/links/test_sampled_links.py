@@ -1,0 +1,197 @@
+"""Links on sampled subgraphs: alike on any ranks, without leakage, positives inside, learned."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.gallery import planted
+from hpcgnn.graph.context import Context
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.links.sampled import LinkBatches, LinkSteps, LinkSubgraphs
+from hpcgnn.train.links.task import LinkTask
+from tests.support.training import (
+    StopAfter,
+    assert_same,
+    make_config,
+    make_graph,
+    train,
+    write_store,
+)
+from tests.train.links.test_links import WORDS, figures, metrics_alone
+
+SAMPLED = (*WORDS, "links.sampled=true", "graph.undirected=true", "train.epochs=3")
+BATCHES = ("sampling.sampler=neighbour", "sampling.fan_outs=[4, 3]", "sampling.budget=16")
+WALKS = (
+    "sampling.sampler=walk",
+    "sampling.budget=30",
+    "sampling.subgraphs=3",
+    "sampling.coverage=3",
+)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        (*BATCHES, "model.name=sage", "model.norm=batch"),
+        (*BATCHES, "model.name=gat", "links.negatives=degree", "links.scorer=mlp"),
+        (*BATCHES, "model.name=gcn", "links.negatives=batch", "links.loss=cross_entropy"),
+        (*WALKS, "model.name=sage", "links.scorer=distmult"),
+        (*WALKS, "model.name=gcn", "links.loss=margin", "sampling.threads=0"),
+    ],
+    ids=lambda setting: setting[3] if "neighbour" in setting[0] else "walk",
+)
+def test_losses_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    words = (*SAMPLED, *setting, "run.save_predictions=false")
+    together = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics
+    alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words)
+    for mine, theirs in zip(figures(together), figures(alone), strict=True):
+        for name, value in mine.items():
+            assert value == pytest.approx(theirs[name], rel=1e-8), name
+
+
+@pytest.mark.parametrize("setting", [BATCHES, WALKS], ids=["batches", "subgraphs"])
+def test_a_run_resumes(comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    words = (*SAMPLED, *setting, "run.checkpoint_every=1")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
+    config = make_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(2))
+    assert_same(whole, train(comm, config))
+    assert whole.summary["sampling"]["steps_per_epoch"] > 1
+
+
+def open_task(comm: MPI.Intracomm, folder: Path, *words: str) -> Iterator[LinkTask]:
+    store = write_store(comm, folder, make_graph())
+    with ProcessGrid(comm) as grid:
+        config = make_config(store, folder / "none", *SAMPLED, *words)
+        yield LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
+
+
+def trained(task: LinkTask) -> dict[frozenset[int], int]:
+    """Return how many edges to train on each two nodes have, by rows of all ranks."""
+    mine = task.links.shares["train"]
+    found: dict[frozenset[int], int] = {}
+    for pairs in task.grid.layer.allgather(np.stack([mine.sources, mine.targets])):
+        for ends in pairs.T.tolist():
+            found[frozenset(ends)] = found.get(frozenset(ends), 0) + 1
+    return found
+
+
+def steps_of(task: LinkTask) -> LinkSteps:
+    sampled = task._sampled
+    assert isinstance(sampled, (LinkBatches, LinkSubgraphs))
+    return sampled
+
+
+@pytest.mark.parametrize("setting", [BATCHES, WALKS], ids=["batches", "subgraphs"])
+def test_no_predicted_edge_is_in_what_is_sampled(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    for task in open_task(comm, comm_tmp_path, *setting):
+        gone = {
+            frozenset(ends)
+            for share in task.links.shares.values()
+            for pairs in task.grid.layer.allgather(np.stack([share.sources, share.targets]))
+            for ends in pairs.T.tolist()
+        }
+        edges = steps_of(task)._graph.edges
+        rows = np.repeat(np.arange(edges.num_nodes), np.diff(edges.indptr))
+        left = {frozenset(ends) for ends in zip(rows.tolist(), edges.indices.tolist(), strict=True)}
+        assert gone
+        assert left
+        assert not gone & left
+
+
+def test_an_epoch_has_every_edge_once_in_its_batches(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    for task in open_task(comm, comm_tmp_path, *BATCHES):
+        found: dict[frozenset[int], int] = {}
+        for ready in steps_of(task).steps(1, 0):
+            needed = ready().needed
+            ends = np.stack([needed.rows[needed.sources], needed.rows[needed.targets]])
+            for pairs in task.grid.layer.allgather(ends):
+                for each in pairs.T.tolist():
+                    found[frozenset(each)] = found.get(frozenset(each), 0) + 1
+            assert needed.wrong.shape == (len(needed.sources), 4)
+        assert found == trained(task)
+
+
+def test_subgraphs_have_the_edges_between_their_nodes(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    for task in open_task(comm, comm_tmp_path, *WALKS):
+        known, steps, seen = trained(task), steps_of(task), 0
+        assert isinstance(steps, LinkSubgraphs)
+        for subgraphs in steps._input.draw(1, 0):
+            needed = steps._prepare((subgraphs, (1, 0))).needed
+            nodes = np.concatenate([np.zeros(0, np.int32), *(each.nodes for each in subgraphs)])
+            where = np.repeat(np.arange(len(subgraphs)), [len(each.nodes) for each in subgraphs])
+            expected = sum(
+                known.get(frozenset((a, b)), 0)
+                for each in subgraphs
+                for number, a in enumerate(each.nodes.tolist())
+                for b in each.nodes[:number].tolist()
+            )
+            assert len(needed.sources) == expected
+            for source, target, wrong in zip(
+                needed.sources, needed.targets, needed.wrong, strict=True
+            ):
+                assert frozenset((nodes[source], nodes[target])) in known
+                assert where[source] == where[target]
+                assert (where[wrong] == where[source]).all()
+            seen += expected
+        assert task.grid.layer.allreduce(seen) > 0
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize("setting", [BATCHES, WALKS], ids=["batches", "subgraphs"])
+def test_communities_are_found(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    made = planted(300, 4, 8, seed=2)
+    graph = replace(
+        make_graph(num_nodes=300),
+        adjacency=made.to_scipy().astype(np.float64),
+        features=made.features,
+        directed=False,
+    )
+    store = write_store(comm, comm_tmp_path, graph)
+    words = (
+        *SAMPLED,
+        *setting,
+        "sampling.budget=100",
+        "train.epochs=12",
+        "model.hidden=16",
+        "sampling.steps=8",
+    )
+    more = ("model.dropout=0", "links.loss=cross_entropy", "train.evaluate_every=12")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words, *more))
+    assert run.metrics[-1]["test_auc"] > 0.65
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model.name=rgcn",), "links.sampled=false"),
+        (("model.name=gine",), "features of edges"),
+        (("sampling.topology=partitioned",), "sampling.topology does not apply"),
+        (("links.negatives=degree",), "sampling.sampler=neighbour"),
+        (("sampling.sampler=neighbour", "sampling.fan_outs=[2]"), "fan_outs has 1 numbers"),
+    ],
+)
+def test_what_does_not_go_together_is_told(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, make_config(store, comm_tmp_path / "run", *SAMPLED, *words))
