@@ -172,11 +172,11 @@ def test_communities_are_found(
         "sampling.budget=100",
         "train.epochs=12",
         "model.hidden=16",
-        "sampling.steps=8",
+        "sampling.steps=6",
     )
     more = ("model.dropout=0", "links.loss=cross_entropy", "train.evaluate_every=12")
     run = train(comm, make_config(store, comm_tmp_path / "run", *words, *more))
-    assert run.metrics[-1]["test_auc"] > 0.65
+    assert run.metrics[-1]["test_auc"] > 0.6
 
 
 @pytest.mark.parametrize(
