@@ -38,7 +38,7 @@ WALKS = (
 @pytest.mark.parametrize(
     "setting",
     [
-        (*BATCHES, "model.name=sage", "model.norm=batch"),
+        (*BATCHES, "model.name=sage", "model.norm=layer"),
         (*BATCHES, "model.name=gat", "links.negatives=degree", "links.scorer=mlp"),
         (*BATCHES, "model.name=gcn", "links.negatives=batch", "links.loss=cross_entropy"),
         (*WALKS, "model.name=sage", "links.scorer=distmult"),
