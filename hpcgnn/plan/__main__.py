@@ -19,6 +19,7 @@ from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import EXCHANGES, SCHEDULES
 from hpcgnn.storage import GraphStore
+from hpcgnn.train.graphs.task import check_graph_options
 from hpcgnn.train.links.task import check_link_options
 
 DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
@@ -40,10 +41,12 @@ def main(comm: Communicator) -> int:
     if comm.size > 1:
         raise InputError(f"{comm.size} ranks: planning is one process; start it without a launcher")
     config = _read_config(options.words)
-    if config.train.task not in ("full", "links"):
+    if config.train.task not in ("full", "links", "graphs"):
         raise InputError(
-            f"train.task = {config.train.task!r}: only full graphs and links are planned"
+            f"train.task = {config.train.task!r}: only full graphs, links and graphs are planned"
         )
+    if config.train.task == "graphs":
+        _check_graphs(config, options.replication)
     if config.train.task == "links":
         _check_links(config, options.replication)
     if find_model(config.model.name).reads_edges:
@@ -85,6 +88,16 @@ def main(comm: Communicator) -> int:
     else:
         _show(found, config, options.memory, best)
     return NOTHING_FITS if best is None else 0
+
+
+def _check_graphs(config: Config, replication: tuple[int, ...] | None) -> None:
+    check_graph_options(config)
+    if config.graphs.batch:
+        raise InputError(
+            "graphs.batch: batches are not planned, all graphs at once are; set it to 0"
+        )
+    if max(replication or (config.exchange.replication,)) > 1:
+        raise InputError("train.task = 'graphs' is planned without replication; set it to 1")
 
 
 def _check_links(config: Config, replication: tuple[int, ...] | None) -> None:

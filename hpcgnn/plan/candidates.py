@@ -167,8 +167,7 @@ def predict(
             counted[key] = {
                 name: count_traffic(matrix, ranks) for name, matrix in whole.patterns.items()
             }
-            if whole.pairs is not None:
-                counted[key] |= whole.pairs.traffic(starts)
+            counted[key] |= whole.traffic(starts)
         traffic = counted[key]
         block = _heaviest(traffic, starts, whole.targets)
         share = make_share(whole, chosen, ranks, traffic, block)

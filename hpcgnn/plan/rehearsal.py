@@ -8,14 +8,18 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import make_inputs
+from hpcgnn.graph.labelled import Labelled
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.plan.share import Share
+from hpcgnn.plan.silent_graphs import rehearsed_members
 from hpcgnn.plan.silent_pairs import RehearsedPairs
 from hpcgnn.plan.stand_ins import Log, Movement, Reduction, ShareMatrices, rehearsed_operators
 from hpcgnn.spmd import collective
@@ -86,7 +90,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         # What comes before training depends on the epochs of the run, not of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
-        graph = _local_graph(grid, share, products)
+        graph = _local_graph(grid, share, products, moved.append)
         task = _task(graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
@@ -136,20 +140,28 @@ def status_bytes(name: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:
+def _local_graph(grid: ProcessGrid, share: Share, products: Products, log: Log) -> LocalGraph:
     inputs = make_inputs(grid, share.config, share.facts, share.nodes, None)
+    graphs, view = share.graphs, products.view
+    labelled = Labelled(share.nodes.original_id, share.nodes.labels, share.nodes.split)
+    if graphs is not None:
+        members = rehearsed_members(grid.layer, graphs, grid.block, log)
+        labelled = Labelled(np.unique(graphs.found), graphs.labels, graphs.split)
+        view = replace(view, members=members)
     return LocalGraph(
         grid=grid,
         row_map=share.row_map,
         facts=share.facts,
-        view=products.view,
+        view=view,
         products=products,
         features=inputs.features,
         scales=inputs.scales,
-        labels=share.nodes.labels,
-        split=share.nodes.split,
+        labels=labelled.labels,
+        split=labelled.split,
         smoother=None,
         details={},
+        graph_ids=None if graphs is None else labelled.ids,
+        node_graph=None if graphs is None else graphs.node_graph,
     )
 
 

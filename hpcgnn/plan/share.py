@@ -9,6 +9,7 @@ from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation, OperatorSize
+from hpcgnn.plan.graph_pieces import GraphShare
 from hpcgnn.plan.link_pairs import LinkShare
 from hpcgnn.plan.traffic import Needs, PatternKey, Ranks, Survey, Traffic, split_blocks
 from hpcgnn.plan.whole_graph import WholeGraph
@@ -88,6 +89,8 @@ class Share:
         Of the rank, as the store holds them.
     links
         The edges that it predicts; None where it predicts none.
+    graphs
+        The graphs that it has nodes of or owns, where these are predicted as a whole.
     """
 
     config: Config
@@ -99,6 +102,7 @@ class Share:
     sets: tuple[Mask, ...]
     nodes: NodeBlock
     links: LinkShare | None = None
+    graphs: GraphShare | None = None
 
 
 def make_share(
@@ -140,6 +144,7 @@ def make_share(
         sets=tuple(each[row_map.start : row_map.stop].copy() for each in whole.sets),
         nodes=whole.read_nodes(row_map),
         links=whole.pairs.share(ranks.starts, block) if whole.pairs else None,
+        graphs=whole.graphs.share(ranks.starts, block) if whole.graphs else None,
     )
 
 

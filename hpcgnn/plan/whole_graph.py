@@ -1,6 +1,6 @@
 """The graph of a configuration in one process: what every rank's share is cut from."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,15 +27,16 @@ from hpcgnn.graph.products import (
 from hpcgnn.graph.targets import read_targets, with_targets
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
+from hpcgnn.plan.graph_pieces import WholeGraphs
 from hpcgnn.plan.link_pairs import WholePairs
-from hpcgnn.plan.traffic import ALL, PatternKey
+from hpcgnn.plan.traffic import ALL, PatternKey, Traffic
 from hpcgnn.sparse import DistCSR, active_sets, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.train.links.edges import deal_links
 from hpcgnn.train.links.pairs import DrawnPairs
 from hpcgnn.train.links.task import link_facts
-from hpcgnn.typing import Array, Mask, Offsets
+from hpcgnn.typing import Array, GlobalIndices, Mask, Offsets
 
 
 class WholeGraph:
@@ -77,7 +78,11 @@ class WholeGraph:
             self.pairs = WholePairs(dealt, drawn, config.train.seeds[0])
             context = replace(context, hidden=hidden)
         self.wanted, self._matrix, _ = read_matrix(context, store, row_map, directed=directed)
-        self.targets, types = _read_targets(config, store)
+        known = _read_known(config, store)
+        self.targets, types = known.trained, known.types
+        self.graphs: WholeGraphs | None = None
+        if known.graph is not None:
+            self.graphs = WholeGraphs(known.graph, known.labels, known.split, known.trained)
         names = [each.name for each in node_types_of(config, store)]
         self.facts = GraphFacts.of_store(
             store,
@@ -85,10 +90,14 @@ class WholeGraph:
             num_edges=self._matrix.nnz,
             directed=directed,
             relations=relation_names(config, store, self.wanted, directed=directed),
-            labelled_types=labelled_types(grid, names, types, self.targets),
+            labelled_types=(
+                () if self.graphs else labelled_types(grid, names, types, self.targets)
+            ),
+            num_graphs=len(self.graphs) if self.graphs else 0,
         )
         if config.graph.targets:
-            names_of = read_targets(config, store, store.read_original_id(0, 0)).names
+            nobody = store.read_original_id(0, 0)
+            names_of = read_targets(config, store, nobody, self.facts.num_graphs).names
             ones = (1.0,) * len(names_of)
             self.facts = self.facts.of_targets(names_of, ones, ones)
         if self.pairs is not None:
@@ -123,9 +132,14 @@ class WholeGraph:
         """Return features, labels and split of a block of rows."""
         split = self._config.graph.split
         nodes = self._store.read_nodes(row_map.start, row_map.stop, split)
-        return with_targets(
-            self._config, self._store, typed_nodes(self._config, self._store, nodes)
-        )
+        nodes = typed_nodes(self._config, self._store, nodes)
+        # Graphs have labels of their own.
+        return nodes if self.graphs else with_targets(self._config, self._store, nodes)
+
+    def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
+        """Return what moves beside the products, by the rows of the ranks."""
+        more = self.pairs or self.graphs
+        return {} if more is None else more.traffic(starts)
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
         directions = sorted({kind.direction for kind in self.wanted})
@@ -147,13 +161,30 @@ class WholeGraph:
         return restrict(self._matrix, self._plan, rows, columns)
 
 
-def _read_targets(config: Config, store: GraphStore) -> tuple[Mask, Array | None]:
-    """Return a mask of the labelled training nodes, and the node types."""
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What is known of all nodes: labels, split, which train, types, numbers of their graphs."""
+
+    labels: Array
+    split: Array
+    trained: Mask
+    types: Array | None
+    graph: GlobalIndices | None
+
+
+def _read_known(config: Config, store: GraphStore) -> _Known:
+    graph = None
+    if config.train.task == "graphs":
+        graph = store.read_graph(0, store.num_nodes)
+        if graph is None:
+            raise InputError(f"train.task = 'graphs': {store.path} is one graph; convert many")
     if config.train.task == "links":
         labels: Array | None = np.full(store.num_nodes, -1, np.int32)
     elif config.graph.targets:
-        ids = store.read_original_id(0, store.num_nodes)
-        labels = read_targets(config, store, ids).values
+        ids, count = store.read_original_id(0, store.num_nodes), 0
+        if graph is not None:
+            ids, count = graph, len(np.unique(graph))
+        labels = read_targets(config, store, ids, count).values
     else:
         labels = store.read_labels(0, store.num_nodes)
     split: Array | None = np.zeros(store.num_nodes, np.uint8)
@@ -164,7 +195,7 @@ def _read_targets(config: Config, store: GraphStore) -> tuple[Mask, Array | None
         types = np.zeros(store.num_nodes, np.uint8)
     assert labels is not None
     assert split is not None
-    return training_mask(labels, split), types
+    return _Known(labels, split, training_mask(labels, split), types, graph)
 
 
 def _require_node_data(config: Config, store: GraphStore) -> None:

@@ -8,6 +8,7 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.train.optimizer import evaluation_is_due
+from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
 from tests.support.training import make_config, make_graph, train, write_store
 
@@ -111,6 +112,31 @@ def test_bytes_of_links(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> 
     counts = [*([once] if first else []), epoch, evaluation]
     assert sent == tuple(
         int(sum(getattr(each, field).sum() for each in counts)) for field in ("rows", "bytes_out")
+    )
+    assert found.ghost_bytes == run.summary["ranks_detail"][rank]["ghost_bytes_max"]
+
+
+GRAPHS = {
+    "sage": ("graphs.readout=max", "exchange.method=joint", "model.norm=batch"),
+    "rgcn": ("graphs.readout=attention", "exchange.schedule=sequential", "graphs.width=3"),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_bytes_of_graphs(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
+    if comm.size == 2:
+        pytest.skip("3 and 4 ranks say more")
+    store = write_graphs(comm, comm_tmp_path, make_graphs())
+    words = ("train.epochs=2", "run.save_predictions=false", "train.task=graphs", "graphs.batch=0")
+    config = make_config(store, comm_tmp_path / "run", f"model.name={name}", *words, *GRAPHS[name])
+    run = train(comm, config)
+    made = planned(config, comm.size, None, EPOCHS) if comm.rank == 0 else None
+    found, rank, (_, epoch, evaluation) = comm.bcast(made)
+    # The first epoch may prepare.
+    sent = run.column("rows_sent")[1], run.column("bytes_sent")[1]
+    assert sent == tuple(
+        int(sum(getattr(each, field).sum() for each in (epoch, evaluation)))
+        for field in ("rows", "bytes_out")
     )
     assert found.ghost_bytes == run.summary["ranks_detail"][rank]["ghost_bytes_max"]
 

@@ -25,8 +25,7 @@ def planned(
         starts = whole.row_starts(ranks // replication)
         every = Ranks(starts, config.exchange, per_host)
         traffic = {key: count_traffic(matrix, every) for key, matrix in whole.patterns.items()}
-        if whole.pairs is not None:
-            traffic |= whole.pairs.traffic(starts)
+        traffic |= whole.traffic(starts)
         block = len(starts) - 2
         share = make_share(whole, config, every, traffic, block)
         found = rehearse(alone, share, epochs, 0)
