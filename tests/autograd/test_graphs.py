@@ -118,6 +118,8 @@ def test_readouts_equal_those_of_pyg(comm: MPI.Intracomm, name: str) -> None:
     nn = pytest.importorskip("torch_geometric.nn")
     graph, everything, weights = problem()
     batch = torch.from_numpy(np.unique(graph, return_inverse=True)[1])
+    # torch's scatter_reduce shares the gradient of a maximum of 0 with a place that is no node.
+    everything += 0.5
     theirs, ours = everything.clone().requires_grad_(), everything.clone().requires_grad_()
     if name == "attention":
         expected = nn.AttentionalAggregation(lambda x: 300 * x[:, :1])(theirs, batch)
