@@ -138,7 +138,7 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) 
 
 
 BAD = {
-    "rows": (np.zeros((5, 2)), (), "has 5 rows, not those of original ids 0 to 60"),
+    "rows": (np.zeros((5, 2)), (), "has 5 rows, not those of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
     "infinite": (np.full(61, np.inf), (), "has infinite values"),
     "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' for a training node"),
@@ -161,7 +161,7 @@ def test_wrong_targets_are_refused(comm: MPI.Intracomm, comm_tmp_path: Path, fau
 TABLES = {
     "node,x\n1,2\n1,3\n": "has node '1' twice",
     "node,x\n1,two\n": "'two' is not a number",
-    "node,x\nlibc,2\n": "must hold original ids",
+    "node,x\nlibc,2\n": "must hold integers: original ids",
     "node,x\n1,2,3\n": "row 2 has 3 fields, not 2",
     "node\n1\n": "needs a header",
 }

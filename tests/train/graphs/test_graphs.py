@@ -7,7 +7,9 @@ from mpi4py import MPI
 
 import numpy as np
 import pytest
+import torch
 
+import hpcgnn
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.gallery.many_graphs import NOISE
 from hpcgnn.storage import Split
@@ -68,6 +70,61 @@ def test_batches_and_all_at_once_have_the_same_loss(
         run = train(comm, make_config(store, comm_tmp_path / f"run{batch}", *words))
         losses[batch] = run.column("train_loss")
     np.testing.assert_allclose(losses[0], losses[1000], rtol=1e-9)
+
+
+@pytest.mark.parametrize("batch", [0, 9])
+def test_node_types_and_several_labels(
+    comm: MPI.Intracomm, comm_tmp_path: Path, batch: int
+) -> None:
+    made = make_graphs()
+    graphs = made.graphs
+    types = (np.arange(graphs.num_nodes) % 3 == 0).astype(np.uint8)
+    several = np.stack([graphs.labels == 0, graphs.labels < 2], axis=1).astype(np.uint8)
+    typed = replace(
+        graphs,
+        features=None,
+        types=types,
+        type_features={
+            "plain": graphs.features[types == 0],
+            "rare": graphs.features[types == 1][:, :2],
+        },
+        labels=several,
+        class_names=(),
+    )
+    store = write_graphs(comm, comm_tmp_path, replace(made, graphs=typed))
+    words = (*WORDS, f"graphs.batch={batch}", "model.norm=batch")
+    together = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words)
+    for mine, theirs in zip(figures(together.metrics), figures(alone), strict=True):
+        assert "valid_micro_f1" in mine
+        for name, value in mine.items():
+            assert value == pytest.approx(theirs[name], rel=1e-8), name
+    assert together.predictions()["probabilities"].shape == (len(made.targets), 2)
+
+
+def test_a_loop_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_graphs(comm, comm_tmp_path, make_graphs())
+    sections = {"model": {"dropout": 0.0, "hidden": 5}, "run": {"threads": 1}}
+    task = {"task": "graphs", "dtype": "float64", "epochs": 2}
+    losses = []
+    with hpcgnn.open_graph(comm, str(store), train=task, graphs={"batch": 10}, **sections) as graph:
+        model = graph.make_model(1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for epoch in range(2):
+            for step in graph.steps(1, epoch):
+                optimizer.zero_grad()
+                loss = step(model)
+                loss.backward()
+                hpcgnn.sum_gradients(graph, model)
+                optimizer.step()
+                losses.append(graph.total(loss))
+        found = hpcgnn.predict(graph, model)
+        assert found.values.shape == (len(found.ids), 3)
+        accuracy = hpcgnn.evaluate(graph, model)["test_accuracy"]
+    words = ("train.epochs=2", "model.dropout=0")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *words))
+    assert run.metrics[-1]["test_accuracy"] == pytest.approx(accuracy)
+    assert np.mean(losses[-3:]) == pytest.approx(run.metrics[-1]["train_loss"], rel=1e-9)
 
 
 @pytest.mark.parametrize("batch", [0, 7])

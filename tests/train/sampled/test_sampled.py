@@ -158,7 +158,7 @@ def test_coefficients_make_losses_estimates_of_the_full_graph(
 
 def check_mean_gradient(comm: MPI.Intracomm, config: Config) -> None:
     with ProcessGrid(comm) as grid:
-        task = SampledTask(Context(grid, config))
+        task = SampledTask.load(Context(grid, config))
         model = task.make_model(1)
         # The cross entropy is not linear in the logits; at zero weights its gradient is.
         with torch.no_grad():
