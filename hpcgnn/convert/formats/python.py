@@ -138,13 +138,14 @@ def torch_geometric_graphs(
     """Return many `Data` as one graph that knows which node is of which.
 
     A row of `y` is what a graph is labelled with or a number to predict; a row for each node labels
-    these. `origin` stands for the graphs in messages.
+    these, with masks for a split. `origin` stands for the graphs in messages.
     """
-    del options
     known = [(f"{origin}[{number}]", data) for number, data in enumerate(graphs)]
     for where, data in known:
         if hasattr(data, "edge_types") or getattr(data, "num_nodes", None) is None:
             raise InputError(f"{where}: is no Data of one node type with num_nodes")
+    if not known:
+        raise InputError(f"{origin}: has no graph")
     sizes = [int(data.num_nodes) for _, data in known]
     columns = {}
     for key in ("x", "y"):
@@ -165,7 +166,16 @@ def torch_geometric_graphs(
     if values and [len(np.atleast_1d(each)) for each in values] == sizes:
         source = many.source(Path(origin), ignored=ignored)
         labels = labelled(np.concatenate(values), where)
-        return replace(source, nodes=replace(source.nodes, labels=labels))
+
+        def mask(name: str) -> Array | None:
+            found = [getattr(data, name, None) for _, data in known]
+            if any(each is None for each in found):
+                return None
+            return np.concatenate([to_array(each, f"{origin}: {name}") for each in found])
+
+        splits = _find_splits(mask, options, origin)
+        return replace(source, nodes=replace(source.nodes, labels=labels, splits=splits))
+    ignored += tuple(sorted(key for key in _MASKS if any(hasattr(d, key) for _, d in known)))
     rows = _stacked([each.reshape(1, -1) for each in values], where)
     return replace(many, values=rows).source(Path(origin), ignored=ignored)
 

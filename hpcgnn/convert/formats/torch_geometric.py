@@ -22,7 +22,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     origin = str(path)
     kind, _, name = origin.removeprefix(PREFIX).partition("/")
     dataset = _dataset(origin, kind, name, options)
-    if len(dataset) > 1:
+    if len(dataset) != 1:
         return torch_geometric_graphs([dataset[i] for i in range(len(dataset))], options, origin)
     return torch_geometric_source(dataset[0], options, origin)
 

@@ -106,9 +106,11 @@ def open_nodes(
     elif not splits and "split" in places:
         splits = {"": places["split"]}
     masks = {} if splits else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
+    left = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
+    if places.get("graph") in left:
+        del places["graph"]
     own, graph, label = (places.get(role, -1) for role in ("id", "graph", "label"))
-    taken = {own, graph, label, *splits.values(), *masks.values()}
-    taken |= {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
+    taken = {own, graph, label, *splits.values(), *masks.values(), *left}
     if features is not None:
         chosen_features = tuple(file.column(name, "--features") for name in features)
     else:

@@ -271,7 +271,7 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         (NODES + 'u4,"cat,1,2,,\n', EDGES, {}, r"line 5 has a quote that is not closed"),
         (NODES, EDGES, {"features": ("c",)}, r"--features: .*nodes\.csv has no column 'c'; it has"),
         (NODES, EDGES, {"node_columns": ("label=c",)}, r"--node-columns: .* no column 'c'"),
-        (NODES, EDGES, {"node_columns": ("colour=c",)}, r"'colour' is none of id, label"),
+        (NODES, EDGES, {"node_columns": ("colour=c",)}, r"'colour' is none of id, graph, label"),
         (NODES, EDGES, {"columns": ("src=a", "dst=b")}, r"--columns: .* no column 'a'"),
         (
             "id,v\nu1,1 2\nu2,3\nu3,4 5\n",
