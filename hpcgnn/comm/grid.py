@@ -25,6 +25,7 @@ import numpy as np
 
 from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.mpi import MPI, Communicator
+from hpcgnn.comm.neighbourhoods import Neighbourhoods
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.transfer import allreduce_sum
 from hpcgnn.errors import CollectiveInputError
@@ -56,9 +57,9 @@ class Place:
 class ProcessGrid:
     """Ranks arranged as `num_blocks` block rows times `replication` replicas.
 
-    It owns its communicators. Use as a context manager, or call `close` on all ranks:
-    communicators are freed there and nowhere else, since a garbage collector runs at different
-    times on different ranks. It also owns `buffers`, the memory of all exchanges.
+    It owns its communicators. Use as a context manager, or call `close` on all ranks: freeing them
+    is collective, and a garbage collector runs at different times on different ranks. It also owns
+    `buffers`, the memory of all exchanges.
 
     Parameters
     ----------
@@ -102,10 +103,10 @@ class ProcessGrid:
         self.buffers = BufferPool()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
-        self._neighbourhoods: list[MPI.Distgraphcomm] = []
         self._other_replicas: MPI.Distgraphcomm | None = None
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
+        self._neighbourhoods = Neighbourhoods(self.layer)
 
     @classmethod
     def of_this_process(cls) -> "ProcessGrid":
@@ -192,17 +193,15 @@ class ProcessGrid:
     def neighbourhood(self, peers: LocalIndices) -> "MPI.Distgraphcomm":
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
 
-        Collective; freed by `close`.
+        Collective. It has no other user while the returned object lives, and is used again or freed
+        later, at the latest by `close`.
 
         Parameters
         ----------
         peers
             (neighbours,) int32 increasing ranks of the layer. When a names b, b must name a.
         """
-        ranks = peers.tolist()
-        comm = self.layer.Create_dist_graph_adjacent(ranks, ranks)
-        self._neighbourhoods.append(comm)
-        return comm
+        return self._neighbourhoods.of(peers)
 
     @collective
     def other_replicas(self) -> "MPI.Distgraphcomm":
@@ -213,7 +212,6 @@ class ProcessGrid:
         if self._other_replicas is None:
             others = [each for each in range(self.replicas.size) if each != self.replicas.rank]
             self._other_replicas = self.replicas.Create_dist_graph_adjacent(others, others)
-            self._neighbourhoods.append(self._other_replicas)
         return self._other_replicas
 
     @collective
@@ -224,8 +222,9 @@ class ProcessGrid:
         if self._shared_window is not None:
             self._shared_window.close()
             self._shared_window.comm.Free()
-        for comm in (*self._neighbourhoods, self.replicas, self.layer, self.world):
-            if comm != MPI.COMM_NULL:
+        self._neighbourhoods.close()
+        for comm in (self._other_replicas, self.replicas, self.layer, self.world):
+            if comm is not None and comm != MPI.COMM_NULL:
                 comm.Free()
 
     def __enter__(self) -> "ProcessGrid":

@@ -7,6 +7,7 @@ ones, however deep they nest.
 
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter_ns, time_ns
@@ -23,7 +24,10 @@ _NANO = 1e-9
 
 
 class TraceRecorder:
-    """The trace of one rank; make it with `open` or `off`, not for use by several threads.
+    """The trace of one rank; make it with `open` or `off`.
+
+    Spans nest in the thread that opens them: a thread that prepares the next step of sampled
+    training exchanges rows while the main thread computes. All else is for one thread.
 
     Examples
     --------
@@ -41,7 +45,8 @@ class TraceRecorder:
         self._enabled = enabled
         self._origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
         self._position: Position = (None, None, 0)
-        self._open_spans: list[RecordedSpan] = []
+        self._threads = threading.local()
+        self._lock = threading.Lock()
         self._buffer: list[dict[str, Any]] = []
         self._known_names: set[str] = set()
         self._totals: dict[str, list[int]] = {}
@@ -170,10 +175,18 @@ class TraceRecorder:
             peers,
             attributes,
             position=self._position,
-            open_spans=self._open_spans,
+            open_spans=self._open_spans(),
             finish=self._finish,
             clock=self._clock,
         )
+
+    def _open_spans(self) -> list[RecordedSpan]:
+        """Return the spans that are open in this thread, the innermost last."""
+        try:
+            found: list[RecordedSpan] = self._threads.spans
+        except AttributeError:
+            found = self._threads.spans = []
+        return found
 
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
         """Set where the following spans belong; None stands for outside all epochs."""
@@ -240,9 +253,10 @@ class TraceRecorder:
         self.close()
 
     def _finish(self, span: RecordedSpan) -> None:
-        total = self._totals.setdefault(span.name, [0, 0, 0, 0])
-        for position, value in enumerate((1, span.self_ns, span.rows, span.bytes)):
-            total[position] += value
+        with self._lock:
+            total = self._totals.setdefault(span.name, [0, 0, 0, 0])
+            for position, value in enumerate((1, span.self_ns, span.rows, span.bytes)):
+                total[position] += value
         record = span.record(self._origin_ns) if self._keeps_records else {}
         if self._keeps_records:
             self._buffer.append(record)

@@ -1,5 +1,6 @@
 import json
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -314,3 +315,30 @@ def test_a_device_has_times_of_its_own(tmp_path):
     inner, outer = read_lines(path)[1:]
     assert (inner["device_ns"], inner["device_self_ns"]) == (30, 30)
     assert (outer["device_ns"], outer["device_self_ns"]) == (35, 5)
+
+
+def test_spans_of_another_thread_nest_among_themselves():
+    trace = TraceRecorder.open(None, rank=0, header={"ranks": 1})
+    inside, outside = threading.Event(), threading.Event()
+
+    def other():
+        with trace.span("exchange.forward", rows=3):
+            inside.set()
+            assert outside.wait(10)
+            with trace.span("wait"):
+                pass
+
+    thread = threading.Thread(target=other)
+    with trace.span("dense"):
+        with trace.span("interior"):
+            thread.start()
+            assert inside.wait(10)
+        outside.set()
+        thread.join()
+    totals = trace.totals()
+    assert {name: each["count"] for name, each in totals.items()} == dict.fromkeys(
+        ("dense", "exchange.forward", "interior", "wait"), 1
+    )
+    assert totals["exchange.forward"]["rows"] == 3
+    # Time of the other thread is not taken from what the main one has open.
+    assert totals["dense"]["seconds"] >= 0

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.train.process import EXIT_REQUEUE
+from tests.support.faults import ranks_of
 from tests.support.training import Run, make_config, make_graph, train, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +92,7 @@ def test_signals_and_kills(tmp_path: Path, store: Path) -> None:
     def interrupt(epoch: int, send: Callable[[int], None]) -> int:
         with started(command) as process:
             wait_for_epoch(run, epoch, process)
-            # The shell waits for the launcher, which is the parent of the ranks.
+            # The shell waits for the launcher, which may start the ranks by a process between.
             (launcher,) = children(process.pid)
             send(launcher)
             _, errors = process.communicate(timeout=LIMIT_S)
@@ -99,8 +100,8 @@ def test_signals_and_kills(tmp_path: Path, store: Path) -> None:
         assert not (run / "summary.json").exists()
         return process.returncode
 
-    def end_ranks(launcher: int) -> None:
-        for rank in children(launcher):
+    def end_ranks(_: int) -> None:
+        for rank in ranks_of(run):
             os.kill(rank, signal.SIGTERM)
 
     assert interrupt(1, lambda launcher: os.kill(launcher, signal.SIGUSR1)) == EXIT_REQUEUE
@@ -108,7 +109,7 @@ def test_signals_and_kills(tmp_path: Path, store: Path) -> None:
     assert (run / "checkpoints" / f"seed1-epoch{done:06d}").is_dir()
     assert interrupt(done + 1, end_ranks) == EXIT_REQUEUE
     done = len(Run(run, 0).metrics)
-    killed = interrupt(done + 3, lambda launcher: os.kill(children(launcher)[1], 9))
+    killed = interrupt(done + 3, lambda _: os.kill(max(ranks_of(run)), 9))
     assert killed not in (0, EXIT_REQUEUE)
     with started(command) as process:
         _, errors = process.communicate(timeout=LIMIT_S)
