@@ -13,6 +13,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
+
 #include "simd/half.h"
 #include "types.h"
 
@@ -36,7 +40,17 @@ struct Vector {
   HPCGNN_INLINE static Reg broadcast(T value) { return Reg{} + value; }
   HPCGNN_INLINE static Reg add(Reg a, Reg b) { return a + b; }
   HPCGNN_INLINE static Reg mul(Reg a, Reg b) { return a * b; }
-  HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  HPCGNN_INLINE static Reg fma(Reg a, Reg b, Reg c) {
+#ifdef __aarch64__
+    // Fused here and nowhere else: see portable_options in CMakeLists.txt.
+    if constexpr (sizeof(T) == 4)
+      return vfmaq_f32(c, a, b);
+    else
+      return vfmaq_f64(c, a, b);
+#else
+    return a * b + c;
+#endif
+  }
   HPCGNN_INLINE static Reg sub(Reg a, Reg b) { return a - b; }
   HPCGNN_INLINE static Reg max(Reg a, Reg b) { return a > b ? a : b; }
   HPCGNN_INLINE static Reg min(Reg a, Reg b) { return a < b ? a : b; }
