@@ -46,6 +46,7 @@ from hpcgnn.train.full.predictions import (
 from hpcgnn.train.links.predictions import (
     LinkRows,
     best_targets,
+    links_of_other,
     read_pairs,
     relation_of,
     score_pairs,
@@ -188,7 +189,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         return _predict_programs(grid, saved, options, kind)
     task: LinkTask | None = None
     if links:
-        task = LinkTask.load(Context.open(grid, _judging(saved.config), TraceRecorder.off()))
+        context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
+        task = links_of_other(grid, saved) if options.store else LinkTask.load(context)
         if options.pairs is not None or options.top is not None:
             return _predict_links(grid, saved, task, options, kind, asked)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
@@ -289,7 +291,6 @@ def _check_link_options(options: argparse.Namespace, saved: SavedModel) -> None:
         ("--with-known", options.with_known and not top, "give --top"),
         ("--nodes", links and pairs and options.nodes is not None, "--pairs has both ends"),
         ("--what", links and options.what == "probabilities", "links have scores and embeddings"),
-        ("--store", links and options.store, "links of other graphs are not scored"),
     ):
         if given:
             raise InputError(f"{option} does not apply: {remedy}")

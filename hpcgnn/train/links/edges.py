@@ -200,6 +200,27 @@ class Links:
 
 
 @collective
+def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap) -> Links:
+    """Return the edges of a graph of which none is predicted; as `deal_links`, but for shares."""
+    names = _predicted(grid, config, store)
+    with agree(grid.world):
+        ids = store.read_original_id(row_map.start, row_map.stop)
+    undirected = store.undirected or config.graph.undirected
+    every, _ = read_links(grid, store, row_map, ids, names, undirected=undirected)
+    none = every.where(np.zeros(len(every), np.bool_))
+    return Links(names, every, dict.fromkeys(SHARES, none), undirected)
+
+
+def _predicted(grid: ProcessGrid, config: Config, store: GraphStore) -> tuple[str, ...]:
+    """Return the names of the relations whose edges are predicted; collective."""
+    names = tuple(config.links.relations or config.graph.relations or store.relations)
+    with agree(grid.world):
+        for name in names:
+            known(name, store.relations, f"relation in links.relations of {store.path}")
+    return names
+
+
+@collective
 def deal_links(
     grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap
 ) -> tuple[Links, HiddenEdges]:
@@ -217,10 +238,8 @@ def deal_links(
     CollectiveInputError
         When a relation is not one of the store's.
     """
-    names = tuple(config.links.relations or config.graph.relations or store.relations)
+    names = _predicted(grid, config, store)
     with agree(grid.world):
-        for name in names:
-            known(name, store.relations, f"relation in links.relations of {store.path}")
         ids = store.read_original_id(row_map.start, row_map.stop)
     with_split = [name for name in store.relations if store.has_edge_split(name)]
     stored = config.links.stored and not set(names).isdisjoint(with_split)

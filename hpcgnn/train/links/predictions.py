@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,12 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
+from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links.candidates import KnownTargets, Queries, score_all
-from hpcgnn.train.links.edges import LinkEdges
-from hpcgnn.train.links.pairs import Pairs
+from hpcgnn.train.links.edges import LinkEdges, known_links
+from hpcgnn.train.links.pairs import DrawnPairs, Pairs
 from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 _NAMED = 3
@@ -50,6 +52,26 @@ class LinkRows:
     def columns(self) -> tuple[Array, ...]:
         """The arrays, in order."""
         return self.sources, self.targets, self.relations, self.scores
+
+
+@collective
+def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkTask:
+    """Return the graph of another store than the run's: all its edges are aggregated over.
+
+    Raises
+    ------
+    CollectiveInputError
+        When it does not fit the model.
+    """
+    graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
+    # Nothing is drawn but what no edge is ranked against.
+    options = replace(config.links, negatives="uniform")
+    with agree(grid.world):
+        store = GraphStore.open(config.graph.store, grid.world)
+    with store:
+        links = known_links(grid, config, store, graph.row_map)
+    pairs = DrawnPairs(grid, graph.row_map, graph.products.node_ids, links, options)
+    return LinkTask(graph, config, links, pairs)
 
 
 def read_pairs(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey, fetch_rows
-from hpcgnn.comm import agree, raise_on_all
+from hpcgnn.comm import ProcessGrid, agree, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
@@ -76,10 +76,7 @@ class LinkTask(GraphTask):
         super().__init__(graph, config)
         self.links, self.pairs, self._options = links, pairs, config.links
         self._sampled = sampled
-        layer = self.grid.layer
-        counts = [int(layer.allreduce(len(links.shares[name]))) for name in SHARES]
-        self.num_links = dict(zip(SHARES, counts, strict=True))
-        raise_on_all(self.grid.world, _fault(config, self.num_links))
+        self.num_links = _count(self.grid, links)
 
     @classmethod
     @collective
@@ -94,6 +91,7 @@ class LinkTask(GraphTask):
         with store:
             row_map = share_rows(grid, config, store, ("features",))
             links, hidden = deal_links(grid, config, store, row_map)
+        raise_on_all(grid.world, _fault(config, _count(grid, links)))
         context, sampled = dataclasses.replace(context, hidden=hidden), None
         graph = load_graph(context, with_rows=config.links.sampled)
         ids = graph.products.node_ids
@@ -241,6 +239,12 @@ def check_link_options(config: Config) -> None:
     ):
         if given:
             raise InputError(f"{key} does not apply to train.task = 'links'; leave it out")
+
+
+@collective
+def _count(grid: ProcessGrid, links: Links) -> dict[str, int]:
+    """Return how many edges each share has, of all ranks."""
+    return {name: int(grid.layer.allreduce(len(links.shares[name]))) for name in SHARES}
 
 
 def _fault(config: Config, counts: dict[str, int]) -> InputError | None:

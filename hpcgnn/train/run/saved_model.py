@@ -281,10 +281,11 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
             tuple((each.name, each.num_features) for each in node_types_of(config, store)),
             tuple(zip(trained.type_names, trained.type_features, strict=True)),
         ),
-        # A graph without labels has no classes of its own.
+        # A graph without labels has no classes of its own, and embeddings are of any.
         (
             "classes",
-            (not trained.targets and store.num_classes) or trained.num_classes,
+            (not trained.targets and config.train.task != "links" and store.num_classes)
+            or trained.num_classes,
             trained.num_classes,
         ),
         ("features an edge", num_edge_features(config, store), trained.num_edge_features),

@@ -170,6 +170,51 @@ def test_embeddings_are_those_of_the_run(
     )
 
 
+def test_another_store_is_aggregated_over_whole(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
+) -> None:
+    # What the run aggregates over, as a store of its own: it must say the same.
+    saved = open_saved_model(run.path)
+    with ProcessGrid(comm) as grid:
+        task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        ids = np.concatenate(comm.allgather(task.graph.products.node_ids))
+        hidden = {
+            frozenset(ids[list(ends)].tolist())
+            for share in task.links.shares.values()
+            for pairs in comm.allgather(np.stack([share.sources, share.targets]))
+            for ends in pairs.T.tolist()
+        }
+    other, table = comm_tmp_path / "other.h5", comm_tmp_path / "pairs.csv"
+    graph = training.make_graph(num_nodes=NUM_NODES).with_relations()
+    if comm.rank == 0:
+        edges = {}
+        for name in ("cites", "names"):
+            rows, columns = graph.relations[name].nonzero()
+            kept = [frozenset(ends) not in hidden for ends in zip(rows, columns, strict=True)]
+            edges[name] = (columns[kept], rows[kept])
+        store_from_arrays(
+            comm_tmp_path / "plain.h5",
+            name="other",
+            num_nodes=NUM_NODES,
+            edges=edges,
+            features=graph.features,
+        )
+        part = Partition(np.random.default_rng(6).integers(0, 4, NUM_NODES).astype(np.int32), 4)
+        with GraphStore.open(comm_tmp_path / "plain.h5") as store:
+            write_partitioned(store, other, part, method="block", seed=0, metrics={}, provenance={})
+        table.write_text("relation,source,target\ncites,3,7\nnames,30,2\ncites,5,5\n")
+    comm.Barrier()
+    predict(comm_tmp_path / "out.csv", "--store", other, "--pairs", table)
+    predict(comm_tmp_path / "e.npy", "--store", other)
+    scores, _ = expected(comm, run)
+    wanted = [scores[3, 0, 7], scores[30, 1, 2], scores[5, 0, 5]]
+    found = [float(each["score"]) for each in read_csv(comm_tmp_path / "out.csv")]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    rows = np.load(comm_tmp_path / "e.npy")
+    np.testing.assert_allclose(rows, run.predictions()["embeddings"], rtol=1e-4, atol=1e-6)
+    predict(comm_tmp_path / "top.csv", "--store", other, "--top", "2", "--relation", "cites")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
