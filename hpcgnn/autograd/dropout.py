@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.kernels import key_of
 from hpcgnn.typing import GlobalIndices
-
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,8 @@ class DropoutKey:
         return DropoutKey(self.seed, self.step, place)
 
     def word(self) -> int:
-        """Return 64 well-mixed bits (the finaliser of MurmurHash3 over the three fields)."""
-        word = 0x9E3779B97F4A7C15
-        for field in (self.seed, self.step, self.place):
-            word = (word ^ (field & _MASK)) * 0xFF51AFD7ED558CCD & _MASK
-            word ^= word >> 33
-            word = word * 0xC4CEB9FE1A85EC53 & _MASK
-            word ^= word >> 33
-        return word
+        """Return 64 well-mixed bits."""
+        return key_of(self.seed, self.step, self.place)
 
 
 class _Dropout(torch.autograd.Function):

@@ -16,6 +16,7 @@ from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import Place, ProcessGrid
 from hpcgnn.comm.hand_over import dealt, in_turn
 from hpcgnn.comm.links import Link, measure_links
+from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
@@ -45,6 +46,7 @@ __all__ = [
     "Link",
     "LiveBytes",
     "Message",
+    "Moment",
     "Place",
     "ProcessGrid",
     "RowMap",

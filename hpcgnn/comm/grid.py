@@ -24,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from hpcgnn.comm.buffers import BufferPool
+from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.neighbourhoods import Neighbourhoods
 from hpcgnn.comm.shared_window import SharedWindow
@@ -59,7 +60,7 @@ class ProcessGrid:
 
     It owns its communicators. Use as a context manager, or call `close` on all ranks: freeing them
     is collective, and a garbage collector runs at different times on different ranks. It also owns
-    `buffers`, the memory of all exchanges.
+    `buffers`, the memory of all exchanges, and `moment`, where the run on it is.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ class ProcessGrid:
             self.replication, self.num_blocks = place.replication, place.num_blocks
             self.block, self.replica = place.block, place.replica
         self._host = host if host is not None else platform.node()
-        self.buffers = BufferPool()
+        self.buffers, self.moment = BufferPool(), Moment()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
         self._other_replicas: MPI.Distgraphcomm | None = None

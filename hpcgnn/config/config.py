@@ -15,6 +15,7 @@ from hpcgnn.config.options import choice, option, require
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
+from hpcgnn.spmm import quantises
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
 
 STRUCTURES = ("none", "degree", "projection", "spectral")
@@ -191,13 +192,17 @@ class Config:
             check_inductive(self)
         if self.train.precision == "bfloat16":
             remedy = "train.precision=bfloat16 sends bfloat16 rows as they are; leave it out"
-            fits = self.exchange.wire in ("native", "bfloat16")
-            require(fits, "exchange.wire", self.exchange.wire, remedy)
+            wire = self.exchange.wire
+            fits = wire in ("native", "bfloat16") or quantises(wire)
+            require(fits, "exchange.wire", wire, remedy)
+        if quantises(self.exchange.wire):
+            remedy = "int8 and int4 need train.device=cpu so far; set bfloat16"
+            require(self.train.device == "cpu", "exchange.wire", self.exchange.wire, remedy)
 
     @property
     def travel(self) -> ExchangeConfig:
         """How rows travel, with the number format of the wire resolved."""
-        if self.train.precision == "float32":
+        if self.train.precision == "float32" or quantises(self.exchange.wire):
             return self.exchange
         return replace(self.exchange, wire=self.train.precision)
 

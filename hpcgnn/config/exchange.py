@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hpcgnn.config.options import choice, option, require
-from hpcgnn.spmm import EXCHANGES, SCHEDULES, WIRES, find_method
+from hpcgnn.spmm import EXCHANGES, SCHEDULES, find_method, make_wire, quantises
 from hpcgnn.spmm.gpu.transports import TRANSPORTS
 
 
@@ -15,7 +15,10 @@ class ExchangeConfig:
         "aware", f"{', '.join(EXCHANGES)}, or package.module:NAME, a hpcgnn.spmm.Method"
     )
     wire: str = option(
-        "native", "number format on the wire: native (as rows are in memory), bfloat16, float16"
+        "native",
+        "number format on the wire: native (as rows are in memory), bfloat16, float16, or int8, "
+        "int4: a scale a row, rounded at random without bias; int8/native: of activations and "
+        "gradients",
     )
     transport: str = option(
         "auto",
@@ -54,7 +57,10 @@ class ExchangeConfig:
         known = self.active_sets in (True, False, "backward")
         remedy = 'choose true, false or "backward"'
         require(known, "exchange.active_sets", self.active_sets, remedy)
-        choice("exchange.wire", self.wire, WIRES)
+        make_wire(self.wire)
+        broadcasts = find_method(self.method).received is None
+        remedy = "broadcasts are not packed in few bits; choose exchange.method=aware or joint"
+        require(not (broadcasts and quantises(self.wire)), "exchange.wire", self.wire, remedy)
         choice("exchange.transport", self.transport, TRANSPORTS)
         choice("exchange.prepare", self.prepare, ("before", "first_epoch"))
         choice("exchange.schedule", self.schedule, SCHEDULES)

@@ -12,6 +12,7 @@ from hpcgnn.attention import DistributedAttention, ExactAttention
 from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.errors import InputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.nn import GraphView, LayerView
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
@@ -27,7 +28,18 @@ from hpcgnn.sparse import (
 )
 from hpcgnn.sparse.device import DeviceMemory
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import Carrier, DistributedSpMM, ExactProduct, Exchange, Schedule, make_exchange
+from hpcgnn.spmm import (
+    Carrier,
+    Channel,
+    DistributedSpMM,
+    ExactProduct,
+    Exchange,
+    Peers,
+    Schedule,
+    exchange_by,
+    make_wire,
+    quantises,
+)
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
@@ -61,19 +73,17 @@ class Operators:
         return ExactOperators(self.grid, self.config, self.trace, self.carrier, self.device)
 
     @collective
-    def exchange(self, pattern: DistCSR) -> Exchange:
-        """Return what moves rows for matrices of a pattern."""
+    def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
+        """Return what moves rows for matrices of a pattern, with the ids of all local nodes."""
+        channel = self.channel(Peers(self.grid), node_ids)
+        return exchange_by(self.config.method, channel, pattern)
+
+    def channel(self, peers: Peers, node_ids: GlobalIndices) -> Channel:
+        """Return how rows travel."""
         config = self.config
         schedule = Schedule(config.schedule == "sequential", config.prefetch)
-        return make_exchange(
-            config.method,
-            self.grid,
-            pattern,
-            self.trace,
-            config.wire,
-            schedule,
-            self.carrier,
-        )
+        wire = make_wire(config.wire)
+        return Channel(self.grid, wire, schedule, self.carrier, self.trace, peers, node_ids)
 
     @collective
     def matrices(
@@ -105,6 +115,11 @@ class Operators:
             int64 original ids of its rows and columns, which attention draws masks from.
         """
         if kind is Aggregation.ATTENTION:
+            if quantises(self.config.wire):
+                raise InputError(
+                    f"exchange.wire = {self.config.wire!r}: attention sends logits, which need "
+                    "more bits; set bfloat16 or native"
+                )
             return DistributedAttention(
                 self.grid, scaled, exchange, self.trace, row_ids, column_ids
             )
@@ -320,7 +335,7 @@ class Products:
         whole = matrices.whole
         self._relation_rows = self._rows_by_relation(whole, np.ones(len(node_ids), np.bool_))
         # Aggregations differ in values only: one plan serves them all, in both directions.
-        self.exchange: Exchange = make.exchange(next(iter(whole.values())))
+        self.exchange: Exchange = make.exchange(next(iter(whole.values())), node_ids)
         self.operators = {
             kind: make.operator(kind, part, self.exchange, node_ids, node_ids)
             for kind, part in whole.items()
@@ -364,7 +379,7 @@ class Products:
         for kind, part in parts.items():
             # Restricted, in- and out-edges are different matrices, and move different rows.
             if kind.direction not in exchanges:
-                exchanges[kind.direction] = self._make.exchange(part)
+                exchanges[kind.direction] = self._make.exchange(part, self.node_ids)
             operators[kind] = self._make.operator(kind, part, exchanges[kind.direction], *ids)
         kept = np.cumsum(inputs)[outputs] - 1
         return LayerView(

@@ -27,6 +27,7 @@ from hpcgnn.kernels.attention import (
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
+from hpcgnn.kernels.keys import key_of
 from hpcgnn.kernels.operands import (
     AdditiveScore,
     Block,
@@ -46,6 +47,7 @@ from hpcgnn.kernels.pattern import (
     validate_csr,
 )
 from hpcgnn.kernels.products import spmm, spmm_transpose
+from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.kernels.reuse import reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 
@@ -71,10 +73,14 @@ __all__ = [
     "attention_shared_backward",
     "attention_shared_forward",
     "available_isas",
+    "dequantise_rows",
     "dropout_rows",
     "finish_rows",
     "finish_rows_gradient",
     "gather_rows",
+    "key_of",
+    "quantise_rows",
+    "quantised_bytes",
     "reused_memory",
     "scatter_add_rows",
     "select_csr",

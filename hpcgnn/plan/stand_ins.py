@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from hpcgnn.comm import CommPlan, Communicator, ProcessGrid, Stage, Transfer
+from hpcgnn.comm import CommPlan, Communicator, Moment, ProcessGrid, Stage, Transfer
 from hpcgnn.graph.products import Operators
 from hpcgnn.operator import Aggregation, OperatorSize, RankSums
 from hpcgnn.plan.share import Answers, PatternShare, Share
@@ -30,10 +30,9 @@ from hpcgnn.spmm import (
     Push,
     PushedEntries,
     ReplicaSum,
-    Schedule,
     Split,
+    Wire,
     find_method,
-    make_wire,
 )
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
@@ -142,6 +141,11 @@ class KnownPeers(Peers):
         super().__init__(grid)
         self._share = share
 
+    def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
+        """Return zeros: the number of ids matters, not they."""
+        del own
+        return np.zeros(plan.num_ghosts, np.int64)
+
     def _to(self, ghosts: Ghosts) -> Answers:
         return self._share.push if ghosts.pushed else self._share.fetch
 
@@ -187,25 +191,29 @@ class KnownPeers(Peers):
 class _Counted:
     """A ghost exchange that tells a log of every start."""
 
-    def __init__(self, inner: GhostExchange, log: Log, key: PatternKey, *, pushed: bool) -> None:
+    def __init__(
+        self, inner: GhostExchange, log: Log, key: PatternKey, moment: Moment, *, pushed: bool
+    ) -> None:
         self._inner, self._log, self._key, self._pushed = inner, log, key, pushed
+        self._moment = moment
         self.wire, self.push_wire, self.carrier = inner.wire, inner.push_wire, inner.carrier
         self.sequential, self.volume = inner.sequential, inner.volume
         self.columns, self.push_columns = inner.columns, inner.push_columns
 
     def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
         """Start to deliver rows."""
-        self._note(x, self.wire.dtype(x).itemsize, reverse=False)
+        self._note(x, self.wire, reverse=False)
         return self._inner.start_fetch(x, keep=keep)
 
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
         """Start to return partial sums."""
-        self._note(like, self.push_wire.dtype(like).itemsize, reverse=True)
+        self._note(like, self.push_wire, reverse=True)
         return self._inner.start_push(like, combine, additive=additive)
 
-    def _note(self, rows: Array, itemsize: int, *, reverse: bool) -> None:
+    def _note(self, rows: Array, wire: Wire, *, reverse: bool) -> None:
         what: Kind = "pushed" if self._pushed else "fetched"
-        self._log(Movement(self._key, what, reverse, rows.shape[1] * itemsize))
+        size = wire.row_bytes(rows, backward=self._moment.is_backward)
+        self._log(Movement(self._key, what, reverse, size))
 
 
 class _CountedSum(ReplicaSum):
@@ -239,7 +247,7 @@ class RehearsedOperators(Operators):
     share: Share
     log: Log
 
-    def exchange(self, pattern: DistCSR) -> Exchange:
+    def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
         """Return what would move rows for matrices of a pattern of the share."""
         # All scalings of a pattern share its index arrays.
         # Index arrays are shared and not copied, so identity tells the pattern where equal content
@@ -247,17 +255,15 @@ class RehearsedOperators(Operators):
         key, known = next(
             item for item in self.share.patterns.items() if item[1].block.ghosts is pattern.ghosts
         )
-        config, method = self.config, find_method(self.config.method)
+        method = find_method(self.config.method)
 
         def make_ghosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
             # The exchange that trains, unchanged; only messages below it and the count above it are
             # not.
             made = method.make_ghosts(channel, ghosts)
-            return _Counted(made, self.log, key, pushed=ghosts.pushed)
+            return _Counted(made, self.log, key, self.grid.moment, pushed=ghosts.pushed)
 
-        schedule = Schedule(config.schedule == "sequential", config.prefetch)
-        peers, wire = KnownPeers(self.grid, known), make_wire(config.wire)
-        channel = Channel(self.grid, wire, schedule, self.carrier, self.trace, peers)
+        channel = self.channel(KnownPeers(self.grid, known), node_ids)
         make_sum = partial(_CountedSum, self.log, key)
         return Exchange(channel, pattern, method.cover, make_ghosts, make_sum)
 

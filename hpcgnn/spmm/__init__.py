@@ -18,13 +18,14 @@ from hpcgnn.spmm.registry import (
     EXCHANGES,
     METHODS,
     Method,
+    exchange_by,
     find_method,
     make_exchange,
 )
 from hpcgnn.spmm.remote import Exchange, RemotePart, RemoteProduct
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
-from hpcgnn.spmm.wire import WIRES, Wire, make_wire
+from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises
 
 __all__ = [
     "EXCHANGES",
@@ -55,7 +56,9 @@ __all__ = [
     "Split",
     "Transport",
     "Wire",
+    "exchange_by",
     "find_method",
     "make_exchange",
     "make_wire",
+    "quantises",
 ]

@@ -108,6 +108,7 @@ class DistributedSpMM:
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
+        self._grid.moment.next_product()
         alone = self._grid.num_blocks == self._grid.replication == 1
         narrow = x.dtype == np.uint16
         # What several products add to is rounded when all have.

@@ -114,7 +114,7 @@ def make_exchange(
     trace
         Where rows and bytes are recorded.
     wire
-        One of `WIRES`.
+        As in `make_wire`.
     schedule
         How many ghosts are in memory at one time.
     carrier
@@ -125,7 +125,13 @@ def make_exchange(
     InputError
         When there is no such exchange or wire format.
     """
-    method = find_method(name)
     carrier = carrier or Carrier(grid)
     channel = Channel(grid, make_wire(wire), schedule, carrier, trace, Peers(grid))
+    return exchange_by(name, channel, pattern)
+
+
+@collective
+def exchange_by(name: str, channel: Channel, pattern: DistCSR) -> Exchange:
+    """Return the exchange called `name`, see `find_method`, for a pattern over a channel."""
+    method = find_method(name)
     return Exchange(channel, pattern, method.cover, method.make_ghosts)

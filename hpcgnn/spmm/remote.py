@@ -20,7 +20,7 @@ from hpcgnn.spmm.exchange.peers import Ghosts
 from hpcgnn.spmm.exchange.stages import Combine, StageColumns
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum, SumFactory
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array, LocalIndices
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
 class RemotePart:
@@ -172,14 +172,18 @@ class Exchange:
         # values.
         self._split = Split.of(pattern, cover, grid.replication, grid.replica)
         nodes, positions = pattern.ghosts[self._split.used], pattern.column_positions()
-        fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1])
+        names = _names(channel, pattern, pattern.column_nodes, pattern.shape[1])
+        fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1], ids=names)
         self._fetch = make_ghosts(channel, fetched)
         # Where nothing at all is pushed, no rank needs the second exchange.
         self._push: GhostExchange | None = None
         self._pushed = self._peers.pushed_entries(pattern, self._split)
         if self._pushed is not None:
             nodes, positions = self._pushed.targets, pattern.row_positions()
-            targets = Ghosts(pattern.result_map, nodes, positions, pattern.shape[0], pushed=True)
+            names = _names(channel, pattern, pattern.row_nodes, pattern.shape[0])
+            targets = Ghosts(
+                pattern.result_map, nodes, positions, pattern.shape[0], pushed=True, ids=names
+            )
             self._push = make_ghosts(channel, targets)
         self.sum_rows, self.sum_columns = (
             make_sum(grid, channel.carrier, channel.trace, shares(pattern, grid.replication))
@@ -216,3 +220,23 @@ class Exchange:
         volume = self._fetch.volume()
         # Fetched rows leave the owner of a column, and so do pushed sums: the adjoint of a fetch.
         return volume if self._push is None else volume + self._push.volume().reversed()
+
+
+_RELATION_BITS = 40
+"""Below them lies the id of a node in the name of its row by a relation."""
+
+
+def _names(
+    channel: Channel, pattern: DistCSR, numbers: LocalIndices | None, num_rows: int
+) -> GlobalIndices | None:
+    """Return (num_rows,) int64 names of rows or columns; None where nothing is drawn."""
+    if not channel.wire.quantises:
+        return None
+    row_map, ids = pattern.row_map, channel.node_ids
+    if ids is None:
+        ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
+    if numbers is None:
+        numbers = np.arange(num_rows, dtype=np.int32)
+    relations, nodes = np.divmod(numbers, max(row_map.num_local, 1))
+    names: GlobalIndices = ids[nodes] + (relations.astype(np.int64) << _RELATION_BITS)
+    return names

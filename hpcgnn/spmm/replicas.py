@@ -199,7 +199,8 @@ class ReplicaSum:
             carrier.take((count, rows.shape[1]), rows.dtype) for count in (len(sent), num_arriving)
         )
         to = rows_to(stage.ends(forward=forward)[0], self._ranks)
-        with exchange_span(self._trace, "reduce.replicas", to, packed, carrier):
+        row_bytes = packed.shape[1] * packed.itemsize
+        with exchange_span(self._trace, "reduce.replicas", to, row_bytes, carrier):
             carrier.memory.kernels.gather_rows(rows, sent, packed)
             for transfer in carrier.start(plan, stage, packed, arrived, forward=forward):
                 transfer.wait()

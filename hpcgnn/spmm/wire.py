@@ -3,13 +3,18 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpcgnn.errors import InputError
+from hpcgnn.kernels import quantised_bytes
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.typing import Array
 
-WIRES = ("native", "bfloat16", "float16")
+WIRES = ("native", "bfloat16", "float16", "int8", "int4")
 """Names of wire formats; native is the dtype of the arrays."""
+
+_BITS = {"native": None, "int8": 8, "int4": 4}
+"""Of the formats that activations and gradients may have apart."""
 
 ROWS: WireFormat = "bfloat16"
 """What rows of uint16 hold that are multiplied and sent as they are."""
@@ -17,35 +22,77 @@ ROWS: WireFormat = "bfloat16"
 
 @dataclass(frozen=True)
 class Wire:
-    """How a number travels: in the dtype of the arrays, or as a 16-bit float.
+    """How a number travels: in the dtype of the arrays, as a 16-bit float, or in fewer bits.
 
     Products read 16-bit ghosts directly and accumulate in float32; partial sums are rounded once,
-    when they are sent.
+    when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
+    float64 is never narrowed.
+
+    Parameters
+    ----------
+    format
+        Of rows in the buffers of an exchange; None: that of the arrays.
+    bits, gradient_bits
+        Of a number on the way, in a forward and in a backward pass; None: as in the buffers.
     """
 
     format: WireFormat | None = None
+    bits: int | None = None
+    gradient_bits: int | None = None
 
     @property
     def half(self) -> WireFormat:
         """What uint16 stands for in rows that were sent."""
         return self.format or ROWS
 
+    @property
+    def quantises(self) -> bool:
+        """Whether rows are ever packed."""
+        return self.bits is not None or self.gradient_bits is not None
+
     def dtype(self, like: Array) -> np.dtype[np.generic]:
         """Return the dtype of buffers for rows of `like`; only float32 is narrowed."""
         narrow = self.format is not None and like.dtype == np.float32
         return np.dtype(np.uint16) if narrow else like.dtype
 
+    def bits_of(self, dtype: DTypeLike, *, backward: bool) -> int | None:
+        """Return the bits in which numbers of the dtype of buffers travel; None: all."""
+        if dtype == np.float64:
+            return None
+        return self.gradient_bits if backward else self.bits
+
+    def row_bytes(self, like: Array, *, backward: bool) -> int:
+        """Return the bytes that a row of the width and dtype of `like` has on its way."""
+        dtype, width = self.dtype(like), like.shape[1]
+        bits = self.bits_of(dtype, backward=backward)
+        return width * dtype.itemsize if bits is None else quantised_bytes(width, bits)
+
+
+def quantises(name: str) -> bool:
+    """Return whether a wire of this name, which `make_wire` takes, ever packs rows."""
+    return make_wire(name).quantises
+
 
 def make_wire(name: str) -> Wire:
     """Return the wire format called `name`.
+
+    Parameters
+    ----------
+    name
+        One of `WIRES`; or two of native, int8 and int4 as ``int8/native``: of forward and of
+        backward passes.
 
     Raises
     ------
     InputError
         When there is no such format.
     """
+    forward, both, backward = name.partition("/")
+    if forward in _BITS and (backward in _BITS or not both):
+        return Wire(None, _BITS[forward], _BITS[backward if both else forward])
     if name not in WIRES:
-        raise InputError(f"wire format {name!r} is unknown; choose one of {', '.join(WIRES)}")
-    if name == "bfloat16":
-        return Wire("bfloat16")
-    return Wire("float16") if name == "float16" else Wire()
+        raise InputError(
+            f"wire format {name!r} is unknown; choose one of {', '.join(WIRES)}, or two of native, "
+            "int8 and int4 as in int8/native, for activations and gradients"
+        )
+    return Wire("bfloat16") if name == "bfloat16" else Wire("float16")

@@ -285,6 +285,7 @@ def _finish(
             if grid.rank == 0:
                 write_kept_model(directory, config, seed)
         if config.run.save_predictions:
+            grid.moment.begin(seed, config.train.epochs)
             with trace.span("evaluate.predictions"):
                 task.save_predictions(directory, seed)
     with agree(grid.world):
@@ -345,6 +346,7 @@ class SeedRun:
     def begin_epoch(self) -> None:
         """Take the time and the rate of the epoch whose steps follow."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
+        self._task.grid.moment.begin(self.seed, self.epoch)
         self._moved_before = self._moved()
         self._began = time.perf_counter()
         rate = learning_rate(self._config.train, self.epoch, self._steps)
@@ -360,7 +362,7 @@ class SeedRun:
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
             loss = loss_of(self.model)
-        with trace.span("dense.backward"):
+        with trace.span("dense.backward"), self._task.grid.moment.backward():
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients", bytes=self.gradient_bytes):
             sum_gradients(self._task.grid, self._shared)
@@ -491,6 +493,8 @@ class SeedRun:
         metric = self._task.facts.metric
         model = self._task.make_model(self.seed)
         model.load_state_dict(self._kept_model)
+        # Equal whether the epochs before it ran in this process or not.
+        self._task.grid.moment.begin(self.seed, self.epoch)
         return {
             "seed": self.seed,
             "epochs": self.epoch,

@@ -36,6 +36,9 @@ CASES = {
     "sage, oblivious stages": ("exchange.method=oblivious", "exchange.schedule=sequential"),
     "gcn, oblivious bfloat16": ("exchange.method=oblivious", "exchange.wire=bfloat16"),
     "rgcn, oblivious": ("exchange.method=oblivious", "model.num_bases=2"),
+    "sage, int8": ("exchange.method=joint", "exchange.wire=int8"),
+    "gcn, int4 and stages": ("exchange.wire=int4/int8", "exchange.schedule=sequential"),
+    "rgcn, int8": ("exchange.wire=int8/native", "exchange.method=joint", "model.num_bases=2"),
     "gin": ("exchange.method=push", "exchange.schedule=sequential", "exchange.prefetch=1"),
     "rgcn": ("exchange.method=joint", "model.num_bases=2"),
     "rgcn, types": ("exchange.method=joint", "graph.normalize_features=standard"),
@@ -146,6 +149,7 @@ HIERARCHIES = {
     "sage, stages": ("exchange.schedule=sequential", "exchange.prefetch=1"),
     "gcn, bfloat16": ("exchange.wire=bfloat16", "exchange.active_sets=false"),
     "rgcn": ("model.num_bases=2", "exchange.schedule=sequential"),
+    "sage, int8": ("exchange.wire=native/int8",),
 }
 
 

@@ -37,6 +37,12 @@ SETTINGS = {
     ),
     "sgd without momentum": ("train.optimizer=sgd", "train.momentum=0"),
     "last, seldom evaluated": ("train.select=last", "train.evaluate_every=3"),
+    "rounded at random": (
+        "exchange.method=joint",
+        "exchange.wire=int4",
+        "exchange.keep_products=always",
+        "exchange.prepare=first_epoch",
+    ),
     "standard features": ("graph.normalize_features=standard", "train.dtype=float64"),
 }
 

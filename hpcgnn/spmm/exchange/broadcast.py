@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcgnn.comm import Transfer, Volume
+from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.peers import Ghosts
@@ -40,6 +41,11 @@ class BroadcastExchange:
 
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
+        if channel.wire.quantises:
+            raise InputError(
+                "exchange.method=oblivious broadcasts rows as they are or in 16 bits, never in "
+                "int8 or int4: set exchange.method=aware or joint"
+            )
         grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
         self.wire, self.push_wire = channel.wire, Wire()
         self.rank, self.ranks = grid.block, world_ranks(grid)
@@ -100,7 +106,11 @@ class _Fetch:
             carrier.memory.kernels.gather_rows(x, None, self._own, half=exchange.wire.half)
         self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
         with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent, self._own, exchange.carrier
+            exchange.trace,
+            "exchange.forward",
+            exchange.sent,
+            exchange.wire.row_bytes(x, backward=False),
+            exchange.carrier,
         ):
             for index in range(exchange.window):
                 self._start(index)
@@ -146,7 +156,8 @@ class _Push:
         assert self._blocks is not None, "a stage is filled before it is sent"
         root, partial = exchange.roots[index], self._blocks.rows(index)
         sent = () if root == exchange.rank else ((int(exchange.ranks[root]), len(partial)),)
-        with exchange_span(exchange.trace, "exchange.reverse", sent, partial, exchange.carrier):
+        row_bytes = exchange.push_wire.row_bytes(partial, backward=False)
+        with exchange_span(exchange.trace, "exchange.reverse", sent, row_bytes, exchange.carrier):
             self._transfers[index] = exchange.carrier.start_reduce(partial, self._arrived, root)
 
     def finish(self) -> None:

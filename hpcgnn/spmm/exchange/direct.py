@@ -18,14 +18,12 @@ from hpcgnn.comm import Stage, Transfer, Volume, shift_times
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts
+from hpcgnn.spmm.exchange.route import Route
 from hpcgnn.spmm.exchange.stages import (
     Combine,
     Slots,
     StageColumns,
     combine_stage,
-    exchange_span,
-    rows_to,
-    world_ranks,
 )
 from hpcgnn.spmm.schedule import refuse_to_keep
 from hpcgnn.typing import Array, GlobalIndices
@@ -69,9 +67,7 @@ class DirectExchange:
         # as often as rows are sent.
         self.rows = [put(plan.rows_of(stage)) for stage in self.stages]
         self.num_owned = [stage.num_owned for stage in self.stages]
-        ranks = world_ranks(grid)
-        self.sent = [rows_to(stage.owned, ranks) for stage in self.stages]
-        self.returned = [rows_to(stage.ghosts, ranks) for stage in self.stages]
+        self.route = Route(channel, plan, self.stages, ghosts.ids_of(plan.send_rows))
 
     @collective
     def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
@@ -118,20 +114,15 @@ class _Fetch:
         return self._ghosts.rows(index)
 
     def _start(self, index: int) -> None:
-        exchange, carrier = self._exchange, self._exchange.carrier
+        exchange, kernels = self._exchange, self._exchange.carrier.memory.kernels
         if index >= len(exchange.stages):
             return
         # The slots are free: the stage that had them is one window back, its rows are multiplied
         # and its messages have left.
         packed, ghosts = self._packed.rows(index), self._ghosts.rows(index)
-        with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent[index], packed, carrier
-        ):
-            rows, form = exchange.rows[index], exchange.wire.half
-            carrier.memory.kernels.gather_rows(self._x, rows, packed, half=form)
-            sent, received = carrier.start(
-                exchange.plan, exchange.stages[index], packed, ghosts, forward=True
-            )
+        with exchange.route.span(index, packed, forward=True):
+            kernels.gather_rows(self._x, exchange.rows[index], packed, half=exchange.wire.half)
+            sent, received = exchange.route.start(index, packed, ghosts, forward=True)
         self._sent.append(sent)
         self._received.append(received)
         if index == len(exchange.stages) - 1:
@@ -160,19 +151,15 @@ class _Push:
         return self._partial.rows(index)
 
     def send(self, index: int) -> None:
-        exchange, carrier = self._exchange, self._exchange.carrier
+        exchange = self._exchange
         assert self._partial is not None, "a stage is filled before it is sent"
         # Arrivals share slots too, and are taken in by the order of stages and not of arrival:
         # equal runs give equal bits.
         if index >= exchange.window:
             self._combine_next()
         partial, arrived = self._partial.rows(index), self._arrived.rows(index)
-        with exchange_span(
-            exchange.trace, "exchange.reverse", exchange.returned[index], partial, carrier
-        ):
-            sent, received = carrier.start(
-                exchange.plan, exchange.stages[index], partial, arrived, forward=False
-            )
+        with exchange.route.span(index, partial, forward=False):
+            sent, received = exchange.route.start(index, partial, arrived, forward=False)
         self._under_way.append((index, sent, received))
 
     def finish(self) -> None:

@@ -23,7 +23,7 @@ from hpcgnn.spmm.exchange.stages import Combine, StageColumns
 from hpcgnn.spmm.schedule import Schedule
 from hpcgnn.spmm.wire import Wire
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,9 @@ class Channel:
         Where rows and bytes are recorded.
     peers
         Answer what an exchange asks when it is made.
+    node_ids
+        (num_local,) int64 original ids, which rows that are rounded at random are named by; None:
+        numbers of nodes in the whole matrix.
     """
 
     grid: ProcessGrid
@@ -52,6 +55,7 @@ class Channel:
     carrier: Carrier
     trace: TraceRecorder
     peers: Peers
+    node_ids: GlobalIndices | None = None
 
 
 class Fetch(Protocol):

@@ -19,13 +19,11 @@ from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel, Push
 from hpcgnn.spmm.exchange.host_layout import HostLayout
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts
+from hpcgnn.spmm.exchange.route import Route
 from hpcgnn.spmm.exchange.stages import (
     Combine,
     StageColumns,
     combine_stage,
-    exchange_span,
-    rows_to,
-    world_ranks,
 )
 from hpcgnn.spmm.schedule import refuse_to_keep
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
@@ -87,9 +85,7 @@ class HostExchange:
                 for nodes in (own_nodes, layout.fetched)
             )
         self.window = channel.schedule.window(len(self.stages))
-        ranks = world_ranks(grid)
-        self.sent = [rows_to(stage.owned, ranks) for stage in self.stages]
-        self.returned = [rows_to(stage.ghosts, ranks) for stage in self.stages]
+        self.route = Route(channel, self.plan, self.stages, ghosts.ids_of(self.plan.send_rows))
 
     @property
     def read_rows(self) -> LocalIndices:
@@ -178,14 +174,10 @@ class _Fetch:
         assert x is not None, "rows are there until all are packed"
         stage, slot, form = exchange.stages[place], self._slot(place), exchange.wire.half
         packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
-        with exchange_span(
-            exchange.trace, "exchange.forward", exchange.sent[place], packed, exchange.carrier
-        ):
+        with exchange.route.span(place, packed, forward=True):
             kernels.gather_rows(x, exchange.plan.rows_of(stage), packed, half=form)
             into = slot[exchange.fetched_rows(place)]
-            sent, received = exchange.carrier.start(
-                exchange.plan, stage, packed, into, forward=True
-            )
+            sent, received = exchange.route.start(place, packed, into, forward=True)
             if place == 0:
                 own = slot[exchange.layout.stages[0].own(exchange.layout.rank)]
                 kernels.gather_rows(x, exchange.own_rows, own, half=form)
@@ -228,23 +220,15 @@ class _Push:
 
     def send(self, index: int) -> None:
         assert index == 0
-        exchange, (stage,) = self._exchange, self._exchange.stages
+        exchange = self._exchange
         exchange.window_memory.synchronise("push")
         self._sums[:] = 0
         for rows, partial in self._mates(exchange.fetched_parts):
             kernels.scatter_add_rows(partial, rows, self._sums)
-        with exchange_span(
-            exchange.trace,
-            "exchange.reverse",
-            exchange.returned[0],
-            self._outgoing,
-            exchange.carrier,
-        ):
+        with exchange.route.span(0, self._outgoing, forward=False):
             if self._outgoing is not self._sums:
                 kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.half)
-            self._transfers = exchange.carrier.start(
-                exchange.plan, stage, self._outgoing, self._arrived, forward=False
-            )
+            self._transfers = exchange.route.start(0, self._outgoing, self._arrived, forward=False)
 
     def finish(self) -> None:
         exchange, (stage,) = self._exchange, self._exchange.stages
@@ -328,17 +312,9 @@ class _VisitingPush:
             self._sent.popleft()[0].wait()
         outgoing = exchange.carrier.take((stage.num_ghosts, self._width), self._wire)
         arrived = exchange.carrier.take((stage.num_owned, self._width), self._wire)
-        with exchange_span(
-            exchange.trace,
-            "exchange.reverse",
-            exchange.returned[place],
-            outgoing,
-            exchange.carrier,
-        ):
+        with exchange.route.span(place, outgoing, forward=False):
             kernels.gather_rows(mine, None, outgoing, half=exchange.wire.half)
-            sent, received = exchange.carrier.start(
-                exchange.plan, stage, outgoing, arrived, forward=False
-            )
+            sent, received = exchange.route.start(place, outgoing, arrived, forward=False)
         self._sent.append((sent, outgoing))
         self._received.append((place, received, arrived))
 

@@ -35,6 +35,8 @@ class Ghosts:
         Rows of those arrays on this rank.
     pushed
         Whether a product pushes to them; its adjoint then fetches them.
+    ids
+        (num_rows,) int64 names of those rows, wherever they are; None where nothing is drawn.
     """
 
     row_map: RowMap
@@ -42,6 +44,11 @@ class Ghosts:
     positions: LocalIndices | None
     num_rows: int
     pushed: bool = False
+    ids: GlobalIndices | None = None
+
+    def ids_of(self, rows: LocalIndices) -> GlobalIndices | None:
+        """Return the names of some of the rows; None where nothing is drawn."""
+        return None if self.ids is None else self.ids[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +93,14 @@ class Peers:
     def plan(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
         """Return who sends which rows to whom, where this rank receives `nodes`, (n,) int64."""
         return CommPlan.from_ghosts(self._grid, ghosts.row_map, nodes, ghosts.positions)
+
+    @collective
+    def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
+        """Return the ids of the ghosts of a plan, by those of the rows that it sends."""
+        # Moved and not computed with: every pattern of 64 bits arrives as it is.
+        ghosts = np.empty((plan.num_ghosts, 1), np.int64)
+        plan.start_forward(np.ascontiguousarray(own)[:, None], ghosts).wait()
+        return ghosts[:, 0]
 
     @collective
     def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:

@@ -174,7 +174,7 @@ def rows_to(messages: Sequence[Message], ranks: LocalIndices) -> RowsTo:
 
 
 def exchange_span(
-    trace: TraceRecorder, name: str, sent: RowsTo, buffer: Array, carrier: Carrier
+    trace: TraceRecorder, name: str, sent: RowsTo, row_bytes: int, carrier: Carrier
 ) -> Span:
     """Return the span of an exchange.
 
@@ -186,14 +186,13 @@ def exchange_span(
         Name of the span.
     sent
         What this rank sends.
-    buffer
-        An array of the width and dtype that travel.
+    row_bytes
+        Of a row on its way.
     carrier
         Counts the ghosts that are in memory.
     """
     if not trace.enabled:
         return trace.span(name)
-    row_bytes = buffer.shape[1] * buffer.itemsize
     peers = [(rank, rows, rows * row_bytes) for rank, rows in sent]
     total = sum(rows for _, rows in sent)
     size, ghost_bytes = total * row_bytes, carrier.ghosts.now

@@ -69,7 +69,8 @@ class NodeTask(ClassTask):
         train_rows, kept = self.evaluator.train_rows, self.evaluator.kept
         if self._restricted:
             self._activate(graph.num_aggregations(config))
-        with graph.products.trace.span("plan.kept_products"):
+        span = graph.products.trace.span("plan.kept_products")
+        with span, self.grid.moment.before_epochs():
             self._train_view = kept.for_training(self._train_view, self._train_features)
             self.evaluator.keep_products()
         if config.train.label_augmentation > 0:

@@ -7,6 +7,7 @@
 
 #include "pattern/pattern.h"
 #include "rows/ending.h"
+#include "rows/quantised.h"
 #include "rows/rows.h"
 #include "simd/isa.h"
 
@@ -128,6 +129,55 @@ void py_finish_rows_gradient(const AnyMatrix& gradient, std::optional<AnyMatrix>
   finish_rows_gradient(arguments);
 }
 
+/// `rows` and `packed` are one the source and the other the result.
+QuantisedArguments quantised_arguments(nb::dlpack::dtype dtype, std::int64_t num_rows,
+                                       std::int64_t width, std::int64_t packed_rows,
+                                       std::int64_t packed_bytes, int bits, int threads,
+                                       const std::string& isa) {
+  require(bits == 8 || bits == 4, "bits must be 8 or 4");
+  require(packed_rows == num_rows && packed_bytes == quantised_bytes(width, bits),
+          "packed must have a row for each row, of quantised_bytes");
+  const Storage storage = storage_of(dtype, "bfloat16");
+  if (storage == Storage::kFloat64)
+    throw nb::type_error("quantised rows are float32, or bfloat16 as uint16");
+  return {.source = nullptr,
+          .out = nullptr,
+          .row_ids = nullptr,
+          .num_rows = num_rows,
+          .width = width,
+          .key = 0,
+          .bits = bits,
+          .storage = storage,
+          .num_threads = threads,
+          .isa = parse_isa(isa)};
+}
+
+void py_quantise_rows(const AnyMatrix& x, const Offsets& row_ids, std::uint64_t key, int bits,
+                      Matrix<std::uint8_t>& packed, int threads, const std::string& isa) {
+  QuantisedArguments arguments =
+      quantised_arguments(x.dtype(), extent(x, 0), extent(x, 1), extent(packed, 0),
+                          extent(packed, 1), bits, threads, isa);
+  require(extent(row_ids, 0) == arguments.num_rows,
+          "row_ids must have one entry for each row of x");
+  arguments.source = x.data();
+  arguments.out = packed.data();
+  arguments.row_ids = row_ids.data();
+  arguments.key = key;
+  nb::gil_scoped_release unlocked;
+  quantise_rows(arguments);
+}
+
+void py_dequantise_rows(const Matrix<const std::uint8_t>& packed, int bits, OutMatrix& out,
+                        int threads, const std::string& isa) {
+  QuantisedArguments arguments =
+      quantised_arguments(out.dtype(), extent(out, 0), extent(out, 1), extent(packed, 0),
+                          extent(packed, 1), bits, threads, isa);
+  arguments.source = packed.data();
+  arguments.out = out.data();
+  nb::gil_scoped_release unlocked;
+  dequantise_rows(arguments);
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
@@ -152,6 +202,15 @@ void bind_rows(nb::module_& m) {
                 "result: NDArray[typing.Any] | None, scale: float, "
                 "out: NDArray[typing.Any] | None, sums: NDArray[typing.Any] | None, threads: int, "
                 "half: str, isa: str) -> None"));
+  m.def("quantise_rows", &py_quantise_rows, "x"_a.noconvert(), "row_ids"_a.noconvert(), "key"_a,
+        "bits"_a, "packed"_a.noconvert(), "threads"_a, "isa"_a,
+        nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
+                "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
+                "-> None"));
+  m.def("dequantise_rows", &py_dequantise_rows, "packed"_a.noconvert(), "bits"_a,
+        "out"_a.noconvert(), "threads"_a, "isa"_a,
+        nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], bits: int, "
+                "out: NDArray[typing.Any], threads: int, isa: str) -> None"));
 }
 
 }  // namespace hpcgnn::kernels

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "rows/ending.h"
+#include "rows/quantised.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
@@ -23,6 +24,7 @@ struct RowsTable {
   Kernel convert[kNumStorages][kNumStorages];      ///< rows [first, last) of out
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
   EndingTable ending;
+  QuantisedTable quantised;
 
   static const RowsTable portable, avx2, avx512;  ///< see table_of
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rows/ending_kernel.h"
+#include "rows/quantised_kernel.h"
 #include "rows/rows.h"
 
 namespace hpcgnn::kernels {
@@ -61,6 +62,7 @@ constexpr RowsTable make_table() {
   set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
   set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
   table.ending = make_ending_table<F32, F64>();
+  table.quantised = make_quantised_table<F32>();
   return table;
 }
 

@@ -1,0 +1,62 @@
+"""Where a run is: what a number that is rounded at random for the wire is drawn by."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpcgnn.kernels import key_of
+
+_BEFORE_EPOCHS = -1
+
+
+class Moment:
+    """Seed, epoch and product, equal on all ranks; the grid's, as exchanges and steps know it.
+
+    Products are numbered from the beginning of the epoch. All ranks multiply in the same order, at
+    any number of them, so the number stands for the step, the layer and the direction.
+    """
+
+    def __init__(self) -> None:
+        self.is_backward = False
+        self.begin(0, _BEFORE_EPOCHS)
+
+    def begin(self, seed: int, epoch: int) -> None:
+        """Begin an epoch of a seed."""
+        self._names = (seed, epoch, 0)
+
+    def next_product(self) -> None:
+        """Begin a product."""
+        seed, epoch, product = self._names
+        self._names = (seed, epoch, product + 1)
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Take what travels inside for gradients."""
+        self.is_backward = True
+        try:
+            yield
+        finally:
+            self.is_backward = False
+
+    @contextmanager
+    def before_epochs(self) -> Iterator[None]:
+        """Take what travels inside for a preparation, which belongs to no epoch.
+
+        A run that goes on from a checkpoint prepares again, and draws the same. Outside the numbers
+        go on.
+        """
+        names = self._names
+        self.begin(0, _BEFORE_EPOCHS)
+        try:
+            yield
+        finally:
+            self._names = names
+
+    def key(self, sender: int | None) -> int:
+        """Return the key of a draw for the rows of this product.
+
+        Parameters
+        ----------
+        sender
+            Who sends partial sums; None: rows of owners, equal whoever sends them.
+        """
+        return key_of(*self._names, 0 if sender is None else 1 + sender)

@@ -1,0 +1,69 @@
+"""Rows in 8 or 4 bits an element, for exchanges: a grid of levels for each row, rounded at random.
+
+A packed row is its lowest level and the step between two, both bfloat16, and a level an element.
+"""
+
+from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import require_array
+from hpcgnn.typing import Array, GlobalIndices
+
+
+def quantised_bytes(width: int, bits: int) -> int:
+    """Return the bytes of a packed row of `width` elements."""
+    return 0 if width == 0 else 4 + (width * bits + 7) // 8
+
+
+def quantise_rows(
+    x: Array,
+    row_ids: GlobalIndices,
+    key: int,
+    bits: int,
+    packed: Array,
+    *,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Pack rows: an element becomes one of the two levels next to it, the nearer the likelier.
+
+    So the expectation of what `dequantise_rows` returns is the element, to 2^-16 of a step. Which
+    level depends on `key`, ``row_ids[i]``, the column and the row alone: the same at any number of
+    ranks and threads. A row that is not finite arrives as NaN.
+
+    Parameters
+    ----------
+    x
+        ``(m, w)`` float32, or bfloat16 as uint16.
+    row_ids
+        ``(m,)`` int64 global names of the rows.
+    key
+        In ``[0, 2**64)``; another one for each draw.
+    bits
+        8 or 4.
+    packed
+        ``(m, quantised_bytes(w, bits))`` uint8.
+    """
+    require_array("x", x, 2, ("float32", "uint16"))
+    require_array("row_ids", row_ids, 1, ("int64",))
+    require_array("packed", packed, 2, ("uint8",), writable=True)
+    if not 0 <= key < 1 << 64:
+        raise ValueError(f"key must be in [0, 2**64), not {key}")
+    _kernels.quantise_rows(x, row_ids, key, bits, packed, threads, isa)
+
+
+def dequantise_rows(
+    packed: Array, bits: int, out: Array, *, threads: int = 0, isa: str = "auto"
+) -> None:
+    """Write the rows that `quantise_rows` packed.
+
+    Parameters
+    ----------
+    packed
+        ``(m, quantised_bytes(w, bits))`` uint8.
+    bits
+        8 or 4.
+    out
+        ``(m, w)`` float32, or bfloat16 as uint16.
+    """
+    require_array("packed", packed, 2, ("uint8",))
+    require_array("out", out, 2, ("float32", "uint16"), writable=True)
+    _kernels.dequantise_rows(packed, bits, out, threads, isa)

@@ -1,0 +1,112 @@
+"""The messages of a plan: rows as they are, or packed in few bits while they travel.
+
+Above a route nothing knows of packed rows: it packs what is sent and unpacks what arrives into the
+arrays that it was given, whichever exchange, stage or direction they belong to.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcgnn.comm import CommPlan, Stage, Transfer
+from hpcgnn.kernels import dequantise_rows, quantise_rows
+from hpcgnn.spmd import collective, neighborwise_collective
+from hpcgnn.spmm.exchange.ghosts import Channel
+from hpcgnn.spmm.exchange.stages import exchange_span, rows_to, world_ranks
+from hpcgnn.trace import Span
+from hpcgnn.typing import Array, GlobalIndices
+
+
+class Route:
+    """How the rows of a plan travel.
+
+    Parameters
+    ----------
+    channel
+        How numbers travel.
+    plan
+        Who sends which rows to whom.
+    stages
+        Of the plan.
+    ids
+        (num_sent,) int64 names of the rows that the plan sends, which those that are rounded at
+        random are drawn by; None where nothing is drawn.
+    """
+
+    @collective
+    def __init__(
+        self,
+        channel: Channel,
+        plan: CommPlan,
+        stages: Sequence[Stage],
+        ids: GlobalIndices | None,
+    ) -> None:
+        self._carrier, self._trace, self._wire = channel.carrier, channel.trace, channel.wire
+        self._moment, self._sender = channel.grid.moment, channel.grid.block
+        self._plan, self._stages = plan, stages
+        ranks = world_ranks(channel.grid)
+        self._sent = {
+            forward: [rows_to(each.ends(forward=forward)[0], ranks) for each in stages]
+            for forward in (True, False)
+        }
+        self._ids: dict[bool, list[GlobalIndices]] = {}
+        if self._wire.quantises:
+            assert ids is not None, "rows that are rounded at random have names"
+            theirs = channel.peers.ids(plan, ids)
+            for forward, names in ((True, ids), (False, theirs)):
+                ends = [each.ends(forward=forward)[0] for each in stages]
+                self._ids[forward] = [
+                    np.concatenate([names[:0], *(names[message.rows] for message in end)])
+                    for end in ends
+                ]
+
+    def span(self, index: int, rows: Array, *, forward: bool) -> Span:
+        """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
+        name = "exchange.forward" if forward else "exchange.reverse"
+        size = self._wire.row_bytes(rows, backward=self._moment.is_backward)
+        return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
+
+    @neighborwise_collective
+    def start(
+        self, index: int, sent: Array, received: Array, *, forward: bool
+    ) -> tuple[Transfer, Transfer]:
+        """Start the messages of a stage; see `Carrier.start`."""
+        plan, stage, carrier = self._plan, self._stages[index], self._carrier
+        bits = self._wire.bits_of(sent.dtype, backward=self._moment.is_backward)
+        if bits is None:
+            return carrier.start(plan, stage, sent, received, forward=forward)
+        size = self._wire.row_bytes(sent, backward=self._moment.is_backward)
+        packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
+        # Rows of an owner are rounded alike for all readers; partial sums are each rank's own.
+        key = self._moment.key(None if forward else self._sender)
+        quantise_rows(sent, self._ids[forward][index], key, bits, packed)
+        going, coming = carrier.start(plan, stage, packed, arrived, forward=forward)
+        return going, _Unpacked(coming, arrived, bits, received)
+
+
+class _Unpacked(Transfer):
+    """Packed rows that arrive; `wait` unpacks them.
+
+    Parameters
+    ----------
+    coming
+        Of the packed rows.
+    arrived, bits
+        Where they are, and of how many bits.
+    rows
+        What they become.
+    """
+
+    def __init__(self, coming: Transfer, arrived: Array, bits: int, rows: Array) -> None:
+        super().__init__()
+        self._coming: Transfer | None = coming
+        self._arguments = arrived, bits, rows
+
+    @neighborwise_collective
+    def wait(self) -> None:
+        """Return when the rows are there; waiting again returns at once."""
+        if self._coming is None:
+            return
+        self._coming.wait()
+        self._coming = None
+        dequantise_rows(*self._arguments)

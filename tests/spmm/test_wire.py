@@ -1,0 +1,128 @@
+"""Rows in 8 and 4 bits on the wire: which rows are rounded how, at any number of ranks."""
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.errors import InputError
+from hpcgnn.kernels import dequantise_rows, key_of, quantise_rows, quantised_bytes
+from hpcgnn.spmm import (
+    RESIDENT,
+    SCHEDULES,
+    Carrier,
+    Channel,
+    DistributedSpMM,
+    Peers,
+    Schedule,
+    exchange_by,
+    make_exchange,
+    make_wire,
+)
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
+
+SIZE, WIDTH = 90, 12
+SEED, EPOCH = 7, 3
+METHODS = ("aware", "push", "joint", "hierarchical")
+
+
+def names() -> Array:
+    return np.random.default_rng(8).permutation(10**6)[:SIZE].astype(np.int64)
+
+
+def operator(
+    grid: ProcessGrid, matrix, method: str, wire: str, schedule: str = "resident"
+) -> tuple[slice, DistributedSpMM]:
+    row_map = RowMap(uneven_starts(SIZE, grid.num_blocks, 5), grid.block)
+    part, trace = block_row(matrix, row_map, np.float32), TraceRecorder.off()
+    mine = slice(row_map.start, row_map.stop)
+    how = Schedule(sequential=True, prefetch=1) if schedule == "sequential" else RESIDENT
+    ids = names()[mine]
+    channel = Channel(grid, make_wire(wire), how, Carrier(grid), trace, Peers(grid), ids)
+    return mine, DistributedSpMM(grid, part, exchange_by(method, channel, part), trace)
+
+
+def rounded(x: Array, bits: int, product: int) -> Array:
+    """Return what every reader gets of every row in a product of an epoch."""
+    packed = np.empty((len(x), quantised_bytes(x.shape[1], bits)), np.uint8)
+    quantise_rows(x, names(), key_of(SEED, EPOCH, product, 0), bits, packed)
+    out = np.empty_like(x)
+    dequantise_rows(packed, bits, out)
+    return out
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("wire", ["int8", "int4/int8"])
+def test_a_row_is_rounded_alike_for_all_readers(
+    comm: MPI.Intracomm, wire: str, schedule: str
+) -> None:
+    matrix = ugly_matrix(SIZE, 61)
+    x = np.random.default_rng(2).normal(size=(SIZE, WIDTH)).astype(np.float32)
+    bits = 8 if wire == "int8" else 4
+    for replication in (c for c in (1, 2, 4) if comm.size % c == 0):
+        with ProcessGrid(comm, replication) as grid:
+            mine, product = operator(grid, matrix, "aware", wire, schedule)
+            grid.moment.begin(SEED, EPOCH)
+            for number in (1, 2):
+                found = product.apply(np.ascontiguousarray(x[mine]))
+                rows = matrix[mine].toarray()
+                own = np.zeros(SIZE, np.bool_)
+                own[mine] = True
+                expected = rows[:, own] @ x[own] + rows[:, ~own] @ rounded(x, bits, number)[~own]
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("method", METHODS)
+def test_products_have_no_bias_and_the_adjoint_none(
+    comm: MPI.Intracomm, method: str, schedule: str
+) -> None:
+    matrix, draws = ugly_matrix(SIZE, 61), 60
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, SIZE, WIDTH)).astype(np.float32)
+    host = f"host{comm.rank // 2}"
+    with ProcessGrid(comm, host=host) as grid:
+        mine, product = operator(grid, matrix, method, "int4", schedule)
+        sums = np.zeros((2, *x[mine].shape))
+        for epoch in range(draws):
+            grid.moment.begin(SEED, epoch)
+            sums[0] += product.apply(np.ascontiguousarray(x[mine]))
+            sums[1] += product.apply_transpose(np.ascontiguousarray(y[mine]))
+    for total, dense, rows in ((sums[0], matrix, x), (sums[1], matrix.T, y)):
+        error = total / draws - (dense @ rows.astype(np.float64))[mine]
+        # Steps of a fifteenth of the span, of rows or of partial sums of at most that many terms.
+        size = abs(dense) @ np.ptp(rows, axis=1, keepdims=True).astype(np.float64)
+        bound = 6 * 0.5 / 15 * 1.1 * size[mine] / np.sqrt(draws)
+        assert (np.abs(error) <= bound + 1e-4).all()
+        if comm.size > 1 and method != "hierarchical":
+            assert comm.allreduce(float(np.abs(error).max(initial=0)), MPI.MAX) > 0
+
+
+def test_gradients_may_travel_otherwise(comm: MPI.Intracomm) -> None:
+    matrix = ugly_matrix(SIZE, 61)
+    x = np.random.default_rng(2).normal(size=(SIZE, WIDTH)).astype(np.float32)
+    with ProcessGrid(comm) as grid:
+        mine, product = operator(grid, matrix, "joint", "int8/native")
+        exact = (matrix @ x.astype(np.float64))[mine]
+        with grid.moment.backward():
+            found = product.apply(np.ascontiguousarray(x[mine]))
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
+        if comm.size > 1:
+            error = np.abs(product.apply(np.ascontiguousarray(x[mine])) - exact)
+            assert comm.allreduce(float(error.max(initial=0)), MPI.MAX) > 1e-3
+        # Wider numbers are never narrowed: ids of nodes travel as float64.
+        wide = product.apply(np.ascontiguousarray(x[mine].astype(np.float64)))
+        np.testing.assert_allclose(wide, exact, rtol=1e-6, atol=1e-6)
+
+
+def test_broadcasts_and_unknown_pairs_are_refused(comm: MPI.Intracomm) -> None:
+    with ProcessGrid(comm) as grid:
+        part = block_row(ugly_matrix(20, 1), RowMap(uneven_starts(20, comm.size, 1), comm.rank))
+        with pytest.raises(InputError, match="aware or joint"):
+            make_exchange("oblivious", grid, part, TraceRecorder.off(), "int8")
+        for wire in ("int8/bfloat16", "int8/", "/int8", "int3"):
+            with pytest.raises(InputError, match="int8/native"):
+                make_wire(wire)
