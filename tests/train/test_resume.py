@@ -41,7 +41,6 @@ SETTINGS = {
         "exchange.method=joint",
         "exchange.wire=int4",
         "exchange.keep_products=always",
-        "exchange.prepare=first_epoch",
     ),
     "standard features": ("graph.normalize_features=standard", "train.dtype=float64"),
 }

@@ -206,7 +206,7 @@ class SampledViews:
         row_ids: GlobalIndices,
         column_ids: GlobalIndices,
     ) -> Mapping[Aggregation, AggregationOperator]:
-        exchange = self._make.exchange(matrix)
+        exchange = self._make.exchange(matrix, column_ids)
         operators: dict[Aggregation, AggregationOperator] = {}
         for kind in self._wanted:
             scaled = matrix.with_values(entries.values(kind, self._dtype), None)
