@@ -18,7 +18,7 @@ from hpcgnn.comm.hand_over import dealt, in_turn
 from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library
-from hpcgnn.comm.plan import CommPlan
+from hpcgnn.comm.plan import CommPlan, Request
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
@@ -49,6 +49,7 @@ __all__ = [
     "Moment",
     "Place",
     "ProcessGrid",
+    "Request",
     "RowMap",
     "RowRequest",
     "SharedWindow",

@@ -7,7 +7,7 @@ each one contiguous MPI datatype, so that no count passes 2^31 however wide the 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,33 @@ from hpcgnn.comm.transfer import Transfer
 from hpcgnn.comm.volume import Volume
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """The rows that a rank asks others for.
+
+    Parameters
+    ----------
+    nodes
+        (n,) int64 global rows, grouped by the rank that sends them, in rank order.
+    counts
+        (ranks of the layer,) int32 rows of each.
+    """
+
+    nodes: GlobalIndices
+    counts: LocalIndices
+
+    @classmethod
+    def of_owners(cls, row_map: RowMap, nodes: GlobalIndices) -> "Request":
+        """Return the request of increasing rows to their owners."""
+        counts = np.bincount(row_map.owner(nodes), minlength=row_map.num_blocks)
+        return cls(nodes, counts.astype(np.int32))
+
+    def of_rank(self, rank: int) -> GlobalIndices:
+        """Return the nodes that are asked of a rank."""
+        start = int(self.counts[:rank].sum(dtype=np.int64))
+        return self.nodes[start : start + int(self.counts[rank])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +108,27 @@ class CommPlan:
         """
         if np.any(np.diff(ghosts) <= 0) or np.any(row_map.is_local(ghosts)):
             raise ValueError("ghosts must be increasing global rows of other ranks")
-        layer = grid.layer
-        recv_counts = np.bincount(row_map.owner(ghosts), minlength=layer.size).astype(np.int32)
+        plan, wanted = cls.from_request(grid, Request.of_owners(row_map, ghosts))
+        rows = row_map.to_local(wanted)
+        if positions is not None:
+            rows = positions[rows]
+            assert len(rows) == 0 or rows.min() >= 0, "a ghost is not among its owner's rows"
+        return replace(plan, send_rows=rows)
+
+    @classmethod
+    @collective
+    def from_request(
+        cls, grid: ProcessGrid, request: "Request"
+    ) -> tuple["CommPlan", GlobalIndices]:
+        """Make the plan that delivers what is requested, from whom it is requested.
+
+        Returns
+        -------
+        plan, wanted
+            The plan, whose `send_rows` are 0, 1, ..., and the (num_sent,) int64 nodes that they
+            stand for.
+        """
+        layer, recv_counts = grid.layer, request.counts
         send_counts = np.empty_like(recv_counts)
         # Readers alone know what is wanted. The one step whose work grows with the number of ranks
         # is this exchange of counts; all that follows is among neighbours.
@@ -97,13 +143,10 @@ class CommPlan:
         # From here on the order of rows is fixed by the reader: the owner packs in the order in
         # which ghosts stand, so that what arrives needs no permutation.
         comm.Neighbor_alltoallv(
-            (ghosts, recv_counts, MPI.INT64_T), (wanted, send_counts, MPI.INT64_T)
+            (request.nodes, recv_counts, MPI.INT64_T), (wanted, send_counts, MPI.INT64_T)
         )
-        rows = row_map.to_local(wanted)
-        if positions is not None:
-            rows = positions[rows]
-            assert len(rows) == 0 or rows.min() >= 0, "a ghost is not among its owner's rows"
-        return cls(comm, layer.size, peers, rows, send_counts, recv_counts)
+        rows = np.arange(len(wanted), dtype=np.int32)
+        return cls(comm, layer.size, peers, rows, send_counts, recv_counts), wanted
 
     @property
     def num_ghosts(self) -> int:

@@ -37,6 +37,7 @@ from hpcgnn.spmm import (
     Peers,
     Schedule,
     exchange_by,
+    find_method,
     make_wire,
     quantises,
 )
@@ -119,6 +120,11 @@ class Operators:
                 raise InputError(
                     f"exchange.wire = {self.config.wire!r}: attention sends logits, which need "
                     "more bits; set bfloat16 or native"
+                )
+            if find_method(self.config.method).pushes_sums:
+                raise InputError(
+                    f"exchange.method = {self.config.method!r} adds up what it pushes, and "
+                    "attention pushes states; set joint or hierarchical"
                 )
             return DistributedAttention(
                 self.grid, scaled, exchange, self.trace, row_ids, column_ids

@@ -25,10 +25,13 @@ class Answers:
 
     Parameters
     ----------
-    peers, send_rows, send_counts, recv_counts
+    peers, send_counts, recv_counts
         Of its plan, see `hpcgnn.comm.CommPlan`.
-    of_host
-        The ghosts of every rank of its host, where its exchange asks for them.
+    wanted
+        The nodes that it sends, by peer.
+    of_host, sent_by_host
+        The ghosts of every rank of its host, and the nodes that each sends, where its exchange asks
+        for them.
     sizes
         (blocks,) int64 rows that each rank fetches from.
     rows_at_owners
@@ -36,10 +39,11 @@ class Answers:
     """
 
     peers: LocalIndices
-    send_rows: LocalIndices
+    wanted: GlobalIndices
     send_counts: LocalIndices
     recv_counts: LocalIndices
     of_host: tuple[GlobalIndices, ...]
+    sent_by_host: tuple[GlobalIndices, ...]
     sizes: Array
     rows_at_owners: LocalIndices | None = None
 
@@ -171,8 +175,8 @@ def _pattern_share(whole: DistCSR, ranks: Ranks, traffic: Traffic, place: Place)
     return PatternShare(
         mine,
         OperatorSize(traffic.num_rows, traffic.num_columns, num_entries, traffic.num_moved),
-        _answers(ranks, needs, needs.fetched, place, mine.column_positions(), whole.column_nodes),
-        _answers(ranks, needs, needs.pushed, place, mine.row_positions(), whole.row_nodes),
+        _answers(ranks, needs, needs.fetched, place, whole.column_nodes),
+        _answers(ranks, needs, needs.pushed, place, whole.row_nodes),
         pushed,
     )
 
@@ -182,7 +186,6 @@ def _answers(
     needs: Needs,
     ghosts: LayerGhosts,
     place: Place,
-    positions: LocalIndices | None,
     stored: LocalIndices | None,
 ) -> Answers:
     """Return what the ranks tell the one at `place`.
@@ -195,32 +198,36 @@ def _answers(
         Of all ranks of the layer.
     place
         The rank.
-    positions
-        The row of each of its nodes in its arrays, None: in order.
     stored
         The nodes that arrays of all ranks together hold, in order; None: all.
     """
-    received = find_method(ranks.exchange.method).received
+    received, no_nodes = find_method(ranks.exchange.method).received, np.empty(0, np.int64)
     if received is None:
         none = np.empty(0, np.int32)
         rows = _rows_at_owners(ghosts, place.block, stored)
-        return Answers(none, none, none, none, (), needs.sizes, rows)
+        return Answers(none, no_nodes, none, none, (), (), needs.sizes, rows)
     # What ranks receive decides what this one sends: a plan has no other source.
-    brought, row_map = received(ghosts), RowMap(ghosts.starts, place.block)
-    sends = [row_map.to_local(each[row_map.is_local(each)]) for each in brought]
-    if positions is not None:
-        sends = [positions[each] for each in sends]
-    sent = np.array([len(each) for each in sends], np.int32)
-    owners = row_map.owner(brought[place.block])
-    got = np.bincount(owners, minlength=ranks.num_blocks).astype(np.int32)
+    requests = received(ghosts)
+
+    def sent_by(rank: int) -> GlobalIndices:
+        return np.concatenate([no_nodes, *(each.of_rank(rank) for each in requests)])
+
+    sent = np.array([each.counts[place.block] for each in requests], np.int32)
+    got = requests[place.block].counts
     peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
     mates: Sequence[int] = []
     # An exchange that brings a rank its own ghosts asks nothing of its host.
-    if brought is not ghosts.nodes:
+    if any(own is not each.nodes for own, each in zip(ghosts.nodes, requests, strict=True)):
         mates = np.flatnonzero(place.hosts == place.hosts[place.block]).tolist()
-    of_host = tuple(ghosts.nodes[mate] for mate in mates)
-    rows = np.concatenate([np.empty(0, np.int32), *sends])
-    return Answers(peers, rows, sent[peers], got[peers], of_host, needs.sizes)
+    return Answers(
+        peers,
+        sent_by(place.block),
+        sent[peers],
+        got[peers],
+        tuple(ghosts.nodes[mate] for mate in mates),
+        tuple(sent_by(mate) for mate in mates),
+        needs.sizes,
+    )
 
 
 def _rows_at_owners(ghosts: LayerGhosts, rank: int, stored: LocalIndices | None) -> LocalIndices:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from hpcgnn.comm import CommPlan, Communicator, Moment, ProcessGrid, Stage, Transfer
+from hpcgnn.comm import CommPlan, Communicator, Moment, ProcessGrid, Request, Stage, Transfer
 from hpcgnn.graph.products import Operators
 from hpcgnn.operator import Aggregation, OperatorSize, RankSums
 from hpcgnn.plan.share import Answers, PatternShare, Share
@@ -149,13 +149,20 @@ class KnownPeers(Peers):
     def _to(self, ghosts: Ghosts) -> Answers:
         return self._share.push if ghosts.pushed else self._share.fetch
 
-    def plan(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
+    def plan(self, ghosts: Ghosts, request: Request) -> tuple[CommPlan, GlobalIndices]:
         """Return the plan; see `Peers`."""
         known, grid = self._to(ghosts), self._grid
-        assert len(nodes) == known.recv_counts.sum(), "an exchange receives what was foreseen"
+        received = request.counts[known.peers]
+        assert np.array_equal(received, known.recv_counts), "an exchange asks what was foreseen"
         neighbours = grid.neighbourhood(known.peers[:0])
+        rows = np.arange(len(known.wanted), dtype=np.int32)
         counts = known.send_counts, known.recv_counts
-        return CommPlan(neighbours, grid.num_blocks, known.peers, known.send_rows, *counts)
+        return CommPlan(neighbours, grid.num_blocks, known.peers, rows, *counts), known.wanted
+
+    def sent_by_host(self, ghosts: Ghosts, wanted: GlobalIndices) -> list[GlobalIndices]:
+        """Return the nodes that every rank on this host sends; see `Peers`."""
+        del wanted
+        return list(self._to(ghosts).sent_by_host)
 
     def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
         """Return the nodes of the ghosts of every rank on this host; see `Peers`."""

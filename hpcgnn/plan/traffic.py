@@ -192,13 +192,7 @@ def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
         if received is None:
             fetched += np.where(handled, needs.sizes, 0)
         else:
-            fetched += _by_owner(received(needs.fetched), needs.fetched.starts)
-            pushed += _by_owner(received(needs.pushed), needs.pushed.starts).T
+            fetched += np.array([each.counts for each in received(needs.fetched)])
+            pushed += np.array([each.counts for each in received(needs.pushed)]).T
     np.fill_diagonal(fetched, 0)
     return Traffic(fetched, pushed, survey.sums, survey.entries, *whole.shape)
-
-
-def _by_owner(nodes: Sequence[GlobalIndices], starts: Offsets) -> Array:
-    """Return (ranks, ranks) int64: how many nodes of each list each rank owns."""
-    row_map = RowMap(starts, 0)
-    return np.array([np.bincount(row_map.owner(n), minlength=len(nodes)) for n in nodes], np.int64)

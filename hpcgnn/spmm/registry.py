@@ -44,11 +44,14 @@ class Method:
         Moves the rows of either.
     received
         What its messages bring, for planners; None: every rank gets whole block rows.
+    pushes_sums
+        Whether what it pushes is added up on its way, which states of attention are not.
     """
 
     cover: Cover
     make_ghosts: GhostFactory
     received: Received | None
+    pushes_sums: bool = False
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -58,6 +61,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "push": Method(all_rows, DirectExchange, received_directly),
         "joint": Method(minimum, DirectExchange, received_directly),
         "hierarchical": Method(all_columns, _through_hosts, received_by_hosts),
+        "hierarchical_joint": Method(minimum, _through_hosts, received_by_hosts, pushes_sums=True),
     }
 )
 """The exchanges by their names."""

@@ -146,6 +146,13 @@ def test_bytes_of_graphs(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) ->
 
 HIERARCHIES = {
     "sage": (),
+    "sage, joint": ("exchange.method=hierarchical_joint", "exchange.wire=int8"),
+    "gcn, joint and stages": (
+        "exchange.method=hierarchical_joint",
+        "exchange.schedule=sequential",
+        "model.num_layers=3",
+    ),
+    "rgcn, joint": ("exchange.method=hierarchical_joint", "model.num_bases=2"),
     "sage, stages": ("exchange.schedule=sequential", "exchange.prefetch=1"),
     "gcn, bfloat16": ("exchange.wire=bfloat16", "exchange.active_sets=false"),
     "rgcn": ("model.num_bases=2", "exchange.schedule=sequential"),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from numpy.typing import DTypeLike
 
-from hpcgnn.comm import Stage, Transfer, Volume, shift_times
+from hpcgnn.comm import Request, RowMap, Stage, Transfer, Volume, shift_times
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts
@@ -26,12 +26,13 @@ from hpcgnn.spmm.exchange.stages import (
     combine_stage,
 )
 from hpcgnn.spmm.schedule import refuse_to_keep
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.typing import Array
 
 
-def received_directly(layer: LayerGhosts) -> Sequence[GlobalIndices]:
+def received_directly(layer: LayerGhosts) -> Sequence[Request]:
     """Return what each rank receives: its own ghosts."""
-    return layer.nodes
+    row_map = RowMap(layer.starts, 0)
+    return [Request.of_owners(row_map, nodes) for nodes in layer.nodes]
 
 
 class DirectExchange:
@@ -51,7 +52,7 @@ class DirectExchange:
         self.wire = self.push_wire = channel.wire
         self.carrier, self.trace = channel.carrier, channel.trace
         self.sequential = schedule.sequential
-        self.plan = plan = channel.peers.plan(ghosts, ghosts.nodes)
+        self.plan = plan = channel.peers.plan_of_owners(ghosts, ghosts.nodes)
         self.stages: tuple[Stage, ...] = (plan.everything,)
         self.columns = StageColumns((plan.num_ghosts,))
         if schedule.sequential:

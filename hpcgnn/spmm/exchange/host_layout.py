@@ -6,9 +6,13 @@ from other hosts on behalf of all, by owner::
 
     | rank 0: own rows | rank 0: fetched | rank 1: own rows | rank 1: fetched | ...
 
-All rows of one owner have one reader: a pair of an owner and a host exchanges one message.
+All rows of one owner have one reader. A resident schedule shares one such array, and all rows of
+one host have one reader: the ranks of that host lay them in memory that *they* share, from where
+one of them sends them (`Outbox`), so that a pair of hosts exchanges one message. Which rank sends
+and which reads goes by the numbers of the hosts, so that all ranks of a host have such work.
 
-A resident schedule shares one such array. A sequential one walks over the hosts, in the part that
+A sequential one sends from each owner: a pair of an owner and a host exchanges one message. It
+walks over the hosts, in the part that
 ranks have in the direct exchange: at the stage of shift s the mates of host h share the rows of the
 owners on host h + s. They then visit the owners of a stage one after another, each mate another one
 at a time, so that a push adds to the sums of a host one mate to one owner at a time, and in a fixed
@@ -25,7 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import RowMap
+from hpcgnn.comm import Request, RowMap
+from hpcgnn.spmm.exchange.peers import Ghosts
 from hpcgnn.spmm.exchange.stages import StageColumns
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
@@ -60,13 +65,26 @@ class SharedRows:
         nodes: Sequence[GlobalIndices],
         readers: Sequence[int],
         mates: LocalIndices,
+        senders: LocalIndices,
     ) -> "SharedRows":
-        """Return the rows in one array; `mates` are the ranks of this host."""
+        """Return the rows in one array.
+
+        Parameters
+        ----------
+        owners, nodes, readers
+            Of the result.
+        mates
+            The ranks of this host.
+        senders
+            (ranks of the layer,) int32: who sends each owner's rows here.
+        """
         # By readers first: what a mate brings is one range, which it receives, clears and sends
-        # whole. Its own rows stand before those, so that what it fetches is one range as well.
+        # whole. Its own rows stand before those, so that what it fetches is one range as well, in
+        # the order of messages.
         starts, first = [0] * len(owners), 0
         for number in sorted(
-            range(len(owners)), key=lambda u: (readers[u], owners[u] != mates[readers[u]], u)
+            range(len(owners)),
+            key=lambda u: (readers[u], owners[u] != mates[readers[u]], senders[owners[u]], u),
         ):
             starts[number] = first
             first += len(nodes[number])
@@ -94,11 +112,43 @@ class SharedRows:
             return slice(0, 0)
         return slice(min(part.start for part in parts), max(part.stop for part in parts))
 
-    def fetched(self, reader: int, rank: int) -> GlobalIndices:
-        """Return the nodes that a mate, which is `rank`, fetches, increasing."""
+    def fetched(self, reader: int, rank: int) -> list[tuple[int, GlobalIndices]]:
+        """Return the owners, and their nodes, that a mate, which is `rank`, fetches."""
         known = zip(self.owners, self.nodes, self.readers, strict=True)
-        chosen = [nodes for owner, nodes, mate in known if mate == reader and owner != rank]
-        return np.concatenate([_NO_NODES, *chosen])
+        return [(owner, each) for owner, each, mate in known if mate == reader and owner != rank]
+
+
+@dataclass(frozen=True, eq=False)
+class Outbox:
+    """The rows that one rank of a host sends for all of them, in memory that they share.
+
+    Parameters
+    ----------
+    num_rows
+        That the ranks of the host send.
+    sent
+        Where those are that this rank sends.
+    own
+        Where rows are that this rank owns, and which rows of its arrays they are: no row twice in
+        one of them.
+    """
+
+    num_rows: int
+    sent: slice
+    own: tuple[tuple[slice, LocalIndices], ...]
+
+    @classmethod
+    def of(cls, ghosts: Ghosts, sent: Sequence[GlobalIndices], mate: int) -> "Outbox":
+        """Return what rank number `mate` of a host, whose ranks send these nodes, has to do."""
+        nodes = np.concatenate([_NO_NODES, *sent])
+        ends = np.cumsum([0, *map(len, sent)]).tolist()
+        places = np.flatnonzero(ghosts.row_map.is_local(nodes))
+        rows = ghosts.rows_of(nodes[places])
+        # Messages name the rows of one owner side by side, and each of them once.
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(rows) <= 0)) + 1
+        parts = zip(np.split(places, cuts), np.split(rows, cuts), strict=True)
+        own = [(slice(int(at[0]), int(at[-1]) + 1), some) for at, some in parts if len(at) > 0]
+        return cls(len(nodes), slice(ends[mate], ends[mate + 1]), tuple(own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +159,8 @@ class HostLayout:
     ----------
     stages
         What is shared at one time; the rows that the rank owns are in the first.
+    senders
+        (ranks of the layer,) int32: who sends each owner's rows to this host.
     rank, mate
         The rank in the layer, and its number among its mates.
     num_visits
@@ -116,6 +168,7 @@ class HostLayout:
     """
 
     stages: tuple[SharedRows, ...]
+    senders: LocalIndices
     rank: int
     mate: int
     num_visits: int
@@ -154,26 +207,36 @@ class HostLayout:
 
         def shared(owners: Sequence[int], readers: Sequence[int]) -> SharedRows:
             nodes = [everything[bounds[owner] : bounds[owner + 1]] for owner in owners]
-            return SharedRows.of(owners, nodes, readers, mates)
+            return SharedRows.of(owners, nodes, readers, mates, senders)
 
-        number = int(np.searchsorted(mates, rank))
+        number, senders = int(np.searchsorted(mates, rank)), np.arange(len(hosts), dtype=np.int32)
         if not sequential:
-            # Owners are dealt out to the mates in turn, so that all of them receive alike, whoever
-            # needs the rows.
-            readers = np.arange(len(hosts)) % len(mates)
+            # Hosts are dealt out to the mates in turn, so that all of them receive alike, whoever
+            # needs the rows; and so they send.
+            readers = hosts % len(mates)
             readers[mates] = np.arange(len(mates))
-            return cls((shared(range(len(hosts)), readers.tolist()),), rank, number, 0)
+            for host in range(int(hosts.max()) + 1):
+                there = np.flatnonzero(hosts == host)
+                senders[there] = there[here % len(there)]
+            whole = shared(range(len(hosts)), readers.tolist())
+            return cls((whole,), senders, rank, number, 0)
         num_hosts, stages = int(hosts.max()) + 1, []
         for shift in range(num_hosts):
             owners = np.flatnonzero(hosts == (here + shift) % num_hosts).tolist()
             # On the own host every rank reads itself.
             stages.append(shared(owners, [u % len(mates) for u in range(len(owners))]))
-        return cls(tuple(stages), rank, number, int(np.bincount(hosts).max()))
+        return cls(tuple(stages), senders, rank, number, int(np.bincount(hosts).max()))
 
     @property
-    def fetched(self) -> GlobalIndices:
-        """The nodes that the rank fetches from other hosts, increasing."""
-        return np.sort(np.concatenate([s.fetched(self.mate, self.rank) for s in self.stages]))
+    def request(self) -> Request:
+        """What the rank fetches from other hosts."""
+        found = [each for stage in self.stages for each in stage.fetched(self.mate, self.rank)]
+        # The order of messages; owners on one host stand in the order of their nodes.
+        found.sort(key=lambda item: (self.senders[item[0]], item[0]))
+        counts = np.zeros(len(self.senders), np.int32)
+        for owner, nodes in found:
+            counts[self.senders[owner]] += len(nodes)
+        return Request(np.concatenate([_NO_NODES, *(nodes for _, nodes in found)]), counts)
 
     def visit(self, index: int) -> tuple[int, slice]:
         """Return the place of the stage, and the rows in it, of stage `index` of a product."""

@@ -2,22 +2,26 @@
 
 Columns of the remote block are rows of an array that the ranks of a host share (see `host_layout`),
 so nothing is copied a second time. The adjoint adds up the partial sums of the mates in shared
-memory, and returns one row for each ghost of the host.
+memory, and returns one row for each ghost of the host. A pair of hosts exchanges one message each
+way, whatever number of ranks they have.
 
-With a sequential schedule at most ``1 + prefetch`` stages are in memory, and the ghosts of a push
-are one block of partial sums, and the rank's share of the sums of its host.
+With a sequential schedule owners send for themselves, a message to each host; at most ``1 +
+prefetch`` stages are in memory, and the ghosts of a push are one block of partial sums, and the
+rank's share of the sums of its host.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpcgnn import kernels
-from hpcgnn.comm import RowMap, Stage, Transfer, Volume
+from hpcgnn.comm import Request, RowMap, Stage, Transfer, Volume
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel, Push
-from hpcgnn.spmm.exchange.host_layout import HostLayout
+from hpcgnn.spmm.exchange.host_layout import HostLayout, Outbox
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts
 from hpcgnn.spmm.exchange.route import Route
 from hpcgnn.spmm.exchange.stages import (
@@ -29,14 +33,14 @@ from hpcgnn.spmm.schedule import refuse_to_keep
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
-def received_by_hosts(layer: LayerGhosts) -> Sequence[GlobalIndices]:
+def received_by_hosts(layer: LayerGhosts) -> Sequence[Request]:
     """Return what each rank receives: its share of what its host needs."""
     found = []
     for rank, host in enumerate(layer.hosts):
         ghosts = [layer.nodes[mate] for mate in np.flatnonzero(layer.hosts == host).tolist()]
         row_map = RowMap(layer.starts, rank)
         shared = HostLayout.of(row_map, ghosts, layer.hosts, rank, sequential=layer.sequential)
-        found.append(shared.fetched)
+        found.append(shared.request)
     return found
 
 
@@ -68,7 +72,13 @@ class HostExchange:
         own_nodes = first.nodes[first.owners.index(grid.block)]
         own = row_map.to_local(own_nodes)
         self.own_rows = own if ghosts.positions is None else ghosts.positions[own]
-        self.plan = channel.peers.plan(ghosts, layout.fetched)
+        self.plan, wanted = channel.peers.plan(ghosts, layout.request)
+        self.outbox: Outbox | None = None
+        if self.sequential:
+            self.plan = replace(self.plan, send_rows=ghosts.rows_of(wanted))
+        else:
+            sent = channel.peers.sent_by_host(ghosts, wanted)
+            self.outbox = Outbox.of(ghosts, sent, layout.mate)
         self.stages: tuple[Stage, ...] = (self.plan.everything,)
         self.columns = self.push_columns = layout.columns(row_map, ghosts.nodes)
         if self.sequential:
@@ -82,15 +92,50 @@ class HostExchange:
             self.push_columns = StageColumns((len(ghosts.nodes),))
             self.own_parts, self.fetched_parts = (
                 [_matches(known, nodes) for known in self.ghosts]
-                for nodes in (own_nodes, layout.fetched)
+                for nodes in (own_nodes, layout.request.nodes)
             )
         self.window = channel.schedule.window(len(self.stages))
-        self.route = Route(channel, self.plan, self.stages, ghosts.ids_of(self.plan.send_rows))
+        self.route = Route(channel, self.plan, self.stages, self._ids_of_sent(ghosts))
+
+    def _ids_of_sent(self, ghosts: Ghosts) -> GlobalIndices | None:
+        ids = ghosts.ids
+        if ids is None or self.outbox is None:
+            return ghosts.ids_of(self.plan.send_rows)
+
+        def name(place: Array, rows: LocalIndices) -> None:
+            place[:, 0] = ids[rows]
+
+        names: GlobalIndices = self.lay_out(1, np.int64, name)[:, 0].copy()
+        # Before others write here again.
+        self.window_memory.synchronise("send")
+        return names
+
+    @collective
+    def lay_out(
+        self, width: int, dtype: DTypeLike, write: Callable[[Array, LocalIndices], None]
+    ) -> Array:
+        """Return the rows (num_sent, width) that this rank sends, when all mates wrote theirs.
+
+        Parameters
+        ----------
+        width, dtype
+            Of the rows.
+        write
+            Writes some rows of this rank, (rows,) int32, to their place.
+        """
+        assert self.outbox is not None, "a sequential exchange sends from each owner"
+        shape = self.outbox.num_rows, width
+        memory = self.window_memory.get("send", shape, dtype)
+        for place, rows in self.outbox.own:
+            write(memory[place], rows)
+        self.window_memory.synchronise("send")
+        return memory[self.outbox.sent]
 
     @property
     def read_rows(self) -> LocalIndices:
         """Rows of the arrays that are fetched from which any rank needs, int32 increasing."""
-        rows: LocalIndices = np.union1d(self.plan.send_rows, self.own_rows)
+        sent = [self.plan.send_rows] if self.outbox is None else [e for _, e in self.outbox.own]
+        rows: LocalIndices = np.unique(np.concatenate([self.own_rows, *sent]))
         return rows
 
     @collective
@@ -121,7 +166,7 @@ class HostExchange:
 
 
 def _matches(nodes: GlobalIndices, chosen: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
-    """Return where the common entries of two increasing lists stand, in each of them."""
+    """Return where the common entries of two lists without repeats stand, in each of them."""
     _, left, right = np.intersect1d(nodes, chosen, assume_unique=True, return_indices=True)
     return left.astype(np.int32), right.astype(np.int32)
 
@@ -173,14 +218,21 @@ class _Fetch:
             return
         assert x is not None, "rows are there until all are packed"
         stage, slot, form = exchange.stages[place], self._slot(place), exchange.wire.half
-        packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
-        with exchange.route.span(place, packed, forward=True):
-            kernels.gather_rows(x, exchange.plan.rows_of(stage), packed, half=form)
+
+        def write(into: Array, rows: LocalIndices) -> None:
+            kernels.gather_rows(x, rows, into, half=form)
+
+        like = x[:0] if self._dtype == x.dtype else np.empty((0, x.shape[1]), self._dtype)
+        with exchange.route.span(place, like, forward=True):
+            if exchange.outbox is not None:
+                packed = exchange.lay_out(x.shape[1], self._dtype, write)
+            else:
+                packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
+                write(packed, exchange.plan.rows_of(stage))
             into = slot[exchange.fetched_rows(place)]
             sent, received = exchange.route.start(place, packed, into, forward=True)
             if place == 0:
-                own = slot[exchange.layout.stages[0].own(exchange.layout.rank)]
-                kernels.gather_rows(x, exchange.own_rows, own, half=form)
+                write(slot[exchange.layout.stages[0].own(exchange.layout.rank)], exchange.own_rows)
         self._sent.append((sent, packed))
         self._received.append(received)
         if place == len(exchange.stages) - 1:
@@ -212,7 +264,10 @@ class _Push:
         self._outgoing = self._sums
         if dtype != like.dtype:
             self._outgoing = take(self._sums.shape, dtype)
-        self._arrived = take((exchange.plan.num_sent, width), dtype)
+        assert exchange.outbox is not None
+        # What other hosts return lies where the ranks of this one find it.
+        self._returned = memory.get("return", (exchange.outbox.num_rows, width), dtype)
+        self._arrived = self._returned[exchange.outbox.sent]
 
     def buffer(self, index: int) -> Array:
         assert index == 0
@@ -231,15 +286,18 @@ class _Push:
             self._transfers = exchange.route.start(0, self._outgoing, self._arrived, forward=False)
 
     def finish(self) -> None:
-        exchange, (stage,) = self._exchange, self._exchange.stages
+        exchange = self._exchange
+        assert exchange.outbox is not None
         with exchange.trace.span("boundary.add"):
             for rows, partial in self._mates(exchange.own_parts):
                 self._combine(exchange.own_rows[rows], partial)
         with exchange.trace.span("wait.reverse"):
             for transfer in self._transfers:
                 transfer.wait()
+            exchange.window_memory.synchronise("return")
         with exchange.trace.span("boundary.add"):
-            combine_stage(exchange.plan.send_rows, stage, self._arrived, self._combine)
+            for place, rows in exchange.outbox.own:
+                self._combine(rows, self._returned[place])
 
     def _mates(
         self, parts: list[tuple[LocalIndices, LocalIndices]]

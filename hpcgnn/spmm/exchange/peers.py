@@ -5,12 +5,12 @@ graph can answer for ranks that do not exist: `hpcgnn.plan` rehearses every exch
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, redistribute
+from hpcgnn.comm import CommPlan, ProcessGrid, Request, RowMap, redistribute
 from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
@@ -46,6 +46,14 @@ class Ghosts:
     pushed: bool = False
     ids: GlobalIndices | None = None
 
+    def rows_of(self, nodes: GlobalIndices) -> LocalIndices:
+        """Return where the rows of own nodes are in the arrays."""
+        rows = self.row_map.to_local(nodes)
+        if self.positions is not None:
+            rows = self.positions[rows]
+            assert len(rows) == 0 or rows.min() >= 0, "a ghost is not among its owner's rows"
+        return rows
+
     def ids_of(self, rows: LocalIndices) -> GlobalIndices | None:
         """Return the names of some of the rows; None where nothing is drawn."""
         return None if self.ids is None else self.ids[rows]
@@ -73,8 +81,8 @@ class LayerGhosts:
     sequential: bool
 
 
-Received: TypeAlias = Callable[[LayerGhosts], Sequence[GlobalIndices]]
-"""Returns for each rank of a layer the increasing nodes whose rows messages bring it."""
+Received: TypeAlias = Callable[[LayerGhosts], Sequence[Request]]
+"""Returns for each rank of a layer the rows that messages bring it, by who sends them."""
 
 
 class Peers:
@@ -90,9 +98,23 @@ class Peers:
         self._grid = grid
 
     @collective
-    def plan(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
-        """Return who sends which rows to whom, where this rank receives `nodes`, (n,) int64."""
-        return CommPlan.from_ghosts(self._grid, ghosts.row_map, nodes, ghosts.positions)
+    def plan(self, ghosts: Ghosts, request: Request) -> tuple[CommPlan, GlobalIndices]:
+        """Return who sends which rows to whom, and the nodes; see `CommPlan.from_request`."""
+        del ghosts
+        return CommPlan.from_request(self._grid, request)
+
+    @collective
+    def plan_of_owners(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
+        """Return the plan by which owners send increasing `nodes`, (n,) int64, from their rows."""
+        plan, wanted = self.plan(ghosts, Request.of_owners(ghosts.row_map, nodes))
+        return replace(plan, send_rows=ghosts.rows_of(wanted))
+
+    @collective
+    def sent_by_host(self, ghosts: Ghosts, wanted: GlobalIndices) -> list[GlobalIndices]:
+        """Return the nodes that every rank on this host sends, in rank order."""
+        del ghosts
+        nodes: list[GlobalIndices] = self._grid.shared_window().comm.allgather(wanted)
+        return nodes
 
     @collective
     def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:

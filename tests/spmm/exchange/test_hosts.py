@@ -21,11 +21,15 @@ HOSTS: dict[str, Callable[[int], str]] = {
 }
 
 
+METHODS = ("hierarchical", "hierarchical_joint")
+
+
 @pytest.mark.parametrize("hosts", HOSTS)
 @pytest.mark.parametrize("wire", ["native", "bfloat16"])
 @pytest.mark.parametrize("depth", [None, 0, 1, 4])
+@pytest.mark.parametrize("method", METHODS)
 def test_products_and_rows_between_hosts(
-    comm: MPI.Intracomm, hosts: str, wire: str, depth: int | None
+    comm: MPI.Intracomm, hosts: str, wire: str, depth: int | None, method: str
 ) -> None:
     matrix = ugly_matrix(90, 61)
     host_of = HOSTS[hosts]
@@ -34,7 +38,7 @@ def test_products_and_rows_between_hosts(
         part = block_row(matrix, row_map, np.float32)
         trace = TraceRecorder.off()
         schedule = RESIDENT if depth is None else Schedule(sequential=True, prefetch=depth)
-        mover = make_exchange("hierarchical", grid, part, trace, wire, schedule)
+        mover = make_exchange(method, grid, part, trace, wire, schedule)
         operator = DistributedSpMM(grid, part, mover, trace)
         mine = slice(row_map.start, row_map.stop)
         # Twice, with another width: shared memory is reused and replaced.
@@ -46,8 +50,23 @@ def test_products_and_rows_between_hosts(
                 rounding = 2.0**-8 if wire == "bfloat16" else 1e-6
                 bound = rounding * (abs(dense) @ np.abs(x))[mine] + 1e-5
                 assert (np.abs(result - expected) <= bound).all()
-        total = operator.volume().summary(comm)["total_rows"]
-        assert total == rows_between_hosts(matrix, row_map, host_of)
+        volume, names = operator.volume(), np.array([host_of(rank) for rank in range(comm.size)])
+        total, fetched = (
+            volume.summary(comm)["total_rows"],
+            rows_between_hosts(matrix, row_map, host_of),
+        )
+        if method == "hierarchical":
+            assert total == fetched
+        else:
+            # A row or a sum that several ranks of a host move directly moves once.
+            direct = make_exchange("joint", grid, part, trace).volume().sent
+            between = comm.allreduce(int(direct[names != names[comm.rank]].sum()))
+            assert total <= between
+        pairs = comm.allreduce([(names[comm.rank], names[i]) for i in volume.sent.nonzero()[0]])
+        assert all(one != other for one, other in pairs)
+        if depth is None:
+            # A pair of hosts exchanges one message each way, whatever number of ranks they have.
+            assert len(pairs) == len(set(pairs))
 
 
 def rows_between_hosts(matrix, row_map: RowMap, host_of: Callable[[int], str]) -> int:
