@@ -18,6 +18,7 @@ from hpcgnn.comm.hand_over import dealt, in_turn
 from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library
+from hpcgnn.comm.network import Network, Sent
 from hpcgnn.comm.plan import CommPlan, Request
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
@@ -47,11 +48,13 @@ __all__ = [
     "LiveBytes",
     "Message",
     "Moment",
+    "Network",
     "Place",
     "ProcessGrid",
     "Request",
     "RowMap",
     "RowRequest",
+    "Sent",
     "SharedWindow",
     "Stage",
     "Transfer",

@@ -100,7 +100,7 @@ class ProcessGrid:
         if place is not None:
             self.replication, self.num_blocks = place.replication, place.num_blocks
             self.block, self.replica = place.block, place.replica
-        self._host = host if host is not None else platform.node()
+        self.host = host if host is not None else platform.node()
         self.buffers, self.moment = BufferPool(), Moment()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
@@ -149,7 +149,7 @@ class ProcessGrid:
         """
         if self._place is not None:
             return self._place.hosts
-        names = self.layer.allgather(self._host)
+        names = self.layer.allgather(self.host)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return np.array([numbers[name] for name in names], np.int32)
 
@@ -167,7 +167,7 @@ class ProcessGrid:
     @collective
     def local_rank(self) -> int:
         """How many ranks of the whole grid before this one are on its host."""
-        return self.world.allgather(self._host)[: self.rank].count(self._host)
+        return self.world.allgather(self.host)[: self.rank].count(self.host)
 
     @collective
     def shared_window(self) -> SharedWindow:
@@ -187,7 +187,7 @@ class ProcessGrid:
         Not collective; freed by `close`.
         """
         if self._alone is None:
-            self._alone = ProcessGrid(MPI.COMM_SELF, host=self._host)
+            self._alone = ProcessGrid(MPI.COMM_SELF, host=self.host)
         return self._alone
 
     @collective

@@ -36,7 +36,7 @@ class Link:
 
 
 @collective
-def measure_links(comm: Communicator, seconds: float) -> list[Link]:
+def measure_links(comm: Communicator, seconds: float, host: str | None = None) -> list[Link]:
     """Measure between neighbouring hosts, or between neighbouring ranks where there is one host.
 
     Each takes part in two rounds at most (a ring); pairs of a round measure at the same time, as
@@ -46,13 +46,15 @@ def measure_links(comm: Communicator, seconds: float) -> list[Link]:
     ----------
     seconds
         That the measurement may take, a slow message more or less.
+    host
+        Name of this rank's host; None asks the system.
 
     Returns
     -------
     list[Link]
         On all ranks alike; empty for one rank.
     """
-    names = comm.allgather(platform.node())
+    names = comm.allgather(platform.node() if host is None else host)
     firsts = [rank for rank, name in enumerate(names) if name not in names[:rank]]
     members = firsts if len(firsts) > 1 else list(range(comm.size))
     place = members.index(comm.rank) if comm.rank in members else None

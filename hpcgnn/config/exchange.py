@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hpcgnn.config.options import choice, option, require
-from hpcgnn.spmm import EXCHANGES, SCHEDULES, find_method, make_wire, quantises
+from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES, find_method, make_wire, quantises
 from hpcgnn.spmm.gpu.transports import TRANSPORTS
 
 
@@ -12,7 +12,9 @@ class ExchangeConfig:
     """How rows travel between ranks."""
 
     method: str = option(
-        "aware", f"{', '.join(EXCHANGES)}, or package.module:NAME, a hpcgnn.spmm.Method"
+        "aware",
+        f"{', '.join(EXCHANGES)}; auto: the cheapest of them, from counted rows and messages and "
+        "measured links; or package.module:NAME, a hpcgnn.spmm.Method",
     )
     wire: str = option(
         "native",
@@ -52,13 +54,12 @@ class ExchangeConfig:
 
     def __post_init__(self) -> None:
         if ":" not in self.method:
-            choice("exchange.method", self.method, EXCHANGES)
-        find_method(self.method)
+            choice("exchange.method", self.method, (*EXCHANGES, AUTO))
+        broadcasts = self.method != AUTO and find_method(self.method).received is None
         known = self.active_sets in (True, False, "backward")
         remedy = 'choose true, false or "backward"'
         require(known, "exchange.active_sets", self.active_sets, remedy)
         make_wire(self.wire)
-        broadcasts = find_method(self.method).received is None
         remedy = "broadcasts are not packed in few bits; choose exchange.method=aware or joint"
         require(not (broadcasts and quantises(self.wire)), "exchange.wire", self.wire, remedy)
         choice("exchange.transport", self.transport, TRANSPORTS)

@@ -8,7 +8,7 @@ only the seconds of messages are computed, from a bandwidth and a latency.
 """
 
 from hpcgnn.plan.candidates import Candidate, predict
-from hpcgnn.plan.network import Network, Sent, sent_by_rank
+from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
@@ -19,10 +19,8 @@ __all__ = [
     "MOVEMENTS",
     "Candidate",
     "Movement",
-    "Network",
     "Ranks",
     "Rehearsal",
-    "Sent",
     "Share",
     "Traffic",
     "WholeGraph",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.comm import Communicator, Network, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.console import Progress, print_json, print_table, report
@@ -14,10 +14,9 @@ from hpcgnn.errors import InputError
 from hpcgnn.launch import command_parser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.plan.candidates import Candidate, choices, predict
-from hpcgnn.plan.network import Network
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import EXCHANGES, SCHEDULES
+from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.graphs.task import check_graph_options
 from hpcgnn.train.links.task import check_link_options
@@ -156,7 +155,7 @@ def _show(
             (
                 choice.ranks,
                 choice.replication,
-                choice.exchange,
+                choice.exchange + " (auto)" * choice.is_auto,
                 choice.schedule + depth,
                 each.rows_total,
                 each.rows_max_send,
@@ -184,10 +183,11 @@ def _parse() -> argparse.Namespace:
     add("--ranks", type=_numbers, required=True, metavar="P,...", help="numbers of ranks")
     add(
         "--exchange",
-        type=_names(EXCHANGES),
+        type=_names((*EXCHANGES, AUTO)),
         default=("aware", "joint"),
         metavar="X,...",
-        help=f"of {', '.join(EXCHANGES)} (default: aware,joint)",
+        help=f"of {', '.join(EXCHANGES)}, or auto: the cheapest by these links "
+        "(default: aware,joint)",
     )
     add(
         "--schedule",

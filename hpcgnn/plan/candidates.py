@@ -2,20 +2,28 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
+from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.plan.network import Network, sent_by_rank
+from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
+from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
-from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
+from hpcgnn.plan.stand_ins import MOVEMENTS, Movement, Reduction
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic, count_traffic
 from hpcgnn.plan.whole_graph import WholeGraph
+from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
+from hpcgnn.spmm import AUTO
 from hpcgnn.train.optimizer import evaluation_is_due
 from hpcgnn.typing import Array, Offsets
+
+Moves: TypeAlias = Sequence[Movement | Reduction]
+"""The exchanges and sums of a part of a run."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Choice:
         The grid.
     exchange, schedule, prefetch
         As in the configuration.
+    is_auto
+        Whether the exchange was chosen by its cost.
     """
 
     ranks: int
@@ -35,6 +45,7 @@ class Choice:
     exchange: str
     schedule: str
     prefetch: int = 0
+    is_auto: bool = False
 
     def overrides(self) -> list[str]:
         """Return what to add to the command line of ``hpcgnn.train``."""
@@ -150,17 +161,13 @@ def predict(
         node.
     """
     counted: dict[tuple[object, ...], dict[PatternKey, Traffic]] = {}
-    for choice in wanted:
-        exchange = replace(
-            config.exchange,
-            method=choice.exchange,
-            schedule=choice.schedule,
-            prefetch=choice.prefetch,
-            replication=choice.replication,
-        )
-        chosen = replace(config, exchange=exchange)
+    for each in wanted:
+        choice = each
+        if each.exchange == AUTO:
+            choice = replace(each, exchange=_cheapest(whole, config, each, network), is_auto=True)
+        chosen = _configured(config, choice)
         starts = whole.row_starts(choice.ranks // choice.replication)
-        ranks = Ranks(starts, exchange, network.ranks_per_host)
+        ranks = Ranks(starts, chosen.exchange, network.ranks_per_host)
         # Schedules move the same rows, but not between the same ranks of two hosts.
         key = choice.ranks, choice.replication, choice.exchange, choice.schedule
         if key not in counted:
@@ -171,8 +178,79 @@ def predict(
         traffic = counted[key]
         block = _heaviest(traffic, starts, whole.targets)
         share = make_share(whole, chosen, ranks, traffic, block)
-        yield _candidate(choice, share, traffic, in_fresh_process(share, epochs), network)
+        found = in_fresh_process(share, epochs)
+        yield _candidate(choice, share, found, _Messages(traffic, ranks, network))
         progress()
+
+
+def _configured(config: Config, choice: Choice) -> Config:
+    exchange = replace(
+        config.exchange,
+        method=choice.exchange,
+        schedule=choice.schedule,
+        prefetch=choice.prefetch,
+        replication=choice.replication,
+    )
+    return replace(config, exchange=exchange)
+
+
+class _Messages:
+    """What the exchanges of some ranks cost.
+
+    Parameters
+    ----------
+    traffic
+        By pattern.
+    ranks
+        All of them.
+    network
+        Their links.
+    """
+
+    def __init__(
+        self, traffic: Mapping[PatternKey, Traffic], ranks: Ranks, network: Network
+    ) -> None:
+        self._traffic, self._ranks, self._network = traffic, ranks, network
+        self._away = between_hosts(traffic, ranks)
+
+    def sent(self, moves: Moves) -> Sent:
+        """Return what each rank sends in some exchanges."""
+        return sent_by_rank(moves, self._traffic, self._ranks.exchange.replication)
+
+    def seconds(self, moves: Moves) -> float:
+        """Return the seconds of some exchanges, if nothing hides them."""
+        hosts, copies = self._ranks.hosts_of_grid, self._ranks.exchange.replication
+        # Sums over all ranks cross hosts wherever there are two.
+        crossing = [each for each in moves if hosts[-1] > 0 or isinstance(each, Movement)]
+        away = sent_by_rank(crossing, self._away, copies)
+        return self._network.seconds(self.sent(moves), away, hosts)
+
+
+def product_moves(size: int) -> list[Movement]:
+    """Return what a product moves between block rows and replicas, with rows of `size` bytes."""
+    # A push is an exchange from ghosts to owners.
+    return [Movement(ALL, each, reverse=each == "pushed", row_bytes=size) for each in MOVEMENTS]
+
+
+def product_seconds(whole: DistCSR, ranks: Ranks, network: Network, size: int) -> float:
+    """Return the seconds of the messages of one product with rows of `size` bytes, by the model.
+
+    Sums over replicas are left out: they are the same by every exchange.
+    """
+    messages = _Messages({ALL: count_traffic(whole, ranks)}, ranks, network)
+    return messages.seconds([each for each in product_moves(size) if each.what != "summed"])
+
+
+def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Network) -> str:
+    """Return the exchange that a run with ``exchange.method=auto`` takes over such links."""
+    starts, costs = whole.row_starts(choice.ranks // choice.replication), {}
+    plain = _configured(config, replace(choice, exchange="aware"))
+    hosts = Ranks(starts, plain.exchange, network.ranks_per_host).hosts_of_grid
+    for name in candidates(plain, hosts):
+        tried = replace(plain.exchange, method=name)
+        ranks = Ranks(starts, tried, network.ranks_per_host)
+        costs[name] = product_seconds(whole.patterns[ALL], ranks, network, row_bytes(plain))
+    return ExchangeChoice.of(costs, network).method
 
 
 def _heaviest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: Array) -> int:
@@ -191,19 +269,11 @@ def _heaviest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: A
 def _candidate(
     choice: Choice,
     share: Share,
-    traffic: Mapping[PatternKey, Traffic],
     found: Rehearsal,
-    network: Network,
+    messages: _Messages,
 ) -> Candidate:
-    once, epoch, evaluation = (
-        sent_by_rank(moves, traffic, choice.replication)
-        for moves in (found.once, found.epoch, found.evaluation)
-    )
-    product = sent_by_rank(
-        [Movement(ALL, each, reverse=False, row_bytes=1) for each in MOVEMENTS],
-        traffic,
-        choice.replication,
-    )
+    once, epoch, evaluation = map(messages.sent, (found.once, found.epoch, found.evaluation))
+    product = messages.sent([Movement(ALL, each, reverse=False, row_bytes=1) for each in MOVEMENTS])
     return Candidate(
         choice=choice,
         rows_total=int(product.rows.sum()),
@@ -218,6 +288,6 @@ def _candidate(
         peak_bytes=found.peak_bytes,
         ghost_bytes=found.ghost_bytes,
         compute_s=found.epoch_s,
-        exchange_s=network.seconds(epoch),
-        evaluate_s=found.evaluate_s + network.seconds(evaluation),
+        exchange_s=messages.seconds(found.epoch),
+        evaluate_s=found.evaluate_s + messages.seconds(found.evaluation),
     )

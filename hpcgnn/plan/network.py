@@ -1,71 +1,14 @@
-"""What messages cost: the one part of a prediction that is computed and not measured."""
+"""What each rank sends in the exchanges of a run."""
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from hpcgnn.errors import InputError
+from hpcgnn.comm import Sent
 from hpcgnn.plan.stand_ins import Movement, Reduction
-from hpcgnn.plan.traffic import PatternKey, Traffic
+from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
 from hpcgnn.typing import Array
-
-
-@dataclass(frozen=True)
-class Network:
-    """The links of the machine.
-
-    Parameters
-    ----------
-    bandwidth
-        Bytes a second that a rank sends, while all ranks send.
-    latency_s
-        Seconds of a message.
-    ranks_per_host
-        Ranks of a host; None: one host has all.
-
-    Raises
-    ------
-    InputError
-        When the bandwidth is not positive, or the latency negative.
-    """
-
-    bandwidth: float = 1e9
-    latency_s: float = 5e-6
-    ranks_per_host: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
-            raise InputError(f"--bandwidth {self.bandwidth:g}: must be positive")
-        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
-            raise InputError(f"--latency {self.latency_s:g}: must not be negative")
-        if self.ranks_per_host is not None and self.ranks_per_host < 1:
-            raise InputError(f"--ranks-per-host {self.ranks_per_host}: at least 1")
-
-    def seconds(self, sent: "Sent") -> float:
-        """Return the seconds of the rank that needs longest, receiving as it sends."""
-        busiest = np.maximum(sent.bytes_out, sent.bytes_in)
-        times = busiest / self.bandwidth + sent.messages * self.latency_s
-        return float(times.max(initial=0))
-
-
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """What each rank sends and receives, (ranks,) int64 each.
-
-    Parameters
-    ----------
-    rows, bytes_out, bytes_in
-        Rows and bytes sent, bytes received. Of a sum of equal arrays what a rank hands in.
-    messages
-        Sent; a product sends one to each neighbour.
-    """
-
-    rows: Array
-    bytes_out: Array
-    bytes_in: Array
-    messages: Array
 
 
 def sent_by_rank(
@@ -91,6 +34,23 @@ def sent_by_rank(
         rows, messages, arrived = _rows_of(move, traffic[move.pattern], replication)
         found += np.array([rows, rows * move.row_bytes, arrived * move.row_bytes, messages])
     return Sent(*found)
+
+
+def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[PatternKey, Traffic]:
+    """Return the traffic that leaves a host."""
+    copies = ranks.exchange.replication
+    hosts = np.stack([ranks.hosts_of_grid[replica::copies] for replica in range(copies)])
+    blocks = np.arange(ranks.num_blocks)
+    # The replica that serves a block column exchanges it with its own layer.
+    served = hosts[blocks % copies]
+    away = served[blocks, blocks] != served.T
+    apart = hosts.T[:, :, None] != hosts.T[:, None, :]
+    return {
+        key: replace(
+            each, fetched=each.fetched * away, pushed=each.pushed * away, sums=each.sums * apart
+        )
+        for key, each in traffic.items()
+    }
 
 
 def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array, Array, Array]:

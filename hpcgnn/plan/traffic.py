@@ -50,9 +50,14 @@ class Ranks:
 
     def hosts(self, replica: int) -> LocalIndices:
         """Return (blocks,) int32: the host of each rank of a layer, numbered by first ranks."""
-        ranks = np.arange(self.num_blocks) * self.exchange.replication + replica
-        hosts = ranks // (self.per_host or len(ranks) * self.exchange.replication)
+        hosts = self.hosts_of_grid[replica :: self.exchange.replication]
         return np.unique(hosts, return_inverse=True)[1].astype(np.int32)
+
+    @property
+    def hosts_of_grid(self) -> LocalIndices:
+        """(blocks replication,) int32: the host of each rank of the grid."""
+        ranks = np.arange(self.num_blocks * self.exchange.replication, dtype=np.int32)
+        return ranks // np.int32(self.per_host or len(ranks))
 
 
 @dataclass(frozen=True, eq=False)

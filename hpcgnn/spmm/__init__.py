@@ -15,6 +15,7 @@ from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, Peers
 from hpcgnn.spmm.exchange.stages import Combine
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.registry import (
+    AUTO,
     EXCHANGES,
     METHODS,
     Method,
@@ -28,6 +29,7 @@ from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
 from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises
 
 __all__ = [
+    "AUTO",
     "EXCHANGES",
     "METHODS",
     "RESIDENT",

@@ -69,6 +69,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 EXCHANGES = tuple(METHODS)
 """Names of exchanges."""
 
+AUTO = "auto"
+"""In their place: the one that costs least, see `hpcgnn.graph.choice`."""
+
 
 def find_method(name: str) -> Method:
     """Return the exchange called `name`.

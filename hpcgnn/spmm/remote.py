@@ -215,11 +215,17 @@ class Exchange:
         size = self._peers.size(matrix, moved)
         return replace(size, is_sequential=self._fetch.sequential)
 
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """The rows that one product fetches, and the partial sums that it pushes, if any."""
+        fetched = self._fetch.volume()
+        # Fetched rows leave the owner of a column, and so do pushed sums: the adjoint of a fetch.
+        return (fetched,) if self._push is None else (fetched, self._push.volume().reversed())
+
     def volume(self) -> Volume:
         """Return the rows and partial sums that one product moves; its adjoint moves them back."""
-        volume = self._fetch.volume()
-        # Fetched rows leave the owner of a column, and so do pushed sums: the adjoint of a fetch.
-        return volume if self._push is None else volume + self._push.volume().reversed()
+        fetched, *pushed = self.volumes
+        return sum(pushed, start=fetched)
 
 
 _RELATION_BITS = 40

@@ -27,10 +27,12 @@ from hpcgnn.comm import (
 from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
+from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.log import detail, logged_to
 from hpcgnn.spmd import collective
+from hpcgnn.spmm import AUTO
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.equal_weights import check_equal_weights
 from hpcgnn.train.full.task import NodeTask
@@ -124,6 +126,7 @@ def run_training(
         # Read the graph; then the checkpoint, which must be of this graph.
         trace = stack.enter_context(_recording(config))
         stack.enter_context(computing_as(grid, config, trace))
+        config = _with_exchange(grid, config, directory, session)
         task = kind.load(Context.open(grid, config, trace))
         checkpoint = open_run(grid, config, task.facts, directory)
         with agree(grid.world):
@@ -192,6 +195,27 @@ def run_training(
             _record_clock(grid, trace)
         summary = _finish(task, config, trace, directory, outcome, ranks, session)
     return summary, EXIT_REQUEUE if outcome.stopped else 0
+
+
+@collective
+def _with_exchange(
+    grid: ProcessGrid, config: Config, directory: RunDirectory, session: dict[str, Any]
+) -> Config:
+    """Return a configuration whose exchange is chosen, and say of it in the session."""
+    if config.exchange.method != AUTO or config.train.task == "programs":
+        return config
+    method = ""
+    with agree(grid.world):
+        if grid.rank == 0 and config.run.resume != "never":
+            method = directory.exchange_so_far() or ""
+    method = bcast(grid.world, method)
+    if not method:
+        choice = choose_exchange(grid, config)
+        method = choice.method
+        session["exchange_choice"] = choice.as_json()
+        if grid.rank == 0:
+            report(choice.describe())
+    return dataclasses.replace(config, exchange=dataclasses.replace(config.exchange, method=method))
 
 
 def _check_agreement(comm: Communicator, config: Config) -> None:

@@ -1,11 +1,10 @@
 """What a plan says of a run that a test makes."""
 
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.comm import ProcessGrid, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.plan import (
     Ranks,
     Rehearsal,
-    Sent,
     WholeGraph,
     count_traffic,
     make_share,

@@ -163,6 +163,12 @@ class RunDirectory:
                 missing[seed] = (done - len(there), first, last)
         return missing
 
+    def exchange_so_far(self) -> str | None:
+        """Return the exchange of the run that can go on here; None where there is none."""
+        if not checkpoint_paths(self.checkpoints) or not self._config.is_file():
+            return None
+        return self._read_config().exchange.method
+
     def finished(self, config: Config) -> dict[str, Any] | None:
         """Return the summary of a run that has ended and that `config` describes, else None."""
         if not self._summary.is_file() or not self._config.is_file():

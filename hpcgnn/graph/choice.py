@@ -1,0 +1,150 @@
+"""Which exchange a run takes, where its configuration leaves that to counts: the cheapest.
+
+Every exchange that fits is made for the pattern of all nodes, and tells what one product moves. The
+links of the machine are measured, and a model of messages makes seconds of both. `hpcgnn.plan`
+chooses in the same way, from rows that it counts without ranks and from links that it is given.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree
+from hpcgnn.config.config import Config
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.load import read_matrix, share_rows
+from hpcgnn.nn import find_model
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import METHODS, make_exchange, make_wire
+from hpcgnn.storage import GraphStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import LocalIndices
+
+MEASURE_S = 0.4
+"""Seconds for the links, a slow message more or less."""
+
+# Broadcasts never move fewer rows than `aware`. Where costs are equal the first is taken.
+_DIRECT = ("joint", "aware", "push")
+_BY_HOSTS = ("hierarchical_joint", "hierarchical")
+
+
+@dataclass(frozen=True)
+class ExchangeChoice:
+    """What an exchange was chosen by.
+
+    Parameters
+    ----------
+    method
+        The cheapest.
+    seconds
+        Of the messages of one product of the model's width, by the model, for each exchange.
+    network
+        The links.
+    """
+
+    method: str
+    seconds: Mapping[str, float]
+    network: Network
+
+    @classmethod
+    def of(cls, seconds: Mapping[str, float], network: Network) -> "ExchangeChoice":
+        """Return the choice of the first that needs least."""
+        return cls(min(seconds, key=seconds.__getitem__), dict(seconds), network)
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        costs = ", ".join(f"{name} {1e3 * each:.3g}" for name, each in self.seconds.items())
+        network = self.network
+        return (
+            f"exchange.method = auto: {self.method} (modelled ms of messages a product: {costs}; "
+            f"between hosts {network.bandwidth / 1e9:.3g} GB/s a rank and "
+            f"{network.latency_s * 1e6:.3g} us a message)"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for the summary."""
+        return asdict(self)
+
+
+def candidates(config: Config, hosts: LocalIndices) -> tuple[str, ...]:
+    """Return the exchanges that a configuration can take.
+
+    Parameters
+    ----------
+    hosts
+        (ranks,) int32 the host of each rank.
+    """
+    model = find_model(config.model.name)
+    if model.reads_edges:
+        return ("aware",)
+    # What ranks of a host share is worth its barriers where a network lies between hosts.
+    several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
+    names = _DIRECT + _BY_HOSTS * several
+    if Aggregation.ATTENTION in model.aggregations:
+        names = tuple(name for name in names if not METHODS[name].pushes_sums)
+    return names
+
+
+def row_bytes(config: Config) -> int:
+    """Return the bytes of a row of the model's width on the wire."""
+    half = config.train.precision == "bfloat16"
+    like = np.empty((0, config.model.hidden), np.uint16 if half else config.train.dtype)
+    return make_wire(config.travel.wire).row_bytes(like, backward=False)
+
+
+@collective
+def choose_exchange(grid: ProcessGrid, config: Config) -> ExchangeChoice:
+    """Return the cheapest exchange for the graph of a configuration.
+
+    Raises
+    ------
+    CollectiveInputError
+        On a store that does not read, or does not fit the configuration or the number of ranks.
+    """
+    network = Network.measured(grid, MEASURE_S)
+    return ExchangeChoice.of(method_seconds(grid, config, network), network)
+
+
+@collective
+def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[str, float]:
+    """Return the seconds of a product's messages for each exchange, by the model.
+
+    Raises
+    ------
+    CollectiveInputError
+        As `choose_exchange`.
+    """
+    concrete = replace(config, exchange=replace(config.exchange, method="aware"))
+    context = Context(grid, concrete)
+    with agree(grid.world):
+        store = GraphStore.open(config.graph.store, grid.world)
+    with store:
+        row_map = share_rows(grid, concrete, store, ())
+        directed = not (store.undirected or config.graph.undirected)
+        _, pattern, _ = read_matrix(context, store, row_map, directed=directed)
+    names = grid.world.allgather(grid.host)
+    hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
+    size, seconds = row_bytes(concrete), {}
+    for name in candidates(config, hosts):
+        made = make_exchange(name, grid, pattern, TraceRecorder.off())
+        seconds[name] = network.seconds(*_sent(grid, made.volumes, size), hosts)
+    return seconds
+
+
+@collective
+def _sent(grid: ProcessGrid, volumes: tuple[Volume, ...], size: int) -> tuple[Sent, Sent]:
+    """Return what every rank sends in a product, and what of it leaves its host."""
+    away = grid.hosts != grid.hosts[grid.block]
+    mine = []
+    for some in (np.ones_like(away), away):
+        sent, received = (sum(getattr(v, key)[some].sum() for v in volumes) for key in _SIDES)
+        messages = sum(np.count_nonzero(v.sent[some]) for v in volumes)
+        mine.append([sent, sent * size, received * size, messages])
+    every = np.array(grid.world.allgather(mine), np.int64)
+    return Sent(*every[:, 0].T), Sent(*every[:, 1].T)
+
+
+_SIDES = ("sent", "received")
