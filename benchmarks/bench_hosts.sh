@@ -4,7 +4,7 @@
 #   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|all] [OUT]
 #
 # products times single products; the other steps train: with one exchange and another, with 16-bit
-# floats on the wire, and with few training nodes, on active sets and without. Results go to OUT
+# floats and int8 on the wire, and with few training nodes, on active sets and without. Results go to OUT
 # (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with their defaults:
 HOSTS=${HOSTS:-4}                         # emulated hosts
 RANKS_PER_HOST=${RANKS_PER_HOST:-1}       # each rank trains on one part of the graph
@@ -101,13 +101,13 @@ wires() {
     local round method wire
     for ((round = 1; round <= ROUNDS; round++)); do
         for method in aware joint; do
-            for wire in native bfloat16; do
+            for wire in native bfloat16 int8; do
                 train "$method-$wire-$round" "$graph" exchange.method="$method" \
                     exchange.wire="$wire"
             done
         done
     done
-    for method in aware joint; do compare "$method-wires" "$method"-{native,bfloat16}; done
+    for method in aware joint; do compare "$method-wires" "$method"-{native,bfloat16,int8}; done
 }
 
 active() {
