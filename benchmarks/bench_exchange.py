@@ -25,7 +25,7 @@ from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.console import print_json
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.sparse import scale
-from hpcgnn.spmm import EXCHANGES, WIRES
+from hpcgnn.spmm import EXCHANGES, WIRES, find_method, quantises
 
 CASE: Columns = {"exchange": ("exchange", text), "c": ("replication", text), "wire": ("wire", text)}
 COLUMNS: Columns = {
@@ -130,6 +130,14 @@ def positives(text: str) -> tuple[int, ...]:
     return tuple(positive(each) for each in words(text))
 
 
+def ways(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Yield every exchange and wire format that go together."""
+    for wire in options.wire:
+        for exchange in options.exchange:
+            if not (quantises(wire) and find_method(exchange).received is None):
+                yield exchange, wire
+
+
 def run_plans(
     grid: ProcessGrid, graph: BenchmarkGraph, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
@@ -137,10 +145,9 @@ def run_plans(
     began = time.perf_counter()
     pattern = graph.block_row(grid)
     read_s = max(grid.world.allgather(time.perf_counter() - began))
-    for wire in options.wire:
-        for exchange in options.exchange:
-            costs = plan_costs(grid, pattern, exchange, wire, options.repeat)
-            yield described(grid, graph, exchange, wire) | {"read_s": read_s, **costs}
+    for exchange, wire in ways(options):
+        costs = plan_costs(grid, pattern, exchange, wire, options.repeat)
+        yield described(grid, graph, exchange, wire) | {"read_s": read_s, **costs}
 
 
 def run_products(
@@ -151,11 +158,7 @@ def run_products(
     matrix = scale(pattern, (1.0, 0.0), np.float32)
     rng = np.random.default_rng(grid.block)
     x, y = (rng.random((rows, options.width), np.float32) for rows in matrix.shape[::-1])
-    cases = [
-        Case(grid, pattern, matrix, exchange, wire)
-        for wire in options.wire
-        for exchange in options.exchange
-    ]
+    cases = [Case(grid, pattern, matrix, exchange, wire) for exchange, wire in ways(options)]
     sizes = [case.measure(x, y) for case in cases]
     for repetition in range(options.warmup + options.repeat):
         for case in cases:
