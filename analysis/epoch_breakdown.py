@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes: seconds by phase over ranks, exposed and hidden communication.
+"""Where the time of an epoch goes: seconds by phase over ranks, exposed, overlapped communication.
 
 ``hpcgnn analyse epoch_breakdown RUN``; `analysis.breakdown` defines the quantities.
 """

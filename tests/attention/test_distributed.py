@@ -22,9 +22,9 @@ from hpcgnn.attention.softmax import (
 )
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import EdgeDraw
-from hpcgnn.spmm import EXCHANGES, Carrier, ReplicaShares, ReplicaSum, Schedule
+from hpcgnn.spmm import Carrier, ReplicaShares, ReplicaSum, Schedule
 from hpcgnn.trace import TraceRecorder
-from tests.support.attention_problem import DRAW, KINDS, NUM_NODES, SCHEDULES, Problem
+from tests.support.attention_problem import DRAW, EXCHANGES, KINDS, NUM_NODES, SCHEDULES, Problem
 from tests.support.matrices import ugly_matrix
 
 

@@ -15,6 +15,7 @@ from hpcgnn.attention import (
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.spmm import (
+    METHODS,
     RESIDENT,
     Carrier,
     Schedule,
@@ -24,8 +25,10 @@ from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, uneven_starts
 from tests.support.stand_in import host
 
-__all__ = ["DRAW", "HEADS", "KINDS", "NUM_NODES", "SCHEDULES", "Problem"]
+__all__ = ["DRAW", "EXCHANGES", "HEADS", "KINDS", "NUM_NODES", "SCHEDULES", "Problem"]
 
+EXCHANGES = tuple(name for name, each in METHODS.items() if not each.pushes_sums)
+"""Those that attention can take: it pushes states."""
 NUM_NODES, HEADS, WIDTH = 45, 3, 4
 DRAW = EdgeDraw(11, 0.4, 12, 0.3)
 KINDS = (AdditiveScores, DynamicScores)

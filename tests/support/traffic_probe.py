@@ -17,7 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcgnn.config.config import Config
-from hpcgnn.spmm import EXCHANGES
+from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.train.loop import SeedRun, run_training
 from hpcgnn.train.process import StopRequest
 from tests.support.planned import planned
@@ -34,6 +34,7 @@ MODELS = (
     ("model.name=gatv2", "model.heads=2", "model.hidden=8"),
     ("model.name=rgcn", "model.num_bases=2", "model.norm=batch"),
 )
+PACKED = ("model.name=gcn", "exchange.wire=int8/int4")
 
 
 class Counter:
@@ -87,7 +88,10 @@ def cases(ranks: int, *, every: bool) -> Iterator[tuple[str, ...]]:
             f"exchange.schedule={schedule}",
             f"exchange.replication={copies}",
         )
-        models = (SAGE, *MODELS)
+        method = METHODS[exchange]
+        packed = (PACKED,) if method.received is not None else ()
+        states = [each for each in MODELS if "gat" in each[0]] if method.pushes_sums else []
+        models = [each for each in (SAGE, *packed, *MODELS) if each not in states]
         for model in models if every else (models[number // 2 % len(models)],):
             yield (*model, *way)
 

@@ -112,6 +112,7 @@ def without(graph: Graph, split: int) -> Graph:
     return replace(graph, split=np.where(graph.split == split, 0, graph.split).astype(np.uint8))
 
 
+GAT = ("model.name=gat", "model.heads=2", "model.hidden=8")
 UNFIT: dict[str, tuple[Graph, tuple[str, ...], str]] = {
     "no training nodes": (without(make_graph(), 1), (), r"no labelled node is in the training"),
     "nothing to be patient about": (
@@ -130,6 +131,8 @@ UNFIT: dict[str, tuple[Graph, tuple[str, ...], str]] = {
         ("train.optimizer=sgd", "train.learning_rate=1e30", "train.epochs=5"),
         r"training diverges in epoch [01] of seed 1: .*; lower train.learning_rate",
     ),
+    "few bits of logits": (make_graph(), (*GAT, "exchange.wire=int8"), r"logits.*bfloat16"),
+    "sums of states": (make_graph(), (*GAT, "exchange.method=hierarchical_joint"), r"set joint"),
     "replication": (make_graph(), ("exchange.replication=7",), r"replication 7 does not divide"),
 }
 

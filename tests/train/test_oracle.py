@@ -62,7 +62,7 @@ def test_replicated_block_rows(
 
 
 @pytest.mark.parametrize(
-    ("exchange", "prefetch"), list(zip(EXCHANGES, (0, 1, 2, 0, 1), strict=True))
+    ("exchange", "prefetch"), list(zip(EXCHANGES, (0, 1, 2, 0, 1, 0), strict=True))
 )
 def test_sequential_schedules(
     comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str, prefetch: int

@@ -70,6 +70,8 @@ def test_every_model_is_close_to_float64(
 def test_every_way_of_rows_is_close_to_float64(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str, way: tuple[str, ...]
 ) -> None:
+    if name == "gat" and "exchange.method=hierarchical_joint" in way:
+        pytest.skip("attention pushes states")
     store = training.write_store(comm, comm_tmp_path, training.make_graph())
     replicas = 2 if comm.size == 4 and way[0].endswith("joint") else 1
     words = (f"model.name={name}", f"exchange.replication={replicas}", *way)
