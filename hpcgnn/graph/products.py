@@ -12,7 +12,7 @@ from hpcgnn.attention import DistributedAttention, ExactAttention
 from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.errors import InputError
+from hpcgnn.errors import CollectiveInputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.nn import GraphView, LayerView
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
@@ -117,12 +117,12 @@ class Operators:
         """
         if kind is Aggregation.ATTENTION:
             if quantises(self.config.wire):
-                raise InputError(
+                raise CollectiveInputError(
                     f"exchange.wire = {self.config.wire!r}: attention sends logits, which need "
                     "more bits; set bfloat16 or native"
                 )
             if find_method(self.config.method).pushes_sums:
-                raise InputError(
+                raise CollectiveInputError(
                     f"exchange.method = {self.config.method!r} adds up what it pushes, and "
                     "attention pushes states; set joint or hierarchical"
                 )

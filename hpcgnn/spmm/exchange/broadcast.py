@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcgnn.comm import Transfer, Volume
-from hpcgnn.errors import InputError
+from hpcgnn.errors import CollectiveInputError
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.peers import Ghosts
@@ -42,7 +42,7 @@ class BroadcastExchange:
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
         if channel.wire.quantises:
-            raise InputError(
+            raise CollectiveInputError(
                 "exchange.method=oblivious broadcasts rows as they are or in 16 bits, never in "
                 "int8 or int4: set exchange.method=aware or joint"
             )
