@@ -180,7 +180,7 @@ class SampledTask(ClassTask):
         # Sources keep the rows as long as they need them.
         super().__init__(replace(graph, rows=None), config)
         if config.exchange.prepare == "before":
-            with trace.span("plan.kept_products"), grid.moment.before_epochs():
+            with trace.span("plan.kept_products"), self.grid.moment.before_epochs():
                 self.evaluator.keep_products()
         self._trace = trace
         self._source = make_source(context, graph, self.evaluator)
