@@ -1,5 +1,6 @@
 """Stores of many planted graphs, in parts."""
 
+from functools import partial
 from pathlib import Path
 
 from mpi4py import MPI
@@ -9,7 +10,7 @@ import numpy as np
 from hpcgnn.gallery import PlantedGraphs, planted_graphs
 from hpcgnn.partition import read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
 from tests.support.training import PARTITIONERS
 
 NUM_GRAPHS, NUM_CLASSES, NUM_FEATURES = 40, 3, 4
@@ -20,13 +21,24 @@ def make_graphs(num_graphs: int = NUM_GRAPHS, seed: int = 3) -> PlantedGraphs:
 
 
 def write_graphs(
-    comm: MPI.Intracomm, directory: Path, made: PlantedGraphs, method: str = "random"
+    comm: MPI.Intracomm,
+    directory: Path,
+    made: PlantedGraphs,
+    method: str = "random",
+    *,
+    edge_features: bool = False,
 ) -> Path:
     """Write the graphs in four parts at least, and ``targets.npy`` beside the store."""
     path = directory / f"graphs-{method}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"
-        made.graphs.write(plain)
+        write = made.graphs.write
+        if edge_features:
+            rows = np.random.default_rng(8).normal(size=(len(made.graphs.src), 2))
+            data = {"": EdgeData(rows.astype(np.float32))}
+            arguments = {k: v for k, v in vars(made.graphs).items() if k != "node_names"}
+            write = partial(store_from_arrays, **arguments, edge_data=data)
+        write(plain)
         np.save(directory / "targets.npy", made.targets)
         with GraphStore.open(plain) as store:
             partition = PARTITIONERS[method](read_pattern(store), max(4, comm.size))

@@ -1,19 +1,21 @@
 """Batches of whole graphs: which graphs a step has is a function of seed and epoch alone."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd import EdgeInputs
 from hpcgnn.comm import redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.operator import Aggregation
 from hpcgnn.sampling import Prefetch, Subgraph, induce
 from hpcgnn.spmd import collective
+from hpcgnn.train.graphs.edges import BatchEdges
 from hpcgnn.train.sampled.graph import HomeRows, between, share_whole
 from hpcgnn.train.sampled.input import StepData
 from hpcgnn.train.sampled.part import fetch_part
@@ -65,14 +67,14 @@ class GraphBatches:
     ----------
     context
         Of the run.
-    graph
-        The share of this rank, read with its rows.
     home
-        Its rows; their labels are the numbers of the nodes' graphs.
+        The rows of this rank; their labels are the numbers of the nodes' graphs.
     trained
         The graphs to train on.
     wanted
         The aggregations of the model.
+    edges
+        Of this rank's nodes, with features, where the model reads these.
     """
 
     @collective
@@ -82,9 +84,11 @@ class GraphBatches:
         home: HomeRows,
         trained: TrainGraphs,
         wanted: tuple[Aggregation, ...],
+        edges: EdgeInputs | None,
     ) -> None:
         self._context, self._trained = context, trained
-        grid, config = context.grid, context.config
+        grid, config, chosen = context.grid, context.config, home.trained
+        part: GlobalIndices | None = None
         home = between(grid, home, home.trained)
         cuts = np.arange(grid.num_blocks + 1) * len(trained.ids) // grid.num_blocks
         self._own: range | None = None
@@ -98,6 +102,9 @@ class GraphBatches:
             held, self.moved_rows = fetch_part(grid, home, part, 0)
         else:
             held, self.moved_rows = share_whole(grid, home), 0
+        self._edges = None
+        if edges is not None:
+            self._edges = BatchEdges.share(grid, edges, chosen, part)
         self._views = SampledViews(context, held, wanted)
         self._graph = held
         # The nodes of each graph, one graph after the other.
@@ -152,9 +159,13 @@ class GraphBatches:
         batch, subgraph = drawn
         nodes_N, device = torch.from_numpy(subgraph.nodes).long(), self._context.device
         view = self._views.of_graphs(subgraph, self._graph.labels[nodes_N].numpy())
+        graph = view.graph
+        if self._edges is not None:
+            inputs = self._edges.of_nodes(self._context, subgraph.nodes)
+            graph = replace(graph, edges=inputs)
         labels = self._trained.labels[torch.from_numpy(batch.places)]
         features = self._graph.features[nodes_N].to(device.place)
-        return StepData(view.graph, features, device.put(labels), batch.size)
+        return StepData(graph, features, device.put(labels), batch.size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.train.evaluation import Evaluator
@@ -37,11 +36,6 @@ class GraphsTask(SampledTask):
             check_graph_options(config)
             if config.graphs.batch:
                 check_sampled_options(config, context.wanted)
-                if find_model(config.model.name).reads_edges:
-                    raise InputError(
-                        f"model.name = {config.model.name!r} reads features of edges, which "
-                        "batches have not; set graphs.batch=0"
-                    )
         needs = ("features", "labels", "split")
         if config.graphs.batch == 0:
             return NodeTask(load_graph(context, needs=needs), config)
@@ -75,7 +69,8 @@ class BatchSource:
         with context.trace.span("read.whole"):
             trained = TrainGraphs.share(graph, evaluator.labels.cpu(), rows)
             wanted = on_graph(context.wanted, directed=graph.facts.directed)
-            self._batches = GraphBatches(context, home, trained, wanted)
+            edges = graph.view.edges
+            self._batches = GraphBatches(context, home, trained, wanted, edges)
 
     def at(self, seed: int, epoch: int) -> GraphBatches:  # noqa: ARG002
         """Return the same for all."""

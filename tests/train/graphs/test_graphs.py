@@ -72,6 +72,25 @@ def test_batches_and_all_at_once_have_the_same_loss(
     np.testing.assert_allclose(losses[0], losses[1000], rtol=1e-9)
 
 
+@pytest.mark.parametrize("topology", ["shared", "partitioned"])
+def test_features_of_edges_come_with_batches(
+    comm: MPI.Intracomm, comm_tmp_path: Path, topology: str
+) -> None:
+    store = write_graphs(comm, comm_tmp_path, make_graphs(), edge_features=True)
+    words = (*WORDS, "model.name=gine", "graphs.readout=sum", f"sampling.topology={topology}")
+    # One batch of all graphs is what all at once are over the exchange.
+    losses = {}
+    for batch in (0, 1000, 6):
+        more = ("model.dropout=0", "run.save_predictions=false", f"graphs.batch={batch}")
+        run = train(comm, make_config(store, comm_tmp_path / f"run{batch}", *words, *more))
+        losses[batch] = run.column("train_loss")
+        if batch == 6:
+            alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words, *more)
+            mine = [row["test_loss"] for row in run.metrics]
+            assert mine == pytest.approx([row["test_loss"] for row in alone], rel=1e-9)
+    np.testing.assert_allclose(losses[0], losses[1000], rtol=1e-9)
+
+
 @pytest.mark.parametrize("batch", [0, 9])
 def test_node_types_and_several_labels(
     comm: MPI.Intracomm, comm_tmp_path: Path, batch: int
@@ -200,7 +219,6 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
     ("words", "message"),
     [
         (("model.name=rgcn",), "graphs.batch=0"),
-        (("model.name=gine",), "graphs.batch=0"),
         (("train.label_augmentation=0.5",), "train.label_augmentation"),
         (("correct_and_smooth.enabled=true",), "correct_and_smooth"),
         (("model.embeddings=true",), "model.embeddings"),
