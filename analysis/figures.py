@@ -70,21 +70,26 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(draw: Callable[[], Figure], directory: Path, stem: str) -> list[Path]:
-    """Draw in this project's style, write ``stem.svg`` and ``stem.png``, return their paths.
+def save_figure(
+    draw: Callable[[], Figure], directory: Path, stem: str, kinds: Sequence[str] = ("svg", "png")
+) -> list[Path]:
+    """Draw in this project's style, write ``stem.KIND`` for all `kinds`, return their paths.
 
     Raises
     ------
     InputError
         If the directory or the files cannot be written.
     """
-    paths = [directory / f"{stem}.svg", directory / f"{stem}.png"]
+    paths = [directory / f"{stem}.{kind}" for kind in kinds]
     with mpl.rc_context(_STYLE):
         figure = draw()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            paths[0].write_text(_svg(figure), encoding="utf-8")
-            figure.savefig(paths[1], dpi=_DOTS_PER_INCH)
+            for path in paths:
+                if path.suffix == ".svg":
+                    path.write_text(_svg(figure), encoding="utf-8")
+                else:
+                    figure.savefig(path, dpi=_DOTS_PER_INCH)
         except OSError as error:
             raise InputError(
                 f"cannot write the figure {directory / stem}: {error.strerror or error}; "

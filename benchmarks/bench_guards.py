@@ -1,23 +1,29 @@
-"""What guarding a run costs: checksums while a graph is read, weights compared, the watchdog.
+"""What guarding a run costs: checksums while a graph is read, weights compared, watchdog, trace.
 
     mpiexec -n P python -m benchmarks.bench_guards STORE.h5 [--rounds 9] [--epochs 10]
 
 A graph is loaded as training loads it, with the checksums of what is read and without, in turn;
 then epochs of a GraphSAGE of 3 layers and width 64, each with an evaluation, go by with the
-watchdog and the comparison of weights, and without. Processor seconds of the rank that needs most,
-medians, since others may use the machine meanwhile. A run's start also imports and makes the model,
-so that the share of checksums in it is smaller than the one in loading.
+watchdog and the comparison of weights, and without; then with a trace that is written after each
+epoch, and with none at all. Processor seconds of the rank that needs most, medians, and `spread`,
+the distance of the ratios' quartiles, since others may use the machine meanwhile. A run's start
+also imports and makes the model, so that the share of checksums in it is smaller than the one in
+loading.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
+
+import numpy as np
 
 from benchmarks.report import circumstances
 from hpcgnn import watchdog
@@ -28,7 +34,7 @@ from hpcgnn.console import print_json
 from hpcgnn.graph import load
 from hpcgnn.graph.context import Context
 from hpcgnn.storage import datasets
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.loop import SeedRun
 
@@ -49,6 +55,7 @@ class Pair:
             f"{name}_s": statistics.median(self.guarded),
             f"{name}_bare_s": statistics.median(self.bare),
             f"{name}_ratio": statistics.median(ratios),
+            f"{name}_spread": float(np.subtract(*np.percentile(ratios, (75, 25)))),
         }
 
 
@@ -56,6 +63,7 @@ def main() -> None:
     """Measure and print one JSON object."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("store")
+    cli.add_argument("--only", choices=("load", "epochs", "trace"), help="one of the pairs")
     cli.add_argument("--rounds", type=int, default=9, help="of epochs; of loading five times")
     cli.add_argument("--epochs", type=int, default=10, help="of a round")
     options = cli.parse_args()
@@ -63,26 +71,54 @@ def main() -> None:
     config = load_config(None, [f"graph.store={options.store}", "run.dir=none", *words])
     world = MPI.COMM_WORLD
     watchdog.start("bench_guards", str(world.rank))
-    with ProcessGrid(world) as grid:
-        loading = in_turn(world, lambda: read(grid, config), unchecked, 5 * options.rounds)
+    told: dict[str, float] = {}
+    with ProcessGrid(world) as grid, tempfile.TemporaryDirectory() as folder:
+        if options.only in (None, "load"):
+
+            def load_unchecked() -> None:
+                with unchecked():
+                    read(grid, config)
+
+            pair = in_turn(world, lambda: read(grid, config), load_unchecked, 5 * options.rounds)
+            told |= pair.told("load")
         run = SeedRun(read(grid, config), config, 1, TraceRecorder.off())
-        epochs = in_turn(world, lambda: train(run, options.epochs), unwatched, options.rounds)
+        if options.only in (None, "epochs"):
+
+            def train_unwatched() -> None:
+                with unwatched():
+                    train(run, options.epochs)
+
+            pair = in_turn(
+                world, lambda: train(run, options.epochs), train_unwatched, options.rounds
+            )
+            told |= pair.told("epochs")
+        if options.only in (None, "trace"):
+            about = {"ranks": world.size}
+            trace = TraceRecorder.open(trace_file(Path(folder), world.rank), world.rank, about)
+            traced = SeedRun(read(grid, config, trace), config, 1, trace)
+            pair = in_turn(
+                world,
+                lambda: train(traced, options.epochs, trace),
+                lambda: train(run, options.epochs),
+                options.rounds,
+            )
+            told |= pair.told("trace")
     if world.rank == 0:
-        told = loading.told("load") | epochs.told("epochs")
         print_json({"ranks": world.size, "rounds": options.rounds, **told, **circumstances()})
 
 
 def in_turn(
-    world: MPI.Intracomm, work: Callable[[], Any], without: Callable[[], Any], rounds: int
+    world: MPI.Intracomm, guarded: Callable[[], Any], bare: Callable[[], Any], rounds: int
 ) -> Pair:
     """Do some work with guards and without, in turn; collective."""
-    work()
+    guarded()
+    bare()
     pair = Pair([], [])
     for number in range(rounds):
+        both = [(pair.guarded, guarded), (pair.bare, bare)]
         # Neither always comes second, after what the other left in the caches.
-        for bare in (False, True) if number % 2 else (True, False):
-            with without() if bare else nullcontext():
-                (pair.bare if bare else pair.guarded).append(timed(world, work))
+        for seconds, work in both if number % 2 else reversed(both):
+            seconds.append(timed(world, work))
     return pair
 
 
@@ -94,18 +130,20 @@ def timed(world: MPI.Intracomm, work: Callable[[], Any]) -> float:
     return float(world.allreduce(time.process_time() - began, op=MPI.MAX))
 
 
-def read(grid: ProcessGrid, config: Config) -> NodeTask:
+def read(grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None) -> NodeTask:
     """Return the task with its graph."""
-    return NodeTask.load(Context.open(grid, config, TraceRecorder.off()))
+    return NodeTask.load(Context.open(grid, config, trace or TraceRecorder.off()))
 
 
-def train(run: SeedRun, epochs: int) -> None:
+def train(run: SeedRun, epochs: int, trace: TraceRecorder | None = None) -> None:
     """Train, and evaluate after each epoch."""
     for _ in range(epochs):
         run.begin_epoch()
         for step in run._task.steps(run.seed, run.epoch):
             run.step(step)
         run.end_epoch(stop=False)
+        if trace is not None:
+            trace.flush()
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """Time of a step of sampled training against depth and size of the graph, on one rank.
 
 ``python -m benchmarks.bench_iterations --json`` prints one JSON object a case: graph, layers,
-cpu_s and wall_s of a step (medians), nodes and edges of its subgraph, and what remains of the time
-after a straight line over depth (`residual`, where a graph has several depths). All layers and the
-output have one width. Cases take turns, step by step; sampling is part of a step.
+cpu_s and wall_s of a step (medians), nodes and edges of its subgraph (where neighbours are drawn
+layer by layer, the edges of all layers), and what remains of the time after a straight line over
+depth (`residual`, where a graph has several depths). All layers and the output have one width.
+Cases take turns, step by step; sampling is part of a step.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from hpcgnn.operator import on_graph
 from hpcgnn.sampling import Topology
 from hpcgnn.train.process import set_threads
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sampled.input import SubgraphInput
+from hpcgnn.train.sampled.input import BatchInput, SubgraphInput
 from hpcgnn.train.sampled.views import SampledViews
 
 SEED = 20261121
@@ -117,7 +118,10 @@ class Case:
         self.optimizer = torch.optim.Adam(self.model.parameters())
         wanted = on_graph(MODELS[kind].aggregations, directed=False)
         self.views = SampledViews(Context(grid, config), graph, wanted)
-        self.subgraphs = SubgraphInput.of_whole(self.views).draw(1, 0)
+        if config.sampling.sampler == "neighbour":
+            self.steps = BatchInput(self.views, parts=False).steps(1, 0)
+        else:
+            self.steps = SubgraphInput.of_whole(self.views).steps(1, 0)
         self.name, self.layers, self.graph = name, layers, graph
         self.cpu_s: list[float] = []
         self.wall_s: list[float] = []
@@ -126,19 +130,19 @@ class Case:
     def step(self, *, counted: bool) -> None:
         """Sample, train, and keep the time."""
         cpu, wall = time.process_time(), time.perf_counter()
-        (subgraph,) = next(self.subgraphs)
-        view = self.views.of_subgraphs([subgraph])
-        nodes = torch.from_numpy(view.nodes).long()
-        key = DropoutKey(1, len(self.cpu_s))
-        logits = self.model(view.graph, self.graph.features[nodes], key)
-        loss = torch.nn.functional.cross_entropy(logits, self.graph.labels[nodes])
+        step = next(self.steps)()
+        logits = self.model(step.view, step.features, DropoutKey(1, len(self.cpu_s)))
+        loss = torch.nn.functional.cross_entropy(logits, step.labels)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         if counted:
             self.cpu_s.append(time.process_time() - cpu)
             self.wall_s.append(time.perf_counter() - wall)
-            self.sizes.append((len(subgraph.nodes), len(subgraph.pattern.indices)))
+            layers = step.view.active or [step.view]
+            operators = [next(iter(each.operators.values())) for each in layers]
+            entries = sum(each.size.num_entries for each in operators)
+            self.sizes.append((len(step.features), entries))
 
     def result(self) -> dict[str, Any]:
         """Return the line of the case."""

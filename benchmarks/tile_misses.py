@@ -1,10 +1,11 @@
 """Cache misses of the product with its columns in tiles against one tile, counted by cachegrind.
 
 ``python -m benchmarks.tile_misses --json`` prints one JSON object a case: rows, degree, width,
-tiles (chosen or one), misses of the last level and of the first a product, and references. The
-cache is simulated with the geometry given; the product believes in it. A graph is random and
-uniform: nothing but tiles can make its reads local. Counts are the difference between two products
-and one. Needs valgrind, a C++ compiler and the built extension.
+cache_kib, tiles (chosen or one), misses of the last level and of the first a product, and
+references. A cache of that size is simulated, behind a first level of at most 48 KiB, and the
+product believes in it. A graph is random and uniform: nothing but tiles can make its reads local.
+Counts are the difference between two products and one. Needs valgrind, a C++ compiler and the built
+extension.
 """
 
 import argparse
@@ -23,14 +24,14 @@ SOURCE = Path(__file__).with_suffix(".cc")
 KERNELS = Path(__file__).parents[1] / "hpcgnn" / "kernels" / "src"
 LIBRARY = Path(sys.prefix, "build", "hpcgnn", "hpcgnn", "kernels", "libhpcgnn_kernels.a")
 SYMBOL = "_ZN6hpcgnn7kernels19private_cache_bytesEv"
-LAST_LEVEL = 2 << 20
-GEOMETRY = ("--I1=32768,8,64", "--D1=49152,12,64", f"--LL={LAST_LEVEL},16,64")
+LAST_LEVEL_KIB = 2 << 10
 ONE_TILE = 1 << 40
 COUNTED = {"references": "D refs", "first_misses": "D1 misses", "last_misses": "LLd misses"}
 COLUMNS: Columns = {
     "nodes": ("rows", count),
     "degree": ("degree", text),
     "width": ("width", text),
+    "cache KiB": ("cache_kib", count),
     "tiles": ("tiles", text),
     "references": ("references", count),
     "L1 misses": ("first_misses", count),
@@ -42,16 +43,19 @@ COLUMNS: Columns = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.tile_misses", description=__doc__)
     parser.add_argument("--cases", default="8000:20:256,8000:20:512", help="NODES:DEGREE:WIDTH,...")
+    caches = f"KiB of the last level (default: {LAST_LEVEL_KIB})"
+    parser.add_argument("--caches", default=str(LAST_LEVEL_KIB), metavar="KIB,...", help=caches)
     parser.add_argument("--json", action="store_true", help="print one JSON object a case")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as directory:
         program = build(Path(directory, "products"))
         for case in options.cases.split(","):
-            results += compare(program, *map(int, case.split(":")))
+            for cache_kib in map(int, options.caches.split(",")):
+                results += compare(program, cache_kib, *map(int, case.split(":")))
     if options.json:
         for line in results:
-            print_json(line | {"geometry": GEOMETRY})
+            print_json(line | {"geometry": geometry(line["cache_kib"])})
     else:
         print_columns(COLUMNS, results)
 
@@ -65,19 +69,30 @@ def build(program: Path) -> Path:
     return program
 
 
-def compare(program: Path, rows: int, degree: int, width: int) -> list[dict[str, Any]]:
+def geometry(cache_kib: int) -> tuple[str, ...]:
+    """Return the caches: a first level of ways of 4 KiB, no larger than the last one."""
+    ways = min(12, cache_kib // 4)
+    return "--I1=32768,8,64", f"--D1={ways << 12},{ways},64", f"--LL={cache_kib << 10},16,64"
+
+
+def compare(
+    program: Path, cache_kib: int, rows: int, degree: int, width: int
+) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
-    for tiles, believed in (("one", ONE_TILE), ("chosen", LAST_LEVEL)):
-        shape = {"rows": rows, "degree": degree, "width": width, "tiles": tiles}
-        once, twice = (misses(program, rows, degree, width, k, believed) for k in (1, 2))
-        results.append(shape | {name: twice[name] - once[name] for name in COUNTED})
+    for tiles, believed in (("one", ONE_TILE), ("chosen", cache_kib << 10)):
+        shape = {"rows": rows, "degree": degree, "width": width}
+        once, twice = (
+            misses(program, geometry(cache_kib), *shape.values(), k, believed) for k in (1, 2)
+        )
+        counted = {name: twice[name] - once[name] for name in COUNTED}
+        results.append(shape | {"cache_kib": cache_kib, "tiles": tiles} | counted)
     for each in results:
         each["share"] = each["last_misses"] / results[0]["last_misses"]
     return results
 
 
-def misses(program: Path, *numbers: int) -> dict[str, int]:
-    valgrind = ["valgrind", "--tool=cachegrind", "--cachegrind-out-file=/dev/null", *GEOMETRY]
+def misses(program: Path, caches: tuple[str, ...], *numbers: int) -> dict[str, int]:
+    valgrind = ["valgrind", "--tool=cachegrind", "--cachegrind-out-file=/dev/null", *caches]
     words = [*valgrind, str(program), *map(str, numbers)]
     try:
         done = subprocess.run(words, check=True, capture_output=True, text=True)
