@@ -2,27 +2,49 @@
 
     python -m analysis.papers.sparsity_aware [table-2 ...] [--quick | --docs docs]
 
-Rows and bytes are counted as `hpcgnn.plan` counts them; seconds are a plan's: the rank with the
-most non-zeros is rehearsed, messages cost what the given network says.
+Rows, messages and bytes are counted as `hpcgnn.plan` counts them, and cost what a network says; one
+rank is rehearsed for the seconds of computing.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.bench_partition import GRAPHS, pattern
 from benchmarks.exchange_graphs import make_pattern
 from hpcgnn.analysis.figures import new_figure
 from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
-from hpcgnn.comm import RowMap
+from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.partition import CSRGraph, Partition, measure, metis, part_graph, random
-from hpcgnn.plan import MOVEMENTS, Candidate, Movement, Network, Ranks, count_traffic, sent_by_rank
+from hpcgnn.config.file import load_config
+from hpcgnn.partition import (
+    CSRGraph,
+    Partition,
+    measure,
+    metis,
+    random,
+    read_pattern,
+    volume_balanced,
+)
+from hpcgnn.plan import (
+    MOVEMENTS,
+    Movement,
+    Network,
+    Ranks,
+    WholeGraph,
+    count_traffic,
+    make_share,
+    sent_by_rank,
+)
+from hpcgnn.plan.rehearsal import in_fresh_process
+from hpcgnn.plan.stand_ins import Reduction
 from hpcgnn.plan.traffic import ALL
 from hpcgnn.sparse import DistCSR
+from hpcgnn.storage import GraphStore
 
 PAPER = "Sparsity-Aware Communication for Distributed Graph Neural Network Training"
 SEED = 20261121
@@ -33,85 +55,129 @@ STORES = {
     "debian": ("debian-packages",),
     "grid3d": ("grid3d", "--shape", "32,32,32", "--features", FEATURES, "--classes", 24),
     "rmat": ("rmat", "--scale", 13, "--edge-factor", 64, "--undirected", "--features", 602),
+    "papers": ("rmat", "--scale", 16, "--edge-factor", 15, "--undirected", "--features", 128),
 }
 SMALL = {
     "debian": ("planted", "--nodes", 500),
-    "grid3d": ("grid3d", "--shape", "8,8,8"),
+    "grid3d": ("grid3d", "--shape", "6,6,6"),
     "rmat": ("rmat", "--scale", 8, "--undirected"),
+    "papers": ("rmat", "--scale", 9, "--undirected"),
 }
 # Of the paper: three layers, 16 columns.
-GCN = ("model.name=gcn", "model.num_layers=3", "model.hidden=16", "exchange.keep_products=never")
+GCN = ("model.name=gcn", "model.num_layers=3", "model.hidden=16", "graph.undirected=true")
+GCN += ("exchange.keep_products=never", "exchange.active_sets=false", "exchange.method=joint")
 NETWORK = Network(bandwidth=1e9, latency_s=5e-6)
-COLOURS = {"CAGNET": "#777777", "SA": "#56b4e9", "SA+METIS": "#009e73", "SA+GVB": "#0072b2"}
-COLOURS["joint"] = "#d55e00"
+COLOURS = {"CAGNET": "#777777", "SA": "#56b4e9", "SA+GVB": "#0072b2", "joint": "#d55e00"}
 SCHEMES = {
-    "CAGNET": ("oblivious", ("random",)),
-    "SA": ("aware", ("random",)),
-    "SA+METIS": ("aware", ("metis",)),
-    "SA+GVB": ("aware", ("volume", "--objective", "max_send")),
-    "joint": ("joint", ("volume", "--objective", "joint")),
+    "CAGNET": ("oblivious", "random"),
+    "SA": ("aware", "random"),
+    "SA+METIS": ("aware", "metis"),
+    "SA+GVB": ("aware", "volume"),
+    "joint": ("joint", "metis"),
 }
+DRAWN = tuple(COLOURS)
+
+
+@cache
+def _graph(shop: Workshop, name: str) -> tuple[Path, CSRGraph]:
+    """Return a store, and the symmetric pattern of its graph."""
+    store = shop.store(name, "generate", *shop.size(STORES, SMALL)[name])
+    with GraphStore.open(store) as opened:
+        return store, read_pattern(opened, undirected=True)
+
+
+@cache
+def _partition(shop: Workshop, name: str, method: str, parts: int) -> Partition:
+    graph = _graph(shop, name)[1]
+    if method == "volume":
+        options = {"objective": "max_send", "preset": shop.size("default", "fast")}
+        return volume_balanced(seed=SEED, **options)(graph, parts)
+    return {"metis": metis, "random": random}[method](SEED)(graph, parts)
 
 
 def table_2(shop: Workshop) -> Exhibit:
     """MB that a process sends in a product of 300 columns: mean / largest / imbalance.
 
-    debian-packages has 1/220 of Amazon's nodes, hence the smaller sizes. Imbalance under METIS is
+    debian-packages has 1/225 of Amazon's nodes, hence the smaller sizes. Imbalance under METIS is
     as high as the paper's at 16 parts, but does not keep rising: with 248 nodes a part the few
     hubs are in parts of their own. Balancing what is sent takes it away.
     """
     printed = {16: (199.6, 333.5, 67), 32: (132.9, 241.6, 82), 64: (83.9, 164.0, 95)}
     printed |= {128: (52.5, 117.3, 123), 256: (32.6, 86.4, 165)}
-    graph = pattern(GRAPHS["debian"]())
+    graph = _graph(shop, "debian")[1]
     rows = []
     for parts in shop.size(tuple(printed), (16, 32)):
         ours = []
         for method in ("metis", "volume"):
-            if method == "metis":
-                part = metis(SEED)(graph, parts).part
-            else:
-                objective = {"objective": "max_send", "preset": shop.size("default", "fast")}
-                part = part_graph(parts, graph, seed=SEED, imbalance=0.05, **objective).part
-            found = measure(graph, part, parts)
+            found = measure(graph, _partition(shop, "debian", method, parts).part, parts)
             mean, most = found.total_rows / parts, found.max_send_rows
             sizes = (4 * FEATURES * each / 1e6 for each in (mean, most))
             ours.append("{:.2f} / {:.2f} / {:.0f} %".format(*sizes, 100 * (most / mean - 1)))
         average, largest, imbalance = printed[parts]
         rows.append((parts, f"{average} / {largest} / {imbalance} %", *ours))
-    return Exhibit(
-        ("P", "paper: METIS on Amazon", "METIS on debian-packages", "volume, `max_send`"),
-        rows,
-    )
+    heads = ("METIS on debian-packages", "volume, `max_send`")
+    return Exhibit(("P", "paper: METIS on Amazon", *heads), rows)
 
 
-def _plans(shop: Workshop, graph: str, schemes: Sequence[str]) -> dict[str, list[Candidate]]:
-    """Return the plans of a GCN on all ranks, by scheme of the paper."""
-    words = shop.size(STORES, SMALL)[graph]
-    store = shop.store(graph, "generate", *words)
-    found: dict[str, list[Candidate]] = {}
-    for scheme in schemes:
-        exchange, method = SCHEMES[scheme]
-        found[scheme] = []
-        for ranks in shop.size((4, 16, 64), (2, 4)):
-            parts = shop.parts(store, method[0], ranks, "--undirected", *method[1:])
-            chosen = (f"graph.store={parts}", "graph.undirected=true", *GCN)
-            found[scheme] += shop.plan(chosen, (ranks,), exchange, network=NETWORK)
-    return found
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch on so many ranks takes."""
+
+    ranks: int
+    compute_s: float
+    exchange_s: float
+    rows_max_send: int
+    bytes_epoch: int
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of both."""
+        return self.compute_s + self.exchange_s
 
 
 @cache
-def _all_plans(shop: Workshop) -> dict[str, dict[str, list[Candidate]]]:
-    graphs = shop.size(tuple(STANDS_FOR), ("debian",))
-    return {graph: _plans(shop, graph, tuple(SCHEMES)) for graph in graphs}
+def _rehearsed(shop: Workshop, name: str) -> tuple[tuple[Movement | Reduction, ...], float]:
+    """Return what an epoch of the GCN moves, and its seconds of computing for each non-zero."""
+    store = shop.parts(_graph(shop, name)[0], "random", 4)
+    config = load_config(None, [f"graph.store={store}", *GCN, "run.dir=none", "run.threads=1"])
+    with ProcessGrid.of_this_process() as grid, GraphStore.open(store) as opened:
+        whole = WholeGraph(grid, config, opened)
+        ranks = Ranks(whole.row_starts(4), config.exchange)
+        traffic = {key: count_traffic(matrix, ranks) for key, matrix in whole.patterns.items()}
+        found = in_fresh_process(make_share(whole, config, ranks, traffic, 0), epochs=5)
+    return found.epoch, found.epoch_s / int(traffic[ALL].entries[0])
+
+
+@cache
+def _epochs(shop: Workshop, name: str, scheme: str, tried: tuple[int, ...]) -> list[Epoch]:
+    """Return an epoch on each number of ranks."""
+    moves, seconds = _rehearsed(shop, name)
+    exchange, method = SCHEMES[scheme]
+    found = []
+    for ranks in tried:
+        whole, starts = _cut_whole(_graph(shop, name)[1], _partition(shop, name, method, ranks))
+        traffic = {ALL: count_traffic(whole, Ranks(starts, ExchangeConfig(method=exchange)))}
+        sent = sent_by_rank(moves, traffic, 1)
+        computing = seconds * int(traffic[ALL].entries.max())
+        most, size = int(sent.rows.max()), int(sent.bytes_out.sum())
+        found.append(Epoch(ranks, computing, NETWORK.seconds(sent), most, size))
+    return found
+
+
+def _all_epochs(shop: Workshop) -> dict[str, dict[str, list[Epoch]]]:
+    graphs = shop.size(tuple(STANDS_FOR), ("debian", "grid3d"))
+    ranks = shop.size((4, 16, 64, 256), (4, 8))
+    return {name: {each: _epochs(shop, name, each, ranks) for each in SCHEMES} for name in graphs}
 
 
 def figure_3(shop: Workshop) -> Exhibit:
     """An epoch of a GCN of 3 layers and 16 columns over P.
 
-    Planned: computing is rehearsed on one core, messages at 1 GB/s a rank and 5 µs each. CAGNET:
-    `oblivious`, SA: `aware` on random parts, SA+GVB: on our partitioner's; joint is ours. Same
-    order as the paper's. SA is never slower than oblivious here: a plan counts a broadcast as a
-    message to each rank, where NCCL's tree is cheaper than as many point-to-point messages.
+    Rows, messages and bytes are counted, messages cost 5 µs and a GB/s a rank; computing is that
+    of a rehearsed rank at P = 4, in proportion to the non-zeros of the busiest part. CAGNET:
+    `oblivious`, SA: `aware` on random parts, SA+GVB: `aware` on our partitioner's; joint, on METIS
+    parts, is ours. Same order as the paper's. SA is not slower than oblivious here: a broadcast is
+    counted as a message to each rank, where NCCL's tree is cheaper.
     """
     says = {
         "debian": "oblivious slower with P; SA helps at larger P; SA+GVB fastest",
@@ -119,17 +185,17 @@ def figure_3(shop: Workshop) -> Exhibit:
         "rmat": "latency-bound, below a second everywhere; SA+GVB fastest",
     }
     rows = []
-    for graph, plans in _all_plans(shop).items():
+    for graph, plans in _all_epochs(shop).items():
         for scheme, points in plans.items():
             seconds = " / ".join(f"{1e3 * each.epoch_s:.0f}" for each in points)
             megabytes = " / ".join(f"{each.bytes_epoch / 1e6:.1f}" for each in points)
             paper = f"{STANDS_FOR[graph]}: {says[graph]}" if scheme == "CAGNET" else ""
             rows.append((f"{graph}, {scheme}", paper, seconds, megabytes))
-    ranks = " / ".join(str(each.choice.ranks) for each in points)
+    ranks = " / ".join(str(each.ranks) for each in points)
     return Exhibit(
         ("graph, scheme", "paper", f"ms at P = {ranks}", "MB of all ranks"),
         rows,
-        lambda: _draw_lines(_all_plans(shop), ("CAGNET", "SA", "SA+GVB", "joint")),
+        lambda: _draw_lines(_all_epochs(shop), DRAWN),
     )
 
 
@@ -140,7 +206,7 @@ def _draw_lines(found: dict[str, Any], schemes: Sequence[str]) -> Figure:
     ):
         for scheme in schemes:
             ranks, seconds = zip(
-                *((each.choice.ranks, each.epoch_s) for each in plans[scheme]), strict=True
+                *((each.ranks, each.epoch_s) for each in plans[scheme]), strict=True
             )
             panel.plot(ranks, seconds, "o-", markersize=3, color=COLOURS[scheme], label=scheme)
         panel.set(title=f"{graph} ({STANDS_FOR[graph]})", ylabel="s an epoch", yscale="log")
@@ -158,8 +224,8 @@ def figure_4(shop: Workshop) -> Exhibit:
     the paper's constraint was loose.
     """
     rows = []
-    for graph, plans in _all_plans(shop).items():
-        for scheme in ("CAGNET", "SA", "SA+GVB", "joint"):
+    for graph, plans in _all_epochs(shop).items():
+        for scheme in DRAWN:
             shares = [
                 f"{1e3 * each.compute_s:.0f} + {1e3 * each.exchange_s:.0f}"
                 for each in plans[scheme]
@@ -171,7 +237,7 @@ def figure_4(shop: Workshop) -> Exhibit:
     return Exhibit(
         ("graph, scheme", "paper", "ms computing + messages, P as above"),
         rows,
-        lambda: _draw_stacks(_all_plans(shop), ("CAGNET", "SA", "SA+GVB", "joint")),
+        lambda: _draw_stacks(_all_epochs(shop), DRAWN),
     )
 
 
@@ -191,7 +257,7 @@ def _draw_stacks(found: dict[str, Any], schemes: Sequence[str]) -> Figure:
             panel.bar(across, compute, 0.18, color=colour, label=scheme)
             panel.bar(across, exchange, 0.18, compute, color="white", edgecolor=colour, hatch="///")
         panel.set(title=f"{graph} ({STANDS_FOR[graph]})", xlabel="ranks P", ylabel="s an epoch")
-        panel.set_xticks(range(count), [str(each.choice.ranks) for each in plans[scheme]])
+        panel.set_xticks(range(count), [str(each.ranks) for each in plans[scheme]])
     panel.legend(fontsize=7, title="hatched: messages", title_fontsize=7)
     return figure
 
@@ -199,24 +265,17 @@ def _draw_stacks(found: dict[str, Any], schemes: Sequence[str]) -> Figure:
 def figure_5(shop: Workshop) -> Exhibit:
     """The largest graph on 16 ranks.
 
-    R-MAT of scale 16 (1/1695 of Papers' nodes; as many features, classes and edges a node) stands
-    for Papers. Parts gain less than in the paper: R-MAT has no communities, a citation graph has.
+    R-MAT of scale 16 (1/1695 of Papers' nodes; as many features and edges a node) stands for
+    Papers. Parts gain less than in the paper: R-MAT has no communities, a citation graph has.
     """
-    words = ("--scale", shop.size(16, 9), "--edge-factor", 15, "--undirected", "--features", 128)
-    store = shop.store("papers", "generate", "rmat", *words, "--classes", 172)
     rows = []
-    for scheme in ("CAGNET", "SA", "SA+GVB"):
-        exchange, method = SCHEMES[scheme]
-        parts = shop.parts(store, method[0], 16, *method[1:])
-        words = (f"graph.store={parts}", *GCN)
-        (plan,) = shop.plan(words, (16,), exchange, network=NETWORK)
-        shown = f"{plan.epoch_s:.2f} = {plan.compute_s:.2f} + {plan.exchange_s:.2f}"
+    for scheme in DRAWN:
+        (found,) = _epochs(shop, "papers", scheme, (16,))
+        shown = f"{found.epoch_s:.3f} = {found.compute_s:.3f} + {found.exchange_s:.3f}"
         paper = {"SA+GVB": "fastest, since its all-to-all is"}.get(scheme, "")
-        rows.append((scheme, paper, shown, f"{plan.bytes_epoch / 1e6:,.0f}"))
-    return Exhibit(
-        ("scheme", "paper: Papers, P = 16", "s an epoch = computing + messages", "MB"),
-        rows,
-    )
+        rows.append((scheme, paper, shown, f"{found.bytes_epoch / 1e6:,.1f}"))
+    heads = ("s an epoch = computing + messages", "MB")
+    return Exhibit(("scheme", "paper: Papers, P = 16", *heads), rows)
 
 
 FIGURES_6 = ("exchange_s", "epoch_s", "rows_max_send")
@@ -232,11 +291,11 @@ def figure_6(shop: Workshop) -> Exhibit:
     mesh we gain too, where the paper's two partitioners were alike.
     """
     rows = []
-    for graph, plans in _all_plans(shop).items():
+    for graph, plans in _all_epochs(shop).items():
         for ours, theirs in zip(plans["SA+GVB"], plans["SA+METIS"], strict=True):
             ratios = (getattr(theirs, key) / getattr(ours, key) for key in FIGURES_6)
             cells = (f"{each:.2f}" for each in ratios)
-            rows.append((f"{graph}, P = {ours.choice.ranks}", SAYS_6.get(graph, ""), *cells))
+            rows.append((f"{graph}, P = {ours.ranks}", SAYS_6.get(graph, ""), *cells))
     return Exhibit(
         ("graph", "paper", "messages' s", "epoch's s", "rows of the busiest sender"),
         rows,
@@ -244,6 +303,8 @@ def figure_6(shop: Workshop) -> Exhibit:
 
 
 EXCHANGES = ("oblivious", "aware", "joint")
+PATTERNS = {"debian": "debian", "rmat": "rmat:14:16", "grid3d": "grid3d:24"}
+SMALL_PATTERNS = {"debian": "grid3d:6", "rmat": "rmat:8:8", "grid3d": "grid3d:6"}
 CUTS = ("debian:metis", "debian:random", "rmat:random", "grid3d:metis")
 
 
@@ -288,11 +349,10 @@ def _replicated(
 ) -> Iterator[dict[str, Any]]:
     """Yield what a layer moves, for every exchange, number of ranks and number of copies."""
     name, _, method = cut.partition(":")
-    graph = _pattern(shop, name)
+    graph = make_pattern(shop.size(PATTERNS, SMALL_PATTERNS)[name])
+    partitioner = {"metis": metis, "random": random}[method](SEED)
     for blocks in sorted({p // c for p in ranks for c in copies if p % c == 0}):
-        whole, starts = _cut_whole(
-            graph, {"metis": metis, "random": random}[method](SEED)(graph, blocks)
-        )
+        whole, starts = _cut_whole(graph, partitioner(graph, blocks))
         for c in copies:
             if blocks * c not in ranks:
                 continue
@@ -306,13 +366,6 @@ def _replicated(
                     "cut": cut, "exchange": exchange, "ranks": blocks * c, "copies": c,
                     "rows": int(sent.rows.sum()), "summed": int(traffic[ALL].sums.sum()),
                 }  # fmt: skip
-
-
-@cache
-def _pattern(shop: Workshop, name: str) -> CSRGraph:
-    made = shop.size({"debian": "debian", "rmat": "rmat:14:16", "grid3d": "grid3d:24"},
-                     {"debian": "grid3d:6", "rmat": "rmat:8:8", "grid3d": "grid3d:6"})  # fmt: skip
-    return make_pattern(made[name])
 
 
 def _cut_whole(graph: CSRGraph, partition: Partition) -> tuple[DistCSR, Any]:
