@@ -8,7 +8,6 @@ is GraphSAGE's layer-wise sampling, `sampling.sampler = "neighbour"`.
 
 from collections import defaultdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,11 @@ from matplotlib.figure import Figure
 
 from benchmarks.spmm_graphs import load_matrix
 from hpcgnn.analysis.figures import new_figure
-from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.sampling import FanOutSampler, FrontierSampler, Topology
 
 PAPER = "Accurate, Efficient and Scalable Training of Graph Neural Networks (graph sampling)"
 SEED = 20261121
-PHASES = {"interior": "aggregation", "boundary": "aggregation", "dense": "weights, losses"}
 
 
 def figure_2(shop: Workshop) -> Exhibit:
@@ -75,53 +72,6 @@ def _draw_learning(curves: dict[str, list[tuple[float, float]]]) -> Figure:
     panel.grid(visible=True)
     panel.legend(fontsize=7)
     return figure
-
-
-def figure_3(shop: Workshop) -> Exhibit:
-    """Speed of two threads over one, by phase of a step.
-
-    Sampled training on R-MAT 16, walks of 8000 visits, by the trace: the median over steps of each
-    phase's self time. The paper has about 15 to 20 times on 40 cores, weights scaling worst; two
-    cores can only show that all phases gain.
-    """
-    words = ("--scale", shop.size(16, 9), "--undirected", "--features", 128)
-    store = shop.store("figure-3", "generate", "rmat", *words)
-    found: dict[int, dict[str, float]] = {}
-    for threads in (1, 2):
-        run = shop.folder / "runs" / f"figure-3-{threads}"
-        chosen = (f"graph.store={store}", f"run.dir={run}", f"run.threads={threads}")
-        chosen += ("train.task=sampled", "model.name=sage", "model.hidden=256")
-        chosen += ("train.epochs=3", "train.evaluate_every=3", "sampling.steps=10")
-        chosen += ("sampling.sampler=walk", "sampling.threads=0", "sampling.coverage=0")
-        shop.python("hpcgnn", "train", *chosen, "trace.enabled=true", "run.save_predictions=false")
-        found[threads] = _phases(run)
-    rows = []
-    for phase, before in sorted(found[1].items(), key=lambda each: -each[1]):
-        after = found[2][phase]
-        rows.append((phase, SAYS_3.get(phase, ""), f"{1e3 * before:.1f}", f"{before / after:.2f}"))
-    return Exhibit(("phase", "paper, 40 cores", "ms a step, one thread", "two threads"), rows)
-
-
-SAYS_3 = {
-    "sampling, induced": "small part; scales",
-    "aggregation": "scales best",
-    "weights, losses": "scales worst (the library's own threads)",
-}
-
-
-def _phases(path: Path) -> dict[str, float]:
-    """Return the seconds of each phase of a training step."""
-    sums: dict[str, float] = defaultdict(float)
-    steps = set()
-    for span in open_run(path).traces()[0].spans():
-        # The first epoch makes buffers, and evaluations are no steps.
-        if not span.epoch or span.phase == "evaluate":
-            continue
-        steps.add((span.epoch, span.step))
-        name = PHASES.get(span.phase, "rest")
-        name = "sampling, induced" if span.name == "wait.input" else name
-        sums[name] += span.self_ns * 1e-9
-    return {name: seconds / len(steps) for name, seconds in sums.items()}
 
 
 def figure_4(shop: Workshop) -> Exhibit:
@@ -280,4 +230,4 @@ def figure_8(shop: Workshop) -> Exhibit:
 
 
 if __name__ == "__main__":
-    main(PAPER, figure_2, figure_3, figure_4, figure_5, figure_6, figure_7, figure_8)
+    main(PAPER, figure_2, figure_4, figure_5, figure_6, figure_7, figure_8)

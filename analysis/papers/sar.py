@@ -184,54 +184,6 @@ def figure_7(shop: Workshop) -> Exhibit:
     return Exhibit(*_hosts(shop, "rgcn", (4, 16), says))
 
 
-def figure_8(shop: Workshop) -> Exhibit:
-    """Loss over epochs with and without labels and message-flow graphs.
-
-    debian-packages with a tenth of the nodes for training (ogbn-papers100M: a hundredth), SAGE of 3
-    layers and 64 columns with batch normalisation, 2 ranks. `exchange.active_sets = true` is the
-    paper's message-flow graphs. They save less here: three hops from a tenth of the packages reach
-    nearly all of them by way of libc6.
-    """
-    words = shop.size(("debian-packages",), ("planted", "--nodes", 400))
-    whole = shop.store("figure-8", "generate", *words)
-    store = shop.folder / "figure-8-few.h5"
-    if not store.exists():
-        shop.python("benchmarks.training_share", whole, "--share", 0.1, "-o", store)
-    parts = shop.parts(store, "metis", 2)
-    common = (f"graph.store={parts}", "model.hidden=64", *LAYERS, "train.learning_rate=0.01")
-    common += (f"train.epochs={shop.size(15, 3)}", f"train.evaluate_every={shop.size(15, 3)}")
-    common += ("graph.normalize_features=l2", "exchange.method=joint", "run.save_predictions=false")
-    rows, curves = [], {}
-    for labels in (0.0, 0.5):
-        for flow in ("false", "true"):
-            name = f"labels {labels:g}, active sets {flow}"
-            chosen = (f"train.label_augmentation={labels}", f"exchange.active_sets={flow}")
-            run = shop.train(f"figure-8-{labels:g}-{flow}", 2, *common, *chosen)
-            curves[name] = [row["train_loss"] for row in run.metrics()]
-            seconds, bytes_sent = run.summary["epoch_s"]["median"], run.metrics()[0]["bytes_sent"]
-            numbers = (seconds, bytes_sent / 1e6, 100 * run.summary["mean"]["test"])
-            cells = (form.format(each) for form, each in zip(FORMS_8, numbers, strict=True))
-            losses = " / ".join(f"{loss:.2f}" for loss in curves[name][4::5] or curves[name][-1:])
-            rows.append((name, SAYS_8[flow], *cells, losses))
-    heads = ("s an epoch", "MB an epoch", "test %", "training loss every 5 epochs")
-    return Exhibit(("run", "paper", *heads), rows, lambda: _draw_curves(curves))
-
-
-FORMS_8 = ("{:.3f}", "{:.1f}", "{:.1f}")
-SAYS_8 = {"false": "converged after 100 epochs", "true": "10.7 s an epoch; 20.3 s with labels"}
-
-
-def _draw_curves(curves: dict[str, list[float]]) -> Figure:
-    figure = new_figure(5.0, 2.8)
-    panel = figure.subplots()
-    for name, losses in curves.items():
-        panel.plot(range(1, len(losses) + 1), losses, "--" if "true" in name else "-", label=name)
-    panel.set(xlabel="epoch", ylabel="training loss")
-    panel.grid(visible=True)
-    panel.legend(fontsize=7)
-    return figure
-
-
 def table_1(shop: Workshop) -> Exhibit:
     """Test accuracy of GraphSAGE and GAT with labels as inputs, before and after C&S.
 
@@ -269,4 +221,4 @@ SAYS_1 = {
 }
 
 if __name__ == "__main__":
-    main(PAPER, table_1, figure_2, figure_3, figure_4, figure_5, figure_6, figure_7, figure_8)
+    main(PAPER, table_1, figure_2, figure_3, figure_4, figure_5, figure_6, figure_7)
