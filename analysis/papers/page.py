@@ -26,11 +26,11 @@ from matplotlib.figure import Figure
 from benchmarks.harness import commit
 from hpcgnn.analysis.figures import new_figure, save_figure
 from hpcgnn.analysis.load import Run, open_run
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_table, report, run_command
 from hpcgnn.errors import InputError
-from hpcgnn.plan import Candidate, Network, WholeGraph, predict
+from hpcgnn.plan import Candidate, WholeGraph, predict
 from hpcgnn.plan.candidates import choices
 from hpcgnn.storage import GraphStore
 

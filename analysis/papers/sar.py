@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from hpcgnn.analysis.figures import new_figure
 from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
-from hpcgnn.plan import Candidate, Network
+from hpcgnn.comm import Network
+from hpcgnn.plan import Candidate
 
 PAPER = "Sequential Aggregation and Rematerialization: Distributed Full-Batch Training of GNNs"
 MIB = 2.0**20

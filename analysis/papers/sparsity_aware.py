@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from benchmarks.exchange_graphs import make_pattern
 from hpcgnn.analysis.figures import new_figure
 from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import Network, ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.partition import (
@@ -33,7 +33,6 @@ from hpcgnn.partition import (
 from hpcgnn.plan import (
     MOVEMENTS,
     Movement,
-    Network,
     Ranks,
     WholeGraph,
     count_traffic,
@@ -160,7 +159,9 @@ def _epochs(shop: Workshop, name: str, scheme: str, tried: tuple[int, ...]) -> l
         sent = sent_by_rank(moves, traffic, 1)
         computing = seconds * int(traffic[ALL].entries.max())
         most, size = int(sent.rows.max()), int(sent.bytes_out.sum())
-        found.append(Epoch(ranks, computing, NETWORK.seconds(sent), most, size))
+        # Every rank has a host of its own.
+        messages = NETWORK.seconds(sent, sent, np.arange(ranks, dtype=np.int32))
+        found.append(Epoch(ranks, computing, messages, most, size))
     return found
 
 
