@@ -7,7 +7,7 @@ softmax. No array of edges is ever made.
 from hpcgnn.attention.distributed import DistributedAttention
 from hpcgnn.attention.exact import ExactAttention
 from hpcgnn.attention.operator import AttentionOperator, Softmax
-from hpcgnn.attention.scores import AdditiveScores, DynamicScores, Scores
+from hpcgnn.attention.scores import AdditiveScores, DynamicScores, ProductScores, Scores
 from hpcgnn.attention.shared import SharedHeads, WholePattern
 from hpcgnn.attention.softmax import AttentionState
 
@@ -18,6 +18,7 @@ __all__ = [
     "DistributedAttention",
     "DynamicScores",
     "ExactAttention",
+    "ProductScores",
     "Scores",
     "SharedHeads",
     "Softmax",

@@ -15,7 +15,7 @@ from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import EdgeDraw, Gradients, SoftmaxGradient
-from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
@@ -33,6 +33,8 @@ class DistributedAttention(DistributedSpMM):
         As for `DistributedSpMM`; the matrix has no values.
     row_ids, column_ids
         int64 original ids of the local rows and columns, which masks of edges are drawn from.
+    edges
+        Features of the edges; the values of the matrix are then their numbers.
     """
 
     @collective
@@ -44,8 +46,11 @@ class DistributedAttention(DistributedSpMM):
         trace: TraceRecorder,
         row_ids: GlobalIndices,
         column_ids: GlobalIndices,
+        edges: EdgeTable | None = None,
     ) -> None:
         super().__init__(grid, matrix, exchange, trace)
+        if edges is not None:
+            self._read_edges(edges)
         put = self._memory.put
         self._row_ids, self._column_ids = put(row_ids), put(column_ids)
         self._values = self._states = None
@@ -55,6 +60,21 @@ class DistributedAttention(DistributedSpMM):
         if self._pushed is not None:
             target_ids = node_ids(self._pushed, row_ids)
             self._states = PushedStates(self._pushed, target_ids, self._column_ids, trace)
+
+    @collective
+    def _read_edges(self, edges: EdgeTable) -> None:
+        """Give every block the features of its edges; those of pushed ones come from elsewhere."""
+        if isinstance(self._diagonal, LocalCSR):
+            self._diagonal = edges.own(self._diagonal)
+        fetched, pushed = self._fetched, self._pushed
+        if fetched is not None:
+            same = fetched.push_blocks is fetched.blocks
+            fetched.blocks = tuple(map(edges.own, fetched.blocks))
+            fetched.push_blocks = (
+                fetched.blocks if same else tuple(map(edges.own, fetched.push_blocks))
+            )
+        if pushed is not None:
+            pushed.blocks = pushed.push_blocks = edges.others(pushed.blocks)
 
     @property
     def whole(self) -> WholePattern | None:
@@ -79,7 +99,7 @@ class DistributedAttention(DistributedSpMM):
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(values, targets)
-        shape = len(targets), scores.heads, values.shape[1]
+        shape = len(targets), scores.heads, values.shape[1] // scores.parts
         state = AttentionState.empty(*shape, targets.dtype, self._memory)
         fetched, pushed, trace = self._values, self._states, self.trace
         fetch = None if fetched is None else fetched.start(values, keep=keep)

@@ -171,7 +171,8 @@ class PushedStates:
         draw: EdgeDraw | None,
     ) -> Pushing:
         """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
-        ghosts, heads, width = self._part.ghosts, scores.heads, values.shape[1]
+        ghosts, heads = self._part.ghosts, scores.heads
+        width = values.shape[1] // scores.parts
         form, memory = ghosts.wire.format, self._part.memory
 
         # A finished state is two arrays instead of three, and merges as exactly.

@@ -4,24 +4,37 @@ A score belongs to an edge and a head; it comes from the value of the column's n
 the row's node and weights that all ranks hold. Values travel alone: shares of scores that belong to
 a column are computed where they are used, from the same (perhaps rounded) numbers in the forward
 and the backward pass.
+
+Features of edges never travel: a block has those of its entries. What they add to an additive score
+is one number for each edge and head. Where they add to keys, rows of single edges are made in
+blocks, attended to as columns of their own, and made again in the backward pass.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
+from hpcgnn import kernels
 from hpcgnn.kernels import (
     AdditiveScore,
+    Block,
     Draw,
     DynamicScore,
     Gradients,
+    ProductScore,
     Score,
     SoftmaxGradient,
     SoftmaxState,
 )
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse.memory import LocalMatrix, Memory
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
+
+EDGE_BYTES = 8 << 20
+"""Of the rows of single edges that are in memory at one time."""
 
 
 class Scores(ABC):
@@ -30,17 +43,26 @@ class Scores(ABC):
     Parameters
     ----------
     weights
-        (H, D), C-contiguous.
+        (H, K), C-contiguous: in the first columns the `vector` of each head, behind them what
+        features of edges are multiplied with.
     slope
         Of the leaky rectifier for negative arguments.
+    width
+        Columns of the vectors; None: all, so that features of edges are not read.
     """
 
     narrow_targets: ClassVar[bool]
     """Whether targets are logits, (R, H), which must not be rounded on the wire."""
+    parts: ClassVar[int] = 1
+    """Columns of the values for each column of the result."""
 
-    def __init__(self, weights: FloatArray, slope: float) -> None:
+    def __init__(self, weights: FloatArray, slope: float, width: int | None = None) -> None:
         self.weights, self.slope = weights, slope
         self.heads = len(weights)
+        self.reads_edges = width is not None and width < weights.shape[1]
+        self.vector, self._of_edges = weights, weights[:, :0]
+        if self.reads_edges:
+            self.vector, self._of_edges = weights[:, :width].copy(), weights[:, width:].copy()
 
     @abstractmethod
     def operands(
@@ -78,14 +100,25 @@ class Scores(ABC):
             Added to, those of the weights among them.
         """
         del block
-        kernels = transposed.memory.kernels
-        kernels.attention_backward(transposed.edges, score, saved, gradients, draw)
+        face = transposed.memory.kernels
+        face.attention_backward(transposed.edges, score, saved, gradients, draw)
+
+    def _add_to_weights(
+        self, gradients: Gradients, vectors: FloatArray | None, of_edges: FloatArray
+    ) -> None:
+        """Add the gradients of the vectors and, behind them, of what edges are multiplied with."""
+        assert gradients.weights is not None
+        assert vectors is not None
+        width = vectors.shape[1]
+        gradients.weights[:, :width] += vectors
+        gradients.weights[:, width:] += of_edges.reshape(self.heads, -1)
 
 
 class AdditiveScores(Scores):
-    """``leaky_relu(target_i + <a, z_j>)`` for each head: graph attention (GAT, ICLR 2018).
+    """``leaky_relu(target_i + <a, z_j> + <u, e_ij>)`` for each head: graph attention (GAT, 2018).
 
-    The weights are a, the share of the column's node; the row's is in the targets, (R, H).
+    The vectors are a, the share of the column's node; u is behind them. The row's share is in the
+    targets, (R, H).
     """
 
     narrow_targets = True
@@ -95,15 +128,21 @@ class AdditiveScores(Scores):
     ) -> Score:
         """Return what the kernels of a memory take; see `Scores`."""
         source = memory.arrays.empty((values.shape[0], self.heads), self.weights.dtype)
-        memory.kernels.attention_scores(values, self.weights, source, half=half)
+        memory.kernels.attention_scores(values, self.vector, source, half=half)
         return AdditiveScore(
             values=values,
             target=targets,
             slope=self.slope,
             half=half,
             source=source,
-            weights=self.weights,
+            weights=self.vector,
         )
+
+    def forward(
+        self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
+    ) -> None:
+        """Add the edges of a block to the state of its rows; see `Scores`."""
+        super().forward(block, self._with_edges(score, block), state, draw)
 
     def backward(
         self,
@@ -116,26 +155,115 @@ class AdditiveScores(Scores):
     ) -> None:
         """Add the gradients through the edges of a block; see `Scores`."""
         arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
-        with_source = replace(gradients, source=arrays.zeros(shape, score.target.dtype))
-        super().backward(block, transposed, score, saved, with_source, draw)
+        into = replace(gradients, source=arrays.zeros(shape, score.target.dtype))
+        score = self._with_edges(score, transposed)
+        assert isinstance(score, AdditiveScore)
+        if score.edges is None:
+            super().backward(block, transposed, score, saved, into, draw)
+            return
+        for_edges = np.empty_like(score.edges)
+        into = replace(into, weights=np.zeros_like(self.vector), edges=for_edges)
+        super().backward(block, transposed, score, saved, into, draw)
+        assert transposed.features is not None
+        self._add_to_weights(gradients, into.weights, for_edges.T @ transposed.features)
+
+    def _with_edges(self, score: Score, block: LocalMatrix) -> Score:
+        """Return a score with what the features of a block's edges add."""
+        if not self.reads_edges:
+            return score
+        assert block.features is not None
+        assert isinstance(score, AdditiveScore)
+        return replace(score, edges=block.features @ self._of_edges.T)
 
 
-class DynamicScores(Scores):
-    """``<a, leaky_relu(target_i + z_j)>`` for each head (Brody, Alon and Yahav, ICLR 2022).
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some edges of a block, one after the other.
 
-    The weights are a; targets are (R, H * D).
+    Parameters
+    ----------
+    block
+        Each edge has a column of its own.
+    rows, columns
+        (edges,) int32, those of the block that they come from.
+    features
+        (edges, F).
+    """
+
+    block: Block
+    rows: LocalIndices
+    columns: LocalIndices
+    features: FloatArray
+
+    @property
+    def places(self) -> Offsets:
+        """(edges + 1,) int64 offsets of lines of one edge each."""
+        return np.arange(len(self.columns) + 1, dtype=np.int64)
+
+    def draw(self, draw: Draw | None) -> Draw | None:
+        """Return the draw of the edges, given that of the whole block; `draw` names all rows."""
+        return None if draw is None else replace(draw, column_ids=draw.column_ids[self.columns])
+
+
+def _pieces(block: LocalMatrix, row_bytes: int) -> Iterator[_Piece]:
+    """Yield the edges of a block in pieces of `EDGE_BYTES`, which may cut rows."""
+    assert block.features is not None
+    indptr, num_edges = block.indptr, len(block.indices)
+    numbers = np.arange(len(indptr) - 1, dtype=np.int32) if block.rows is None else block.rows
+    step = max(1, EDGE_BYTES // row_bytes)
+    for start in range(0, num_edges, step):
+        stop = min(start + step, num_edges)
+        first = int(np.searchsorted(indptr, start, side="right")) - 1
+        last = int(np.searchsorted(indptr, stop))
+        offsets = np.clip(indptr[first : last + 1], start, stop) - start
+        rows = numbers[first:last]
+        own = Block(offsets, np.arange(stop - start, dtype=np.int32), rows)
+        edges = slice(start, stop)
+        each = np.repeat(rows, np.diff(offsets))
+        yield _Piece(own, each, block.indices[edges], block.features[edges])
+
+
+class KeyedScores(Scores):
+    """Scores of keys: where edges have features, every edge has a key of its own.
+
+    The map of the features, (H * D, F), is what is behind the vectors in the weights.
     """
 
     narrow_targets = False
 
-    def operands(
-        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
-    ) -> Score:
-        """Return what the kernels of a memory take; see `Scores`."""
-        del memory
-        return DynamicScore(
-            values=values, target=targets, slope=self.slope, half=half, vector=self.weights
-        )
+    @abstractmethod
+    def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
+        """Return the score of single edges.
+
+        Parameters
+        ----------
+        score
+            Of the whole block.
+        columns
+            (edges,) int32 columns.
+        added
+            (edges, H, D) what their features add.
+        """
+
+    @abstractmethod
+    def unbent(self, both: FloatArray) -> FloatArray:
+        """Return the gradient of the values, of (edges, H, 2, D) those of keys and values."""
+
+    @abstractmethod
+    def of_features(self, both: FloatArray) -> FloatArray:
+        """Return (edges, H, D) the gradient of what features add, of the same."""
+
+    def forward(
+        self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
+    ) -> None:
+        """Add the edges of a block to the state of its rows; see `Scores`."""
+        if not self.reads_edges:
+            super().forward(block, score, state, draw)
+            return
+        for piece in self._pieces(block, score):
+            own = piece.draw(draw)
+            own = None if own is None else own.of_stored(piece.block.rows)
+            kernels.attention_forward(piece.block, self._score(score, piece), state, own)
 
     def backward(
         self,
@@ -147,7 +275,105 @@ class DynamicScores(Scores):
         draw: Draw | None,
     ) -> None:
         """Add the gradients through the edges of a block; see `Scores`."""
-        own = None if draw is None else draw.of_stored(block.rows)
-        kernels = block.memory.kernels
-        kernels.attention_backward_rows(block.edges, score, saved, gradients, own)
-        super().backward(block, transposed, score, saved, gradients, draw)
+        if not self.reads_edges:
+            own = None if draw is None else draw.of_stored(block.rows)
+            face = block.memory.kernels
+            face.attention_backward_rows(block.edges, score, saved, gradients, own)
+            super().backward(block, transposed, score, saved, gradients, draw)
+            return
+        for piece in self._pieces(block, score):
+            of_piece, own = self._score(score, piece), piece.draw(draw)
+            assert isinstance(of_piece, DynamicScore | ProductScore)
+            into = Gradients(
+                np.zeros_like(of_piece.values, gradients.targets.dtype),
+                gradients.targets,
+                np.zeros_like(self.vector),
+            )
+            lines = Block(piece.places, piece.rows)
+            kernels.attention_backward(lines, of_piece, saved, into, own)
+            own = None if own is None else own.of_stored(piece.block.rows)
+            kernels.attention_backward_rows(piece.block, of_piece, saved, into, own)
+            assert into.values is not None
+            assert gradients.values is not None
+            both = into.values.reshape(len(piece.columns), self.heads, 2, -1)
+            found = np.ascontiguousarray(self.unbent(both).reshape(len(both), -1))
+            kernels.spmm_transpose(
+                piece.places, piece.columns, None, found, gradients.values, accumulate=True
+            )
+            added = self.of_features(both).reshape(len(both), -1)
+            self._add_to_weights(gradients, into.weights, added.T @ piece.features)
+
+    def _pieces(self, block: LocalMatrix, score: Score) -> Iterator[_Piece]:
+        width = 2 // self.parts * score.values.shape[1]
+        return _pieces(block, width * score.values.itemsize)
+
+    def _score(self, score: Score, piece: _Piece) -> Score:
+        num_features = piece.features.shape[1]
+        added = piece.features @ self._of_edges.reshape(-1, num_features).T
+        return self.bent(score, piece.columns, added.reshape(len(added), self.heads, -1))
+
+
+class DynamicScores(KeyedScores):
+    """``<a, leaky_relu(target_i + z_j + W_e e_ij)>`` for each head (Brody et al., ICLR 2022).
+
+    The vectors are a; targets are (R, H * D).
+    """
+
+    def operands(
+        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+    ) -> Score:
+        """Return what the kernels of a memory take; see `Scores`."""
+        del memory
+        return DynamicScore(
+            values=values, target=targets, slope=self.slope, half=half, vector=self.vector
+        )
+
+    def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
+        """Return the score of single edges, with keys beside their values; see `KeyedScores`."""
+        assert isinstance(score, DynamicScore)
+        values = score.values[columns].reshape(added.shape)
+        both = np.stack([values + added, values], axis=2).reshape(len(columns), -1)
+        return replace(score, values=both, keyed=True)
+
+    def unbent(self, both: FloatArray) -> FloatArray:
+        """Return the gradient of the values, which keys hold too."""
+        summed: FloatArray = both.sum(axis=2)
+        return summed
+
+    def of_features(self, both: FloatArray) -> FloatArray:
+        """Return the gradient of the keys."""
+        return both[:, :, 0]
+
+
+class ProductScores(KeyedScores):
+    """``<target_i, k_j + W_e e_ij>`` for each head, with values ``v_j + W_e e_ij`` (transformers).
+
+    Values are (columns, H * 2 D): k_j and then v_j of each head. Targets, (R, H * D), hold the
+    scale. There are no vectors; `heads` H is the number of rows of the weights.
+    """
+
+    parts = 2
+
+    def __init__(self, weights: FloatArray) -> None:
+        super().__init__(weights, 1.0, 0)
+
+    def operands(
+        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+    ) -> Score:
+        """Return what the kernels of a memory take; see `Scores`."""
+        del memory
+        return ProductScore(values=values, target=targets, half=half, heads=self.heads)
+
+    def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
+        """Return the score of single edges; see `KeyedScores`."""
+        both = score.values[columns].reshape(len(columns), self.heads, 2, -1) + added[:, :, None]
+        return replace(score, values=both.reshape(len(columns), -1))
+
+    def unbent(self, both: FloatArray) -> FloatArray:
+        """Return the gradient of the values."""
+        return both
+
+    def of_features(self, both: FloatArray) -> FloatArray:
+        """Return the gradient of what keys and values hold alike."""
+        summed: FloatArray = both.sum(axis=2)
+        return summed

@@ -21,6 +21,7 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
+from hpcgnn.autograd.product_attention import ProductHeads, attend_products
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 
@@ -33,10 +34,12 @@ __all__ = [
     "ExactArithmetic",
     "GraphMembers",
     "Heads",
+    "ProductHeads",
     "ScoresOf",
     "aggregate",
     "arithmetic",
     "attend",
+    "attend_products",
     "blend",
     "computing_with",
     "cross_entropy_sum",

@@ -109,7 +109,7 @@ class Heads:
     def shared(self, in_width: int, weights: Tensor) -> SharedLayer | None:
         """Return the layer for which attention comes before projection; None where it must not."""
         pattern, scores = self.operator.whole, self.make_scores(rows_of(weights))
-        if pattern is None or not isinstance(scores, AdditiveScores):
+        if pattern is None or not isinstance(scores, AdditiveScores) or scores.reads_edges:
             return None
         if not heads_share_input(in_width, *weights.shape):
             return None
@@ -135,8 +135,9 @@ class _Attend(torch.autograd.Function):
         result = numbers(targets if heads.average else x, (len(targets), len(bias)))
         if heads.average:
             result[:] = bias
-        buffer, memory = PassBuffer(x, weights), memory_of(x)
-        for part, columns in passes(weights):
+        vectors = _vectors(weights, projection)
+        buffer, memory = PassBuffer(x, vectors), memory_of(x)
+        for part, columns in passes(vectors):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(narrow[columns])
             shares = rows_of(columns_of(targets, part, weights))
@@ -168,13 +169,14 @@ class _Attend(torch.autograd.Function):
         # The graph may live longer than this pass; the values of other ranks need not.
         ctx.softmaxes = [Softmax(each.lse, None) for each in softmaxes]
         (gradient,) = gradients
-        by_pass = PassGradients(gradient.contiguous(), outs, weights, bias, heads.average)
+        vectors = _vectors(weights, projection)
+        by_pass = PassGradients(gradient.contiguous(), outs, vectors, bias, heads.average)
         for_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         narrow = like_rows(projection, x)
         for_projection, for_weights = torch.empty_like(projection), torch.empty_like(weights)
         for_targets = torch.empty_like(targets)
-        buffer, memory = PassBuffer(x, weights), memory_of(x)
-        for index, (part, columns) in enumerate(passes(weights)):
+        buffer, memory = PassBuffer(x, vectors), memory_of(x)
+        for index, (part, columns) in enumerate(passes(vectors)):
             scores, draw = heads.scores(weights, part)
             values = buffer.project(narrow[columns])
             shares = rows_of(columns_of(targets, part, weights))
@@ -194,6 +196,11 @@ class _Attend(torch.autograd.Function):
         for_own, for_map = target_map.gradients(for_targets, into, needed=ctx.needs_input_grad[2])
         for_bias = arithmetic().total(gradient)
         return for_x, for_projection, for_own, for_map, for_weights, for_bias, None
+
+
+def _vectors(weights: Tensor, projection: Tensor) -> Tensor:
+    """Return the first D columns of the weights, without those of features of edges."""
+    return weights[:, : len(projection) // len(weights)]
 
 
 class _Chunks:
@@ -392,7 +399,8 @@ def attend(
     target_map
         (H, F) or (H * D, F), as the scores take the rows' share, ``own target_mapᵀ``.
     weights
-        (H, D), equal on all ranks; its gradient is this rank's share.
+        (H, D), equal on all ranks, and behind them what features of edges are multiplied with,
+        where the scores read some; its gradient is this rank's share.
     bias
         (H * D,), or (D,) where heads are averaged, to add to every row.
     heads

@@ -15,6 +15,7 @@ from hpcgnn.config.options import choice, option, require
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
+from hpcgnn.nn import find_model
 from hpcgnn.spmm import quantises
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
 
@@ -190,6 +191,9 @@ class Config:
             check_reproducible(self)
         if self.train.inductive:
             check_inductive(self)
+        if not find_model(self.model.name).runs_on_gpus:
+            what = f"{self.model.name} has no kernels for a GPU; leave it out"
+            require(self.train.device == "cpu", "train.device", self.train.device, what)
         if self.train.precision == "bfloat16":
             remedy = "train.precision=bfloat16 sends bfloat16 rows as they are; leave it out"
             wire = self.exchange.wire

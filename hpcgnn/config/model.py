@@ -18,6 +18,8 @@ _MODEL_SIZES = (
     "embeddings",
     "options",
 )
+_NO_SIZES = ("name", "embeddings", "edge_features", "options")
+"""What is no size of a model: what nodes and edges have comes from the graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +50,9 @@ class ModelConfig:
     heads: int = option(1, "attention heads of a layer")
     attention_dropout: float = option(0.0, "probability, for the coefficient of an edge and head")
     edge_dropout: float = option(0.0, "probability, for an edge before the softmax")
+    edge_features: bool = option(
+        False, "attention, or messages, read the features of edges that the store holds"
+    )
     hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
     teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
     num_bases: int = option(
@@ -91,9 +96,8 @@ class ModelConfig:
         num_edge_features: int = 0,
     ) -> ModelShape:
         """Return the sizes and options of the model on a graph with these sizes."""
-        options = {each.name: getattr(self, each.name) for each in fields(self)}
-        # What nodes have is no size of the model.
-        del options["name"], options["embeddings"], options["options"]
+        names = [each.name for each in fields(self) if each.name not in _NO_SIZES]
+        options = {name: getattr(self, name) for name in names}
         return ModelShape(
             num_features=num_features,
             num_classes=num_classes,

@@ -18,7 +18,6 @@ from hpcgnn.export.check import compare, load_module
 from hpcgnn.graph.facts import shape_for
 from hpcgnn.launch import command_parser, run_mpi_command
 from hpcgnn.nn import find_model
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, write_whole
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
@@ -146,7 +145,9 @@ def _blueprint(saved: SavedModel) -> Blueprint:
          "the embeddings"),
         (task == "graphs", "its read-out of whole graphs has no counterpart elsewhere; use hpcgnn "
          "predict"),
-        (name == "gine", "its layers read features of edges, which modules do not take so far"),
+        (name == "gine" or config.model.edge_features, "its layers read features of edges, which "
+         "modules do not take so far"),
+        (name in ("transformer", "hgt"), "its layers are not written in other libraries so far"),
         (":" in name, "its class is a torch module already, which its own package loads"),
         (graph.structure != "none", f"graph.structure = {graph.structure!r}: features made of the "
          "graph are made by hpcgnn only; use hpcgnn predict"),
@@ -166,7 +167,7 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         weighted = graph.weights == "use" and any(store.weighted(each) for each in names)
     shape, scales = shape_for(config, facts), saved.scales() or {}
     saved.check(shape)
-    by_relation = Aggregation.MEAN_BY_RELATION in kind.aggregations
+    by_relation = any(each.by_relation for each in kind.aggregations)
     return Blueprint(
         name=name,
         kind=kind,

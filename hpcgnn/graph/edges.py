@@ -1,5 +1,7 @@
 """Features of edges, for models that read them."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -9,7 +11,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.nn import find_model
-from hpcgnn.sparse import read_edge_rows
+from hpcgnn.sparse import EdgeRows, read_edge_rows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 
@@ -23,14 +25,17 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
         When a relation has none, or two have unequal numbers, or an option does not apply.
     """
     name = config.model.name
-    if not find_model(name).reads_edges:
+    # Messages ask for rows by themselves; attention has them by the exchange.
+    by_messages = find_model(name).reads_edges
+    if not (by_messages or config.model.edge_features):
         return 0
     exchange = config.exchange
     for given, key, remedy in (
-        (exchange.method != "aware", "exchange.method", "set aware"),
-        (exchange.schedule != "resident", "exchange.schedule", "set resident"),
+        (by_messages and exchange.method != "aware", "exchange.method", "set aware"),
+        (by_messages and exchange.schedule != "resident", "exchange.schedule", "set resident"),
         (exchange.wire != "native", "exchange.wire", "set native"),
         (config.train.precision != "float32", "train.precision", "leave it out"),
+        (config.train.device != "cpu", "train.device", "set cpu"),
         (config.train.reproducible, "train.reproducible", "leave it out"),
         (config.train.task == "sampled", "train.task", "set full or links"),
         (
@@ -40,7 +45,8 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
         ),
     ):
         if given:
-            raise InputError(f"{key} does not apply to model.name = {name!r}: {remedy}")
+            what = f"model.name = {name!r}" if by_messages else "model.edge_features"
+            raise InputError(f"{key} does not apply to {what}: {remedy}")
     relations = config.graph.relations or store.relations
     if config.graph.weights == "use" and any(store.weighted(each) for each in relations):
         raise InputError(
@@ -73,16 +79,29 @@ def read_edge_inputs(context: Context, store: GraphStore, row_map: RowMap) -> Ed
     CollectiveInputError
         When a block does not read.
     """
-    grid, config, device = context.grid, context.config, context.device
-    names = config.graph.relations or store.relations
-    rows = read_edge_rows(grid, store, row_map, names, context.hidden)
+    device, rows = context.device, read_edge_rows_of(context, store, row_map)
     wanted, places = np.unique(rows.sources, return_inverse=True)
-    features = torch.from_numpy(rows.features).to(getattr(torch, config.train.dtype))
+    features = torch.from_numpy(rows.features)
     return EdgeInputs(
-        request=RowRequest.make(grid.layer, row_map, wanted),
+        request=RowRequest.make(context.grid.layer, row_map, wanted),
         sources=device.tensor(places),
         targets=device.tensor(rows.targets),
         features=features.to(device.place),
         num_targets=row_map.num_local,
         trace=context.trace,
     )
+
+
+@collective
+def read_edge_rows_of(context: Context, store: GraphStore, row_map: RowMap) -> EdgeRows:
+    """Return the edges of this rank's rows, with features in the dtype of the model.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a block does not read.
+    """
+    config = context.config
+    names = config.graph.relations or store.relations
+    edges = read_edge_rows(context.grid, store, row_map, names, context.hidden)
+    return replace(edges, features=edges.features.astype(config.train.dtype))

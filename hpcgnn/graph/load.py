@@ -1,7 +1,7 @@
 """From a store to this rank's graph: rows, adjacency, operators, node data."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.edges import num_edge_features, read_edge_inputs
+from hpcgnn.graph.edges import num_edge_features, read_edge_inputs, read_edge_rows_of
 from hpcgnn.graph.facts import GraphFacts, check_features, node_types_of, shape_for, typed_nodes
 from hpcgnn.graph.inputs import (
     Scales,
@@ -18,25 +18,57 @@ from hpcgnn.graph.inputs import (
 )
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, label_graphs
-from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
 from hpcgnn.graph.products import AdjacencyProducts
 from hpcgnn.graph.smoothing import make_smoother
 from hpcgnn.graph.structure import structural_features
 from hpcgnn.graph.targets import read_targets, target_scale
+from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
-from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency, read_relations, stack_relations
+from hpcgnn.sparse import (
+    DistCSR,
+    EdgeTable,
+    PatternRows,
+    read_adjacency,
+    read_relations,
+    stack_relations,
+)
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, assign_parts
+from hpcgnn.typing import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ReadMatrix:
+    """What was read of the edges.
+
+    Parameters
+    ----------
+    wanted
+        The aggregations.
+    matrix
+        This rank's block row of their matrix.
+    rows
+        Those that it was made of; None where it has some for each relation.
+    edges
+        Features that attention reads, else None; the values of the matrix are their numbers.
+    edge_means
+        (num_local, F) the mean features of the edges of each row, where the model reads these.
+    """
+
+    wanted: tuple[Aggregation, ...]
+    matrix: DistCSR
+    rows: PatternRows | None
+    edges: EdgeTable | None
+    edge_means: FloatArray | None
 
 
 @collective
 def read_matrix(
     context: Context, store: GraphStore, row_map: RowMap, *, directed: bool
-) -> tuple[tuple[Aggregation, ...], DistCSR, PatternRows | None]:
-    """Return the aggregations that are wanted, and this rank's block row of their matrix.
-
-    Behind them the rows that it was made of, None where it has some for each relation.
+) -> ReadMatrix:
+    """Return this rank's block row of the matrix of the aggregations that are wanted.
 
     Parameters
     ----------
@@ -55,8 +87,13 @@ def read_matrix(
     with agree(grid.world):
         _check_one_matrix(wanted)
         _check_weights(config, store, wanted)
-    undirected, rows = config.graph.undirected, None
-    if Aggregation.MEAN_BY_RELATION in wanted:
+        # Others than attention read them from the view.
+        reads_edges = config.model.edge_features and num_edge_features(config, store) > 0
+    undirected, rows, edges, means = config.graph.undirected, None, None, None
+    attends = all(kind.attends for kind in wanted)
+    if reads_edges and not attends:
+        means = read_edge_rows_of(context, store, row_map).means(row_map.num_local)
+    if any(kind.by_relation for kind in wanted):
         names = config.graph.relations or store.relations
         relations = read_relations(
             grid,
@@ -72,14 +109,20 @@ def read_matrix(
         matrix = stack_relations(row_map, relations)
     else:
         rows = _read_union(context, store, row_map, wanted, undirected=undirected)
-        matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, rows.weights)
+        values = rows.weights
+        if reads_edges and attends:
+            found = read_edge_rows_of(context, store, row_map)
+            mean_loops = any(kind.self_loops for kind in wanted)
+            edges = EdgeTable.of_pattern(grid, row_map, rows, found, mean_loops=mean_loops)
+            values = edges.numbers
+        matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
     with agree(grid.world):
         for part in (matrix.diagonal, matrix.remote):
             if part.values is not None and part.values.min(initial=0) < 0:
                 raise InputError(
                     f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
                 )
-    return wanted, matrix, rows
+    return ReadMatrix(wanted, matrix, rows, edges, means)
 
 
 def _read_union(
@@ -111,7 +154,7 @@ def _weighted(config: Config, rows: PatternRows) -> PatternRows:
 def _check_weights(config: Config, store: GraphStore, wanted: Collection[Aggregation]) -> None:
     names = config.graph.relations or store.relations
     weighted = config.graph.weights == "use" and any(store.weighted(name) for name in names)
-    if weighted and any(kind.powers is None for kind in wanted):
+    if weighted and any(kind.attends for kind in wanted):
         raise InputError(
             f"{store.path}: its edges have weights, which attention does not use; choose a model "
             "without it, or set graph.weights=ignore"
@@ -121,7 +164,7 @@ def _check_weights(config: Config, store: GraphStore, wanted: Collection[Aggrega
 def _check_one_matrix(wanted: Collection[Aggregation]) -> None:
     for trait, kinds in (
         ("count a node among its own neighbours", [e for e in wanted if e.self_loops]),
-        ("tell relations apart", [e for e in wanted if e is Aggregation.MEAN_BY_RELATION]),
+        ("tell relations apart", [e for e in wanted if e.by_relation]),
     ):
         if 0 < len(kinds) < len(wanted):
             names = ", ".join(each.value for each in kinds)
@@ -134,7 +177,7 @@ def relation_names(
     config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
 ) -> tuple[str, ...]:
     """Return the names of the relations that `wanted` tells apart; () when it unites them."""
-    if Aggregation.MEAN_BY_RELATION not in wanted:
+    if not any(kind.by_relation for kind in wanted):
         return ()
     names = tuple(config.graph.relations or store.relations)
     if directed and config.graph.reverse:
@@ -215,18 +258,22 @@ def load_graph(
         directed = not (store.undirected or config.graph.undirected)
         relations = relation_names(config, store, context.wanted, directed=directed)
         with trace.span("plan"):
-            wanted, matrix, edges = read_matrix(context, store, row_map, directed=directed)
+            read = read_matrix(context, store, row_map, directed=directed)
+            wanted, matrix, edges = read.wanted, read.matrix, read.rows
+            make = replace(context.operators(), edges=read.edges)
+            traits = node_traits(device, nodes, read.edge_means)
+            del read
             if not with_rows:
                 # Plans are made next: they need the memory.
                 edges = None
             ids = nodes.original_id
-            products = AdjacencyProducts(
-                context.operators(), matrix, wanted, config.train.dtype, ids
-            )
+            products = AdjacencyProducts(make, matrix, wanted, config.train.dtype, ids, traits)
             details = _details(matrix, products.exchange)
         view = replace(products.view, members=labelled.members)
         with agree(grid.world):
-            reads_edges = num_edge_features(config, store) > 0
+            reads_edges = find_model(config.model.name).reads_edges
+            if reads_edges:
+                num_edge_features(config, store)
         if reads_edges:
             with trace.span("read.edges"):
                 view = replace(view, edges=read_edge_inputs(context, store, row_map))

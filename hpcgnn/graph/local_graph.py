@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap
@@ -18,6 +19,7 @@ from hpcgnn.nn import (
     ModelShape,
     NodeFeatures,
     NodeModel,
+    NodeTraits,
     TypedModel,
     TypedRows,
     find_model,
@@ -26,7 +28,8 @@ from hpcgnn.nn import (
 )
 from hpcgnn.sparse import PatternRows
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, GlobalIndices, Mask
+from hpcgnn.storage import NodeBlock
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,24 @@ class LocalRows:
 
     edges: PatternRows
     both_ways: PatternRows
+
+
+def node_traits(
+    device: Device, nodes: NodeBlock, edge_means: FloatArray | None = None
+) -> NodeTraits:
+    """Return what layers may ask of the nodes of a block, on the device.
+
+    Parameters
+    ----------
+    device
+        Where models are.
+    nodes
+        Of the store.
+    edge_means
+        (nodes, F) as `NodeTraits` has them.
+    """
+    types = None if nodes.types is None else device.tensor(nodes.types.astype(np.int64))
+    return NodeTraits(types, None if edge_means is None else device.tensor(edge_means))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

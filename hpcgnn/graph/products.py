@@ -14,10 +14,11 @@ from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import CollectiveInputError
 from hpcgnn.graph.device import CPU, Device
-from hpcgnn.nn import GraphView, LayerView
+from hpcgnn.nn import GraphView, LayerView, NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
 from hpcgnn.sparse import (
     DistCSR,
+    EdgeTable,
     Factors,
     IntegerCSR,
     active_sets,
@@ -57,6 +58,8 @@ class Operators:
         Where rows and products are.
     device
         Where models are.
+    edges
+        Features of the edges, for attention; the values of its matrices are then their numbers.
     """
 
     grid: ProcessGrid
@@ -64,6 +67,7 @@ class Operators:
     trace: TraceRecorder
     carrier: Carrier
     device: Device = CPU
+    edges: EdgeTable | None = None
 
     def sums(self) -> RankSums:
         """Return what adds up statistics of rows over the block rows."""
@@ -91,7 +95,7 @@ class Operators:
         self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
     ) -> "ScaledMatrices":
         """Return the matrices of an adjacency, as `operator` takes them."""
-        return ScaledMatrices(self.grid, matrix, wanted, dtype)
+        return ScaledMatrices(self.grid, matrix, wanted, dtype, numbered=self.edges is not None)
 
     @collective
     def operator(
@@ -109,13 +113,13 @@ class Operators:
         kind
             The aggregation.
         scaled
-            Its matrix; for ATTENTION a pattern.
+            Its matrix; for attention a pattern.
         exchange
             Of matrices of this pattern.
         row_ids, column_ids
             int64 original ids of its rows and columns, which attention draws masks from.
         """
-        if kind is Aggregation.ATTENTION:
+        if kind.attends:
             if quantises(self.config.wire):
                 raise CollectiveInputError(
                     f"exchange.wire = {self.config.wire!r}: attention sends logits, which need "
@@ -127,7 +131,7 @@ class Operators:
                     "attention pushes states; set joint or hierarchical"
                 )
             return DistributedAttention(
-                self.grid, scaled, exchange, self.trace, row_ids, column_ids
+                self.grid, scaled, exchange, self.trace, row_ids, column_ids, self.edges
             )
         product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
@@ -157,7 +161,7 @@ class ExactOperators(Operators):
         column_ids: GlobalIndices,
     ) -> AggregationOperator:
         """Return the operator of an aggregation; see `Operators.operator`."""
-        if kind is not Aggregation.ATTENTION:
+        if not kind.attends:
             return super().operator(kind, scaled, exchange, row_ids, column_ids)
         return ExactAttention(
             self.grid, scaled, self.trace, ExactArithmetic(self.grid, self.trace).total_of
@@ -234,6 +238,8 @@ class ScaledMatrices:
         The ranks.
     matrix, wanted, dtype
         As for `AdjacencyProducts`.
+    numbered
+        Whether values are numbers of edges, which attention keeps.
     """
 
     @collective
@@ -243,13 +249,16 @@ class ScaledMatrices:
         matrix: DistCSR,
         wanted: tuple[Aggregation, ...],
         dtype: DTypeLike,
+        *,
+        numbered: bool = False,
     ) -> None:
         self._grid, self._matrix, self._dtype = grid, matrix, dtype
+        self._numbered = numbered
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._scaled = {kind: self._scale(kind) for kind in wanted}
         self._occupied: Mask | None = None
         self.whole: Mapping[Aggregation, DistCSR] = self._scaled
-        if Aggregation.MEAN_BY_RELATION in wanted:
+        if any(kind.by_relation for kind in wanted):
             # A row for every relation and node would be nearly all empty, in memory and on the
             # wire: products have rows for what is occupied, and `relation_rows` tells whose.
             self._occupied = occupied_rows(matrix)
@@ -274,7 +283,7 @@ class ScaledMatrices:
     def _scale(self, kind: Aggregation) -> DistCSR:
         """Return the matrix of an aggregation over all nodes."""
         if kind.powers is None:
-            return self._matrix.with_values(None, None)
+            return self._matrix if self._numbered else self._matrix.with_values(None, None)
         return scale(self._matrix, kind.powers, self._dtype, self._plan)
 
     def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
@@ -332,18 +341,27 @@ class Products:
         Of the aggregations of the model.
     node_ids
         (num_local,) int64 original ids.
+    traits
+        Of the local nodes, on the device.
     """
 
     @collective
-    def __init__(self, make: Operators, matrices: Matrices, node_ids: GlobalIndices) -> None:
+    def __init__(
+        self,
+        make: Operators,
+        matrices: Matrices,
+        node_ids: GlobalIndices,
+        traits: NodeTraits | None = None,
+    ) -> None:
         self._make, self._matrices, self.trace = make, matrices, make.trace
+        self._traits = NodeTraits() if traits is None else traits
         self.node_ids, self._ids = node_ids, make.device.ids(node_ids)
         whole = matrices.whole
         self._relation_rows = self._rows_by_relation(whole, np.ones(len(node_ids), np.bool_))
         # Aggregations differ in values only: one plan serves them all, in both directions.
         self.exchange: Exchange = make.exchange(next(iter(whole.values())), node_ids)
         self.operators = {
-            kind: make.operator(kind, part, self.exchange, node_ids, node_ids)
+            kind: make.operator(kind, part, self.exchange, self._row_ids(part, node_ids), node_ids)
             for kind, part in whole.items()
         }
 
@@ -351,7 +369,8 @@ class Products:
     def view(self) -> GraphView:
         """The view of all local nodes."""
         sums, rows = self._make.sums(), self._relation_rows
-        return GraphView(self.operators, self._ids, sums, relation_rows=rows)
+        traits = self._traits
+        return GraphView(self.operators, self._ids, sums, relation_rows=rows, traits=traits)
 
     @collective
     def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:
@@ -386,7 +405,9 @@ class Products:
             # Restricted, in- and out-edges are different matrices, and move different rows.
             if kind.direction not in exchanges:
                 exchanges[kind.direction] = self._make.exchange(part, self.node_ids)
-            operators[kind] = self._make.operator(kind, part, exchanges[kind.direction], *ids)
+            row_ids = self._row_ids(part, ids[0])
+            exchange = exchanges[kind.direction]
+            operators[kind] = self._make.operator(kind, part, exchange, row_ids, ids[1])
         kept = np.cumsum(inputs)[outputs] - 1
         return LayerView(
             operators,
@@ -394,14 +415,24 @@ class Products:
             self._make.sums(),
             self._make.device.tensor(kept),
             relation_rows=self._rows_by_relation(parts, outputs),
+            traits=self._traits[self._make.device.tensor(np.flatnonzero(inputs))],
         )
+
+    def _row_ids(self, part: DistCSR, node_ids: GlobalIndices) -> GlobalIndices:
+        """Return what names each row of a matrix: the id of its node, and which relation it is."""
+        if part.num_relations == 1 or part.row_nodes is None:
+            return node_ids
+        relations, nodes = np.divmod(part.row_nodes, max(len(self.node_ids), 1))
+        names: GlobalIndices = self.node_ids[nodes] * part.num_relations + relations
+        return names
 
     def _rows_by_relation(
         self, parts: Mapping[Aggregation, DistCSR], outputs: Mask
     ) -> tuple[LocalIndices, ...]:
-        if Aggregation.MEAN_BY_RELATION not in parts:
+        tall = next((part for kind, part in parts.items() if kind.by_relation), None)
+        if tall is None:
             return ()
-        rows = rows_by_relation(parts[Aggregation.MEAN_BY_RELATION], outputs)
+        rows = rows_by_relation(tall, outputs)
         return tuple(self._make.device.ids(each) for each in rows)
 
 
@@ -419,6 +450,8 @@ class AdjacencyProducts(Products):
         The aggregations of the model.
     dtype
         float32 or float64.
+    traits
+        As for `Products`.
     """
 
     @collective
@@ -429,8 +462,9 @@ class AdjacencyProducts(Products):
         wanted: tuple[Aggregation, ...],
         dtype: DTypeLike,
         node_ids: GlobalIndices,
+        traits: NodeTraits | None = None,
     ) -> None:
-        super().__init__(make, make.matrices(matrix, wanted, dtype), node_ids)
+        super().__init__(make, make.matrices(matrix, wanted, dtype), node_ids, traits)
 
 
 def occupied_rows(matrix: DistCSR) -> Mask:

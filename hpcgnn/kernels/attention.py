@@ -17,6 +17,7 @@ from hpcgnn.kernels.operands import (
     Draw,
     DynamicScore,
     Gradients,
+    ProductScore,
     Score,
     SharedMeans,
     SoftmaxGradient,
@@ -88,7 +89,7 @@ def attention_backward(
     With ``alpha = exp(e - lse)`` computed again for each edge and head, and ``mask`` 0 or
     ``1 / (1 - p)`` by `draw`: values gain ``alpha * mask * grad``, and the logit has the gradient
     ``alpha * (mask * <grad, z> - delta)``, which goes on through the score: of additive scores to
-    all their operands, of dynamic ones to the values alone (see `attention_backward_rows`).
+    all their operands, of the others to the values alone (see `attention_backward_rows`).
 
     Parameters
     ----------
@@ -99,6 +100,8 @@ def attention_backward(
     written = {"dz": gradients.values}
     if score.kind == "additive":
         written |= {"dsource": gradients.source, "dtarget": gradients.targets}
+        if gradients.edges is not None:
+            written["dedges"] = gradients.edges
     _check_backward(transposed, score, saved, draw, written)
     backward = getattr(_kernels, f"{score.kind}_backward")
     kind = half_name(score.half, score.values)
@@ -107,7 +110,7 @@ def attention_backward(
 
 def attention_backward_rows(
     block: Block,
-    score: DynamicScore,
+    score: DynamicScore | ProductScore,
     saved: SoftmaxGradient,
     gradients: Gradients,
     draw: Draw | None = None,
@@ -116,10 +119,13 @@ def attention_backward_rows(
     isa: str = "auto",
 ) -> None:
     """Add the gradients of target and vector, which a walk over the rows of a block gives."""
-    written = {"dtarget": gradients.targets, "dvector": gradients.weights}
+    written: dict[str, FloatArray | None] = {"dtarget": gradients.targets}
+    if score.kind == "dynamic":
+        written["dvector"] = gradients.weights
     _check_backward(block, score, saved, draw, written)
+    backward = getattr(_kernels, f"{score.kind}_backward_rows")
     kind = half_name(score.half, score.values)
-    _kernels.dynamic_backward_rows(block, score, saved, gradients, draw, kind, threads, isa)
+    backward(block, score, saved, gradients, draw, kind, threads, isa)
 
 
 def attention_shared_forward(

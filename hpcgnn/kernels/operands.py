@@ -114,7 +114,7 @@ class Score:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdditiveScore(Score):
-    """``e = L(target[i, h] + source[j, h])`` (GAT).
+    """``e = L(target[i, h] + source[j, h] + edges[ij, h])`` (GAT).
 
     Parameters
     ----------
@@ -123,16 +123,21 @@ class AdditiveScore(Score):
     weights
         (H, D) where source is ``attention_scores(values, weights)``: the gradient of source then
         goes on into those of values and weights. None: source is an operand of its own.
+    edges
+        (nnz, H) in the order of the block that is handed over, a transpose in the backward pass;
+        None: edges have no scores of their own.
     """
 
     kind = "additive"
     source: FloatArray
     weights: FloatArray | None = None
+    edges: FloatArray | None = None
 
     @property
     def terms(self) -> dict[str, FloatArray]:
         """The operands beside the values, by name."""
-        return {"source": self.source, "target": self.target}
+        terms = {"source": self.source, "target": self.target}
+        return terms if self.edges is None else {**terms, "edges": self.edges}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -143,15 +148,44 @@ class DynamicScore(Score):
     ----------
     target, vector
         (R, H * D) and (H, D).
+    keyed
+        Each head of `values`, (k, H * 2 D), has D columns that the score reads, the key, and then D
+        that are summed.
     """
 
     kind = "dynamic"
     vector: FloatArray
+    keyed: bool = False
 
     @property
     def terms(self) -> dict[str, FloatArray]:
         """The operands beside the values, by name."""
         return {"target": self.target, "vector": self.vector}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProductScore(Score):
+    """``e = <target[i, h, :], key[j, h, :]>`` (transformers).
+
+    Of each head of `values`, (k, H * 2 D), the first D columns are the key and the others the
+    value, so that the state has H * D columns.
+
+    Parameters
+    ----------
+    target
+        (R, H * D).
+    heads
+        H.
+    """
+
+    kind = "product"
+    heads: int
+    slope: float = 1.0
+
+    @property
+    def terms(self) -> dict[str, FloatArray]:
+        """The operands beside the values, by name."""
+        return {"target": self.target}
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +240,15 @@ class Gradients:
     source
         (k, H) of the source; the shared kernels take (slices, k, H), to be summed over the slices,
         which as many threads work on at most.
+    edges
+        (nnz, H) of the scores of edges, overwritten; None where a score has none.
     """
 
     values: FloatArray | None
     targets: FloatArray
     weights: FloatArray | None = None
     source: FloatArray | None = None
+    edges: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from hpcgnn.nn.ggnn import (
 )
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.graphs import READOUTS, GraphModel, Readout, make_graph_model
+from hpcgnn.nn.hgt import HGT
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, Scorer, make_link_model
@@ -34,6 +35,7 @@ from hpcgnn.nn.model import (
     Model,
     ModelShape,
     NodeModel,
+    NodeTraits,
     TrainableModule,
 )
 from hpcgnn.nn.node_types import (
@@ -49,6 +51,7 @@ from hpcgnn.nn.registry import MODELS, find_model, make_model
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.sign import SIGN
+from hpcgnn.nn.transformer import Transformer
 
 __all__ = [
     "ACTIVATIONS",
@@ -58,6 +61,7 @@ __all__ = [
     "GCNII",
     "GGNN",
     "GIN",
+    "HGT",
     "JUMPING",
     "LINK_LOSSES",
     "MODELS",
@@ -87,6 +91,7 @@ __all__ = [
     "ModelShape",
     "NodeFeatures",
     "NodeModel",
+    "NodeTraits",
     "Norm",
     "Propagation",
     "Propagator",
@@ -94,6 +99,7 @@ __all__ = [
     "Readout",
     "Scorer",
     "TrainableModule",
+    "Transformer",
     "TypedModel",
     "TypedRows",
     "candidate_loss",

@@ -10,7 +10,7 @@ from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
 from hpcgnn.autograd import DropoutKey, Heads, ScoresOf, attend, edge_draw
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.linear import xavier_linear
+from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -29,12 +29,21 @@ class GATLayer(nn.Module):
         Number of heads H; divides `out_width` unless they are averaged.
     average
         Average the heads, as in a last layer.
+    num_edge_features
+        Columns of an edge's features, which the pattern has; 0: scores read none.
     slope
         Of the leaky rectifier of the scores.
     """
 
     def __init__(
-        self, in_width: int, out_width: int, *, heads: int, average: bool, slope: float = 0.2
+        self,
+        in_width: int,
+        out_width: int,
+        *,
+        heads: int,
+        average: bool,
+        num_edge_features: int = 0,
+        slope: float = 0.2,
     ) -> None:
         super().__init__()
         if not average and out_width % heads:
@@ -46,6 +55,26 @@ class GATLayer(nn.Module):
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
         nn.init.xavier_uniform_(self.source)
         self.make_target(in_width, heads, width)
+        self.edges: Linear | None = None
+        if num_edge_features:
+            self.edges = xavier_linear(num_edge_features, heads * width)
+            self.make_edge(heads, width)
+
+    def make_edge(self, heads: int, width: int) -> None:
+        """Make the parameters of the edges' share of the scores, beside the map of features."""
+        self.edge = nn.Parameter(self.linear.weight.new_empty(heads, width))
+        nn.init.xavier_uniform_(self.edge)
+
+    def edge_weights(self, by_head: Tensor) -> Tensor:
+        """Return what the scores multiply features of edges with, (H, any).
+
+        Parameters
+        ----------
+        by_head
+            (H, D, F) the map of the features.
+        """
+        # <a, W e> as <Wᵀ a, e>: a number for each edge and head, and no row.
+        return torch.einsum("hdf,hd->hf", by_head, self.edge)
 
     def make_target(self, in_width: int, heads: int, width: int) -> None:
         """Make the parameters of the rows' share of the scores."""
@@ -55,7 +84,7 @@ class GATLayer(nn.Module):
 
     def scores(self) -> ScoresOf:
         """Return what makes the scores of the edges."""
-        return partial(AdditiveScores, slope=self.slope)
+        return partial(AdditiveScores, slope=self.slope, width=self.source.shape[1])
 
     def target_map(self) -> Tensor:
         """Return the map from rows to their share of the scores, (H, in_width)."""
@@ -78,12 +107,16 @@ class GATLayer(nn.Module):
         """
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
         heads = Heads(operator, self.scores(), average=self.average, draw=draw)
+        weights: Tensor = self.source
+        if self.edges is not None:
+            by_head = self.edges.weight.view(*self.source.shape, -1)
+            weights = torch.cat([weights, self.edge_weights(by_head)], dim=1)
         return attend(
             x,
             self.linear.weight,
             view.own(x),
             self.target_map(),
-            self.source,
+            weights,
             self.bias,
             heads,
         )
@@ -96,9 +129,16 @@ class GATv2Layer(GATLayer):
         """Make the rows' own linear map."""
         self.own = xavier_linear(in_width, heads * width)
 
+    def make_edge(self, heads: int, width: int) -> None:
+        """Make nothing: the map of features is all."""
+
+    def edge_weights(self, by_head: Tensor) -> Tensor:
+        """Return the map of the features, (H, D * F): its result is inside of the rectifier."""
+        return by_head.flatten(1)
+
     def scores(self) -> ScoresOf:
         """Return what makes the scores of the edges."""
-        return partial(DynamicScores, slope=self.slope)
+        return partial(DynamicScores, slope=self.slope, width=self.source.shape[1])
 
     def target_map(self) -> Tensor:
         """Return the map from rows to their share of the scores, (H * D, in_width)."""
@@ -112,14 +152,22 @@ class GAT(LayeredModel):
     """
 
     aggregations = (Aggregation.ATTENTION,)
-    options = LayeredModel.options | {"heads", "attention_dropout", "edge_dropout"}
+    options = LayeredModel.options | {
+        "heads", "attention_dropout", "edge_dropout", "edge_features"
+    }  # fmt: skip
     layers_save_results = True
     layer_type: ClassVar[type[GATLayer]] = GATLayer
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GATLayer:
         """Return the layer at `place`."""
         average = place >= self.shape.num_hidden_layers
-        return self.layer_type(in_width, out_width, heads=self.shape.heads, average=average)
+        return self.layer_type(
+            in_width,
+            out_width,
+            heads=self.shape.heads,
+            average=average,
+            num_edge_features=self.shape.num_edge_features,
+        )
 
     @collective
     def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:

@@ -1,8 +1,8 @@
-"""The linear map of rows that models are made of."""
+"""The linear maps of rows that models are made of."""
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import arithmetic
+from hpcgnn.autograd import arithmetic, linear_by_type
 
 
 class Linear(nn.Linear):
@@ -14,6 +14,23 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Return (rows, out_features) for rows (rows, in_features)."""
         return arithmetic().linear(x, self.weight, self.bias)
+
+
+class TypedLinear(nn.Module):
+    """``X Wᵀ + b`` with the W and b of each row's type."""
+
+    def __init__(self, in_width: int, out_width: int, num_types: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(Linear(in_width, out_width) for _ in range(num_types))
+
+    def forward(self, x: Tensor, types: Tensor | None) -> Tensor:
+        """Return (rows, out_width) for rows (rows, in_width) of types (rows,), None for one."""
+        if types is None or len(self.maps) == 1:
+            out: Tensor = self.maps[0](x)
+            return out
+        rows = [(types == number).nonzero()[:, 0] for number in range(len(self.maps))]
+        weights, biases = zip(*((each.weight, each.bias) for each in self.maps), strict=True)
+        return linear_by_type(rows, [x[each] for each in rows], weights, biases)
 
 
 def xavier_linear(in_width: int, out_width: int) -> Linear:

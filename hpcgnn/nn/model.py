@@ -116,6 +116,28 @@ class ModelShape:
 
 
 @dataclass(frozen=True, eq=False)
+class NodeTraits:
+    """What layers may ask of nodes beside their rows.
+
+    Parameters
+    ----------
+    types
+        (rows,) int64 node types; None where nodes have one.
+    edge_means
+        (rows, F) the mean features of the edges that arrive at a node, zeros without any; None
+        where the model reads none.
+    """
+
+    types: Tensor | None = None
+    edge_means: Tensor | None = None
+
+    def __getitem__(self, rows: Tensor) -> "NodeTraits":
+        """Return those of some nodes."""
+        pick = (None if each is None else each[rows] for each in (self.types, self.edge_means))
+        return NodeTraits(*pick)
+
+
+@dataclass(frozen=True, eq=False)
 class LayerView:
     """The local share of a graph as one layer sees it.
 
@@ -134,10 +156,12 @@ class LayerView:
         The further aggregations of a layer that aggregates several times; `operators` and `kept`
         are the first one's.
     relation_rows
-        Where the rows of MEAN_BY_RELATION belong: for each relation an int32 array with the output
-        row of each of its nodes, in the order of the result, as for `node_ids`.
+        Where the rows of aggregations by relation belong: for each relation an int32 array with
+        the output row of each of its nodes, in the order of the result, as for `node_ids`.
     edges
         Of models that read features of edges; these have no active sets.
+    traits
+        Of the input rows.
     """
 
     operators: Mapping[Aggregation, AggregationOperator]
@@ -147,6 +171,7 @@ class LayerView:
     following: tuple["LayerView", ...] = ()
     relation_rows: tuple[LocalIndices, ...] = ()
     edges: EdgeInputs | None = None
+    traits: NodeTraits = NodeTraits()
 
     @property
     def steps(self) -> tuple["LayerView", ...]:
@@ -163,6 +188,15 @@ class LayerView:
             if step.kept is not None:
                 x = x[step.kept]
         return x
+
+    @property
+    def own_traits(self) -> NodeTraits:
+        """Those of the output nodes."""
+        traits = self.traits
+        for step in self.steps:
+            if step.kept is not None:
+                traits = traits[step.kept]
+        return traits
 
     @property
     def output_ids(self) -> GlobalIndices:
@@ -189,7 +223,7 @@ class GraphView:
     active
         A view for each aggregation of the model, one after the other, when only the outputs of some
         nodes are wanted; otherwise empty, and every layer sees all local nodes.
-    relation_rows, edges
+    relation_rows, edges, traits
         As in `LayerView`, over all local nodes.
     members
         Of graphs that are predicted as a whole: the nodes that the model's outputs are of.
@@ -201,6 +235,7 @@ class GraphView:
     active: tuple[LayerView, ...] = ()
     relation_rows: tuple[LocalIndices, ...] = ()
     edges: EdgeInputs | None = None
+    traits: NodeTraits = NodeTraits()
     members: GraphMembers | None = None
 
     def layer(self, place: int, steps: int = 1) -> LayerView:
@@ -214,6 +249,7 @@ class GraphView:
                 self.sums,
                 relation_rows=self.relation_rows,
                 edges=self.edges,
+                traits=self.traits,
             )
             first, following = whole, [whole] * (steps - 1)
         return replace(first, following=tuple(following)) if following else first
@@ -266,6 +302,8 @@ class Model(NodeModel):
     aggregations: ClassVar[tuple[Aggregation, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     """Fields of `ModelShape` beside the sizes and dropout that the model heeds."""
+    runs_on_gpus: ClassVar[bool] = True
+    """Whether the kernels of a GPU have what its layers need."""
     reads_edges: ClassVar[bool] = False
     """Whether layers read features of edges, from the ``edges`` of their view."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})

@@ -13,12 +13,14 @@ from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gcnii import GCNII
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.gine import GINE
+from hpcgnn.nn.hgt import HGT
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model, ModelShape, NodeModel
 from hpcgnn.nn.node_types import TypedModel
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.sign import SIGN
+from hpcgnn.nn.transformer import Transformer
 from hpcgnn.own_code import load_own
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
@@ -34,6 +36,8 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "appnp": APPNP,
         "gcnii": GCNII,
         "sign": SIGN,
+        "transformer": Transformer,
+        "hgt": HGT,
     }
 )
 

@@ -5,11 +5,12 @@ each direction has its own mean and its own weights. The second uses the transpo
 matrix, and the same exchange plan.
 """
 
+import torch
 from torch import Tensor, nn
 
 from hpcgnn.autograd import Ending, graph_linear
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -18,14 +19,23 @@ _DIRECTIONS = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
 
 
 class SAGELayer(nn.Module):
-    """One layer: ``X W_self + Σ_d M_d X W_d + b`` over the directions d of the graph."""
+    """One layer: ``X W_self + Σ_d M_d X W_d + b`` over the directions d of the graph.
 
-    def __init__(self, in_width: int, out_width: int, *, directed: bool) -> None:
+    With features of edges the messages of in-neighbours are ``W x_j + V e_ij``, whose mean is
+    ``W (mean of x_j) + V (mean of e_ij)``: the second mean is the same in every epoch.
+    """
+
+    def __init__(
+        self, in_width: int, out_width: int, *, directed: bool, num_edge_features: int = 0
+    ) -> None:
         super().__init__()
         self.own = Linear(in_width, out_width)
         self.neighbours = nn.ParameterList(
             self.own.weight.new_empty(out_width, in_width) for _ in range(1 + directed)
         )
+        self.edges: Linear | None = None
+        if num_edge_features:
+            self.edges = xavier_linear(num_edge_features, out_width)
         nn.init.zeros_(self.own.bias)
         for weight in (self.own.weight, *self.neighbours):
             nn.init.xavier_uniform_(weight)
@@ -34,7 +44,13 @@ class SAGELayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operators = [view.operators[each] for each in _DIRECTIONS[: len(self.neighbours)]]
-        own = view.own(x), self.own.weight
+        rows, weight = view.own(x), self.own.weight
+        if self.edges is not None:
+            means = view.own_traits.edge_means
+            assert means is not None
+            rows = torch.cat([rows, means], dim=1)
+            weight = torch.cat([weight, self.edges.weight], dim=1)
+        own = rows, weight
         return graph_linear(
             operators, x, list(self.neighbours), own=own, bias=self.own.bias, ending=ending
         )
@@ -44,10 +60,12 @@ class GraphSAGE(LayeredModel):
     """GraphSAGE (mean) of any depth."""
 
     aggregations = _DIRECTIONS
+    options = LayeredModel.options | {"edge_features"}
     aggregates_features = ends_layers = True
     maps_own_rows = True
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> SAGELayer:
         """Return a layer for the directions of the graph."""
         del place
-        return SAGELayer(in_width, out_width, directed=self.directed)
+        features = self.shape.num_edge_features
+        return SAGELayer(in_width, out_width, directed=self.directed, num_edge_features=features)

@@ -22,11 +22,15 @@ class Aggregation(Enum):
     is_reversed
         Whether it goes along out-edges, by the transpose of a matrix that has a row for each node
         that is aggregated from; absent on undirected graphs, where it would be the same again.
+    by_relation
+        Whether it tells relations apart: a block of rows for each, of which only nodes that have
+        neighbours get one.
     """
 
     powers: tuple[float, float] | None
     self_loops: bool
     is_reversed: bool
+    by_relation: bool
 
     SYMMETRIC = "symmetric", (0.5, 0.5), "self_loops"
     """D^-1/2 (A + I) D^-1/2."""
@@ -38,10 +42,14 @@ class Aggregation(Enum):
     """The sum over the nodes that a node aggregates from: A itself."""
     SUM_OUT = "sum_out", (0.0, 0.0), "is_reversed"
     """The sum over the nodes that aggregate from a node."""
-    MEAN_BY_RELATION = "mean_by_relation", (1.0, 0.0)
-    """For every relation the mean over a node's neighbours; only nodes that have some get a row."""
+    MEAN_BY_RELATION = "mean_by_relation", (1.0, 0.0), "by_relation"
+    """For every relation the mean over a node's neighbours."""
     ATTENTION = "attention", None, "self_loops"
     """A + I without weights, an `AttentionOperator`."""
+    ATTENTION_IN = "attention_in", None
+    """A without weights, an `AttentionOperator`."""
+    ATTENTION_BY_RELATION = "attention_by_relation", None, "by_relation"
+    """For every relation its A without weights, an `AttentionOperator`."""
 
     def __new__(
         cls, name: str, powers: tuple[float, float] | None, trait: str = ""
@@ -50,12 +58,18 @@ class Aggregation(Enum):
         member = object.__new__(cls)
         member._value_, member.powers = name, powers
         member.self_loops, member.is_reversed = trait == "self_loops", trait == "is_reversed"
+        member.by_relation = trait == "by_relation"
         return member
 
     @property
     def direction(self) -> str:
         """The edges that it goes along, "in" or "out"; those of one direction share an exchange."""
         return "out" if self.is_reversed else "in"
+
+    @property
+    def attends(self) -> bool:
+        """Whether its operator is an `AttentionOperator`."""
+        return self.powers is None
 
     @property
     def is_scaled(self) -> bool:

@@ -48,7 +48,7 @@ def main(comm: Communicator) -> int:
         _check_graphs(config, options.replication)
     if config.train.task == "links":
         _check_links(config, options.replication)
-    if find_model(config.model.name).reads_edges:
+    if config.model.edge_features or find_model(config.model.name).reads_edges:
         raise InputError(f"model.name = {config.model.name!r}: features of edges are not planned")
     if config.train.inductive:
         raise InputError(

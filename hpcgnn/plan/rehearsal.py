@@ -15,7 +15,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.labelled import Labelled
-from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph, node_traits
 from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.plan.share import Share
@@ -85,7 +85,9 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         set_threads(grid, config.run.threads)
         moved: list[Movement | Reduction] = []
         make = rehearsed_operators(grid, share, trace, moved.append)
-        products = Products(make, ShareMatrices(share), share.nodes.original_id)
+        nodes = share.nodes
+        traits = node_traits(make.device, nodes)
+        products = Products(make, ShareMatrices(share), nodes.original_id, traits)
         moved.clear()
         # What comes before training depends on the epochs of the run, not of the rehearsal.
         exchange = replace(config.exchange, prepare="before")

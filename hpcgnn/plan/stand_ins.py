@@ -326,7 +326,7 @@ class ShareMatrices:
 
     def _scaled(self, key: PatternKey, kind: Aggregation) -> DistCSR:
         block = self._share.patterns[key].block
-        if kind is Aggregation.ATTENTION:
+        if kind.attends:
             return block.with_values(None, None)
         parts = block.diagonal, block.remote
         if not kind.is_scaled and all(part.values is None for part in parts):

@@ -26,7 +26,6 @@ from hpcgnn.graph.products import (
 )
 from hpcgnn.graph.targets import read_targets, with_targets
 from hpcgnn.nn import find_model
-from hpcgnn.operator import Aggregation
 from hpcgnn.plan.graph_pieces import WholeGraphs
 from hpcgnn.plan.link_pairs import WholePairs
 from hpcgnn.plan.traffic import ALL, PatternKey, Traffic
@@ -77,7 +76,9 @@ class WholeGraph:
             drawn = DrawnPairs(grid, row_map, ids, dealt, config.links)
             self.pairs = WholePairs(dealt, drawn, config.train.seeds[0])
             context = replace(context, hidden=hidden)
-        self.wanted, self._matrix, _ = read_matrix(context, store, row_map, directed=directed)
+        read = read_matrix(context, store, row_map, directed=directed)
+        self.wanted, self._matrix = read.wanted, read.matrix
+        del read
         known = _read_known(config, store)
         self.targets, types = known.trained, known.types
         self.graphs: WholeGraphs | None = None
@@ -108,7 +109,7 @@ class WholeGraph:
         shape = shape_for(config, self.facts)
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
-        if Aggregation.MEAN_BY_RELATION in self.wanted:
+        if any(kind.by_relation for kind in self.wanted):
             self._occupied = occupied_rows(self._matrix)
         everything = np.ones(num_nodes, np.bool_)
         matrix = self._matrix

@@ -63,6 +63,11 @@ class DeviceCSR:
         return DeviceMemory(self.rule)
 
     @property
+    def features(self) -> None:
+        """None: no kernel of a device reads features of entries."""
+        return None
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the whole matrix."""
         return self.host.shape

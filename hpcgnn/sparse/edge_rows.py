@@ -1,13 +1,20 @@
-"""The edges of a rank's rows with their features, those of several relations side by side."""
+"""The edges of a rank's rows with their features.
+
+`EdgeRows` has those of several relations side by side. An `EdgeTable` has a row for each entry of a
+pattern, numbered over all ranks: a matrix whose values are these numbers says, wherever its entries
+go, which features are theirs.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, RowMap, agree
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
 from hpcgnn.sparse.assemble import PatternRows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
+from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.memory import LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import FloatArray, GlobalIndices
@@ -30,6 +37,10 @@ class EdgeRows:
     targets: GlobalIndices
     sources: GlobalIndices
     features: FloatArray
+
+    def means(self, num_local: int) -> FloatArray:
+        """Return (num_local, F) the mean features of each row's edges, zeros without any."""
+        return _means(self.targets, self.features, num_local)
 
 
 @collective
@@ -69,3 +80,98 @@ def read_edge_rows(
     return EdgeRows(
         np.concatenate(targets), np.concatenate(sources).astype(np.int64), np.concatenate(parts)
     )
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """Features of the entries of a pattern, an entry with its row.
+
+    Parameters
+    ----------
+    comm
+        A rank for each block row.
+    edge_map
+        Owners of the entries.
+    features
+        (nnz, F) of this rank's.
+    """
+
+    comm: Communicator
+    edge_map: RowMap
+    features: FloatArray
+
+    @classmethod
+    @collective
+    def of_pattern(
+        cls,
+        grid: ProcessGrid,
+        row_map: RowMap,
+        pattern: PatternRows,
+        edges: EdgeRows,
+        *,
+        mean_loops: bool,
+    ) -> "EdgeTable":
+        """Return the features of a pattern's entries.
+
+        An entry of several edges has the mean of their features.
+
+        Parameters
+        ----------
+        grid, row_map
+            The ranks, and the rows of this one.
+        pattern, edges
+            Of these rows.
+        mean_loops
+            Whether a loop has the mean of the edges from other nodes to its node, or zeros without
+            any, whatever features it has itself: as torch_geometric fills in those that it adds.
+        """
+        rows = local_rows(pattern)
+        keys = rows * row_map.num_rows + pattern.columns
+        targets, sources, features = edges.targets, edges.sources, edges.features
+        if mean_loops:
+            others = targets + row_map.start != sources
+            targets, sources, features = targets[others], sources[others], features[others]
+        found = np.searchsorted(keys, targets * row_map.num_rows + sources)
+        table = _means(found, features, len(keys))
+        if mean_loops:
+            loops = np.flatnonzero(rows + row_map.start == pattern.columns)
+            table[loops] = _means(targets, features, row_map.num_local)[rows[loops]]
+        counts = grid.layer.allgather(len(keys))
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(grid.layer, RowMap(starts, row_map.block), table)
+
+    @property
+    def numbers(self) -> FloatArray:
+        """The number of each entry of this rank, float64, which holds them exactly."""
+        return np.arange(self.edge_map.start, self.edge_map.stop, dtype=np.float64)
+
+    def own(self, block: LocalMatrix) -> LocalCSR:
+        """Return a block of this rank's rows with features; its values are numbers of entries."""
+        assert isinstance(block, LocalCSR)
+        assert block.values is not None
+        places = block.values.astype(np.int64) - self.edge_map.start
+        return replace(block, values=None, features=self.features[places])
+
+    @collective
+    def others(self, blocks: Sequence[LocalMatrix]) -> tuple[LocalCSR, ...]:
+        """Return blocks of any rank's rows with features, which their owners send."""
+        mine = [block for block in blocks if isinstance(block, LocalCSR)]
+        numbers = [np.empty(0) if each.values is None else each.values for each in mine]
+        joined = np.concatenate([*numbers, np.empty(0)]).astype(np.int64)
+        wanted, places = np.unique(joined, return_inverse=True)
+        found = RowRequest.make(self.comm, self.edge_map, wanted).rows(self.features)[places]
+        ends = np.cumsum([len(each) for each in numbers])
+        parts = np.split(found, ends[:-1]) if numbers else []
+        return tuple(
+            replace(block, values=None, features=part)
+            for block, part in zip(mine, parts, strict=True)
+        )
+
+
+def _means(places: GlobalIndices, features: FloatArray, count: int) -> FloatArray:
+    """Return (count, F) the means of the features of each place, zeros where there are none."""
+    sums = np.zeros((count, features.shape[1]), features.dtype)
+    np.add.at(sums, places, features)
+    shares = np.bincount(places, minlength=count)
+    means: FloatArray = sums / np.maximum(shares, 1)[:, None].astype(features.dtype)
+    return means

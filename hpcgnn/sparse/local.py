@@ -32,6 +32,8 @@ class LocalCSR:
         Rows and columns of the whole matrix.
     rows
         (m,) int32 increasing: the matrix row of each stored row; None when all rows are stored.
+    features
+        (nnz, F) of the entries, for attention that reads features of edges; else None.
     """
 
     indptr: Offsets
@@ -39,6 +41,7 @@ class LocalCSR:
     values: FloatArray | None
     shape: tuple[int, int]
     rows: LocalIndices | None = None
+    features: FloatArray | None = None
 
     @property
     def memory(self) -> Memory:
@@ -126,17 +129,20 @@ class LocalCSR:
         counts = np.zeros(self.shape[0], np.int64)
         counts[self.rows] = np.diff(self.indptr)
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        return LocalCSR(indptr, self.indices, self.values, self.shape)
+        return LocalCSR(indptr, self.indices, self.values, self.shape, features=self.features)
 
     @cached_property
     def transposed(self) -> "LocalCSR":
         """The transpose, built at the first use and kept: products with it need no atomics."""
-        indptr, indices, values, _ = kernels.transpose_csr(
-            self.indptr, self.indices, self.values, self.shape[1]
+        has_features = self.features is not None
+        indptr, indices, values, source = kernels.transpose_csr(
+            self.indptr, self.indices, self.values, self.shape[1], with_source=has_features
         )
+        features = None if self.features is None else self.features[source]
         if self.rows is not None:
             indices = self.rows[indices]
-        return LocalCSR(indptr, indices, values, (self.shape[1], self.shape[0]))
+        shape = self.shape[1], self.shape[0]
+        return LocalCSR(indptr, indices, values, shape, features=features)
 
     @property
     def edges(self) -> kernels.Block:

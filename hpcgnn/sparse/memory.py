@@ -41,6 +41,11 @@ class LocalMatrix(Protocol):
         ...
 
     @property
+    def features(self) -> FloatArray | None:
+        """Features of the entries; None: none."""
+        ...
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the whole matrix."""
         ...

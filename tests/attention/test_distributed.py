@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.attention import (
-    AdditiveScores,
-    AttentionState,
-    DynamicScores,
-)
+from hpcgnn.attention import AttentionState, scores
 from hpcgnn.attention.softmax import (
     pack,
     packed_width,
@@ -24,7 +20,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.spmm import Carrier, ReplicaShares, ReplicaSum, Schedule
 from hpcgnn.trace import TraceRecorder
-from tests.support.attention_problem import DRAW, EXCHANGES, KINDS, NUM_NODES, SCHEDULES, Problem
+from tests.support.attention_problem import DRAW, EXCHANGES, KINDS, NUM_NODES, SCHEDULES, Kind, Problem
 from tests.support.matrices import ugly_matrix
 
 
@@ -39,7 +35,7 @@ def test_equals_one_process(
     schedule: Schedule,
     replication: int,
     draw: EdgeDraw | None,
-    kind: type[AdditiveScores] | type[DynamicScores],
+    kind: Kind,
 ) -> None:
     if comm.size % replication:
         pytest.skip("replication does not divide the ranks")
@@ -57,7 +53,7 @@ def test_narrow_wires(
     wire: str,
     tolerance: float,
     schedule: Schedule,
-    kind: type[AdditiveScores] | type[DynamicScores],
+    kind: Kind,
 ) -> None:
     problem = Problem(ugly_matrix(NUM_NODES, 5), "float32", kind=kind)
     problem.check(comm, 1, tolerance, exchange=exchange, wire=wire, schedule=schedule, draw=DRAW)
@@ -82,14 +78,33 @@ def test_huge_logits_stay_finite(
         assert np.abs(out).max(initial=0) <= np.abs(problem.values).max() * 1.01
 
 
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_by_differences(kind: type[AdditiveScores] | type[DynamicScores]) -> None:
-    problem = Problem(ugly_matrix(12, 3), "float64", kind=kind)
+def test_features_of_edges(
+    comm: MPI.Intracomm,
+    monkeypatch: pytest.MonkeyPatch,
+    exchange: str,
+    schedule: Schedule,
+    kind: Kind,
+) -> None:
+    # Blocks of a few edges, which cut rows.
+    monkeypatch.setattr(scores, "EDGE_BYTES", 1000)
+    problem = Problem(ugly_matrix(NUM_NODES, 5), "float64", kind=kind, num_features=2)
+    replication = 2 if comm.size % 2 == 0 else 1
+    how = {"exchange": exchange, "schedule": schedule, "draw": DRAW}
+    problem.check(comm, replication, 1e-12, **how)
+
+
+@pytest.mark.parametrize("num_features", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_by_differences(kind: Kind, num_features: int) -> None:
+    problem = Problem(ugly_matrix(12, 3), "float64", kind=kind, num_features=num_features)
     with ProcessGrid(MPI.COMM_SELF) as alone:
         _, found = problem.run(alone, "aware", draw=DRAW)
         for name, gradient in zip(("values", "targets", "weights"), found[2:], strict=True):
             array = getattr(problem, name)
-            where = np.random.default_rng(1).integers(0, array.size, 6)
+            where = np.random.default_rng(1).integers(0, max(array.size, 1), 6 * bool(array.size))
             for place in where:
                 sides = []
                 for step in (1e-5, -1e-5):

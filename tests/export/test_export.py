@@ -168,6 +168,8 @@ def test_the_check_sees_a_wrong_weight(
         ("dgl", DIRECTED, ("name=gin",), "GINConv has no weights for a second direction"),
         ("pyg", BOTH_WEIGHTED, ("name=gin",), "GINConv takes none; export --to torch"),
         ("pyg", replace(RELATIONS, weighted=True), ("name=rgcn",), "RGCNConv takes none"),
+        ("pyg", DIRECTED, ("name=transformer",), "not written in other libraries"),
+        ("torch", RELATIONS, ("name=hgt",), "not written in other libraries"),
     ],
 )
 def test_what_has_no_counterpart(

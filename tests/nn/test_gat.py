@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpcgnn.attention import AdditiveScores
-from hpcgnn.autograd import Heads, attend, edge_draw
+from hpcgnn.autograd import Heads, ProductHeads, attend, attend_products, edge_draw
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import GraphView
 from hpcgnn.train.gradients import sum_gradients
@@ -30,13 +30,13 @@ SPREADS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("name", ["gat", "gatv2"])
+@pytest.mark.parametrize("name", ["gat", "gatv2", "transformer"])
 @pytest.mark.parametrize("spread", SPREADS, ids=str)
 def test_several_passes(comm: MPI.Intracomm, name: str, spread: dict[str, Any]) -> None:
     check(comm, Setting(name, options=WIDE, **spread))
 
 
-@pytest.mark.parametrize("name", ["gat", "gatv2"])
+@pytest.mark.parametrize("name", ["gat", "gatv2", "transformer"])
 @pytest.mark.parametrize("spread", SPREADS, ids=str)
 def test_masks_are_the_same_at_any_rank_count(
     comm: MPI.Intracomm, name: str, spread: dict[str, Any]
@@ -90,3 +90,24 @@ def test_gradients_by_differences(average: bool, dropped: bool) -> None:
         assert torch.autograd.gradcheck(
             lambda x, *args: attend(x, projection, x, *args, heads), [x, *rest], atol=1e-7
         )
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_products_and_log_sums_by_differences(dropped: bool) -> None:
+    rng = np.random.default_rng(7)
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        row_map, setting = RowMap(np.array([0, 6]), 0), Setting("transformer")
+        products = make_products(grid, row_map, ugly_matrix(6, 3), setting)
+        (operator,) = products.operators.values()
+        heads = ProductHeads(operator, edge_draw(KEY, 0.3, 0.2) if dropped else None)
+        # Heads of 33 columns go by one after the other.
+        pairs, targets = (
+            torch.from_numpy(rng.normal(size=(6, width))).requires_grad_() for width in (132, 66)
+        )
+        weights = pairs.new_empty(2, 0)
+
+        def both(*inputs: torch.Tensor) -> torch.Tensor:
+            result, lse = attend_products(*inputs, weights, heads)
+            return torch.cat([result, torch.where(torch.isneginf(lse), 0.0, lse)], dim=1)
+
+        assert torch.autograd.gradcheck(both, (pairs, targets), atol=1e-7)

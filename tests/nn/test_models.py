@@ -54,7 +54,8 @@ class Setting:
             num_layers=self.num_layers,
             dropout=0.3,
             input_dropout=0.2,
-            **{"hidden": 6, "heads": 2 if self.name.startswith("gat") else 1} | self.options,
+            **{"hidden": 6, "heads": 2 if "heads" in MODELS[self.name].options else 1}
+            | self.options,
         )
 
     def model(self) -> Model:
@@ -117,7 +118,7 @@ def make_products(
     return AdjacencyProducts(make, part, wanted, np.float64, ids)
 
 
-NAMES = ("gcn", "sage", "gat", "gatv2", "mixhop", "gin", "appnp", "gcnii", "sign")
+NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "mixhop", "gin", "appnp", "gcnii", "sign")
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},

@@ -1,4 +1,4 @@
-"""R-GCN equals the dense formula under every exchange, and fetches a ghost once."""
+"""R-GCN and HGT equal the dense formulas under every exchange, and fetch a ghost once."""
 
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from hpcgnn.graph.products import AdjacencyProducts, make_operators
 from hpcgnn.nn import (
     Model,
     ModelShape,
+    NodeTraits,
     make_model,
 )
 from hpcgnn.nn.rgcn import RGCNLayer
@@ -51,18 +52,20 @@ def make_products(
     exchange: str,
     matrices: list[sp.csr_matrix],
     schedule: str = "resident",
+    wanted: tuple[Aggregation, ...] = (Aggregation.MEAN_BY_RELATION,),
+    types: np.ndarray | None = None,
 ) -> tuple[AdjacencyProducts, DistCSR]:
     rows = [pattern_rows(row_map, matrix) for matrix in matrices]
     rows += [reverse_rows(grid, row_map, each) for each in rows]
     tall = stack_relations(row_map, rows)
     config = ExchangeConfig(method=exchange, replication=grid.replication, schedule=schedule)
-    wanted = (Aggregation.MEAN_BY_RELATION,)
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     make = make_operators(grid, config, TraceRecorder.off())
-    return AdjacencyProducts(make, tall, wanted, np.float64, ids), tall
+    traits = NodeTraits(None if types is None else torch.from_numpy(types.astype(np.int64)))
+    return AdjacencyProducts(make, tall, wanted, np.float64, ids, traits), tall
 
 
-def model(num_bases: int, norm: str) -> Model:
+def model(name: str, num_bases: int, norm: str) -> Model:
     shape = ModelShape(
         num_features=WIDTH,
         num_classes=NUM_CLASSES,
@@ -72,20 +75,29 @@ def model(num_bases: int, norm: str) -> Model:
         dropout=0.3,
         norm=norm,
         num_bases=num_bases,
+        heads=2,
     )
-    return make_model("rgcn", shape, directed=True, seed=9, dtype=torch.float64)
+    return make_model(name, shape, directed=True, seed=9, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    ("replication", "active", "num_bases", "norm"),
-    [(1, False, 0, "none"), (1, True, 2, "batch"), (2, True, 0, "batch"), (2, False, 3, "none")],
+    ("name", "replication", "active", "num_bases", "norm"),
+    [
+        ("rgcn", 1, False, 0, "none"),
+        ("rgcn", 1, True, 2, "batch"),
+        ("rgcn", 2, True, 0, "batch"),
+        ("rgcn", 2, False, 3, "none"),
+        ("hgt", 1, True, 0, "batch"),
+        ("hgt", 2, False, 0, "none"),
+    ],
 )
 def test_equals_dense(
     comm: MPI.Intracomm,
     exchange: str,
     schedule: str,
+    name: str,
     replication: int,
     active: bool,
     num_bases: int,
@@ -97,18 +109,19 @@ def test_equals_dense(
     x = torch.from_numpy(rng.normal(size=(NUM_NODES, WIDTH)))
     weights = torch.from_numpy(rng.normal(size=(NUM_NODES, NUM_CLASSES)))
     targets = rng.random(NUM_NODES) < (0.2 if active else 1.0)
-    ours, theirs = model(num_bases, norm), model(num_bases, norm)
+    ours, theirs = (model(name, num_bases, norm) for _ in range(2))
     matrices = relations(weighted=True)
     forward = [torch.from_numpy(matrix.toarray()) for matrix in matrices]
     both = (*forward, *(matrix.T for matrix in forward))
     dense = Dense(sum(both), directed=True, relations=both)
     dense = dense.with_sets(theirs, torch.from_numpy(targets))
-    expected = logits("rgcn", theirs, dense, x, KEY)
+    expected = logits(name, theirs, dense, x, KEY)
     (expected * weights)[torch.from_numpy(targets)].sum().backward()
     with ProcessGrid(comm, replication) as grid:
         row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 14), grid.block)
         mine = slice(row_map.start, row_map.stop)
-        products, _ = make_products(grid, row_map, exchange, matrices, schedule)
+        wanted = type(ours).aggregations
+        products, _ = make_products(grid, row_map, exchange, matrices, schedule, wanted)
         view, inputs = products.view, torch.arange(row_map.num_local)
         if active:
             found = products.active_views(targets[mine], 2)

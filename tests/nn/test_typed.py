@@ -14,7 +14,7 @@ import torch
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.graph.products import AdjacencyProducts
-from hpcgnn.nn import InputLayers, ModelShape, TypedModel, TypedRows, make_model
+from hpcgnn.nn import MODELS, InputLayers, ModelShape, TypedModel, TypedRows, make_model
 from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.train.gradients import sum_gradients
 from tests.nn import test_models, test_rgcn
@@ -31,7 +31,19 @@ from tests.support.node_types import (
 
 NUM_NODES, NUM_CLASSES = test_rgcn.NUM_NODES, 3
 KEY = DropoutKey(5, 6)
-NAMES = ("rgcn", "sage", "gat", "gcn", "gatv2", "mixhop", "gin", "appnp", "gcnii", "sign")
+BY_RELATION = ("rgcn", "hgt")
+NAMES = (
+    *BY_RELATION,
+    "sage",
+    "gat",
+    "gcn",
+    "transformer",
+    "mixhop",
+    "gin",
+    "appnp",
+    "gcnii",
+    "sign",
+)
 
 
 @dataclass(frozen=True)
@@ -56,28 +68,37 @@ class Setting:
             dropout=0.3,
             input_dropout=0.2,
             type_features=WIDTHS,
-            **{"hidden": 6, "heads": 2 if self.name.startswith("gat") else 1} | self.options,
+            **{"hidden": 6, "heads": 2 if "heads" in MODELS[self.name].options else 1}
+            | self.options,
         )
         made = make_model(self.name, shape, directed=True, seed=9, dtype=torch.float64)
         assert isinstance(made, TypedModel)
         return made
 
     def products(
-        self, grid: ProcessGrid, row_map: RowMap, matrices: list[sp.csr_matrix]
+        self,
+        grid: ProcessGrid,
+        row_map: RowMap,
+        matrices: list[sp.csr_matrix],
+        types: np.ndarray,
     ) -> AdjacencyProducts:
-        if self.name == "rgcn":
-            return test_rgcn.make_products(grid, row_map, self.exchange, matrices)[0]
+        if self.name in BY_RELATION:
+            wanted, mine = MODELS[self.name].aggregations, types[row_map.start : row_map.stop]
+            return test_rgcn.make_products(
+                grid, row_map, self.exchange, matrices, self.schedule, wanted, mine
+            )[0]
         how = {"exchange": self.exchange, "replication": self.replication}
         more = {"schedule": self.schedule, "prefetch": self.prefetch}
         spread = test_models.Setting(self.name, **how, **more)
         return test_models.make_products(grid, row_map, matrices[0], spread)
 
-    def dense(self, matrices: list[sp.csr_matrix]) -> Dense:
-        if self.name != "rgcn":
+    def dense(self, matrices: list[sp.csr_matrix], types: np.ndarray) -> Dense:
+        if self.name not in BY_RELATION:
             return Dense(torch.from_numpy(matrices[0].toarray()), directed=True)
         forward = [torch.from_numpy(each.toarray()) for each in matrices]
         both = (*forward, *(each.T for each in forward))
-        return Dense(sum(both), directed=True, relations=both)
+        numbers = torch.from_numpy(types.astype(np.int64))
+        return Dense(sum(both), directed=True, relations=both, types=numbers)
 
 
 def check(comm: MPI.Intracomm, setting: Setting) -> None:
@@ -86,7 +107,7 @@ def check(comm: MPI.Intracomm, setting: Setting) -> None:
         pytest.skip("replication does not divide the ranks")
     rng = np.random.default_rng(4)
     matrices = [ugly_matrix(NUM_NODES, 53)]
-    if setting.name == "rgcn":
+    if setting.name in BY_RELATION:
         matrices = test_rgcn.relations(weighted=True)
     types = type_numbers(NUM_NODES, 8)
     parts = type_parts(types, 9)
@@ -94,14 +115,14 @@ def check(comm: MPI.Intracomm, setting: Setting) -> None:
     targets = rng.random(NUM_NODES) < (0.2 if setting.active else 1.0)
     ours, theirs = setting.model(), setting.model()
     chosen = torch.from_numpy(targets)
-    dense = setting.dense(matrices).with_sets(theirs.body, chosen)
+    dense = setting.dense(matrices, types).with_sets(theirs.body, chosen)
     inputs = dense_inputs(theirs.inputs, types, parts)
     expected = logits(setting.name, theirs.body, dense, inputs, KEY)
     (expected * weights)[chosen].sum().backward()
     with ProcessGrid(comm, setting.replication) as grid:
         row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 14), grid.block)
         mine = slice(row_map.start, row_map.stop)
-        products = setting.products(grid, row_map, matrices)
+        products = setting.products(grid, row_map, matrices, types)
         view, x = products.view, block_of(types, parts, mine)
         trained, read = view, x
         if setting.active:

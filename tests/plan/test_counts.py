@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import pytest
 
+from hpcgnn.nn import MODELS
 from hpcgnn.train.optimizer import evaluation_is_due
 from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
@@ -26,6 +27,9 @@ CASES = {
     "gat": ("exchange.method=joint", "model.heads=2", "model.hidden=8", "model.edge_dropout=0.2"),
     "gat, stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
     "gatv2": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
+    "transformer": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
+    "hgt": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
+    "hgt, types and stages": ("model.hidden=8", "exchange.schedule=sequential"),
     "mixhop": ("exchange.method=joint",),
     "sage, 16 bits": ("exchange.method=joint", "train.precision=bfloat16"),
     "gat, 16 bits": ("model.heads=2", "model.hidden=8", "train.precision=bfloat16"),
@@ -54,7 +58,7 @@ def check(
     """Train, and compare what moved with the plan, which the first rank makes alone."""
     model, _, options = name.partition(",")
     graph = make_graph(weighted="stages" in options)
-    if model == "rgcn":
+    if model in ("rgcn", "hgt"):
         graph = graph.with_relations()
     if "types" in options:
         graph = graph.with_types()
@@ -75,7 +79,7 @@ def check(
         expected[0] += first * get(once)
         assert run.column(column) == expected
     details = run.summary["ranks_detail"]
-    if "gat" not in model:
+    if not any(kind.attends for kind in MODELS[model].aggregations):
         # Attention asks for the ids of ghosts before it trains, which counts there.
         by_rank = once.bytes_out + EPOCHS * epoch.bytes_out + sum(evaluated) * evaluation.bytes_out
         assert [each["bytes_sent"] for each in details] == by_rank.tolist()

@@ -11,9 +11,12 @@ from hpcgnn.attention import (
     AdditiveScores,
     DistributedAttention,
     DynamicScores,
+    ProductScores,
+    Scores,
 )
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.kernels import EdgeDraw
+from hpcgnn.sparse import EdgeTable
 from hpcgnn.spmm import (
     METHODS,
     RESIDENT,
@@ -25,37 +28,58 @@ from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, uneven_starts
 from tests.support.stand_in import host
 
-__all__ = ["DRAW", "EXCHANGES", "HEADS", "KINDS", "NUM_NODES", "SCHEDULES", "Problem"]
+Kind = type[AdditiveScores] | type[DynamicScores] | type[ProductScores]
+
+__all__ = ["DRAW", "EXCHANGES", "HEADS", "KINDS", "NUM_NODES", "SCHEDULES", "Kind", "Problem"]
 
 EXCHANGES = tuple(name for name, each in METHODS.items() if not each.pushes_sums)
 """Those that attention can take: it pushes states."""
 NUM_NODES, HEADS, WIDTH = 45, 3, 4
 DRAW = EdgeDraw(11, 0.4, 12, 0.3)
-KINDS = (AdditiveScores, DynamicScores)
+KINDS: tuple[Kind, ...] = (AdditiveScores, DynamicScores, ProductScores)
 SCHEDULES = (RESIDENT, Schedule(sequential=True), Schedule(sequential=True, prefetch=2))
 
 
 class Problem:
-    """Values, targets, weights and a gradient of the result for all nodes."""
+    """Values, targets, weights and a gradient of the result for all nodes.
+
+    With `num_features` every entry of the matrix has so many features.
+    """
 
     def __init__(
         self,
         matrix: sp.csr_matrix,
         dtype: str,
         scale: float = 1.0,
-        kind: type[AdditiveScores] | type[DynamicScores] = AdditiveScores,
+        kind: Kind = AdditiveScores,
+        num_features: int = 0,
     ) -> None:
         rng = np.random.default_rng(8)
         rows, columns = matrix.shape
         self.matrix = matrix
-        self.values = rng.normal(size=(columns, HEADS * WIDTH)).astype(dtype)
+        self.values = rng.normal(size=(columns, HEADS * WIDTH * kind.parts)).astype(dtype)
         self.kind = kind
         width = HEADS if kind.narrow_targets else HEADS * WIDTH
         self.targets = (scale * rng.normal(size=(rows, width))).astype(dtype)
-        self.weights = (scale * rng.normal(size=(HEADS, WIDTH))).astype(dtype)
+        self.width = 0 if kind is ProductScores else WIDTH
+        more = num_features * (1 if kind is AdditiveScores else WIDTH)
+        self.weights = (scale * rng.normal(size=(HEADS, self.width + more))).astype(dtype)
+        self.features = rng.normal(size=(matrix.nnz, num_features)).astype(dtype)
         self.gradient = rng.normal(size=(rows, HEADS * WIDTH)).astype(dtype)
         # Masks belong to original ids, which are in no order.
         self.ids = rng.permutation(10 * rows)[:rows].astype(np.int64)
+
+    def scores(self, weights: np.ndarray) -> Scores:
+        if self.kind is ProductScores:
+            return ProductScores(weights)
+        return self.kind(weights, 0.2, self.width)
+
+    def edges(self, grid: ProcessGrid, row_map: RowMap) -> EdgeTable | None:
+        if self.features.shape[1] == 0:
+            return None
+        starts = self.matrix.indptr[row_map.starts].astype(np.int64)
+        edge_map = RowMap(starts, row_map.block)
+        return EdgeTable(grid.layer, edge_map, self.features[edge_map.start : edge_map.stop])
 
     def run(
         self,
@@ -70,12 +94,18 @@ class Problem:
         starts = uneven_starts(len(self.values), grid.num_blocks, 3)
         row_map = RowMap(starts, grid.block)
         mine, trace = slice(row_map.start, row_map.stop), TraceRecorder.off()
-        part = block_row(self.matrix, row_map).with_values(None, None)
+        edges, part = self.edges(grid, row_map), block_row(self.matrix, row_map)
+        if edges is None:
+            part = part.with_values(None, None)
+        else:
+            numbered = sp.csr_matrix(self.matrix)
+            numbered.data = np.arange(numbered.nnz, dtype=np.float64)
+            part = block_row(numbered, row_map)
         moved = make_exchange(exchange, grid, part, trace, wire, schedule, carrier(grid))
         memory = moved.carrier.memory
         ids = self.ids[mine]
-        operator = DistributedAttention(grid, part, moved, trace, ids, ids)
-        scores = self.kind(memory.put(self.weights), 0.2)
+        operator = DistributedAttention(grid, part, moved, trace, ids, ids, edges)
+        scores = self.scores(memory.put(self.weights))
         inputs = memory.put(self.values[mine]), memory.put(self.targets[mine])
         gradient = memory.put(self.gradient[mine])
         out = memory.arrays.full(gradient.shape, np.nan, gradient.dtype)

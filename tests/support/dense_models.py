@@ -1,7 +1,7 @@
 """Every model on one process with dense float64 matrices, written from the formulas."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,12 +29,15 @@ class Dense:
         The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
     relations
         Adjacencies of the relations, reverses included, whose union `a` is.
+    types
+        (n,) node types; None for one.
     """
 
     a: Tensor
     directed: bool
     sets: tuple[Tensor, ...] | None = None
     relations: tuple[Tensor, ...] = ()
+    types: Tensor | None = None
 
     def with_sets(self, model: Model, targets: Tensor) -> "Dense":
         """Return the graph as `model` sees it from the outputs `targets`."""
@@ -46,7 +49,7 @@ class Dense:
             if both:
                 reached = reached | (self.a != 0)[:, sets[0]].any(1)
             sets.insert(0, reached)
-        return Dense(self.a, self.directed, tuple(sets), self.relations)
+        return replace(self, sets=tuple(sets))
 
     def rows_after(self, steps: int) -> Tensor:
         """Return the rows that are there after so many aggregations."""
@@ -128,6 +131,26 @@ def gatv2_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     return (out.mean(1) if layer.average else out.flatten(1)) + layer.bias
 
 
+def transformer_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    pairs = layer.pairs(x).view(len(x), layer.heads, 2, -1)
+    queries = layer.queries(x).view(len(x), layer.heads, -1)
+    scores = torch.einsum("ihd,jhd->ijh", queries, pairs[:, :, 0]) / queries.shape[2] ** 0.5
+    weights = masked_softmax(scores, graph.a != 0)
+    out = torch.einsum("ijh,jhd->ihd", weights, pairs[:, :, 1])
+    out, own = out.mean(1) if layer.average else out.flatten(1), layer.own(x)
+    if layer.gate is None:
+        return out + own
+    share = torch.sigmoid(layer.gate(torch.cat([out, own, out - own], 1)))
+    return share * own + (1 - share) * out
+
+
+def masked_softmax(scores: Tensor, edges: Tensor) -> Tensor:
+    """Return the softmax over the second axis where edges are, zeros in rows without any."""
+    some = edges.any(1)[:, None, None]
+    weights = scores.masked_fill(~edges[:, :, None] & some, -torch.inf).softmax(dim=1)
+    return torch.where(some, weights, 0.0)
+
+
 LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gcn": gcn_layer,
     "sage": sage_layer,
@@ -136,6 +159,7 @@ LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gin": gin_layer,
     "mixhop": mixhop_layer,
     "rgcn": rgcn_layer,
+    "transformer": transformer_layer,
 }
 
 
@@ -227,7 +251,41 @@ def sign_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -
     return x
 
 
-BODIES = {"appnp": appnp_logits, "gcnii": gcnii_logits, "sign": sign_logits}
+def by_type(maps: nn.Module, x: Tensor, types: Tensor) -> Tensor:
+    return torch.stack([maps.maps[kind](row) for kind, row in zip(types.tolist(), x, strict=True)])
+
+
+def hgt_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    types = torch.zeros(len(x), dtype=torch.int64) if graph.types is None else graph.types
+    pairs = by_type(layer.pairs, x, types).view(len(x), layer.heads, 2, -1)
+    queries = by_type(layer.queries, x, types).view(len(x), layer.heads, -1)
+    scores, values = [], []
+    for number in range(len(graph.relations)):
+        keys = torch.einsum("jhd,hde->jhe", pairs[:, :, 0], layer.keys[number])
+        products = torch.einsum("ihd,jhd->ijh", queries, keys) / queries.shape[2] ** 0.5
+        scores.append(products * layer.priors[number])
+        values.append(torch.einsum("jhd,hde->jhe", pairs[:, :, 1], layer.messages[number]))
+    edges = torch.cat([each != 0 for each in graph.relations], 1)
+    weights = masked_softmax(torch.cat(scores, 1), edges)
+    found = torch.einsum("ijh,jhd->ihd", weights, torch.cat(values)).flatten(1)
+    out = by_type(layer.out, functional.gelu(found), types)
+    share = torch.sigmoid(layer.skip)[types][:, None]
+    return share * out + (1 - share) * x
+
+
+def hgt_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
+    ids, shape = np.arange(len(x), dtype=np.int64), model.shape
+    draws = [None if key is None else key.at(place) for place in range(shape.num_layers + 2)]
+    activate = ACTIVATIONS[shape.activation]
+    x = activate(model.input(dropout(x, ids, draws[0], shape.input_dropout)))
+    for place, layer in enumerate(model.layers, 1):
+        x = hgt_layer(layer, graph, dropout(x, ids, draws[place], shape.dropout))
+        if shape.norm != "none":
+            x = norm_rows(model.norms[place - 1], x, graph.rows_after(place))
+    return model.output(dropout(x, ids, draws[-1], shape.dropout))
+
+
+BODIES = {"appnp": appnp_logits, "gcnii": gcnii_logits, "hgt": hgt_logits, "sign": sign_logits}
 
 
 def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:

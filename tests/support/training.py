@@ -181,7 +181,8 @@ def expected_volume(store: Path) -> Any:
 def make_config(store: Path, run: Path, *overrides: str) -> Config:
     """Return a configuration of a small model without dropout."""
     defaults = ["model.hidden=5", "model.dropout=0", "train.epochs=20", "run.threads=1"]
-    if any(each.startswith("model.name=gat") for each in overrides):
+    attending = tuple(f"model.name={name}" for name in ("gat", "transformer", "hgt"))
+    if any(each.startswith(attending) for each in overrides):
         # It has no use for the weights that many of the graphs here have.
         defaults.append("graph.weights=ignore")
     return load_config(None, [f"graph.store={store}", f"run.dir={run}", *defaults, *overrides])

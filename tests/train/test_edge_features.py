@@ -21,6 +21,7 @@ WORDS = (
     "train.dtype=float64",
     "train.epochs=4",
 )
+ATTENTION = (*WORDS[1:], "model.edge_features=true", "model.heads=2", "model.hidden=8")
 
 
 def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)) -> Path:
@@ -54,6 +55,21 @@ def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)
     return path
 
 
+def check(comm: MPI.Intracomm, directory: Path, words: tuple[str, ...]) -> None:
+    """Compare the metrics of a run with those of one rank."""
+    if "exchange.replication=2" in words and comm.size % 2:
+        pytest.skip("replicas in pairs")
+    store = write(comm, directory)
+    together = training.train(comm, training.make_config(store, directory / "run", *words))
+    single = [word for word in words if not word.startswith("exchange.")]
+    expected = alone(comm, store, directory / "alone", *single)
+    for mine, theirs in zip(together.metrics, expected, strict=True):
+        for name, value in theirs.items():
+            if name not in ("epoch_s", "evaluate_s", "rows_sent", "bytes_sent"):
+                assert mine[name] == pytest.approx(value, rel=1e-9), name
+    assert together.column("train_loss")[-1] < together.column("train_loss")[0]
+
+
 def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
     """Return the metrics of a run on one rank."""
     one, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
@@ -76,28 +92,47 @@ def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
 def test_losses_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    if "exchange.replication=2" in more and comm.size % 2:
-        pytest.skip("replicas in pairs")
-    store = write(comm, comm_tmp_path)
-    together = training.train(
-        comm, training.make_config(store, comm_tmp_path / "run", *WORDS, *more)
-    )
-    single = [word for word in more if not word.startswith("exchange.replication")]
-    expected = alone(comm, store, comm_tmp_path / "alone", *WORDS, *single)
-    for mine, theirs in zip(together.metrics, expected, strict=True):
-        for name, value in theirs.items():
-            if name not in ("epoch_s", "evaluate_s", "rows_sent", "bytes_sent"):
-                assert mine[name] == pytest.approx(value, rel=1e-9), name
-    assert together.column("train_loss")[-1] < together.column("train_loss")[0]
+    check(comm, comm_tmp_path, (*WORDS, *more))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("model.name=gat", "exchange.method=joint", "exchange.schedule=sequential"),
+        ("model.name=gatv2", "exchange.method=push", "model.norm=layer"),
+        ("model.name=transformer", "exchange.method=joint", "train.inductive=true",
+         "model.norm=layer"),
+        ("model.name=gat", "train.task=links", "links.train=0.3", "model.norm=none"),
+        ("model.name=sage", "model.heads=1", "exchange.method=joint", "model.norm=none",
+         "exchange.active_sets=true"),
+        ("model.name=transformer", "exchange.replication=2", "model.edge_dropout=0.2"),
+    ],
+    ids=["gat", "gatv2", "inductive", "links", "messages", "replicated"],
+)  # fmt: skip
+def test_attention_does_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    check(comm, comm_tmp_path, (*ATTENTION, *more))
 
 
 @pytest.mark.max_ranks(2)
-def test_features_of_edges_matter(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        WORDS,
+        (*ATTENTION, "model.name=gat"),
+        (*ATTENTION, "model.heads=1", "model.name=sage"),
+    ],
+    ids=["gine", "gat", "sage"],
+)
+def test_features_of_edges_matter(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...]
+) -> None:
     (comm_tmp_path / "zeros").mkdir(exist_ok=True)
     losses = []
     for directory, widths in ((comm_tmp_path, (3, 3)), (comm_tmp_path / "zeros", (2, 2))):
         store = write(comm, directory, widths)
-        config = training.make_config(store, directory / "run", *WORDS, "train.epochs=1")
+        config = training.make_config(store, directory / "run", *words, "train.epochs=1")
         losses.append(training.train(comm, config).column("train_loss")[0])
     assert losses[0] != losses[1]
 
@@ -110,6 +145,11 @@ def test_features_of_edges_matter(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
         ((3, 3), ("exchange.method=joint",), "exchange.method does not apply to model.name"),
         ((3, 3), ("graph.undirected=true",), "graph.undirected does not apply to model.name"),
         ((3, 3), ("train.task=sampled",), "train.task does not apply to model.name = 'gine'"),
+        (
+            (3, 3),
+            (*ATTENTION, "model.name=gat", "exchange.wire=bfloat16"),
+            "exchange.wire does not apply to model.edge_features",
+        ),
     ],
 )
 @pytest.mark.max_ranks(2)

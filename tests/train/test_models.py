@@ -26,6 +26,8 @@ SETTINGS = [
     ("rgcn", "num_bases=2", "norm=batch"),
     ("gcnii", "num_layers=4", "teleport=0.2"),
     ("sign", "hops=2", "norm=batch"),
+    ("transformer", "heads=2", "hidden=6", "norm=batch", "options.gate=true"),
+    ("hgt", "heads=2", "hidden=6", "norm=batch"),
 ]
 
 
@@ -36,7 +38,7 @@ def test_losses_equal_the_reference(
 ) -> None:
     name, *options = setting
     graph = training.make_graph(weighted=True)
-    if name == "rgcn":
+    if name in ("rgcn", "hgt"):
         graph = graph.with_relations()
     store = training.write_store(comm, comm_tmp_path, graph)
     words = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]

@@ -34,6 +34,8 @@ MODELS = [
     ("gcnii", "num_layers=3", "teleport=0.2"),
     ("sign", "hops=2"),
     ("rgcn", "num_bases=2", "norm=batch"),
+    ("transformer", "hidden=6", "heads=2", "edge_dropout=0.2"),
+    ("hgt", "hidden=6", "heads=2"),
 ]
 WAYS = [(f"exchange.method={each}",) for each in EXCHANGES] + [
     ("exchange.method=joint", "exchange.schedule=sequential"),
@@ -52,7 +54,7 @@ def test_every_model_is_close_to_float64(
 ) -> None:
     name, *options = setting
     graph = training.make_graph(weighted=True)
-    if name == "rgcn":
+    if name in ("rgcn", "hgt"):
         graph = graph.with_relations()
     store = training.write_store(comm, comm_tmp_path, graph)
     model = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]

@@ -134,6 +134,8 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
                        .values = l.z.data(),
                        .source = l.source.data(),
                        .target = l.target.data(),
+                       .edges = nullptr,
+                       .keyed = false,
                        .num_rows = a.num_rows(),
                        .num_columns = a.num_columns,
                        .num_nonzeros = a.num_nonzeros(),
@@ -163,7 +165,8 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
                             .dsource = r.dsource.data(),
                             .dtarget = r.dtarget.data(),
                             .weights = nullptr,
-                            .dweights = nullptr});
+                            .dweights = nullptr,
+                            .dedges = nullptr});
   return r;
 }
 

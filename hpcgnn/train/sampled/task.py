@@ -247,7 +247,7 @@ class SampledTask(ClassTask):
 
 def check_sampled_options(config: Config, wanted: tuple[Aggregation, ...]) -> None:
     """Raise `InputError` where an option does not apply to training on subgraphs."""
-    if Aggregation.MEAN_BY_RELATION in wanted:
+    if any(kind.by_relation for kind in wanted):
         raise InputError(
             f"model.name = {config.model.name!r} tells relations apart, which subgraphs do not: "
             f"choose another model or {_whole(config)}"

@@ -102,7 +102,8 @@ class Backward {
              .carry_dsource = carry_dsource_.data() + slice * b_.num_heads,
              .dtarget = dtarget_.data() + slice * group_ * b_.num_rows,
              .weights = g_.weights,
-             .dweights = dweights_.empty() ? nullptr : dweights_.data() + slice * width()});
+             .dweights = dweights_.empty() ? nullptr : dweights_.data() + slice * width(),
+             .dedges = g_.dedges});
   }
 
   void add_dtarget(std::int64_t first_head, std::int64_t last_head) {

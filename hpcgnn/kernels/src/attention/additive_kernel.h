@@ -10,6 +10,15 @@
 
 namespace hpcgnn::kernels {
 
+/// Add the scores that edges have themselves.
+template <class T>
+HPCGNN_INLINE void add_edges(const AttentionBlock& b, std::int64_t head, std::int64_t first,
+                             std::int64_t count, T* sums) {
+  if (b.edges == nullptr) return;
+  const T* const scores = static_cast<const T*>(b.edges) + first * b.num_heads + head;
+  for (std::int64_t e = 0; e < count; ++e) sums[e] += scores[e * b.num_heads];
+}
+
 template <class V, class X>
 struct AdditiveForward {
   using Scalar = typename V::Scalar;
@@ -37,6 +46,7 @@ struct AdditiveForward {
       if (fetching) rows.prefetch(e + ahead, 0, kLines);
       logits.at[e] = source[columns[e]];
     }
+    add_edges<Scalar>(b, edges.head, edges.first, edges.count, logits.at);
     const Reg target = V::broadcast(edges.target);
     const Reg slope = V::broadcast(static_cast<Scalar>(b.slope));
     const std::int64_t padded = Softmax<V>::pad(logits, edges.count, 0);
@@ -121,6 +131,7 @@ struct AdditiveBackward {
       batch.delta.at[e] = term.delta;
       batch.kept.at[e] = 1;
     }
+    add_edges<Scalar>(b, edges.head, edges.first, edges.count, sums.at);
     Softmax<V>::drop_edges(p, edges.count, name, -Softmax<V>::kNone, batch.lse);
     Softmax<V>::drop_weights(p, edges.head, edges.count, name, batch.kept);
     const std::int64_t padded = Softmax<V>::pad(sums, edges.count, 0);
@@ -140,7 +151,7 @@ struct AdditiveBackward {
   }
 
   static void batch(const AttentionProblem& p, const Edges& edges, const TargetTerms<Scalar>* terms,
-                    Scalar* dtarget, Scalar& dsource, Scalar* dz) {
+                    Scalar* dtarget, Scalar& dsource, Scalar* dz, Scalar* dedges) {
     const AttentionBlock& b = *p.block;
     const std::int64_t pitch = b.num_heads * b.head_width;
     const X* const z =
@@ -152,6 +163,9 @@ struct AdditiveBackward {
     dsource += differentiate(p, edges, terms, batch);
     for (std::int64_t e = 0; e < edges.count; ++e)
       dtarget[b.indices[edges.first + e]] += batch.dots.at[e];
+    if (dedges != nullptr)
+      for (std::int64_t e = 0; e < edges.count; ++e)
+        dedges[(edges.first + e) * b.num_heads + edges.head] = batch.dots.at[e];
     BatchRows<Scalar> cached = edges.grad;
     cached.shift = edges.count;
     for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
@@ -198,7 +212,7 @@ struct AdditiveBackward {
           batch(p, {j, head, first, count, source, grad},
                 static_cast<const TargetTerms<Scalar>*>(sums.terms) + offset,
                 static_cast<Scalar*>(sums.dtarget) + offset, gained[head - task.first_head],
-                dz + head * b.head_width);
+                dz + head * b.head_width, static_cast<Scalar*>(sums.dedges));
         }
       }
       for (std::int64_t head = task.first_head; head < task.last_head; ++head) {

@@ -2,8 +2,9 @@
 ///
 /// For edge (i, j) and head h, with the leaky rectifier L of a given slope,
 ///
-///     e = L(target[i, h] + source[j, h])                      additive scores (GAT)
+///     e = L(target[i, h] + source[j, h] + edges[ij, h])       additive scores (GAT)
 ///     e = <vector[h, :], L(target[i, h, :] + z[j, h, :])>     dynamic scores (GATv2)
+///     e = <target[i, h, :], key[j, h, :]>                     products; z is then the value of j
 ///     out[i, h, :] = sum over j of alpha * z[j, h, :],        alpha = softmax over j of e
 ///
 /// Blocks add to a running state: what edges seen so far have added up to. For each row and head:
@@ -78,11 +79,17 @@ struct AttentionBlock {
   const std::int32_t* rows;        ///< row of the state of each row of the block; null = identity
   const std::int64_t* row_ids;     ///< name of each row of the block; null without dropout
   const std::int64_t* column_ids;  ///< name of each column of the block; null without dropout
-  const void* values;              ///< z, num_columns by num_heads * head_width
+  const void* values;  ///< z, num_columns by num_heads * head_width; twice that, see `keyed`
   /// Additive scores: num_columns by num_heads. Dynamic ones: the vector, num_heads by head_width.
+  /// Products: null.
   const void* source;
   /// num_targets by num_heads, or, for dynamic scores, as wide as the values.
   const void* target;
+  /// Of additive scores, num_nonzeros by num_heads in the order of `indices`; null = none.
+  const void* edges;
+  /// Each head of `values` has first a key, which the score reads, and then z. Products always,
+  /// dynamic scores where the key of an edge is not its value.
+  bool keyed;
   std::int64_t num_rows;
   std::int64_t num_columns;
   std::int64_t num_nonzeros;
@@ -113,6 +120,7 @@ struct AdditiveGradients {
   /// and dweights; null = source is an operand of its own.
   const void* weights;
   void* dweights;
+  void* dedges;  ///< overwritten: of the scores of the edges, where the block has them
 };
 
 /// Add the gradients of z, source and target. `indptr` and `indices` are those of the *transpose*:
@@ -121,7 +129,8 @@ struct AdditiveGradients {
 /// of the bytes that walking rows would move. Results do not depend on `num_threads`.
 void additive_backward(const AttentionBlock& block, const AdditiveGradients& gradients);
 
-/// Add the edges of a block to the state of its rows. The indices of row i are columns.
+/// Add the edges of a block, of dynamic scores or keyed, to the state of its rows. The indices of
+/// row i are columns.
 void dynamic_forward(const AttentionBlock& block, const AttentionState& state);
 
 /// Operands of the backward passes; see AdditiveGradients.
@@ -131,7 +140,7 @@ struct DynamicGradients {
   const void* delta;
   void* dz;       ///< of the pass over columns
   void* dtarget;  ///< of the pass over rows, like dvector
-  void* dvector;
+  void* dvector;  ///< null for products
 };
 
 /// Add the gradients of target and vector. `indptr` and `indices` are those of the forward pass.

@@ -92,6 +92,8 @@ AttentionBlock block_of(const Call& call, std::int64_t num_rows, std::int64_t he
                        .values = values.data(),
                        .source = nullptr,
                        .target = target.data(),
+                       .edges = nullptr,
+                       .keyed = false,
                        .num_rows = num_rows,
                        .num_columns = extent(values, 0),
                        .num_nonzeros = extent(indices, 0),
@@ -121,11 +123,12 @@ std::int64_t rows_of(const Call& call, Walk walk) {
   return rows ? extent(*rows, 0) : extent(field<AnyMatrix>(call.score, "target"), 0);
 }
 
-std::int64_t head_width_of(const Call& call, std::int64_t heads) {
+std::int64_t head_width_of(const Call& call, std::int64_t heads, bool keyed = false) {
   const std::int64_t width = extent(field<AnyMatrix>(call.score, "values"), 1);
+  const std::int64_t parts = keyed ? 2 * heads : heads;
   require(heads > 0, "there must be a head");
-  require(width > 0 && width % heads == 0, "z must have equally many columns for each head");
-  return width / heads;
+  require(width > 0 && width % parts == 0, "z must have equally many columns for each head");
+  return width / parts;
 }
 
 void check_walk(const Call& call, const AttentionBlock& block, Walk walk) {
@@ -146,6 +149,9 @@ AttentionBlock additive_block(const Call& call, Walk walk) {
   matrix_of(call.score, "target", block.num_targets, heads, sums,
             "target must have one column for each head");
   block.source = source.data();
+  if (!call.score.attr("edges").is_none())
+    block.edges = matrix_of(call.score, "edges", block.num_nonzeros, heads, sums,
+                            "edges must have a row for each edge, and a column for each head");
   check_walk(call, block, walk);
   return block;
 }
@@ -153,12 +159,27 @@ AttentionBlock additive_block(const Call& call, Walk walk) {
 /// The block of GATv2, where target is as wide as z and vector holds a row for each head.
 AttentionBlock dynamic_block(const Call& call, Walk walk) {
   const std::int64_t heads = extent(field<AnyMatrix>(call.score, "vector"), 0);
-  AttentionBlock block = block_of(call, rows_of(call, walk), heads, head_width_of(call, heads));
+  const bool keyed = field<bool>(call.score, "keyed");
+  AttentionBlock block =
+      block_of(call, rows_of(call, walk), heads, head_width_of(call, heads, keyed));
+  block.keyed = keyed;
   const Storage sums = accumulator_of(block.storage);
   block.source = matrix_of(call.score, "vector", heads, block.head_width, sums,
                            "vector must have one row for each head, and the columns of a head");
   matrix_of(call.score, "target", block.num_targets, heads * block.head_width, sums,
             "target must have the columns of z");
+  check_walk(call, block, walk);
+  return block;
+}
+
+/// The block of products: z holds a key and a value for each head, and target is half as wide.
+AttentionBlock product_block(const Call& call, Walk walk) {
+  const auto heads = field<std::int64_t>(call.score, "heads");
+  AttentionBlock block =
+      block_of(call, rows_of(call, walk), heads, head_width_of(call, heads, true));
+  block.keyed = true;
+  matrix_of(call.score, "target", block.num_targets, heads * block.head_width,
+            accumulator_of(block.storage), "target must have the columns of the keys");
   check_walk(call, block, walk);
   return block;
 }
@@ -226,6 +247,11 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
     into.dweights = written_matrix_of(gradients, "weights", heads, block.head_width, sums,
                                       "dweights must have the shape of weights");
   }
+  require((block.edges == nullptr) == gradients.attr("edges").is_none(),
+          "edges and dedges must be given together");
+  if (block.edges != nullptr)
+    into.dedges = written_matrix_of(gradients, "edges", block.num_nonzeros, heads, sums,
+                                    "dedges must have the shape of edges");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, columns, block.num_nonzeros);
   // An index out of range would be written to: worth a pass over the indices.
@@ -233,33 +259,36 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
   additive_backward(block, into);
 }
 
+template <MakeBlock kMakeBlock>
 void py_dynamic_backward(nb::handle transposed, nb::handle score, nb::handle saved,
                          nb::handle gradients, nb::handle draw, const std::string& half,
                          int threads, const std::string& isa) {
   const AttentionBlock block =
-      dynamic_block({transposed, score, draw, threads, half, isa}, Walk::kColumns);
+      kMakeBlock({transposed, score, draw, threads, half, isa}, Walk::kColumns);
   DynamicGradients into{};
   take_saved(saved, block, into);
-  into.dz =
-      written_matrix_of(gradients, "values", block.num_columns, block.num_heads * block.head_width,
-                        accumulator_of(block.storage), "dz must have the shape of z");
+  into.dz = written_matrix_of(gradients, "values", block.num_columns,
+                              block.num_heads * block.head_width * (block.keyed ? 2 : 1),
+                              accumulator_of(block.storage), "dz must have the shape of z");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_columns, block.num_nonzeros);
   dynamic_backward_columns(block, into);
 }
 
+template <MakeBlock kMakeBlock>
 void py_dynamic_backward_rows(nb::handle edges, nb::handle score, nb::handle saved,
                               nb::handle gradients, nb::handle draw, const std::string& half,
                               int threads, const std::string& isa) {
-  const AttentionBlock block = dynamic_block({edges, score, draw, threads, half, isa}, Walk::kRows);
+  const AttentionBlock block = kMakeBlock({edges, score, draw, threads, half, isa}, Walk::kRows);
   const Storage sums = accumulator_of(block.storage);
   const std::int64_t heads = block.num_heads, width = block.head_width;
   DynamicGradients into{};
   take_saved(saved, block, into);
   into.dtarget = written_matrix_of(gradients, "targets", block.num_targets, heads * width, sums,
                                    "dtarget must have the shape of target");
-  into.dvector = written_matrix_of(gradients, "weights", heads, width, sums,
-                                   "dvector must have the shape of vector");
+  if (block.source != nullptr)
+    into.dvector = written_matrix_of(gradients, "weights", heads, width, sums,
+                                     "dvector must have the shape of vector");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_rows, block.num_nonzeros);
   dynamic_backward_rows(block, into);
@@ -477,8 +506,12 @@ void bind_attention(nb::module_& m) {
           "threads"_a, "isa"_a);
   };
   bind_backward("additive_backward", &py_additive_backward);
-  bind_backward("dynamic_backward", &py_dynamic_backward);
-  bind_backward("dynamic_backward_rows", &py_dynamic_backward_rows);
+  m.def("product_forward", &py_forward<product_block, dynamic_forward>, "block"_a, "score"_a,
+        "state"_a, draw, "half"_a, "threads"_a, "isa"_a);
+  bind_backward("dynamic_backward", &py_dynamic_backward<dynamic_block>);
+  bind_backward("dynamic_backward_rows", &py_dynamic_backward_rows<dynamic_block>);
+  bind_backward("product_backward", &py_dynamic_backward<product_block>);
+  bind_backward("product_backward_rows", &py_dynamic_backward_rows<product_block>);
   m.def("shared_forward", &py_shared_forward, "block"_a, "score"_a, "means"_a, draw, "threads"_a,
         "isa"_a);
   m.def("shared_backward", &py_shared_backward, "block"_a, "score"_a, "means"_a, "gradients"_a,

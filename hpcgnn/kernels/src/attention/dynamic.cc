@@ -11,7 +11,10 @@ namespace hpcgnn::kernels {
 namespace {
 
 const DynamicKernels& kernels_of(const AttentionBlock& block) {
-  return table_of<DynamicTable>(block.isa).kernels[static_cast<int>(block.storage)];
+  const int storage = static_cast<int>(block.storage);
+  if (block.source == nullptr) return table_of<ProductTable>(block.isa).kernels[storage];
+  const DynamicTable& table = table_of<DynamicTable>(block.isa);
+  return block.keyed ? table.keyed[storage] : table.kernels[storage];
 }
 
 AttentionProblem problem_of(const AttentionDropout& dropout, const AttentionBlock& block) {
@@ -26,16 +29,22 @@ void add(const std::vector<T>& sums, std::int64_t row, std::int64_t width, T* ou
     out[c] += sums[static_cast<std::size_t>(row * width + c)];
 }
 
-/// Walk `num_lines` lines whose gradients are `lines`, one row each; `places` says which.
+/// Lines whose gradients are `gradients`, `width` numbers each; `places` says which, null: in
+/// order.
+struct Lines {
+  std::int64_t count, width;
+  void* gradients;
+  const std::int32_t* places;
+};
+
 template <class T>
-void run_backward(const AttentionBlock& block, std::int64_t num_lines,
-                  DynamicKernels::Backward kernel, const DynamicGradients& gradients, void* lines,
-                  const std::int32_t* places, void* dvector) {
+void run_backward(const AttentionBlock& block, const Lines& lines, DynamicKernels::Backward kernel,
+                  const DynamicGradients& gradients, void* dvector) {
   const int threads = attention_threads(block);
   const AttentionDropout dropout(block, threads);
   const AttentionProblem problem = problem_of(dropout, block);
-  const EdgeChunks chunks(block, num_lines);
-  const std::int64_t width = block.num_heads * block.head_width;
+  const EdgeChunks chunks(block, lines.count);
+  const std::int64_t width = lines.width;
   std::vector<T> carries(static_cast<std::size_t>(chunks.num_chunks() * width));
   std::vector<T> vectors(dvector == nullptr ? 0 : carries.size());
   parallel_tasks(threads, chunks.num_tasks(), [&](std::int64_t task) {
@@ -46,7 +55,8 @@ void run_backward(const AttentionBlock& block, std::int64_t num_lines,
   for (std::int64_t chunk = 0; chunk < chunks.num_chunks(); ++chunk) {
     const std::int64_t line = chunks.cut_line(chunk);
     if (line >= 0)
-      add(carries, chunk, width, static_cast<T*>(lines) + (places ? places[line] : line) * width);
+      add(carries, chunk, width,
+          static_cast<T*>(lines.gradients) + (lines.places ? lines.places[line] : line) * width);
     if (!vectors.empty()) add(vectors, chunk, width, static_cast<T*>(dvector));
   }
 }
@@ -65,15 +75,17 @@ void dynamic_forward(const AttentionBlock& block, const AttentionState& state) {
 void dynamic_backward_rows(const AttentionBlock& block, const DynamicGradients& gradients) {
   if (block.num_nonzeros == 0) return;
   const auto run = block.storage == Storage::kFloat64 ? run_backward<double> : run_backward<float>;
-  run(block, block.num_rows, kernels_of(block).backward_rows, gradients, gradients.dtarget,
-      block.rows, gradients.dvector);
+  const std::int64_t width = block.num_heads * block.head_width;
+  run(block, {block.num_rows, width, gradients.dtarget, block.rows},
+      kernels_of(block).backward_rows, gradients, gradients.dvector);
 }
 
 void dynamic_backward_columns(const AttentionBlock& block, const DynamicGradients& gradients) {
   if (block.num_nonzeros == 0) return;
   const auto run = block.storage == Storage::kFloat64 ? run_backward<double> : run_backward<float>;
-  run(block, block.num_columns, kernels_of(block).backward_columns, gradients, gradients.dz,
-      nullptr, nullptr);
+  const std::int64_t width = block.num_heads * block.head_width * (block.keyed ? 2 : 1);
+  run(block, {block.num_columns, width, gradients.dz, nullptr}, kernels_of(block).backward_columns,
+      gradients, nullptr);
 }
 
 }  // namespace hpcgnn::kernels

@@ -51,6 +51,7 @@ struct AdditiveSums {
   void* dtarget;
   const void* weights;  ///< of source; null = source is an operand of its own
   void* dweights;       ///< one row of z
+  void* dedges;         ///< null where edges have no scores of their own
 };
 
 struct AdditiveKernels {
@@ -83,11 +84,19 @@ struct DynamicKernels {
   Backward backward_columns;
 };
 
-/// Kernels by storage type of z.
+/// Kernels by storage type of z; `keyed` are those of keyed blocks.
 struct DynamicTable {
   DynamicKernels kernels[kNumStorages];
+  DynamicKernels keyed[kNumStorages];
 
   static const DynamicTable portable, avx2, avx512;  ///< see table_of
+};
+
+/// The same for products: keyed blocks whose `source` is null.
+struct ProductTable {
+  DynamicKernels kernels[kNumStorages];
+
+  static const ProductTable portable, avx2, avx512;  ///< see table_of
 };
 
 }  // namespace hpcgnn::kernels

@@ -1,0 +1,135 @@
+"""Attention by inner products of queries and keys as a torch function (transformers).
+
+A row's logit for a column is the product of its target and the column's key; coefficients are never
+stored. Values and keys are differentiated here, and not what made them: a layer that computes them
+again for the backward pass keeps neither. Heads go by in passes, as in `attend`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcgnn.attention import AttentionOperator, ProductScores, Softmax
+from hpcgnn.autograd.attention_passes import columns_of, numbers, passes, rows_of
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import widened
+from hpcgnn.kernels import EdgeDraw
+from hpcgnn.spmd import collective
+
+
+@dataclass(frozen=True, eq=False)
+class ProductHeads:
+    """How the heads of a layer attend.
+
+    Parameters
+    ----------
+    operator
+        The pattern of edges.
+    draw
+        Edges and weights to leave out, of `edge_draw`.
+    """
+
+    operator: AttentionOperator
+    draw: EdgeDraw | None = None
+
+    def scores(self, weights: Tensor, part: slice) -> tuple[ProductScores, EdgeDraw | None]:
+        """Return the scores of some heads and what they leave out."""
+        draw = None if self.draw is None else self.draw.of_heads(part.start)
+        return ProductScores(rows_of(weights[part])), draw
+
+
+class _AttendProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, pairs: Tensor, targets: Tensor, weights: Tensor, heads: ProductHeads
+    ) -> tuple[Tensor, Tensor]:
+        keep, memory = any(ctx.needs_input_grad), memory_of(pairs)
+        result = numbers(targets, targets.shape)
+        lse = numbers(targets, (len(targets), len(weights)))
+        softmaxes = []
+        for part, columns in passes(_by_head(targets, weights)):
+            scores, draw = heads.scores(weights, part)
+            operands = rows_of(columns_of(pairs, part, weights)), rows_of(targets[:, columns])
+            into = memory.array(result[:, columns])
+            with memory.ordered():
+                softmax = heads.operator.attend(scores, *operands, draw, into, keep=keep)
+            lse[:, part] = memory.tensor(softmax.lse)
+            softmaxes.append(softmax)
+        ctx.save_for_backward(pairs, targets, weights, result)
+        ctx.heads, ctx.softmaxes = heads, softmaxes
+        ctx.set_materialize_grads(False)
+        return result, lse
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        pairs, targets, weights, result = ctx.saved_tensors
+        heads, softmaxes, memory = ctx.heads, ctx.softmaxes, memory_of(pairs)
+        # The graph may live longer than this pass; the values of other ranks need not.
+        ctx.softmaxes = [Softmax(each.lse, None) for each in softmaxes]
+        gradient, for_lse = gradients
+        gradient = torch.zeros_like(result) if gradient is None else gradient.contiguous()
+        for_pairs, for_targets = torch.empty_like(pairs), torch.empty_like(targets)
+        for_weights = torch.empty_like(weights)
+        for index, (part, columns) in enumerate(passes(_by_head(targets, weights))):
+            scores, draw = heads.scores(weights, part)
+            operands = rows_of(columns_of(pairs, part, weights)), rows_of(targets[:, columns])
+            delta = numbers(targets, (len(targets), part.stop - part.start))
+            softmax, softmaxes[index] = softmaxes[index], None
+            with memory.ordered():
+                mine = memory.array(gradient[:, columns]), memory.array(result[:, columns])
+                memory.kernels.attention_delta(*mine, memory.array(delta))
+            if for_lse is not None:
+                # The log-sum-exp has the coefficients for gradients of its logits, whose sums the
+                # inner products are taken off by.
+                delta -= for_lse[:, part]
+            rows = rows_of(gradient[:, columns]), rows_of(delta)
+            with memory.ordered():
+                found = heads.operator.attend_transpose(scores, *operands, softmax, *rows, draw)
+            columns_of(for_pairs, part, weights)[:] = memory.tensor(found.values)
+            for_targets[:, columns] = memory.tensor(found.targets)
+            for_weights[part] = memory.tensor(found.weights)
+        return for_pairs, for_targets, for_weights, None
+
+
+def _by_head(targets: Tensor, weights: Tensor) -> Tensor:
+    """Return a row of targets, (H, D), or as many numbers where there is no row."""
+    return targets.new_empty(len(weights), targets.shape[1] // len(weights))
+
+
+@collective
+def attend_products(
+    pairs: Tensor, targets: Tensor, weights: Tensor, heads: ProductHeads
+) -> tuple[Tensor, Tensor]:
+    """Return, for each row and head, the mean of its columns' values weighted by a softmax.
+
+    ``softmax_j <target_i, k_j + W_e e_ij>`` weighs ``v_j + W_e e_ij`` ("Masked label prediction",
+    Shi et al. 2021, equations 3 and 4; the term of the edge where the operator has features of
+    edges). Collective, and so is its backward pass: all ranks must differentiate the same
+    expression.
+
+    Parameters
+    ----------
+    pairs
+        (input rows, H * 2 D) float32 or float64, or bfloat16: k_j and then v_j of each head.
+    targets
+        (rows, H * D) float32 or float64, with the scale of the products in them.
+    weights
+        (H, D * F) maps W_e of the features of edges, (H, 0) without any, equal on all ranks; its
+        gradient is this rank's share.
+    heads
+        The pattern, and how it is used.
+
+    Returns
+    -------
+    result
+        (rows, H * D), in the dtype of the targets; zeros for rows without edges.
+    lse
+        (rows, H) log of the sum of exponentiated logits, by which results over several sets of
+        edges join; -inf for rows without edges. Both are differentiable.
+    """
+    result: tuple[Tensor, Tensor] = _AttendProducts.apply(  # type: ignore[no-untyped-call]
+        pairs, widened(targets), weights, heads
+    )
+    return result

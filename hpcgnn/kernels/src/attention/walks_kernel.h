@@ -1,0 +1,202 @@
+/// The walks over the edges of a block that scores of whole heads share (GATv2, dot products),
+/// templates over the SIMD types; included once per instruction set.
+///
+/// A batch of rows is read from memory for its logits and again, from the level-1 cache, for what
+/// the softmax of the logits weighs.
+#pragma once
+
+#include "attention/columns.h"
+#include "attention/problem.h"
+#include "attention/softmax.h"
+
+namespace hpcgnn::kernels {
+
+/// The forward and the backward passes of a block; `Form` says how logits come about:
+///
+///     kKeyed                        whether a head of z is a key and, behind it, a value
+///     logits<kRegs, kTail>          of a batch of rows and one fixed row
+///     row_gradient<kRegs, kTail>    adds those of a target, and of what all edges share
+///     key_gradient<kRegs, kTail>    adds that of a key
+template <class V, class X, template <class> class FormOf>
+struct EdgeWalks {
+  using Scalar = typename V::Scalar;
+  using Edges = typename Softmax<V>::Edges;
+  using Form = FormOf<V>;
+
+  static constexpr std::int64_t kParts = Form::kKeyed ? 2 : 1;
+
+  /// A batch of edges of one row (or column) of one head.
+  struct Span {
+    std::int64_t line, head, first, count;
+    std::int64_t column;  ///< the first one of the head
+  };
+
+  /// Calls body(span, cut) for the batches of a task, all heads of one before the next.
+  template <class Body>
+  HPCGNN_INLINE static void for_batches(const AttentionBlock& b, std::int64_t num_lines,
+                                        const AttentionTask& task, const Body& body) {
+    const std::int64_t longest = cached_batch<V, Scalar>(b.head_width);
+    for (std::int64_t i = task.first_line; i < num_lines && b.indptr[i] < task.last_edge; ++i) {
+      const bool cut = b.indptr[i] < task.first_edge;
+      const std::int64_t begin = cut ? task.first_edge : b.indptr[i];
+      const std::int64_t end = b.indptr[i + 1] < task.last_edge ? b.indptr[i + 1] : task.last_edge;
+      for (std::int64_t first = begin; first < end; first += longest) {
+        const std::int64_t count = end - first < longest ? end - first : longest;
+        for (std::int64_t head = task.first_head; head < task.last_head; ++head)
+          body(Span{i, head, first, count, head * b.head_width}, cut);
+      }
+    }
+  }
+
+  HPCGNN_INLINE static Form form_of(const AttentionProblem& p, const Span& s) {
+    return {static_cast<const Scalar*>(p.source), s.column, static_cast<Scalar>(p.block->slope)};
+  }
+  HPCGNN_INLINE static BatchRows<X> keys_of(const AttentionBlock& b, const Span& s) {
+    return {static_cast<const X*>(b.values) + s.column * kParts,
+            b.num_heads * b.head_width * kParts, b.indices + s.first, s.count,
+            b.num_nonzeros - s.first};
+  }
+  template <class T>
+  HPCGNN_INLINE static BatchRows<T> cached(BatchRows<T> rows) {
+    rows.known = 0;
+    return rows;
+  }
+  /// The values that go with keys, in cache where they are the same.
+  HPCGNN_INLINE static BatchRows<X> values_of(const AttentionBlock& b, BatchRows<X> keys) {
+    if constexpr (!Form::kKeyed) return cached(keys);
+    keys.data += b.head_width;
+    return keys;
+  }
+
+  /// edge_name of the edges of a batch of a row.
+  HPCGNN_INLINE static auto names_of_row(const AttentionBlock& b, const Span& s) {
+    return [&b, s](const std::uint64_t* streams, std::int64_t e) {
+      return edge_name(streams[s.line], b.column_ids[b.indices[s.first + e]]);
+    };
+  }
+
+  static void forward(const AttentionProblem& p, const AttentionTask& task,
+                      const AttentionState& state, const AttentionState& carry) {
+    const AttentionBlock& b = *p.block;
+    for_batches(b, b.num_rows, task, [&](const Span& s, bool cut) {
+      const AttentionState& into = cut ? carry : state;
+      const std::int64_t row = b.rows ? b.rows[s.line] : s.line;
+      const std::int64_t at = (cut ? 0 : row) * b.num_heads + s.head;
+      const Scalar* const target =
+          static_cast<const Scalar*>(b.target) + (row * b.num_heads + s.head) * b.head_width;
+      const BatchRows<X> keys = keys_of(b, s), values = values_of(b, keys);
+      const Form form = form_of(p, s);
+      typename Softmax<V>::Batch weights;
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        form.template logits<kRegs, kTail>(keys, target, weights.at, column, tail);
+      });
+      const auto name = names_of_row(b, s);
+      Softmax<V>::drop_edges(p, s.count, name, Softmax<V>::kNone, weights);
+      const Scalar scale = Softmax<V>::soften(weights, s.count, static_cast<Scalar*>(into.top)[at],
+                                              static_cast<Scalar*>(into.total)[at]);
+      Softmax<V>::drop_weights(p, s.head, s.count, name, weights);
+      Scalar* const out = static_cast<Scalar*>(into.out) + at * b.head_width;
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        weighted_sum<V, X, kRegs, kTail>(values, weights.at, scale, out, column, tail);
+      });
+    });
+  }
+
+  /// exp(e - inf) is 0 where all edges of a row were left out, and exp(e + inf) is not.
+  HPCGNN_INLINE static Scalar finite_lse(Scalar lse) {
+    return lse == Softmax<V>::kNone ? -Softmax<V>::kNone : lse;
+  }
+
+  static void backward_rows(const AttentionProblem& p, const AttentionTask& task,
+                            const DynamicGradients& g, const DynamicSums& sums) {
+    const AttentionBlock& b = *p.block;
+    for_batches(b, b.num_rows, task, [&](const Span& s, bool cut) {
+      const std::int64_t at = (b.rows ? b.rows[s.line] : s.line) * b.num_heads + s.head;
+      const Scalar* const target = static_cast<const Scalar*>(b.target) + at * b.head_width;
+      const Scalar* const grad = static_cast<const Scalar*>(g.grad) + at * b.head_width;
+      const BatchRows<X> keys = keys_of(b, s), values = values_of(b, keys);
+      const Form form = form_of(p, s);
+      Edges edges;
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        form.template logits<kRegs, kTail>(keys, target, edges.logits.at, column, tail);
+        inner_products<V, X, Scalar, kRegs, kTail>(values, grad, edges.dots.at, column, tail);
+      });
+      for (std::int64_t e = 0; e < s.count; ++e) {
+        edges.lse.at[e] = finite_lse(static_cast<const Scalar*>(g.lse)[at]);
+        edges.delta.at[e] = static_cast<const Scalar*>(g.delta)[at];
+        edges.kept.at[e] = 1;
+      }
+      const auto name = names_of_row(b, s);
+      Softmax<V>::drop_edges(p, s.count, name, -Softmax<V>::kNone, edges.lse);
+      Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
+      Softmax<V>::differentiate(edges, s.count);
+      Scalar* const dtarget = cut ? static_cast<Scalar*>(sums.carry) + s.column
+                                  : static_cast<Scalar*>(g.dtarget) + at * b.head_width;
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        form.template row_gradient<kRegs, kTail>(cached(keys), target, edges.dots.at, dtarget,
+                                                 static_cast<Scalar*>(sums.dvector), column, tail);
+      });
+    });
+  }
+
+  static void backward_columns(const AttentionProblem& p, const AttentionTask& task,
+                               const DynamicGradients& g, const DynamicSums& sums) {
+    const AttentionBlock& b = *p.block;
+    const std::int64_t pitch = b.num_heads * b.head_width;
+    StateRows finder(b, b.head_width * static_cast<std::int64_t>(sizeof(Scalar)));
+    for_batches(b, b.num_columns, task, [&](const Span& s, bool cut) {
+      const std::int32_t* const rows = finder.find(s.first, s.count);
+      const std::int64_t known = finder.known(s.first, s.count);
+      const BatchRows<Scalar> target{static_cast<const Scalar*>(b.target) + s.column, pitch, rows,
+                                     s.count, known};
+      const BatchRows<Scalar> grad{static_cast<const Scalar*>(g.grad) + s.column, pitch, rows,
+                                   s.count, known};
+      const std::int64_t at = (s.line * b.num_heads + s.head) * b.head_width * kParts;
+      const X* const key = static_cast<const X*>(b.values) + at;
+      const X* const value = key + (kParts - 1) * b.head_width;
+      const Form form = form_of(p, s);
+      Edges edges;
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        form.template logits<kRegs, kTail>(target, key, edges.logits.at, column, tail);
+        inner_products<V, Scalar, X, kRegs, kTail>(grad, value, edges.dots.at, column, tail);
+      });
+      for (std::int64_t e = 0; e < s.count; ++e) {
+        const std::int64_t of_row = rows[e] * b.num_heads + s.head;
+        edges.lse.at[e] = finite_lse(static_cast<const Scalar*>(g.lse)[of_row]);
+        edges.delta.at[e] = static_cast<const Scalar*>(g.delta)[of_row];
+        edges.kept.at[e] = 1;
+      }
+      const auto name = [&](const std::uint64_t* streams, std::int64_t e) {
+        return edge_name(streams[b.indices[s.first + e]], b.column_ids[s.line]);
+      };
+      Softmax<V>::drop_edges(p, s.count, name, -Softmax<V>::kNone, edges.lse);
+      Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
+      Softmax<V>::differentiate(edges, s.count);
+      Scalar* const dkey = cut ? static_cast<Scalar*>(sums.carry) + s.column * kParts
+                               : static_cast<Scalar*>(g.dz) + at;
+      Scalar* const dvalue = dkey + (kParts - 1) * b.head_width;
+      for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
+        weighted_sum<V, Scalar, kRegs, kTail>(cached(grad), edges.kept.at, 1, dvalue, column, tail);
+        form.template key_gradient<kRegs, kTail>(cached(target), key, edges.dots.at, dkey, column,
+                                                 tail);
+      });
+    });
+  }
+};
+
+/// Fill in the kernels of a form, by storage of z.
+template <class F32, class F64, template <class> class FormOf>
+constexpr void set_walks(DynamicKernels (&kernels)[kNumStorages]) {
+  const auto set = [&]<class V, class X>(Storage storage) {
+    using Walks = EdgeWalks<V, X, FormOf>;
+    kernels[static_cast<int>(storage)] = {Walks::forward, Walks::backward_rows,
+                                          Walks::backward_columns};
+  };
+  using enum Storage;
+  set.template operator()<F32, float>(kFloat32);
+  set.template operator()<F64, double>(kFloat64);
+  set.template operator()<F32, BFloat16>(kBFloat16);
+  set.template operator()<F32, Float16>(kFloat16);
+}
+
+}  // namespace hpcgnn::kernels

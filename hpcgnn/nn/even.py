@@ -1,0 +1,90 @@
+"""Models whose layers have one width, between a map of the features and one to the classes."""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey, dropout, widened
+from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
+from hpcgnn.nn.norm import make_norm
+from hpcgnn.spmd import collective
+
+
+class EvenModel(Model):
+    """``num_layers`` layers of width ``hidden``; subclasses say how one is made and run."""
+
+    options = frozenset({"norm", "activation"})
+    bends_layers: ClassVar[bool] = True
+    """Whether the activation follows every layer, and not the map of the features alone."""
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        self.input = Linear(shape.first_width, shape.hidden)
+        self.layers = nn.ModuleList(self.make_layer(place) for place in range(shape.num_layers))
+        norms = [make_norm(shape.norm, shape.hidden) for _ in self.layers]
+        self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
+        self.output = Linear(shape.hidden, shape.num_classes)
+
+    @abstractmethod
+    def make_layer(self, place: int) -> nn.Module:
+        """Return the layer at `place`.
+
+        Not collective; the constructor calls it, with `shape` and `directed` set.
+        """
+
+    @abstractmethod
+    @collective
+    def run_layer(
+        self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
+    ) -> Tensor:
+        """Return the output rows of a layer.
+
+        Parameters
+        ----------
+        place, view
+            Of the layer.
+        x
+            Its input rows.
+        first
+            What the map of the features gave for the output rows.
+        draw
+            Of dropout masks; None evaluates.
+        """
+
+    @collective
+    def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return logits (N, C); see `Model.forward`."""
+        last = len(self.layers)
+        hidden = self._propagated(graph, x_NF, key)
+        draw = None if key is None else key.at(last + 1)
+        ids = graph.layer(last - 1).output_ids
+        return widened(self.output(dropout(hidden, ids, draw, self.shape.dropout)))
+
+    @collective
+    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
+        """Return the input of the map to the classes (N, H)."""
+        return self._propagated(graph, x_NF, None)
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the map of the features."""
+        return list(self.input.parameters())
+
+    def _propagated(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        activate, shape = ACTIVATION_FUNCTIONS[self.shape.activation], self.shape
+        draw = None if key is None else key.at(0)
+        x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
+        h_NH = first = activate(self.input(x_NF))
+        for place in range(len(self.layers)):
+            view = graph.layer(place)
+            draw = None if key is None else key.at(place + 1)
+            first = view.own(first)
+            h_NH = dropout(h_NH, view.node_ids, draw, shape.dropout)
+            h_NH = self.run_layer(place, view, h_NH, first, draw)
+            if len(self.norms):
+                h_NH = self.norms[place](h_NH, view.sums, training=key is not None)
+            if self.bends_layers:
+                h_NH = activate(h_NH)
+        return h_NH

@@ -1,0 +1,173 @@
+"""Heterogeneous graph transformer (Hu, Dong, Wang and Sun, WWW 2020).
+
+A node's softmax goes over its in-edges of all relations. The maps of keys and of messages by
+relation are linear, so they are applied to a row's query and to its mean of each relation: ghosts
+are fetched once for all relations, and no row of an edge is made.
+"""
+
+import math
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpcgnn.autograd import (
+    DropoutKey,
+    ProductHeads,
+    attend_products,
+    edge_draw,
+    rematerialised,
+    widened,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.kernels import EdgeDraw
+from hpcgnn.nn.even import EvenModel
+from hpcgnn.nn.linear import TypedLinear
+from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
+
+if TYPE_CHECKING:
+    from hpcgnn.attention import AttentionOperator
+
+
+class HGTLayer(nn.Module):
+    """``s out(gelu(m)) + (1 - s) x`` of the attention's m, with a learned share s of each type.
+
+    The logit of an edge of relation r is ``p_r <q_i, k_j A_r> / sqrt D`` and its message
+    ``v_j M_r``, for each head.
+
+    Parameters
+    ----------
+    width
+        Columns of the input and of the result, of all heads side by side.
+    heads
+        H, which divides the width.
+    num_relations, num_types
+        Relations and node types.
+    """
+
+    def __init__(self, width: int, *, heads: int, num_relations: int, num_types: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries = TypedLinear(width, width, num_types)
+        # A head after the other, of each first the key and then the value.
+        self.pairs = TypedLinear(width, 2 * width, num_types)
+        self.out = TypedLinear(width, width, num_types)
+        shape = num_relations, heads, width // heads, width // heads
+        self.keys = nn.Parameter(torch.empty(shape))
+        self.messages = nn.Parameter(torch.empty(shape))
+        for each in (*self.keys.data.flatten(0, 1), *self.messages.data.flatten(0, 1)):
+            nn.init.xavier_uniform_(each)
+        self.priors = nn.Parameter(torch.ones(num_relations, heads))
+        self.skip = nn.Parameter(torch.ones(num_types))
+
+    @collective
+    def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
+        """Return (output rows, width) for `x` (input rows, width).
+
+        Parameters
+        ----------
+        view
+            With the patterns of all relations, and types where there are several.
+        x
+            Input rows.
+        draw
+            Edges and weights that this step leaves out.
+        """
+        operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_BY_RELATION])
+        mine, types, all_types = view.own(x), view.own_traits.types, view.traits.types
+        queries = widened(self.queries(mine, types)).view(len(mine), *self.keys.shape[1:3])
+        places = [torch.from_numpy(each.astype(np.int64)) for each in view.relation_rows]
+        targets = torch.cat(self._targets(queries, places))
+        pairs, rows = self.pairs(x, all_types), x.detach()
+        with rematerialised(pairs, lambda: self.pairs(rows, all_types)):
+            means, lse = attend_products(
+                pairs, targets.flatten(1), targets.new_empty(self.heads, 0),
+                ProductHeads(operator, draw),
+            )  # fmt: skip
+        joined = self._join(means.view_as(targets), lse, places, len(mine))
+        out: Tensor = self.out(functional.gelu(joined.flatten(1)).to(x.dtype), types)
+        share = torch.sigmoid(self.skip)
+        share = share[:1] if types is None else share[types]
+        return (share[:, None] * out + (1 - share[:, None]) * mine).to(x.dtype)
+
+    def _targets(self, queries: Tensor, places: list[Tensor]) -> list[Tensor]:
+        """Return for each relation what keys are multiplied with, (rows, H, D)."""
+        maps = self.keys * (self.priors[:, :, None, None] / math.sqrt(queries.shape[2]))
+        return [
+            torch.einsum("nhe,hde->nhd", queries[rows], each)
+            for rows, each in zip(places, maps, strict=True)
+        ]
+
+    def _join(self, means: Tensor, lse: Tensor, places: list[Tensor], num_rows: int) -> Tensor:
+        """Return (num_rows, H, D) the mean messages over the edges of all relations.
+
+        Parameters
+        ----------
+        means
+            (rows of all relations, H, D) mean values.
+        lse
+            (rows, H) how much each weighs: the log of the sum of its exponentiated logits.
+        places
+            For each relation the output row of each of its rows.
+        num_rows
+            Output rows.
+        """
+        rows = torch.cat(places)
+        top = lse.new_full((num_rows, self.heads), -torch.inf)
+        top = top.scatter_reduce(0, rows[:, None].expand_as(lse), lse.detach(), "amax")
+        # A row without edges weighs nothing beside a finite top.
+        top = torch.where(torch.isneginf(top), 0.0, top)
+        shares = torch.exp(lse - top[rows])
+        total = torch.zeros_like(top).index_add(0, rows, shares)
+        parts = torch.split(means * shares[:, :, None], [len(each) for each in places])
+        mapped = [
+            torch.einsum("nhd,hde->nhe", part, each)
+            for part, each in zip(parts, self.messages, strict=True)
+        ]
+        joined = means.new_zeros(num_rows, *means.shape[1:]).index_add(0, rows, torch.cat(mapped))
+        return joined / torch.where(total == 0, 1.0, total)[:, :, None]
+
+
+class HGT(EvenModel):
+    """HGT between a map of the features and one to the classes.
+
+    Reverses of directed relations count as relations.
+    """
+
+    aggregations = (Aggregation.ATTENTION_BY_RELATION,)
+    options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}
+    bends_layers = runs_on_gpus = False
+
+    @classmethod
+    def check(cls, shape: ModelShape) -> None:
+        """Raise an `InputError` when heads do not divide the width."""
+        if shape.hidden % shape.heads:
+            raise InputError(
+                f"model.heads = {shape.heads}: they do not divide model.hidden = {shape.hidden}"
+            )
+
+    def make_layer(self, place: int) -> HGTLayer:
+        """Return a layer for the relations and node types of the graph."""
+        del place
+        shape = self.shape
+        return HGTLayer(
+            shape.hidden,
+            heads=shape.heads,
+            num_relations=shape.num_relations,
+            num_types=max(len(shape.type_features), 1),
+        )
+
+    @collective
+    def run_layer(
+        self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
+    ) -> Tensor:
+        """Return the output rows of a layer, with this draw's edges left out."""
+        del first
+        shape = self.shape
+        left_out = edge_draw(draw, shape.attention_dropout, shape.edge_dropout)
+        out: Tensor = self.layers[place](view, x, left_out)
+        return out
