@@ -147,6 +147,11 @@ def test_features_of_edges_matter(
         ((3, 3), ("train.task=sampled",), "train.task does not apply to model.name = 'gine'"),
         (
             (3, 3),
+            (*ATTENTION, "model.name=gat", "train.task=links", "links.sampled=true"),
+            "model.edge_features=true needs links.sampled=false",
+        ),
+        (
+            (3, 3),
             (*ATTENTION, "model.name=gat", "exchange.wire=bfloat16"),
             "exchange.wire does not apply to model.edge_features",
         ),

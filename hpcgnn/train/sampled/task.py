@@ -252,6 +252,8 @@ def check_sampled_options(config: Config, wanted: tuple[Aggregation, ...]) -> No
             f"model.name = {config.model.name!r} tells relations apart, which subgraphs do not: "
             f"choose another model or {_whole(config)}"
         )
+    if config.model.edge_features:
+        raise InputError(f"model.edge_features=true needs {_whole(config)}")
     if config.train.label_augmentation > 0:
         raise InputError("train.label_augmentation needs train.task=full")
     if config.model.embeddings:
