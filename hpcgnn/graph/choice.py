@@ -16,7 +16,6 @@ from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import read_matrix, share_rows
 from hpcgnn.nn import find_model
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import METHODS, make_exchange, make_wire
 from hpcgnn.storage import GraphStore
@@ -83,7 +82,7 @@ def candidates(config: Config, hosts: LocalIndices) -> tuple[str, ...]:
     # What ranks of a host share is worth its barriers where a network lies between hosts.
     several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
     names = _DIRECT + _BY_HOSTS * several
-    if Aggregation.ATTENTION in model.aggregations:
+    if any(kind.attends for kind in model.aggregations):
         names = tuple(name for name in names if not METHODS[name].pushes_sums)
     return names
 
@@ -124,7 +123,7 @@ def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[
     with store:
         row_map = share_rows(grid, concrete, store, ())
         directed = not (store.undirected or config.graph.undirected)
-        _, pattern, _ = read_matrix(context, store, row_map, directed=directed)
+        pattern = read_matrix(context, store, row_map, directed=directed).matrix
     names = grid.world.allgather(grid.host)
     hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
     size, seconds = row_bytes(concrete), {}

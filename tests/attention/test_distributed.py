@@ -20,7 +20,15 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.spmm import Carrier, ReplicaShares, ReplicaSum, Schedule
 from hpcgnn.trace import TraceRecorder
-from tests.support.attention_problem import DRAW, EXCHANGES, KINDS, NUM_NODES, SCHEDULES, Kind, Problem
+from tests.support.attention_problem import (
+    DRAW,
+    EXCHANGES,
+    KINDS,
+    NUM_NODES,
+    SCHEDULES,
+    Kind,
+    Problem,
+)
 from tests.support.matrices import ugly_matrix
 
 
