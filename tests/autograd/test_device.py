@@ -49,7 +49,7 @@ def test_aggregation(comm: MPI.Intracomm) -> None:
         def run(on_gpu: bool) -> Found:
             make = operators(on_gpu, grid, ExchangeConfig())
             ids = np.arange(row_map.start, row_map.stop)
-            operator = make.operator(Aggregation.SUM_IN, part, make.exchange(part), ids, ids)
+            operator = make.operator(Aggregation.SUM_IN, part, make.exchange(part, ids), ids, ids)
             x = torch.tensor(start, requires_grad=True)
             # Two products, and a gradient that is not contiguous on its way back.
             result = aggregate(operator, torch.tanh(aggregate(operator, x)))
@@ -88,7 +88,7 @@ def attention(
     on_gpu: bool,
 ) -> Found:
     make = operators(on_gpu, grid, config)
-    operator = make.operator(Aggregation.ATTENTION, part, make.exchange(part), ids, ids)
+    operator = make.operator(Aggregation.ATTENTION, part, make.exchange(part, ids), ids, ids)
     assert isinstance(operator, AttentionOperator)
     heads = Heads(
         operator,
