@@ -155,6 +155,7 @@ def make_share(
 def _pattern_share(whole: DistCSR, ranks: Ranks, traffic: Traffic, place: Place) -> PatternShare:
     method = find_method(ranks.exchange.method)
     mine: DistCSR | None = None
+    any_pushed = False
     rows: list[GlobalIndices] = []
     columns: list[GlobalIndices] = []
     # Every rank's block is cut in turn and only one of them held: entries that others leave to this
@@ -162,12 +163,14 @@ def _pattern_share(whole: DistCSR, ranks: Ranks, traffic: Traffic, place: Place)
     for number, (block, split) in enumerate(split_blocks(whole, ranks.starts, method.cover)):
         if number == place.block:
             mine = block
-        chosen = split.owners_of_pushed(block) == place.block
+        owners = split.owners_of_pushed(block)
+        chosen, any_pushed = owners == place.block, any_pushed or len(owners) > 0
         for into, found in zip((rows, columns), split.pushed_entries(block), strict=True):
             into.append(found[chosen])
     assert mine is not None
     pushed = None
-    if traffic.pushed.any():
+    # Also where no sum leaves a host, which is all that some exchanges count.
+    if any_pushed:
         pushed = PushedEntries.of(mine, np.concatenate(rows), np.concatenate(columns))
     # Surveyed again for the layer of the replica: other layers fetch other columns.
     needs = Survey.of(whole, ranks).layer(whole, ranks, place.replica)
