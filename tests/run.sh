@@ -87,8 +87,9 @@ stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_
 stage "C++ build" 1200 cmake --build build/tests --parallel "$(nproc)"
 stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
 
-# A worker process for each core; every test still runs on one rank.
-stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(nproc)" "${arguments[@]}"
+# A worker process for each core and one more, since many tests wait for a fault to be noticed; every
+# test still runs on one rank.
+stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 1))" "${arguments[@]}"
 if $all; then
     ranks 3 1200
     ranks 8 1800
