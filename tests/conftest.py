@@ -34,6 +34,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from hpcgnn.sparse import pieces
 from tests.support.call_order import CallOrder, difference, in_one_order
 
 WORLD = MPI.COMM_WORLD
@@ -51,6 +52,10 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("hpcgnn")
+
+
+# Graphs of tests would be one piece each; a user's are many.
+pieces.PIECE = 500
 
 
 class Ranks:

@@ -62,6 +62,9 @@ _POWERS = _powers()
 class RowsRead:
     """Checksums of the rows that this process has read of one dataset; repeated reads count once.
 
+    So do reads of some of the rows of an earlier or a later read, such as all offsets of a rank and
+    then those of its pieces. Reads that overlap without that cannot be told apart.
+
     Parameters
     ----------
     num_rows, row_bytes
@@ -78,8 +81,11 @@ class RowsRead:
 
     def share(self) -> tuple[int, int]:
         """Return the share in the checksum of all rows, and the number of rows read."""
-        total = rows = 0
-        for (start, stop), crc in self._crcs.items():
+        total = rows = end = 0
+        for start, stop in sorted(self._crcs, key=lambda each: (each[0], -each[1])):
+            if stop <= end:
+                continue
+            crc = self._crcs[start, stop]
             total ^= shift(crc, (self._num_rows - stop) * self._row_bytes)
-            rows += stop - start
+            rows, end = rows + stop - start, stop
         return total, rows
