@@ -106,6 +106,11 @@ mpi_exec() {
         threads=$((cores > ranks ? cores / ranks : 1))
     fi
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
+    if [[ $OMP_NUM_THREADS != 1 ]]; then
+        # Open MPI binds each of two ranks to one core, which would hold all threads of it.
+        export PRTE_MCA_hwloc_default_binding_policy=${PRTE_MCA_hwloc_default_binding_policy:-none}
+        export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
+    fi
     # Since Slurm 22.05 srun does not take it from the job: its ranks would share fewer cores.
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
         export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}

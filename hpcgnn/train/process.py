@@ -11,6 +11,7 @@ import threadpoolctl
 import torch
 
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.log import warn
 from hpcgnn.spmd import collective
 
 EXIT_REQUEUE = 75
@@ -52,15 +53,22 @@ def set_threads(grid: ProcessGrid, requested: int) -> int:
     ----------
     requested
         Threads a rank; 0 takes OMP_NUM_THREADS where it is set, and otherwise divides the cores
-        that this process may use among the ranks of its host.
+        that the ranks of this host may use among them.
     """
+    own = frozenset(os.sched_getaffinity(0))
     # Host names, not MPI's shared-memory split: some MPI builds report every rank as alone.
-    hosts = grid.world.allgather(platform.node())
+    ranks: list[tuple[str, frozenset[int]]] = grid.world.allgather((platform.node(), own))
     if requested == 0 and os.environ.get("OMP_NUM_THREADS", "").isdigit():
         requested = int(os.environ["OMP_NUM_THREADS"])
     if requested == 0:
-        cores = len(os.sched_getaffinity(0))
-        requested = max(1, cores // hosts.count(platform.node()))
+        mates = [cores for host, cores in ranks if host == platform.node()]
+        requested = max(1, min(len(own), len(frozenset().union(*mates)) // len(mates)))
+    bound = sum(len(cores) < requested for _, cores in ranks)
+    if bound and grid.rank == 0:
+        warn(
+            f"{bound} of {len(ranks)} ranks may use fewer cores than their {requested} threads: "
+            "give the launcher the cores of a rank (srun --cpus-per-task, mpiexec --bind-to none)"
+        )
     # Our kernels and torch both follow OpenMP's setting, which torch changes for the process.
     torch.set_num_threads(requested)
     # Each BLAS has a pool of its own; a plain start, without OMP_NUM_THREADS, gives it all cores.

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -40,14 +40,19 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     -------
     ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports and the start of
     MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
-    ``commit`` (None outside a checkout), ``versions``, ``hosts`` (ranks, cores and processor of
-    each), ``launcher``, ``job`` (of the batch system), ``ranks``, ``threads``; see `ended`.
+    ``commit`` (None outside a checkout), ``versions``, ``hosts`` (of each its ranks, the cores
+    that they may use, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
+    ``threads``; see `ended`.
     """
-    own = platform.node(), len(os.sched_getaffinity(0)), _processor()
+    own = platform.node(), os.sched_getaffinity(0), _processor()
     found = grid.world.gather(own, root=0)
     if found is None:
         return {}
-    counts, about = Counter(name for name, _, _ in found), {each[0]: each[1:] for each in found}
+    # Launchers may bind each rank to cores of its own.
+    cores: dict[str, set[int]] = defaultdict(set)
+    for name, usable, _ in found:
+        cores[name] |= usable
+    counts, about = Counter(name for name, _, _ in found), {each[0]: each[2] for each in found}
     return {
         "started": _now(),
         "before_s": seconds_of_process(),
@@ -56,7 +61,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
         "commit": commit_of(Path(hpcgnn.__file__).parent.parent),
         "versions": versions(),
         "hosts": [
-            {"name": name, "ranks": ranks, "cores": about[name][0], "processor": about[name][1]}
+            {"name": name, "ranks": ranks, "cores": len(cores[name]), "processor": about[name]}
             for name, ranks in counts.items()
         ],
         "launcher": launcher_of(os.environ),
