@@ -8,7 +8,8 @@ importable for their methods. A case that does not end has ``failure`` in place 
 its method is not tried with more parts. Without ``--json`` a table of ratios to METIS follows.
 
 A method with a number of ranks before it (``4*volume:max_send``; ``--ranks 4,8`` for all of ours)
-runs on so many, started by ``jobs/env.sh``; seconds are CPU of all ranks, wall_s passed.
+runs on so many, started by ``jobs/env.sh``; seconds are CPU of all ranks, wall_s passed. So do
+``4*ptscotch`` and ``4*zoltan``, whose libraries `partition_peers` tells how to find.
 
 recv_bound is what the busiest receiver gets in every partition: the largest, over all nodes, of
 the node's neighbours less those that fit into the part beside it.

@@ -1,9 +1,9 @@
 """The partitioner by volume on many ranks, on one graph: rows, seconds, memory.
 
 ``mpiexec -n P python -m benchmarks.partition_ranks FILE.npz PARTS METHOD SEED`` prints JSON on rank
-0. METHOD is volume:OBJECTIVE or volume-fast:OBJECTIVE. Each rank reads its rows of the arrays.
-Seconds are the CPU seconds of all ranks; peak_bytes is that of the largest rank, above its share of
-the input, times P.
+0. METHOD is volume:OBJECTIVE, volume-fast:OBJECTIVE, or a peer: ptscotch, zoltan (partition_peers).
+Each rank reads its rows of the arrays. Seconds are the CPU seconds of all ranks; peak_bytes is that
+of the largest rank, above its share of the input, times P.
 """
 
 import json
@@ -16,8 +16,10 @@ from mpi4py import MPI
 import numpy as np
 
 from benchmarks.partition_case import IMBALANCE, peak_bytes, resident_bytes, result
+from benchmarks.partition_peers import PEERS
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.partition import CSRGraph
+from hpcgnn.partition.distributed.memory import return_freed_arrays
 from hpcgnn.partition.distributed.refine import Terms, refine
 from hpcgnn.partition.distributed.rows import Rows, fetch_pins, joint_pins
 from hpcgnn.partition.distributed.start import first_parts
@@ -27,6 +29,7 @@ def main() -> None:
     file, parts, method, seed = sys.argv[1:]
     name, _, objective = method.partition(":")
     preset = "fast" if name == "volume-fast" else "default"
+    return_freed_arrays()
     terms = Terms(int(parts), objective, preset, IMBALANCE, int(seed))
     with ProcessGrid(MPI.COMM_WORLD) as grid:
         comm = grid.layer
@@ -35,22 +38,28 @@ def main() -> None:
         before = resident_bytes()
         Path("/proc/self/clear_refs").write_text("5")
         began, cpu = time.perf_counter(), time.process_time()
-        pins = (joint_pins if objective == "joint" else fetch_pins)(comm, rows)
-        part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, IMBALANCE)
-        started = time.perf_counter() - began
-        start_bytes = peak_bytes() - before
-        found = refine(comm, pins, part, terms, lambda _: None)
+        if name in PEERS:
+            weights = np.maximum(np.diff(rows.indptr), 1)
+            part = PEERS[name](comm, rows, weights, terms.num_parts, terms.seed, IMBALANCE)
+            started, start_bytes = 0.0, 0
+        else:
+            pins = (joint_pins if objective == "joint" else fetch_pins)(comm, rows)
+            part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, IMBALANCE)
+            started = time.perf_counter() - began
+            start_bytes = peak_bytes() - before
+            found = refine(comm, pins, part, terms, lambda _: None)
+            part = found.part
         seconds = time.perf_counter() - began
         cpu = comm.allreduce(time.process_time() - cpu)
         peak = comm.allreduce(peak_bytes() - before, op=MPI.MAX)
         start_bytes = comm.allreduce(start_bytes, op=MPI.MAX)
-        parts_of_all = comm.gather(found.part)
+        parts_of_all = comm.gather(part)
         if comm.rank > 0:
             return
         arrays = np.load(file)
         graph = CSRGraph(arrays["indptr"], arrays["indices"], arrays["indptr"].size - 1)
         counted = result(graph, np.concatenate(parts_of_all), terms.num_parts)
-        if objective != "joint":
+        if name not in PEERS and objective != "joint":
             # The loads that refinement compares are those that the metrics count.
             most = found.counts.loads.max(axis=0).tolist()
             assert most == [counted["max_send_rows"], counted["max_recv_rows"]]

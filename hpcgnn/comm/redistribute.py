@@ -10,7 +10,7 @@ from hpcgnn.comm.row_map import RowMap
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
-_LISTS_PER_STEP = 1 << 14
+_ENTRIES_PER_STEP = 1 << 17
 
 
 @collective
@@ -81,15 +81,6 @@ def redistribute_lists(
     sent = sent[np.argsort(owners[sent], kind="stable")]
     lengths = np.diff(indptr)[sent]
     (received,) = redistribute(comm, owners[sent], lengths)
-    ends = np.cumsum(lengths)
-    outgoing = np.empty(int(lengths.sum()), entries.dtype)
-    for first in range(0, len(sent), _LISTS_PER_STEP):
-        step = slice(first, first + _LISTS_PER_STEP)
-        begins, counts = indptr[sent[step]], lengths[step]
-        before = ends[step] - counts
-        low, high = (int(before[0]), int(ends[step][-1]))
-        places = np.repeat(begins - (before - low), counts) + np.arange(high - low)
-        outgoing[low:high] = entries[places]
     send_counts = np.zeros(comm.size, np.int64)
     np.add.at(send_counts, owners[sent], lengths)
     recv_counts = np.empty(comm.size, np.int64)
@@ -97,6 +88,16 @@ def redistribute_lists(
     largest = max(int(send_counts.sum()), int(recv_counts.sum()))
     if comm.allreduce(largest, op=MPI.MAX) >= 2**31:
         raise OverflowError("a rank would exchange 2**31 entries of lists; start more ranks")
+    ends = np.cumsum(lengths)
+    outgoing = np.empty(int(lengths.sum()), entries.dtype)
+    lists = max(1, len(sent) * _ENTRIES_PER_STEP // max(1, len(outgoing)))
+    for first in range(0, len(sent), lists):
+        step = slice(first, first + lists)
+        begins, counts = indptr[sent[step]], lengths[step]
+        before = ends[step] - counts
+        low, high = (int(before[0]), int(ends[step][-1]))
+        places = np.repeat(begins - (before - low), counts) + np.arange(high - low)
+        outgoing[low:high] = entries[places]
     incoming = np.empty(int(recv_counts.sum()), entries.dtype)
     entry = MPI.BYTE.Create_contiguous(entries.itemsize).Commit()
     comm.Alltoallv(

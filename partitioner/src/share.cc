@@ -210,7 +210,7 @@ std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
   require(whole.outside_load.size() == 2 * share.num_vertices(),
           "there must be two outside loads for each vertex");
   require(0 <= cycle && cycle < cycles, "the cycle is out of range");
-  const Hypergraph graph = hypergraph_of(share, whole.outside_load);
+  Hypergraph graph = hypergraph_of(share, whole.outside_load);
   std::vector<Part> part(share.part.begin(), share.part.end());
   for (int p = share.num_own; p < share.num_parts; ++p) part.push_back(static_cast<Part>(p));
 
@@ -246,7 +246,10 @@ std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
   const int later = 2 * cycle < cycles ? 0 : 1;
   const Doublings doublings = doublings_of(later, schedule_of(options.preset).cycles);
   Uncoarsening up(task, start, doublings, random.fork());
-  const Candidate found = up.run(graph, std::move(levels), std::move(part));
+  graph.drop_index();
+  part = up.climb(graph, std::move(levels), std::move(part));
+  graph.index_nets();
+  const Candidate found = up.finish(graph, std::move(part));
   return {found.part.begin(),
           found.part.begin() + static_cast<std::ptrdiff_t>(share.num_vertices())};
 }

@@ -1,4 +1,6 @@
 #include "coarsening/coarsening.h"
+#include "coarsening/hierarchy.h"
+#include "deadline.h"
 #include "state/score.h"
 #include "support.h"
 
@@ -45,6 +47,33 @@ void loads_survive_contraction(const Hypergraph& graph, int num_parts) {
   }
 }
 
+/// Graphs that were let go of are made again as they were, up to the order of an owner's nets.
+void levels_come_back(const Hypergraph& input, int num_parts) {
+  std::vector<Part> part = random_parts<Part>(input.num_vertices(), num_parts, 5);
+  const State start(input, num_parts, part);
+  const Deadline deadline(1e9);
+  std::vector<Level> levels = coarsen(input, part, {9, num_parts}, deadline, Random(6));
+  CHECK(levels.size() > 2);
+  std::size_t gone = 0;
+  while (!levels.empty()) {
+    const Hypergraph& graph = levels.back().graph;
+    expect_valid(graph);
+    const State state(graph, num_parts, part);
+    CHECK(state.total() == start.total());
+    for (int p = 0; p < num_parts; ++p) {
+      const auto at = static_cast<Part>(p);
+      CHECK(state.load(at).send == start.load(at).send);
+      CHECK(state.load(at).recv == start.load(at).recv);
+      CHECK(state.weight(at) == start.weight(at));
+    }
+    part = to_fine(levels.back().from_finer, part);
+    levels.pop_back();
+    if (!levels.empty() && levels.back().graph.pins.empty()) ++gone;
+    restore_last(input, levels);
+  }
+  CHECK(gone > 0);
+}
+
 void nets_with_equal_pins_merge() {
   // Vertices 0 and 1 both send to 2 alone; as one cluster they own one net of weight 2.
   const Graph input{{0, 0, 0, 2}, {0, 1}};
@@ -72,6 +101,7 @@ int main() {
     loads_survive_contraction(fetch_hypergraph(input.view(), {}), num_parts);
     loads_survive_contraction(joint_hypergraph(input.view(), {}), num_parts);
   }
+  levels_come_back(fetch_hypergraph(random_graph(3000, 8, 22).view(), {}), 5);
   nets_with_equal_pins_merge();
   each_entry_is_priced_on_one_side();
 }

@@ -8,8 +8,9 @@ most; the rank of the cluster's first node accepts as many as fit. What a full c
 the last round becomes clusters of its own: leaves of one hub belong together.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,11 +20,13 @@ from hpcgnn.comm import (
     ProcessGrid,
     RowMap,
     RowRequest,
+    all_ranks,
     exclusive_sum,
     redistribute,
 )
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.distributed.rows import Rows
+from hpcgnn.partition.blocks import row_blocks, row_positions
+from hpcgnn.partition.distributed.rows import Rows, distinct, numbered
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -34,8 +37,10 @@ MOST_JOINING = 3
 HEAVIEST_EDGE = 2**20
 """Weights above this are cut down to it, so that sums of them fit METIS's integers."""
 
-_ENTRIES_PER_STEP = 1 << 17
-_SLICES = 8
+_SLICES = 16
+
+Entries: TypeAlias = tuple[Array, Array]
+"""Keys and weights of entries, see `_added_up`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,29 +73,82 @@ class Level:
 
     def degrees(self) -> FloatArray:
         """Return the sum of the weights at each own node, float64."""
-        rows = np.repeat(np.arange(self.row_map.num_local), np.diff(self.indptr))
-        found = np.bincount(rows, self.edges, minlength=self.row_map.num_local)
-        return np.asarray(found, np.float64)
+        found = np.zeros(self.row_map.num_local)
+        for first, stop in row_blocks(self.indptr, step_entries(self.indptr)):
+            bounds = self.indptr[first : stop + 1]
+            rows = np.repeat(np.arange(stop - first), np.diff(bounds))
+            found[first:stop] = np.bincount(rows, self.edges[bounds[0] : bounds[-1]], stop - first)
+        return found
 
 
 @collective
 def finest_level(grid: ProcessGrid, rows: Rows, weights: Offsets) -> Level:
     """Return the pattern of rows, with its transpose where it is not symmetric."""
-    row_map, indptr, columns = rows.row_map, rows.indptr, rows.columns
+    row_map, entries = rows.row_map, (rows.indptr, rows.columns)
     if rows.symmetric:
-        edges = np.ones(len(columns), np.int32)
-    else:
-        row = rows.row_of_entry
-        theirs, mine = redistribute(
-            grid.layer, row_map.owner(columns.astype(np.int64)), columns, row
-        )
-        row = np.concatenate([row, theirs.astype(np.int64)])
-        keys = row * max(row_map.num_rows, 1) + np.concatenate([columns, mine])
-        indptr, columns, edges = _added_up(row_map, keys, np.ones(len(row), np.int32))
-    return _level(grid, row_map, (indptr, columns, edges), weights)
+        return _level(grid, row_map, (*entries, np.ones(len(rows.columns), np.int32)), weights)
+    slices = (_both_ways(rows, number) for number in range(_SLICES))
+    return _level(grid, row_map, _added_up(grid.layer, row_map, slices), weights)
 
 
-def _sums_by_key(keys: GlobalIndices, edges: LocalIndices) -> tuple[GlobalIndices, LocalIndices]:
+def _both_ways(rows: Rows, number: int) -> Iterator[Entries]:
+    """Yield the non-zeros, and their reverses, whose rows are in a slice."""
+    row_map, most = rows.row_map, step_entries(rows.indptr)
+    for first, stop in row_blocks(rows.indptr, most):
+        bounds = rows.indptr[first : stop + 1]
+        row = np.repeat(np.arange(first, stop) + row_map.start, np.diff(bounds))
+        column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
+        for here, there in ((row, column), (column, row)):
+            chosen = _slice_of(row_map, here) == number
+            keys = here[chosen] * max(row_map.num_rows, 1) + there[chosen]
+            yield keys, np.ones(len(keys), np.int32)
+
+
+def step_entries(indptr: Offsets) -> int:
+    """Return how many entries to work on at a time: few beside those of a rank, yet thousands."""
+    return int(np.clip(indptr[-1] >> 5, 1 << 14, 1 << 18))
+
+
+def _slice_of(row_map: RowMap, rows: GlobalIndices) -> Array:
+    """Return the slice, of `_SLICES` equal ones of its owner's rows, that each row is in."""
+    owners = row_map.owner(rows)
+    sizes = np.maximum(np.diff(row_map.starts), 1)
+    return ((rows - row_map.starts[owners]) * _SLICES // sizes[owners]).astype(np.int8)
+
+
+@collective
+def _added_up(
+    comm: Communicator, row_map: RowMap, slices: Iterable[Iterator[Entries]]
+) -> tuple[Offsets, Array, LocalIndices]:
+    """Return CSR arrays with global columns of the entries of all ranks; equal ones are added up.
+
+    The key of an entry is its global row times the number of all rows, plus its column. A slice of
+    each rank's rows is gathered after the other, a step at a time: sorting takes several times the
+    memory of what is sorted.
+    """
+    num_rows = max(row_map.num_rows, 1)
+    kind = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
+    found: list[tuple[Array, Array]] = [(np.empty(0, kind), np.empty(0, np.int32))]
+    counts = np.zeros(row_map.num_local, np.int64)
+    none: Entries = np.empty(0, np.int64), np.empty(0, np.int32)
+    for steps in slices:
+        arrived: list[tuple[Array, ...]] = [none]
+        # All ranks send equally often, some of them nothing at last.
+        while not all_ranks(comm, (step := next(steps, None)) is None):
+            keys, edges = none if step is None else _sums_by_key(*step)
+            arrived.append(redistribute(comm, row_map.owner(keys // num_rows), keys, edges))
+        keys, edges = (np.concatenate([each[k] for each in arrived]) for k in range(2))
+        del arrived
+        keys, edges = _sums_by_key(keys, edges)
+        rows, columns = np.divmod(keys, num_rows)
+        counts += np.bincount(rows - row_map.start, minlength=row_map.num_local)
+        found.append((columns.astype(kind), edges))
+        del keys, rows, columns
+    columns, edges = (np.concatenate([each[k] for each in found]) for k in range(2))
+    return np.concatenate([[0], np.cumsum(counts)]), columns, edges
+
+
+def _sums_by_key(keys: GlobalIndices, edges: LocalIndices) -> Entries:
     """Return each key once, increasing, and the sum of its edges."""
     order = np.argsort(keys)
     keys, edges = keys[order], edges[order]
@@ -102,29 +160,6 @@ def _sums_by_key(keys: GlobalIndices, edges: LocalIndices) -> tuple[GlobalIndice
     return keys[first], np.minimum(total, HEAVIEST_EDGE).astype(np.int32)
 
 
-def _added_up(
-    row_map: RowMap, keys: GlobalIndices, edges: LocalIndices
-) -> tuple[Offsets, Array, LocalIndices]:
-    """Return CSR arrays with global columns of entries, of which equal ones are added up.
-
-    The key of an entry is its global row times the number of all rows, plus its column.
-    """
-    num_rows = max(row_map.num_rows, 1)
-    kind = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
-    found: list[tuple[Array, Array]] = [(np.empty(0, kind), np.empty(0, np.int32))]
-    counts = np.zeros(row_map.num_local, np.int64)
-    bounds = row_map.start + np.arange(_SLICES + 1) * row_map.num_local // _SLICES
-    for first, stop in pairwise(bounds.tolist()):
-        # Sorting takes several times the memory of what is sorted, so it is done in slices.
-        chosen = (keys >= first * num_rows) & (keys < stop * num_rows)
-        some, total = _sums_by_key(keys[chosen], edges[chosen])
-        rows, columns = np.divmod(some, num_rows)
-        counts += np.bincount(rows - row_map.start, minlength=row_map.num_local)
-        found.append((columns.astype(kind), total))
-    columns, edges = (np.concatenate([each[k] for each in found]) for k in range(2))
-    return np.concatenate([[0], np.cumsum(counts)]), columns, edges
-
-
 @collective
 def _level(
     grid: ProcessGrid,
@@ -134,17 +169,17 @@ def _level(
 ) -> Level:
     """Return the level of CSR arrays with global columns; loops weigh nothing."""
     indptr, columns, edges = entries
-    local = row_map.is_local(columns)
-    ghosts = np.unique(columns[~local]).astype(np.int64)
-    numbers = np.empty(len(columns), np.int32)
-    numbers[local] = row_map.to_local(columns[local])
-    for first in range(0, len(columns), _ENTRIES_PER_STEP):
-        step = slice(first, first + _ENTRIES_PER_STEP)
-        outside = np.flatnonzero(~local[step])
-        places = np.searchsorted(ghosts, columns[step][outside])
-        numbers[step][outside] = places + row_map.num_local
-    rows = np.repeat(np.arange(row_map.num_local, dtype=np.int32), np.diff(indptr))
-    edges[rows == numbers] = 0
+    names = distinct(columns, row_map.num_rows).astype(np.int64)
+    local = row_map.is_local(names)
+    ghosts = names[~local]
+    ghost_numbers = row_map.num_local + np.cumsum(~local) - 1
+    local_numbers = np.where(local, names - row_map.start, ghost_numbers).astype(np.int32)
+    numbers = numbered(names, local_numbers, columns)
+    del names, local, ghost_numbers, local_numbers
+    for first, stop in row_blocks(indptr, step_entries(indptr)):
+        step = slice(int(indptr[first]), int(indptr[stop]))
+        rows = np.repeat(np.arange(first, stop, dtype=np.int32), np.diff(indptr[first : stop + 1]))
+        edges[step][rows == numbers[step]] = 0
     plan = CommPlan.from_ghosts(grid, row_map, ghosts)
     return Level(row_map, plan, indptr, numbers, edges, weights)
 
@@ -287,36 +322,26 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
     coarse = request.rows(number)[place]
     weights = request.add_back(np.bincount(place, level.weights, len(names)).astype(np.int64))
     everywhere = level.with_ghosts(coarse)
-    arrived: list[tuple[Array, ...]] = []
-    steps = -(-max(comm.allgather(len(level.columns))) // _ENTRIES_PER_STEP)
-    for step in range(steps):
-        # Entries of a step are added up before they are sent: many join the same two clusters.
-        keys, edges = _coarse_entries(level, coarse, everywhere, coarse_map, step)
-        owners = coarse_map.owner(keys // max(coarse_map.num_rows, 1))
-        arrived.append(redistribute(comm, owners, keys, edges))
-    total = sum(len(each) for each, _ in arrived)
-    keys, edges = np.empty(total, np.int64), np.empty(total, np.int32)
-    while arrived:
-        # Each piece is let go of as it is copied: there is no room for all of them twice.
-        piece = arrived.pop()
-        total -= len(piece[0])
-        keys[total : total + len(piece[0])], edges[total : total + len(piece[0])] = piece
-    entries = _added_up(coarse_map, keys, edges)
-    del keys, edges
+    # Rows of one cluster follow each other: what they have in common is added up before it is sent.
+    by_cluster = np.argsort(coarse)
+    slice_of = _slice_of(coarse_map, coarse[by_cluster])
+    slices = (
+        _coarse_entries(level, by_cluster[slice_of == number], everywhere, coarse_map.num_rows)
+        for number in range(_SLICES)
+    )
+    entries = _added_up(comm, coarse_map, slices)
     return _level(grid, coarse_map, entries, weights[leads]), coarse
 
 
 def _coarse_entries(
-    level: Level, coarse: GlobalIndices, everywhere: GlobalIndices, coarse_map: RowMap, step: int
-) -> tuple[GlobalIndices, LocalIndices]:
-    """Return the keys, see `_added_up`, and weights of the entries of one step."""
-    first = min(step * _ENTRIES_PER_STEP, len(level.columns))
-    stop = min(first + _ENTRIES_PER_STEP, len(level.columns))
-    low = int(np.searchsorted(level.indptr, first, side="right")) - 1
-    high = int(np.searchsorted(level.indptr, stop, side="left"))
-    bounds = np.clip(level.indptr[low : high + 1], first, stop)
-    rows = np.repeat(coarse[low:high], np.diff(bounds))
-    columns = everywhere[level.columns[first:stop]]
-    apart = rows != columns
-    keys = rows[apart] * max(coarse_map.num_rows, 1) + columns[apart]
-    return _sums_by_key(keys, level.edges[first:stop][apart])
+    level: Level, rows: GlobalIndices, everywhere: GlobalIndices, num_rows: int
+) -> Iterator[Entries]:
+    """Yield the keys, see `_added_up`, and weights of the entries of some local rows."""
+    ends = np.concatenate([[0], np.cumsum(np.diff(level.indptr)[rows])])
+    for first, stop in row_blocks(ends, step_entries(level.indptr)):
+        some = rows[first:stop]
+        places = row_positions(level.indptr, some)
+        row = np.repeat(everywhere[some], np.diff(ends[first : stop + 1]))
+        column = everywhere[level.columns[places]]
+        apart = row != column
+        yield row[apart] * max(num_rows, 1) + column[apart], level.edges[places[apart]]

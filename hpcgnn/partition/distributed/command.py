@@ -21,6 +21,7 @@ from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.launch import RankArgumentParser
 from hpcgnn.partition.command import DEFAULT_IMBALANCE, PRESENT, parser, provenance, show
+from hpcgnn.partition.distributed.memory import return_freed_arrays
 from hpcgnn.partition.distributed.refine import Found, Terms, refine
 from hpcgnn.partition.distributed.rows import Rows, fetch_pins, joint_pins, read_rows
 from hpcgnn.partition.distributed.share import Share
@@ -40,6 +41,7 @@ ONE_PROCESS = ("candidates", "threads", "time_limit")
 def main(comm: Communicator) -> int:
     """Partition, measure, write, print; return the exit status."""
     options = parser(RankArgumentParser).parse_args()
+    return_freed_arrays()
     tell = _tell if comm.rank == 0 else _stay_silent
     with agree(comm):
         if comm.rank == 0:

@@ -19,6 +19,9 @@ Report: TypeAlias = Callable[[str], None]
 
 ROUNDS: dict[Preset, int] = {"fast": 4, "default": 8}
 ROUNDS_ALONE: dict[Preset, int] = {"fast": 1, "default": 2}
+LEAST_GAIN = 0.02
+"""`fast` ends, once both kinds of groups have met, with a round that gains less than this."""
+
 AVERAGE_SHARE = 0.5
 PARTS_PER_GROUP = 4
 """With fewer parts a rank than this, some ranks have none to refine, and the others more."""
@@ -88,8 +91,11 @@ def refine(
         tried = Found(part, share.count(part))
         kept = tried.score(terms) < found.score(terms)
         report(f"round {cycle + 1} of {rounds}: {tried.told()}{'' if kept else ', undone'}")
+        gained = 1 - tried.score(terms)[1] / max(found.score(terms)[1], 1.0)
         if kept:
             found = tried
+        if terms.preset == "fast" and cycle > 0 and gained < LEAST_GAIN:
+            break
     return found
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import Communicator, RowMap, RowRequest, agree, all_ranks, redistribute
-from hpcgnn.partition.blocks import BLOCK_BYTES, row_blocks
+from hpcgnn.partition.blocks import row_blocks
 from hpcgnn.partition.pattern import Indices, choose_relations
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import Array, GlobalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 _ENTRIES_PER_STEP = 1 << 17
 
@@ -87,8 +87,10 @@ def _read_union(
     first, last = row_map.start, row_map.stop
     kind = np.int32 if store.num_nodes <= np.iinfo(np.int32).max else np.int64
     indptr = sum(store.read_indptr(first, last, each) for each in relations)
-    lengths, found = np.zeros(row_map.num_local, np.int64), []
-    for start, stop in row_blocks(np.asarray(indptr), BLOCK_BYTES // 32):
+    indptr = np.asarray(indptr)
+    lengths, taken = np.zeros(row_map.num_local, np.int64), 0
+    columns: Array = np.empty(int(indptr[-1] - indptr[0]), kind)
+    for start, stop in row_blocks(indptr, _ENTRIES_PER_STEP):
         blocks = [store.read_adjacency(first + start, first + stop, each) for each in relations]
         if len(blocks) == 1:
             union_indptr, union = blocks[0].indptr, blocks[0].indices
@@ -99,9 +101,9 @@ def _read_union(
             read = np.concatenate([each.indices for each in blocks])
             union_indptr, union = _coalesce(rows, read, stop - start)
         lengths[start:stop] = np.diff(union_indptr)
-        found.append(union.astype(kind))
-    columns: Indices = np.concatenate([np.empty(0, kind), *found])
-    return np.concatenate([[0], np.cumsum(lengths)]), columns
+        columns[taken : taken + len(union)] = union
+        taken += len(union)
+    return np.concatenate([[0], np.cumsum(lengths)]), columns[:taken]
 
 
 def _coalesce(
@@ -188,7 +190,7 @@ def joint_pins(comm: Communicator, rows: Rows) -> Pins:
     row_map = rows.row_map
     fits = 2 * row_map.num_rows <= np.iinfo(np.int32).max
     kind = np.int32 if fits else np.int64
-    names = np.unique(rows.columns).astype(np.int64)
+    names = distinct(rows.columns, row_map.num_rows).astype(np.int64)
     width, length = np.zeros(len(names), np.int64), np.zeros(row_map.num_local, np.int64)
     for row, column in _entries(rows):
         width += np.bincount(np.searchsorted(names, column), minlength=len(names))
@@ -225,8 +227,54 @@ def _entries(rows: Rows) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
         yield row[apart], column[apart]
 
 
+def distinct(values: Array, limit: int) -> Array:
+    """Return `values`, numbers below `limit`, increasing and each once."""
+    if limit <= 4 * len(values):
+        # Marking beats sorting, and needs no more memory, where values are not few of all numbers.
+        marked = np.zeros(limit, bool)
+        for step in _steps(len(values)):
+            marked[values[step]] = True
+        return np.flatnonzero(marked).astype(values.dtype)
+    found, waiting = np.empty(0, values.dtype), [np.empty(0, values.dtype)]
+    num_waiting = 0
+    for step in _steps(len(values)):
+        waiting.append(np.unique(values[step]))
+        num_waiting += len(waiting[-1])
+        # As much again as is there: few merges, and each element is in few of them.
+        if num_waiting > max(len(found), _ENTRIES_PER_STEP):
+            found, waiting, num_waiting = np.unique(np.concatenate([found, *waiting])), [], 0
+    return np.unique(np.concatenate([found, *waiting]))
+
+
+def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices:
+    """Return ``numbers[i]`` for each value ``names[i]``; names increase, and all values are there.
+
+    Parameters
+    ----------
+    names, numbers
+        (m,) global and (m,) int32.
+    values
+        (n,) of the dtype of the names.
+    """
+    found = np.empty(len(values), np.int32)
+    last = int(names[-1]) + 1 if len(names) else 0
+    table = None
+    if last <= len(values):
+        table = np.empty(last, np.int32)
+        table[names] = numbers
+    for step in _steps(len(values)):
+        some = values[step]
+        found[step] = numbers[np.searchsorted(names, some)] if table is None else table[some]
+    return found
+
+
+def _steps(size: int) -> Iterator[slice]:
+    for first in range(0, size, _ENTRIES_PER_STEP):
+        yield slice(first, first + _ENTRIES_PER_STEP)
+
+
 @collective
 def _weights(comm: Communicator, rows: Rows) -> Offsets:
-    wanted = np.unique(rows.columns).astype(np.int64)
+    wanted = distinct(rows.columns, rows.row_map.num_rows).astype(np.int64)
     read = RowRequest.make(comm, rows.row_map, wanted).add_back(np.ones(len(wanted), np.int64))
     return np.maximum(np.diff(rows.indptr), read > 0)

@@ -21,11 +21,9 @@ from hpcgnn.comm import (
     redistribute_lists,
 )
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.distributed.rows import Pins
+from hpcgnn.partition.distributed.rows import Pins, distinct, numbered
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, LocalIndices, Offsets
-
-_PINS_PER_STEP = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,21 +96,19 @@ class Share:
         )
         self.part: LocalIndices = self._number[chosen]
         self._indptr, nets = redistribute_lists(comm, owners, pins.indptr, pins.nets)
-        self._nets_global = np.unique(nets)
-        self._nets = np.empty(len(nets), np.int32)
-        for first in range(0, len(nets), _PINS_PER_STEP):
-            step = slice(first, first + _PINS_PER_STEP)
-            self._nets[step] = np.searchsorted(self._nets_global, nets[step])
+        names = distinct(nets, pins.net_map.num_rows)
+        self._nets = numbered(names, np.arange(len(names), dtype=np.int32), nets)
         del nets
-        self._owner, kind = np.divmod(self._nets_global.astype(np.int64), pins.kinds)
+        owner, kind = np.divmod(names, pins.kinds)
         self._push = kind.astype(np.uint8)
         # Ranks send their nodes in order, and the ranks' nodes follow each other.
-        place = np.searchsorted(self.nodes, self._owner)
-        self._owned = np.zeros(len(place), bool)
+        place = np.searchsorted(self.nodes, owner)
+        owned = np.zeros(len(place), bool)
         inside = place < len(self.nodes)
-        self._owned[inside] = self.nodes[place[inside]] == self._owner[inside]
-        self._place = np.where(self._owned, place, -1).astype(np.int32)
-        self._of_nets = RowRequest.make(comm, pins.net_map, self._nets_global)
+        owned[inside] = self.nodes[place[inside]] == owner[inside]
+        self._place = np.where(owned, place, -1).astype(np.int32)
+        del owner, place, owned, inside
+        self._of_nets = RowRequest.make(comm, pins.net_map, names)
         self._of_nodes = RowRequest.make(comm, row_map, self.nodes)
 
     @collective
@@ -120,7 +116,7 @@ class Share:
         """Return what the library is handed, with owners outside where `part` has them."""
         owner_part = self._of_nets.rows(np.repeat(part, self._pins.kinds))
         outside = len(self.nodes) + self._number[owner_part] - self.num_own
-        net_owner = np.where(self._owned, self._place, outside).astype(np.int32)
+        net_owner = np.where(self._place >= 0, self._place, outside).astype(np.int32)
         return (
             len(self._number),
             self.num_own,
@@ -153,7 +149,7 @@ class Share:
     def _per_node(self, per_net: Array) -> Array:
         """Return (n, kinds) of the share's own nets; a net without a pin in the share has 0."""
         found = np.zeros((len(self.nodes), self._pins.kinds), np.int64)
-        mine = np.flatnonzero(self._owned)
+        mine = np.flatnonzero(self._place >= 0)
         found[self._place[mine], self._push[mine]] = per_net[mine]
         return found
 

@@ -1,10 +1,11 @@
 """The first partition: METIS on a small graph of clusters, on several ranks with other seeds."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowRequest, exclusive_sum
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, exclusive_sum
 from hpcgnn.partition.blocks import row_blocks
 from hpcgnn.partition.distributed.clusters import (
     HEAVIEST_EDGE,
@@ -13,21 +14,22 @@ from hpcgnn.partition.distributed.clusters import (
     contract,
     finest_level,
     mixed,
+    step_entries,
 )
 from hpcgnn.partition.distributed.rows import Rows
 from hpcgnn.partition.metis import weighted_metis
-from hpcgnn.partition.volume_balanced import HEAVIEST_SKETCH, METIS_SEEDS, SKETCH_SHARE
+from hpcgnn.partition.volume_balanced import HEAVIEST_SKETCH, METIS_SEEDS
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 CLUSTERS_PER_PART = 50
 EDGES_PER_PART = 1 << 7
+SKETCH_SHARE = 8
 SMALLEST_SKETCH = 1 << 18
 EDGES_PER_CLUSTER = 8
 MOST_STARTS = 4
 """METIS runs on at most so many ranks; the best of more is hardly better."""
 
-_ENTRIES_PER_STEP = 1 << 18
 _MOST_LEVELS = 30
 _LEAST_SHRINK = 1.1
 
@@ -52,13 +54,16 @@ def first_parts(
         if left <= enough or (salt > 0 and edges <= most):
             break
         leader = cluster(comm, level, max_weight, seed + 1009 * salt)
-        finer, (level, coarse) = level, contract(grid, level, leader)
+        finer, (level, coarse) = level.row_map, contract(grid, level, leader)
         number = _follow(comm, finer, coarse, number)
         if _sums(comm, np.count_nonzero(level.weights))[0] * _LEAST_SHRINK > left:
             break
-    part = _metis_of_sketch(grid, level, (most, num_parts, seed, imbalance))
+    coarsest, sketch = level.row_map, _sketch(grid, level, most, seed)
+    # METIS needs the memory.
+    del level
+    part = _cut(comm, sketch, coarsest.num_local, (num_parts, seed, imbalance))
     names, place = np.unique(number, return_inverse=True)
-    found = RowRequest.make(comm, level.row_map, names).rows(part)[place]
+    found = RowRequest.make(comm, coarsest, names).rows(part)[place]
     return _deal(comm, found, weights > 0, num_parts)
 
 
@@ -69,11 +74,11 @@ def _sums(comm: Communicator, *numbers: int | np.signedinteger[Any]) -> list[int
 
 @collective
 def _follow(
-    comm: Communicator, level: Level, coarse: GlobalIndices, number: GlobalIndices
+    comm: Communicator, finer: RowMap, coarse: GlobalIndices, number: GlobalIndices
 ) -> GlobalIndices:
-    """Return the clusters of nodes whose number in `level` is `number`."""
+    """Return the clusters of nodes whose number in the finer level is `number`."""
     names, place = np.unique(number, return_inverse=True)
-    found: GlobalIndices = RowRequest.make(comm, level.row_map, names).rows(coarse)[place]
+    found: GlobalIndices = RowRequest.make(comm, finer, names).rows(coarse)[place]
     return found
 
 
@@ -86,63 +91,91 @@ def _deal(comm: Communicator, part: LocalIndices, placed: Array, num_parts: int)
     return dealt
 
 
-@collective
-def _metis_of_sketch(
-    grid: ProcessGrid, level: Level, terms: tuple[int, int, int, float]
-) -> LocalIndices:
-    """Return the part of each own node of a level, of which METIS sees a sample of the edges.
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """A sample of the edges of a level, and what each rank needs to find itself in it.
 
-    `terms` are the most edges that it may see, the number of parts, the seed and the imbalance.
+    Attributes
+    ----------
+    num_nodes
+        Nodes in it: those that weigh something, in the order of the level.
+    mine, first
+        (n,) int64 own nodes of the level that are in it, and the number of the first of them.
+    graph
+        Offsets, columns and weights of edges, weights of nodes; None on ranks without METIS.
     """
-    most, num_parts, seed, imbalance = terms
-    comm, row_map = grid.layer, level.row_map
-    sampled = _sample(grid, level, most, seed)
+
+    num_nodes: int
+    mine: GlobalIndices
+    first: int
+    graph: tuple[Offsets, LocalIndices, LocalIndices, Offsets] | None
+
+
+@collective
+def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
+    """Return a sketch of about `most` edges."""
+    comm = grid.layer
     # Nodes that weigh nothing have no edges, and METIS need not see them.
     mine = np.flatnonzero(level.weights > 0)
-    before = int(exclusive_sum(comm, np.array([len(mine)], np.int64))[0])
-    number = np.full(row_map.num_local, -1, np.int64)
-    number[mine] = before + np.arange(len(mine))
+    first = int(exclusive_sum(comm, np.array([len(mine)], np.int64))[0])
+    number = np.full(level.row_map.num_local, -1, np.int32)
+    number[mine] = np.arange(first, first + len(mine), dtype=np.int32)
     everywhere = level.with_ghosts(number)
-    rows, columns, edges = sampled
-    counts = np.bincount(rows, minlength=row_map.num_local)[mine]
-    gathered = [
-        np.concatenate(comm.allgather(each))
-        for each in (counts, everywhere[columns], edges, level.weights[mine])
-    ]
-    indptr = np.concatenate([[0], np.cumsum(gathered[0])])
-    sketch = (indptr, gathered[1], gathered[2], gathered[3])
-    num_nodes = len(gathered[3])
+    rows, columns, edges = _sample(grid, level, most, seed)
+    counts = np.bincount(rows, minlength=len(number))[mine]
+    told = (counts, everywhere[columns], edges, level.weights[mine])
+    del rows, columns, edges, everywhere
+    graph = None
+    for root in range(min(comm.size, MOST_STARTS)):
+        # The root alone gets lists, of the arrays of all ranks.
+        gathered = [comm.gather(each, root=root) for each in told]
+        if comm.rank == root:
+            counts, columns, edges, weights = (np.concatenate(each or []) for each in gathered)
+            graph = np.concatenate([[0], np.cumsum(counts)]), columns, edges, weights
+        del gathered
+    (num_nodes,) = _sums(comm, len(mine))
+    return Sketch(num_nodes, mine, first, graph)
+
+
+@collective
+def _cut(
+    comm: Communicator, sketch: Sketch, num_local: int, terms: tuple[int, int, float]
+) -> LocalIndices:
+    """Return the part of each of `num_local` own nodes of the sketch's level.
+
+    `terms` are the number of parts, the seed and the imbalance.
+    """
+    num_parts, seed, imbalance = terms
     found: tuple[float, LocalIndices] = (np.inf, np.empty(0, np.int32))
-    if num_parts == 1 or num_nodes <= num_parts:
-        found = (0.0, (np.arange(num_nodes) % num_parts).astype(np.int32))
-    elif comm.rank < MOST_STARTS:
-        metis_seed = (seed + comm.rank) % METIS_SEEDS
-        part = _metis(sketch, num_parts, metis_seed, imbalance)
-        found = (_price(sketch, part, num_parts), part)
+    if num_parts == 1 or sketch.num_nodes <= num_parts:
+        found = (0.0, (np.arange(sketch.num_nodes) % num_parts).astype(np.int32))
+    elif sketch.graph is not None:
+        found = _best_of(sketch.graph, num_parts, (seed + comm.rank) % METIS_SEEDS, imbalance)
     prices = comm.allgather(found[0])
     best = comm.bcast(found[1], root=int(np.argmin(prices)))
-    part = np.zeros(row_map.num_local, np.int32)
-    part[mine] = best[before : before + len(mine)]
+    part = np.zeros(num_local, np.int32)
+    part[sketch.mine] = best[sketch.first : sketch.first + len(sketch.mine)]
     return part
 
 
-def _metis(
-    sketch: tuple[Array, Array, Array, Array], num_parts: int, seed: int, imbalance: float
-) -> LocalIndices:
-    indptr, columns, edges, weights = sketch
+def _best_of(
+    graph: tuple[Offsets, LocalIndices, LocalIndices, Offsets],
+    num_parts: int,
+    seed: int,
+    imbalance: float,
+) -> tuple[float, LocalIndices]:
+    """Return METIS's parts, and the busiest one's cut edges and half of the average.
+
+    That is what refinement compares.
+    """
+    indptr, columns, edges, weights = graph
     scale = -(-int(weights.sum()) // HEAVIEST_SKETCH)
     scaled = (indptr, columns, edges, weights // max(scale, 1))
-    found: LocalIndices = weighted_metis(scaled, num_parts, seed, max(imbalance, 0.001))
-    return found
-
-
-def _price(sketch: tuple[Array, Array, Array, Array], part: LocalIndices, num_parts: int) -> float:
-    """Return the busiest part's cut edges and half of the average, as refinement compares."""
-    indptr, columns, edges, _ = sketch
+    part: LocalIndices = weighted_metis(scaled, num_parts, seed, max(imbalance, 0.001))
     rows = np.repeat(part, np.diff(indptr))
     cut = np.where(rows != part[columns], edges, 0)
     loads = np.bincount(rows, cut, minlength=num_parts)
-    return float(loads.max() + loads.mean() / 2)
+    return float(loads.max() + loads.mean() / 2), part
 
 
 @collective
@@ -160,7 +193,7 @@ def _sample(grid: ProcessGrid, level: Level, most: int, seed: int) -> tuple[Arra
     degree = level.with_ghosts(level.degrees())
     names = level.with_ghosts(np.arange(row_map.start, row_map.stop))
     found: list[tuple[Array, Array, Array]] = []
-    for first, stop in row_blocks(level.indptr, _ENTRIES_PER_STEP):
+    for first, stop in row_blocks(level.indptr, step_entries(level.indptr)):
         entries = slice(int(level.indptr[first]), int(level.indptr[stop]))
         own = np.arange(first, stop, dtype=np.int32)
         rows: Array = np.repeat(own, np.diff(level.indptr[first : stop + 1]))

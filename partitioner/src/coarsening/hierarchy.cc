@@ -11,6 +11,19 @@ constexpr Weight kClustersPerPart = 12;
 constexpr Vertex kEnoughPerPart = 25;
 constexpr double kLeastShrink = 1.1;
 
+bool is_there(const Level& level) { return !level.graph.pins_begin.empty(); }
+
+/// Let go of what takes much memory in the coarsest level but one.
+void make_small(const Hypergraph& graph, std::vector<Level>& levels) {
+  if (levels.size() < 2) return;
+  Hypergraph& last = levels[levels.size() - 2].graph;
+  last.drop_index();
+  std::size_t kept = graph.pins.size();
+  for (std::size_t k = 0; k + 2 < levels.size(); ++k)
+    if (is_there(levels[k])) kept = levels[k].graph.pins.size();
+  if (2 * last.pins.size() > kept) last = {};
+}
+
 std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> part) {
   std::vector<Part> coarse(clustering.num_clusters);
   for (std::size_t v = 0; v < part.size(); ++v) coarse[clustering.cluster[v]] = part[v];
@@ -32,11 +45,28 @@ std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
     if (clustering.num_clusters * kLeastShrink > last->num_vertices()) break;
     part = to_coarse(clustering, part);
     Hypergraph coarse = contract(*last, clustering);
-    if (!levels.empty()) levels.back().graph.drop_index();
     levels.push_back({std::move(coarse), std::move(clustering)});
+    make_small(graph, levels);
     last = &levels.back().graph;
   }
   return levels;
+}
+
+void restore_last(const Hypergraph& graph, std::vector<Level>& levels) {
+  if (levels.empty()) return;
+  if (is_there(levels.back())) {
+    levels.back().graph.index_nets();
+    return;
+  }
+  // One contraction leads from the last graph that is there to this one.
+  Clustering all = levels.back().from_finer;
+  std::size_t finer = levels.size() - 1;
+  for (; finer > 0 && !is_there(levels[finer - 1]); --finer) {
+    std::vector<Vertex> cluster = levels[finer - 1].from_finer.cluster;
+    for (Vertex& at : cluster) at = all.cluster[at];
+    all.cluster = std::move(cluster);
+  }
+  levels.back().graph = contract(finer > 0 ? levels[finer - 1].graph : graph, all);
 }
 
 std::vector<Part> to_fine(const Clustering& clustering, std::span<const Part> part) {

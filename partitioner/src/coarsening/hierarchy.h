@@ -14,6 +14,7 @@ namespace hpcgnn::volpart {
 class Deadline;
 
 struct Level {
+  /// Empty where it takes more than half of the memory of the last finer one that is there.
   Hypergraph graph;
   Clustering from_finer;
 };
@@ -26,9 +27,14 @@ struct CoarseningLimits {
 
 /// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.
 /// Returns the coarse levels, coarsest last; none where `graph` is small enough. All but the
-/// coarsest come without the index of their nets.
+/// coarsest come without the index of their nets, and some without their graphs.
 std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
                            const CoarseningLimits& limits, const Deadline& deadline, Random random);
+
+/// Give the last of the levels above `graph`, if any is left, its graph and the index of its nets.
+/// Only the level at work has these: all graphs together take several times the memory of the input
+/// where contraction leaves most pins apart, and the time to make one again is little.
+void restore_last(const Hypergraph& graph, std::vector<Level>& levels);
 
 /// The part of each fine vertex, given that of its cluster.
 std::vector<Part> to_fine(const Clustering& clustering, std::span<const Part> part);

@@ -18,6 +18,12 @@ Uncoarsening::Uncoarsening(const Task& task, std::optional<Score> floor, Doublin
 
 Candidate Uncoarsening::run(const Hypergraph& graph, std::vector<Level> levels,
                             std::vector<Part> part) {
+  part = climb(graph, std::move(levels), std::move(part));
+  return finish(graph, std::move(part));
+}
+
+std::vector<Part> Uncoarsening::climb(const Hypergraph& graph, std::vector<Level> levels,
+                                      std::vector<Part> part) {
   while (!levels.empty()) {
     const Level& level = levels.back();
     report(level.graph, "clusters");
@@ -27,9 +33,12 @@ Candidate Uncoarsening::run(const Hypergraph& graph, std::vector<Level> levels,
     part = anneal(level.graph, std::move(part), _schedule.coarse_sweeps, false).part;
     part = to_fine(level.from_finer, part);
     levels.pop_back();
-    // Only the level at work has this index, which takes as much memory as the pins.
-    if (!levels.empty()) levels.back().graph.index_nets();
+    restore_last(graph, levels);
   }
+  return part;
+}
+
+Candidate Uncoarsening::finish(const Hypergraph& graph, std::vector<Part> part) {
   report(graph, "nodes");
   _heat = 1;
   return anneal(graph, std::move(part), _schedule.fine_sweeps, true);

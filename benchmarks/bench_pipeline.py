@@ -1,0 +1,240 @@
+"""What a graph costs from nothing to a trained model, by step and scale, on the ranks of one host.
+
+    python -m benchmarks.bench_pipeline --scales 16,17,18 --dir /scratch --json >> costs.jsonl
+    python -m benchmarks.bench_pipeline --show costs.jsonl --figure costs.svg
+
+Every scale runs the commands of the product, each on `--ranks` ranks: ``hpcgnn generate`` makes an
+undirected R-MAT graph, ``hpcgnn partition`` cuts it in `--parts` and writes the store again, and
+``hpcgnn train`` trains each of `--models` for two epochs with an evaluation in each. One JSON
+object a step:
+
+- ``wall_s``, ``cpu_s``: seconds passed, and processor seconds of all processes of the step,
+  start-up and waiting for each other included.
+- ``peak_bytes``: the high-water marks (VmHWM) of all processes of the step, read five times a
+  second and added up, so at least what was resident at once: ranks need not reach theirs together,
+  and pages that they share count for each.
+- ``disk_bytes``: of the store or run directory that the step leaves.
+- of partitioning ``rows`` (its metrics) and ``search_s``, the seconds until parts were found: what
+  is left reads nothing but writes. Of training ``setup_s`` by phase (reading among them),
+  ``epoch_s``, and ``sent_bytes`` in an epoch over all ranks.
+
+`--show` fits, for each step, exponents over the number of stored edges. What the smallest scale of
+the file needs is start-up: it is taken off first.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.columns import Columns, count, print_columns, text
+from benchmarks.harness import surroundings
+from hpcgnn.console import print_json, report
+
+MODELS = {"gcn-16": {"name": "gcn", "hidden": 16}, "sage-64": {"name": "sage", "hidden": 64}}
+COLUMNS: Columns = {
+    "scale": ("scale", text),
+    "step": ("step", text),
+    "edges": ("edges", count),
+    "wall s": ("wall_s", lambda value: f"{value:.1f}"),
+    "CPU s": ("cpu_s", lambda value: f"{value:.1f}"),
+    "peak GB": ("peak_bytes", lambda value: f"{value / 1e9:.2f}"),
+    "bytes an edge": ("bytes_an_edge", lambda value: f"{value:.1f}"),
+}
+COSTS = ("cpu_s", "wall_s", "peak_bytes", "disk_bytes", "sent_bytes")
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a command needed."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def main() -> None:
+    """Run the pipeline at every scale, or show what it has cost."""
+    options = parse()
+    if options.show is not None:
+        found = [json.loads(line) for line in options.show.read_text("utf-8").splitlines()]
+        show(found)
+        if options.figure is not None:
+            draw(found, options.figure)
+        return
+    found = []
+    for scale in map(int, options.scales.split(",")):
+        folder = options.dir / f"pipeline-{scale}"
+        folder.mkdir(parents=True)
+        try:
+            for step in pipeline(scale, folder, options):
+                found.append(step | surroundings())
+                if options.json:
+                    print_json(found[-1])
+        finally:
+            shutil.rmtree(folder)
+    if not options.json:
+        show(found)
+
+
+def parse() -> argparse.Namespace:
+    cli = argparse.ArgumentParser(prog="python -m benchmarks.bench_pipeline")
+    cli.add_argument("--scales", default="8,14,15,16", help="log2 of the nodes (8,14,15,16)")
+    cli.add_argument("--edge-factor", type=int, default=16, help="edges drawn a node (16)")
+    cli.add_argument("--features", type=int, default=64, help="columns (64)")
+    cli.add_argument("--ranks", type=int, default=4, help="of every step (4)")
+    cli.add_argument("--parts", type=int, default=64, help="(64)")
+    cli.add_argument("--preset", default="fast", help="of the partitioner (fast)")
+    cli.add_argument("--models", default=",".join(MODELS), help="from " + ", ".join(MODELS))
+    cli.add_argument("--train", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
+    cli.add_argument("--dir", type=Path, default=Path(), help="where stores go, and are removed")
+    cli.add_argument("--json", action="store_true", help="one JSON object a step, no table")
+    cli.add_argument("--show", type=Path, metavar="FILE", help="run nothing, read such objects")
+    cli.add_argument("--figure", type=Path, metavar="FILE", help="with --show: draw them")
+    return cli.parse_args()
+
+
+def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the steps of one scale."""
+    made, cut = folder / "made.h5", folder / "cut.h5"
+    words = ["rmat", "--scale", scale, "--edge-factor", options.edge_factor, "--undirected"]
+    words += ["--features", options.features, "-o", made, "--json"]
+    used, said = run(options.ranks, "generate", *words)
+    facts = json.loads(said)
+    case = {"scale": scale, "nodes": facts["num_nodes"], "edges": facts["num_edges"]}
+    case |= {"ranks": options.ranks, "parts": options.parts, "features": options.features}
+    yield case | {"step": "generate"} | asdict(used) | {"disk_bytes": made.stat().st_size}
+
+    words = [made, "--parts", options.parts, "--method", "volume", "--objective", "max_send"]
+    used, said = run(
+        options.ranks, "partition", *words, "--preset", options.preset, "-o", cut, "--json"
+    )
+    metrics = json.loads(said)
+    facts = {"search_s": metrics["seconds"], "rows": metrics, "disk_bytes": cut.stat().st_size}
+    yield case | {"step": "partition", "preset": options.preset} | asdict(used) | facts
+    made.unlink()
+
+    for model in options.models.split(","):
+        config, directory = folder / "config.toml", folder / model
+        config.write_text("".join(f"model.{k} = {v!r}\n" for k, v in MODELS[model].items()))
+        words = [config, f"graph.store={cut}", f"run.dir={directory}", "train.epochs=2"]
+        used, _ = run(options.ranks, "train", *words, *options.train)
+        summary = json.loads((directory / "summary.json").read_text("utf-8"))
+        facts = {
+            "settings": options.train,
+            "setup_s": summary["sessions"][-1]["setup_s"],
+            "epoch_s": summary["epoch_s"],
+            "sent_bytes": sum(each["bytes_sent"] for each in summary["ranks_detail"]) // 2,
+            "disk_bytes": sum(each.stat().st_size for each in directory.rglob("*.*")),
+        }
+        yield case | {"step": model} | asdict(used) | facts
+        shutil.rmtree(directory)
+
+
+def run(ranks: int, command: str, *words: object) -> tuple[Used, str]:
+    """Run a command of the product on `ranks`; return what it needed, and what it printed."""
+    launch = ["bash", "-c", '. jobs/env.sh && mpi_exec "$@"', "bash", str(ranks), sys.executable]
+    launch += ["-m", f"hpcgnn.{command}", *map(str, words)]
+    report(f"{command} {' '.join(map(str, words))}")
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    peaks: dict[int, int] = {}
+    with subprocess.Popen(launch, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            for pid in descendants(process.pid):
+                peaks[pid] = max(peaks.get(pid, 0), high_water(pid))
+            time.sleep(_POLL_S)
+        assert process.stdout is not None
+        said = process.stdout.read()
+    if process.returncode:
+        raise SystemExit(f"{command} ended with status {process.returncode}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Used(time.perf_counter() - began, cpu, sum(peaks.values())), said
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that come from it, of those that run."""
+    children: dict[int, list[int]] = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            # Behind the name, which may hold anything: state, then the parent.
+            fields = (each / "stat").read_text(errors="replace").rpartition(")")[2]
+        except OSError:
+            continue
+        children.setdefault(int(fields.split()[1]), []).append(int(each.name))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def high_water(pid: int) -> int:
+    """Return the most bytes that a process has had resident; 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """Print the steps, and the exponents of their costs."""
+    for each in found:
+        each["bytes_an_edge"] = each["peak_bytes"] / each["edges"]
+    print_columns(COLUMNS, found)
+    print("\nexponents over edges, start-up taken off:")
+    for step in dict.fromkeys(each["step"] for each in found):
+        fits = [(key, exponent(found, step, key)) for key in COSTS]
+        print(f"  {step}: " + ", ".join(f"{key} {fit:.2f}" for key, fit in fits if fit is not None))
+
+
+def exponent(found: list[dict[str, Any]], step: str, key: str) -> float | None:
+    """Return the slope of log(cost) over log(edges); None where fewer than two scales have it."""
+    edges, costs = above_start(found, step, key)
+    if len(edges) < 2:
+        return None
+    return float(np.polyfit(np.log(edges), np.log(costs), 1)[0])
+
+
+def above_start(
+    found: list[dict[str, Any]], step: str, key: str
+) -> tuple[list[float], list[float]]:
+    """Return edges and costs by scale, less what the smallest scale needs for nearly nothing."""
+    cases = sorted((e for e in found if e["step"] == step and key in e), key=lambda e: e["scale"])
+    rest = [(each["edges"], each[key] - cases[0][key]) for each in cases[1:]]
+    rest = [(edges, cost) for edges, cost in rest if cost > 0]
+    return [edges for edges, _ in rest], [cost for _, cost in rest]
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Draw processor seconds and peak memory over edges, by step."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, key, unit, divisor in (
+        (left, "cpu_s", "processor seconds", 1),
+        (right, "peak_bytes", "peak memory of all ranks, GB", 1e9),
+    ):
+        for step in dict.fromkeys(each["step"] for each in found):
+            edges, costs = above_start(found, step, key)
+            slope = exponent(found, step, key)
+            label = step if slope is None else f"{step}, exponent {slope:.2f}"
+            axes.loglog(edges, np.array(costs) / divisor, marker="o", label=label)
+        axes.set(xlabel="stored edges", ylabel=f"{unit}, above start-up")
+        axes.legend()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Rows and counts beyond 2^31 and 2^32: numbers are made up, arrays stay small."""
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, RowRequest, redistribute_lists
+from hpcgnn.sparse import DistCSR
+
+MOST_LOCAL = 2**31 - 1
+
+
+def full_blocks(comm: MPI.Intracomm) -> tuple[RowMap, np.ndarray]:
+    """Return the largest row map of these ranks, and ghosts at both ends of all other blocks."""
+    row_map = RowMap(MOST_LOCAL * np.arange(comm.size + 1), comm.rank)
+    edges = np.concatenate([row_map.starts[:-1], row_map.starts[:-1] + 5, row_map.starts[1:] - 1])
+    edges.sort()
+    return row_map, edges[~row_map.is_local(edges)]
+
+
+def test_row_map() -> None:
+    row_map = RowMap(MOST_LOCAL * np.arange(6), 4)
+    assert row_map.num_rows == 5 * MOST_LOCAL > 2**33
+    rows = np.array([0, 2**31, 2**32, 2**33, row_map.num_rows - 1])
+    np.testing.assert_array_equal(row_map.owner(rows), [0, 1, 2, 4, 4])
+    last = rows[-1:]
+    np.testing.assert_array_equal(row_map.to_local(last), [MOST_LOCAL - 1])
+    np.testing.assert_array_equal(row_map.to_global(row_map.to_local(last)), last)
+    with pytest.raises(ValueError, match="no int32 local indices"):
+        RowMap(np.array([0, 2**31], np.int64), 0)
+
+
+def test_plan(comm: MPI.Intracomm) -> None:
+    row_map, ghosts = full_blocks(comm)
+    with ProcessGrid(comm) as grid:
+        plan = CommPlan.from_ghosts(grid, row_map, ghosts)
+        arrived = np.empty((len(ghosts), 1), np.int64)
+        plan.start_forward(row_map.to_global(plan.send_rows)[:, None], arrived).wait()
+        np.testing.assert_array_equal(arrived[:, 0], ghosts)
+        back = np.empty((plan.num_sent, 1), np.int64)
+        plan.start_reverse(arrived, back).wait()
+        np.testing.assert_array_equal(back[:, 0], row_map.to_global(plan.send_rows))
+
+
+def test_request(comm: MPI.Intracomm) -> None:
+    row_map, ghosts = full_blocks(comm)
+    request = RowRequest.make(comm, row_map, ghosts)
+    # As long as a block, and one element in memory.
+    ranks = np.broadcast_to(np.int64(comm.rank), row_map.num_local)
+    np.testing.assert_array_equal(request.rows(ranks), row_map.owner(ghosts))
+
+
+def test_matrix(comm: MPI.Intracomm) -> None:
+    """Columns of a matrix whose rows are few and whose columns are numbered beyond 2^32."""
+    starts = np.concatenate([[0], 4 + MOST_LOCAL * np.arange(comm.size)])
+    row_map = RowMap(starts, 0)
+    columns = np.unique(np.concatenate([[1], starts[1:-1], starts[2:] - 1]))
+    indptr = np.array([0, len(columns), len(columns), len(columns), len(columns)])
+    matrix = DistCSR.from_rows(row_map, indptr, columns)
+    np.testing.assert_array_equal(matrix.ghosts, columns[columns >= 4])
+    assert (matrix.diagonal.nnz, matrix.remote.nnz) == (1, len(columns) - 1)
+
+
+def test_lists_of_too_many_entries_are_refused(comm: MPI.Intracomm) -> None:
+    entries = np.broadcast_to(np.uint8(0), 2**31)
+    owners = np.full(1, comm.size - 1, np.int32)
+    with pytest.raises(OverflowError, match="start more ranks"):
+        redistribute_lists(comm, owners, np.array([0, 2**31]), entries)
