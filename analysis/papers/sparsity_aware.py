@@ -34,6 +34,7 @@ from hpcgnn.plan import (
     MOVEMENTS,
     Movement,
     Ranks,
+    Survey,
     WholeGraph,
     count_traffic,
     make_share,
@@ -142,9 +143,9 @@ def _rehearsed(shop: Workshop, name: str) -> tuple[tuple[Movement | Reduction, .
     with ProcessGrid.of_this_process() as grid, GraphStore.open(store) as opened:
         whole = WholeGraph(grid, config, opened)
         ranks = Ranks(whole.row_starts(4), config.exchange)
-        traffic = {key: count_traffic(matrix, ranks) for key, matrix in whole.patterns.items()}
-        found = in_fresh_process(make_share(whole, config, ranks, traffic, 0), epochs=5)
-    return found.epoch, found.epoch_s / int(traffic[ALL].entries[0])
+        surveys = {key: Survey.of(matrix, ranks) for key, matrix in whole.patterns.items()}
+        found = in_fresh_process(make_share(whole, config, ranks, surveys, 0), epochs=5)
+    return found.epoch, found.epoch_s / int(surveys[ALL].entries[0])
 
 
 @cache

@@ -12,7 +12,7 @@ from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
-from hpcgnn.plan.traffic import Ranks, Traffic, count_traffic
+from hpcgnn.plan.traffic import Ranks, Survey, Traffic, count_traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Ranks",
     "Rehearsal",
     "Share",
+    "Survey",
     "Traffic",
     "WholeGraph",
     "count_traffic",

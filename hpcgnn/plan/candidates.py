@@ -14,7 +14,7 @@ from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.stand_ins import MOVEMENTS, Movement, Reduction
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic, count_traffic
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Survey, Traffic, count_traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
@@ -160,7 +160,8 @@ def predict(
         When a choice has more block rows than the store has parts, or no block row has a training
         node.
     """
-    counted: dict[tuple[object, ...], dict[PatternKey, Traffic]] = {}
+    surveyed: tuple[object, ...] = ()
+    surveys: dict[PatternKey, Survey] = {}
     for each in wanted:
         choice = each
         if each.exchange == AUTO:
@@ -168,16 +169,16 @@ def predict(
         chosen = _configured(config, choice)
         starts = whole.row_starts(choice.ranks // choice.replication)
         ranks = Ranks(starts, chosen.exchange, network.ranks_per_host)
-        # Schedules move the same rows, but not between the same ranks of two hosts.
-        key = choice.ranks, choice.replication, choice.exchange, choice.schedule
-        if key not in counted:
-            counted[key] = {
-                name: count_traffic(matrix, ranks) for name, matrix in whole.patterns.items()
-            }
-            counted[key] |= whole.traffic(starts)
-        traffic = counted[key]
+        # Schedules need the same rows, but get them from other ranks of two hosts.
+        key = choice.ranks, choice.replication, choice.exchange
+        if key != surveyed:
+            surveys.clear()
+            surveys |= {name: Survey.of(pattern, ranks) for name, pattern in whole.patterns.items()}
+            surveyed = key
+        traffic = {name: survey.traffic(ranks) for name, survey in surveys.items()}
+        traffic |= whole.traffic(starts)
         block = _heaviest(traffic, starts, whole.targets)
-        share = make_share(whole, chosen, ranks, traffic, block)
+        share = make_share(whole, chosen, ranks, surveys, block)
         found = in_fresh_process(share, epochs)
         yield _candidate(choice, share, found, _Messages(traffic, ranks, network))
         progress()

@@ -9,9 +9,10 @@ from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation, OperatorSize
+from hpcgnn.plan.block_row import BlockRows
 from hpcgnn.plan.graph_pieces import GraphShare
 from hpcgnn.plan.link_pairs import LinkShare
-from hpcgnn.plan.traffic import Needs, PatternKey, Ranks, Survey, Traffic, split_blocks
+from hpcgnn.plan.traffic import Needs, PatternKey, Ranks, Survey
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import LayerGhosts, PushedEntries, find_method
@@ -113,7 +114,7 @@ def make_share(
     whole: WholeGraph,
     config: Config,
     ranks: Ranks,
-    traffic: Mapping[PatternKey, Traffic],
+    surveys: Mapping[PatternKey, Survey],
     block: int,
 ) -> Share:
     """Return the share of the rank that holds block row `block` and serves its columns.
@@ -126,18 +127,15 @@ def make_share(
         With the exchange that is rehearsed.
     ranks
         Of the run.
-    traffic
-        Of every pattern of `whole`.
+    surveys
+        Of every pattern of `whole`, for these ranks.
     block
         The block row.
     """
     row_map, replication = RowMap(ranks.starts, block), ranks.exchange.replication
     replica = block % replication
     place = Place(ranks.num_blocks, replication, block, replica, ranks.hosts(replica))
-    patterns = {
-        key: _pattern_share(matrix, ranks, traffic[key], place)
-        for key, matrix in whole.patterns.items()
-    }
+    patterns = {key: _pattern_share(surveys[key], ranks, place) for key in whole.patterns}
     return Share(
         config=config,
         facts=whole.facts,
@@ -152,28 +150,14 @@ def make_share(
     )
 
 
-def _pattern_share(whole: DistCSR, ranks: Ranks, traffic: Traffic, place: Place) -> PatternShare:
-    method = find_method(ranks.exchange.method)
-    mine: DistCSR | None = None
-    any_pushed = False
-    rows: list[GlobalIndices] = []
-    columns: list[GlobalIndices] = []
-    # Every rank's block is cut in turn and only one of them held: entries that others leave to this
-    # rank are known from their blocks alone.
-    for number, (block, split) in enumerate(split_blocks(whole, ranks.starts, method.cover)):
-        if number == place.block:
-            mine = block
-        owners = split.owners_of_pushed(block)
-        chosen, any_pushed = owners == place.block, any_pushed or len(owners) > 0
-        for into, found in zip((rows, columns), split.pushed_entries(block), strict=True):
-            into.append(found[chosen])
-    assert mine is not None
-    pushed = None
+def _pattern_share(survey: Survey, ranks: Ranks, place: Place) -> PatternShare:
+    whole, traffic = survey.whole, survey.traffic(ranks)
+    blocks = BlockRows(whole, ranks.starts)
+    mine, pushed = blocks[place.block], None
     # Also where no sum leaves a host, which is all that some exchanges count.
-    if any_pushed:
-        pushed = PushedEntries.of(mine, np.concatenate(rows), np.concatenate(columns))
-    # Surveyed again for the layer of the replica: other layers fetch other columns.
-    needs = Survey.of(whole, ranks).layer(whole, ranks, place.replica)
+    if survey.pushed.any():
+        pushed = PushedEntries.of(mine, *blocks.pushed_to(place.block, survey.pushed))
+    needs = survey.layer(ranks, place.replica)
     num_entries = int(traffic.entries.sum())
     return PatternShare(
         mine,

@@ -5,8 +5,8 @@ from hpcgnn.config.config import Config
 from hpcgnn.plan import (
     Ranks,
     Rehearsal,
+    Survey,
     WholeGraph,
-    count_traffic,
     make_share,
     rehearse,
     sent_by_rank,
@@ -23,10 +23,11 @@ def planned(
         whole = WholeGraph(alone, config, store)
         starts = whole.row_starts(ranks // replication)
         every = Ranks(starts, config.exchange, per_host)
-        traffic = {key: count_traffic(matrix, every) for key, matrix in whole.patterns.items()}
+        surveys = {key: Survey.of(matrix, every) for key, matrix in whole.patterns.items()}
+        traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
         traffic |= whole.traffic(starts)
         block = len(starts) - 2
-        share = make_share(whole, config, every, traffic, block)
+        share = make_share(whole, config, every, surveys, block)
         found = rehearse(alone, share, epochs, 0)
         once, epoch, evaluation = (
             sent_by_rank(moves, traffic, replication)

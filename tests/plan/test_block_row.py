@@ -1,0 +1,48 @@
+"""Block rows that a planner cuts are those that ranks hold."""
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import RowMap
+from hpcgnn.plan.block_row import BlockRows
+from hpcgnn.sparse import DistCSR
+from tests.support.matrices import block_row, ugly_matrix, uneven_starts
+
+
+def whole_of(num_nodes: int, seed: int) -> DistCSR:
+    return block_row(ugly_matrix(num_nodes, seed), RowMap(np.array([0, num_nodes], np.int64), 0))
+
+
+@pytest.mark.parametrize(("num_nodes", "blocks"), [(53, 5), (20, 1), (7, 12)])
+def test_block_rows_are_those_of_ranks(num_nodes: int, blocks: int) -> None:
+    whole, starts = whole_of(num_nodes, 3), uneven_starts(num_nodes, blocks, 3)
+    cut = BlockRows(whole, starts)
+    assert len(cut) == blocks
+    for place in range(blocks):
+        wanted = block_row(ugly_matrix(num_nodes, 3), RowMap(starts, place))
+        found = cut[place]
+        np.testing.assert_array_equal(found.ghosts, wanted.ghosts)
+        for mine, theirs in ((found.diagonal, wanted.diagonal), (found.remote, wanted.remote)):
+            assert mine.shape == theirs.shape
+            np.testing.assert_array_equal(mine.indptr, theirs.indptr)
+            np.testing.assert_array_equal(mine.indices, theirs.indices)
+            np.testing.assert_array_equal(mine.values, theirs.values)
+    with pytest.raises(IndexError):
+        cut[blocks]
+
+
+def test_entries_that_are_pushed_reach_the_owner_of_their_column() -> None:
+    num_nodes, blocks = 53, 4
+    matrix, starts = ugly_matrix(num_nodes, 8), uneven_starts(num_nodes, blocks, 8)
+    whole = whole_of(num_nodes, 8)
+    drawn = np.random.default_rng(1).random(whole.nnz) < 0.5
+    rows = whole.diagonal.entry_rows()
+    for place in range(blocks):
+        found = BlockRows(whole, starts).pushed_to(place, drawn)
+        wanted = [
+            (row, column)
+            for row, column, pushed in zip(rows, whole.diagonal.indices, drawn, strict=True)
+            if pushed and starts[place] <= column < starts[place + 1]
+        ]
+        assert list(zip(*found, strict=True)) == wanted
+    assert matrix.nnz == whole.nnz
