@@ -203,7 +203,6 @@ class Factors(Trained):
 
     def epoch(self, seed: int, epoch: int) -> None:
         """Train for an epoch."""
-        del seed, epoch
         rows, others = self.module
         self.descend(edge_loss(lambda a, b: (rows[a] * others[b]).sum(-1), self._edges, len(rows)))
 
@@ -229,7 +228,6 @@ class Peer(Trained):
 
     def epoch(self, seed: int, epoch: int) -> None:
         """Train for an epoch."""
-        del seed, epoch
         rows = self._encoder(self.task.graph.features)
 
         def score(sources: Tensor, targets: Tensor) -> Tensor:

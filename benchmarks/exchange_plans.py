@@ -54,7 +54,7 @@ def plan_costs(
     clock.stop("products_s")
     active = products.active_views(training, NUM_LAYERS)
     clock.stop("active_sets_s")
-    view = GraphView(products.operators, node_ids, grid.sum_over_blocks, active.layers)
+    view = GraphView(products.operators, node_ids, grid.sum_over_blocks, active=active.layers)
     features = torch.from_numpy(rng.random((num_nodes, NUM_FEATURES), np.float32))
     labels = torch.from_numpy(rng.integers(0, NUM_CLASSES, num_nodes))
     epoch = _Epoch(grid, view, features[active.inputs], labels[torch.from_numpy(training)])

@@ -82,8 +82,7 @@ def train(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InputError(f"training ended with status {done.returncode}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def write_store(matrix: Matrix, share: float, folder: Path) -> Path:

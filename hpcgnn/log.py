@@ -36,7 +36,7 @@ class _RunLog(logging.FileHandler):
         form.converter = time.gmtime
         self.setFormatter(form)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Go on without the log: a disk without space is the checkpoint's to complain of."""
         LOGGER.removeHandler(self)
         warn(f"{self._path}: cannot be written ({sys.exception()}); the run goes on without it")

@@ -36,8 +36,7 @@ class Net(nn.Module):
 
     def forward(self, view: Any, x: torch.Tensor, _key: Any) -> torch.Tensor:
         means = [aggregate(each, x) for each in view.operators.values()]
-        found: torch.Tensor = self.linear(self.dropout(torch.cat([x, *means], dim=1)))
-        return found
+        return self.linear(self.dropout(torch.cat([x, *means], dim=1)))
 
 
 @pytest.mark.parametrize("model", ["sage", "gat", "rgcn"])

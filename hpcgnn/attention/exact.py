@@ -32,16 +32,10 @@ class _Side:
 
     Parameters
     ----------
-    grid
-        The ranks.
-    matrix
-        The pattern.
     lines
         (nnz,) int32 own line of each edge.
     others
         (nnz,) int64 global node at its other end.
-    by_row
-        Whether lines are rows.
     """
 
     @collective
@@ -207,7 +201,6 @@ class ExactAttention:
         keep: bool,
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
-        del draw, keep
         side, trace = self._rows, self.trace
         fetched = side.fetch(values, trace)
         with trace.span("interior.forward"):
@@ -239,7 +232,6 @@ class ExactAttention:
         draw: EdgeDraw | None,
     ) -> Gradients:
         """Return the gradients of values, targets and weights; these last of all ranks."""
-        del draw
         heads, slope, trace = scores.heads, scores.slope, self.trace
         side = self._rows
         fetched = side.fetch(values, trace)

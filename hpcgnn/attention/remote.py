@@ -46,8 +46,6 @@ class FetchedValues:
         (rows,) original ids.
     ghost_ids
         Of `node_ids`.
-    trace
-        Where times are recorded.
     """
 
     def __init__(
@@ -146,8 +144,6 @@ class PushedStates:
         Of `node_ids`.
     column_ids
         (columns,) original ids.
-    trace
-        Where times are recorded.
     """
 
     def __init__(
@@ -281,8 +277,7 @@ def _zeros_for(buffer: Array, dtype: np.dtype[np.generic], memory: Memory) -> Fl
     if buffer.dtype == dtype:
         buffer[:] = 0
         return buffer
-    made: FloatArray = memory.arrays.zeros(buffer.shape, dtype)
-    return made
+    return memory.arrays.zeros(buffer.shape, dtype)
 
 
 def _store(rows: FloatArray, buffer: Array, half: WireFormat | None, memory: Memory) -> None:

@@ -99,7 +99,6 @@ class Scores(ABC):
         gradients
             Added to, those of the weights among them.
         """
-        del block
         face = transposed.memory.kernels
         face.attention_backward(transposed.edges, score, saved, gradients, draw)
 
@@ -323,7 +322,6 @@ class DynamicScores(KeyedScores):
         self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
     ) -> Score:
         """Return what the kernels of a memory take; see `Scores`."""
-        del memory
         return DynamicScore(
             values=values, target=targets, slope=self.slope, half=half, vector=self.vector
         )
@@ -337,8 +335,7 @@ class DynamicScores(KeyedScores):
 
     def unbent(self, both: FloatArray) -> FloatArray:
         """Return the gradient of the values, which keys hold too."""
-        summed: FloatArray = both.sum(axis=2)
-        return summed
+        return both.sum(axis=2)
 
     def of_features(self, both: FloatArray) -> FloatArray:
         """Return the gradient of the keys."""
@@ -361,7 +358,6 @@ class ProductScores(KeyedScores):
         self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
     ) -> Score:
         """Return what the kernels of a memory take; see `Scores`."""
-        del memory
         return ProductScore(values=values, target=targets, half=half, heads=self.heads)
 
     def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
@@ -375,5 +371,4 @@ class ProductScores(KeyedScores):
 
     def of_features(self, both: FloatArray) -> FloatArray:
         """Return the gradient of what keys and values hold alike."""
-        summed: FloatArray = both.sum(axis=2)
-        return summed
+        return both.sum(axis=2)

@@ -35,8 +35,6 @@ class SharedHeads:
 
     Parameters
     ----------
-    pattern
-        The edges.
     score
         Its values are x, (columns, F), which all heads read.
     draw

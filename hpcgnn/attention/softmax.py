@@ -94,8 +94,6 @@ def pack(
         a rounded part and the rest.
     half
         What the wire rounds to, or None.
-    memory
-        Where the arrays are.
     """
     arrays = memory.arrays
     parts = list(narrow)
@@ -111,8 +109,7 @@ def pack(
             finite = arrays.isfinite(rounded)
             rest = arrays.where(finite, each, 0) - arrays.where(finite, rounded, 0)
             parts += [rounded, rest]
-    packed: FloatArray = arrays.concatenate([*wide, *parts], axis=1)
-    return packed
+    return arrays.concatenate([*wide, *parts], axis=1)
 
 
 def unpack(
@@ -124,8 +121,6 @@ def unpack(
     ----------
     rows
         (rows, columns) in the dtype of the wire.
-    wide, narrow
-        The widths of the arrays.
     half
         What the wire rounds to, or None.
     """

@@ -51,5 +51,4 @@ def aggregate(operator: AggregationOperator, x: Tensor) -> Tensor:
     Tensor
         (result rows, width), same dtype.
     """
-    result: Tensor = _Aggregate.apply(x, operator)  # type: ignore[no-untyped-call]
-    return result
+    return _Aggregate.apply(x, operator)  # type: ignore[no-untyped-call]

@@ -86,7 +86,6 @@ class Arithmetic:
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
         """Return numbers that all rows share as broadcasting takes them, differentiable."""
-        del num_rows
         return shared
 
     @collective

@@ -61,16 +61,10 @@ class SharedLayer:
 
     Parameters
     ----------
-    pattern
-        The edges.
-    slope
-        Of the leaky rectifier of the scores.
     average
         Whether the result is the mean of the heads, and not all of them side by side.
     draw
         Edges and weights to leave out, of `edge_draw`.
-    trace
-        Where times are recorded.
     """
 
     pattern: WholePattern
@@ -86,8 +80,6 @@ class Heads:
 
     Parameters
     ----------
-    operator
-        The pattern of edges.
     make_scores
         Makes the scores of the edges from the weights of some heads.
     average
@@ -403,8 +395,6 @@ def attend(
         where the scores read some; its gradient is this rank's share.
     bias
         (H * D,), or (D,) where heads are averaged, to add to every row.
-    heads
-        The pattern, and how it is used.
 
     Returns
     -------

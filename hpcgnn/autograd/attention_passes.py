@@ -55,10 +55,6 @@ class PassGradients:
         The layer's result; where heads are averaged, that of each pass.
     weights
         (H, D) of the scores.
-    bias
-        What was added to the layer's result.
-    average
-        Whether heads are averaged.
     """
 
     def __init__(
@@ -180,5 +176,4 @@ def numbers(like: Tensor, shape: Sequence[int]) -> Tensor:
 
 def rows_of(x: Tensor) -> FloatArray:
     """Return a tensor as a C-contiguous array, copied only where it is not one."""
-    rows: FloatArray = memory_of(x).array(x.contiguous())
-    return rows
+    return memory_of(x).array(x.contiguous())

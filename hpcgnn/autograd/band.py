@@ -29,8 +29,6 @@ class TorchBand:
         Holds the blocks and slices on the host.
     precision
         One of `BAND_PRECISIONS`.
-    place
-        Where to multiply.
     """
 
     def __init__(self, operator: BandedOperator, precision: str, place: torch.device) -> None:
@@ -46,8 +44,7 @@ class TorchBand:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the sums (n P, H) of the rows of `x` (n, H); differentiable."""
-        result: Tensor = _Band.apply(x, self)  # type: ignore[no-untyped-call]
-        return result
+        return _Band.apply(x, self)  # type: ignore[no-untyped-call]
 
     def apply(self, x: Tensor) -> Tensor:
         """Return the sums (n P, H) that edges of each type bring, see `BandedOperator.apply`."""

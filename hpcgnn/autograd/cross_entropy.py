@@ -54,7 +54,6 @@ def cross_entropy_sum(
     factors
         f, (N,); None: ones.
     """
-    result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+    return _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits, labels, smoothing, factors
     )
-    return result

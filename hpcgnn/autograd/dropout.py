@@ -73,5 +73,4 @@ def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float
     """
     if key is None or p == 0.0:
         return x
-    result: Tensor = _Dropout.apply(x, node_ids, key.word(), p)  # type: ignore[no-untyped-call]
-    return result
+    return _Dropout.apply(x, node_ids, key.word(), p)  # type: ignore[no-untyped-call]

@@ -33,10 +33,6 @@ class EdgeInputs:
         (E,) int64 local rows.
     features
         (E, F) in the type that models compute in.
-    num_targets
-        Local rows.
-    trace
-        Where rows and bytes are recorded.
     """
 
     request: RowRequest
@@ -92,8 +88,6 @@ def sum_messages(edges: EdgeInputs, x: Tensor, weight: Tensor, bias: Tensor) -> 
 
     Parameters
     ----------
-    edges
-        Of this rank.
     x
         (N, H) rows of the local nodes.
     weight, bias
@@ -105,5 +99,4 @@ def sum_messages(edges: EdgeInputs, x: Tensor, weight: Tensor, bias: Tensor) -> 
         (N, H).
     """
     rows = fetch_rows(x, edges.request, edges.trace)
-    found: Tensor = _Messages.apply(rows, weight, bias, edges)  # type: ignore[no-untyped-call]
-    return found
+    return _Messages.apply(rows, weight, bias, edges)  # type: ignore[no-untyped-call]

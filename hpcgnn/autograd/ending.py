@@ -97,8 +97,6 @@ def end_gradient(
         What `end_rows` left; None without `ending`.
     ending
         As for `end_rows`.
-    of_bias
-        Whether the bias has a gradient.
     """
     if ending is None and not of_bias:
         return gradient, None

@@ -49,8 +49,6 @@ class ExactArithmetic(Arithmetic):
     ----------
     grid
         The ranks; replicas hold equal rows, which count once.
-    trace
-        Where bytes of sums are recorded.
     """
 
     sums_are_whole = True
@@ -121,8 +119,7 @@ class ExactArithmetic(Arithmetic):
     @collective
     def total_of(self, rows: FloatArray) -> FloatArray:
         """Return the sum over the rows of all ranks of an array in main memory."""
-        total: FloatArray = self.total(torch.from_numpy(rows)).numpy()
-        return total
+        return self.total(torch.from_numpy(rows)).numpy()
 
     @collective
     def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
@@ -147,8 +144,7 @@ class ExactArithmetic(Arithmetic):
         wide = logits.double()
         each = wide.clamp(min=0) - wide * target + (1 + (-wide.abs()).exp()).log()
         rows = (each if factors is None else each * factors).sum(1)
-        result: Tensor = _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
-        return result
+        return _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""
@@ -156,8 +152,7 @@ class ExactArithmetic(Arithmetic):
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``; see `Arithmetic.linear`."""
-        result: Tensor = _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
-        return result
+        return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``; see `Arithmetic.matmul`."""
@@ -165,8 +160,7 @@ class ExactArithmetic(Arithmetic):
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
         """Return shared numbers once for every row, without a copy; see `Arithmetic.for_rows`."""
-        result: Tensor = _ForRows.apply(self, shared, num_rows)  # type: ignore[no-untyped-call]
-        return result
+        return _ForRows.apply(self, shared, num_rows)  # type: ignore[no-untyped-call]
 
     def elu(self, rows: Tensor) -> Tensor:
         """Return exponential linear units; see `Arithmetic.elu`."""

@@ -39,13 +39,10 @@ def fetch_rows(x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
         (num_local, width) rows of this rank.
     request
         Of other ranks' rows, and of own ones.
-    trace
-        Where rows and bytes are recorded.
 
     Returns
     -------
     Tensor
         (wanted rows, width).
     """
-    result: Tensor = _Fetch.apply(x, request, trace)  # type: ignore[no-untyped-call]
-    return result
+    return _Fetch.apply(x, request, trace)  # type: ignore[no-untyped-call]

@@ -180,7 +180,6 @@ def graph_linear(
         order = choose_order(operator.size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
     rows, *more = own or (None,)
-    result: Tensor = _GraphLinear.apply(  # type: ignore[no-untyped-call]
+    return _GraphLinear.apply(  # type: ignore[no-untyped-call]
         tuple(terms), x, rows, bias, ending, *weights, *more
     )
-    return result

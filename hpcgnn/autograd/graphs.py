@@ -37,8 +37,6 @@ class GraphMembers:
         (G,) int64 the numbers of the graphs, rising, as dropout takes them.
     request
         Of pieces; None where this rank has all nodes of its graphs, so that R is P.
-    trace
-        Where rows and bytes are recorded.
     """
 
     pieces: Tensor
@@ -59,8 +57,7 @@ class GraphMembers:
         assert self.request is not None
         # Each piece is asked for once.
         pieces = self.request.add_back(values[self.graphs.cpu().numpy()])
-        found: Array = pieces[self.pieces.cpu().numpy()]
-        return found
+        return pieces[self.pieces.cpu().numpy()]
 
     @property
     def num_graphs(self) -> int:

@@ -98,5 +98,4 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     bias
         (out_width,); None: nothing.
     """
-    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return result
+    return _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]

@@ -71,8 +71,7 @@ def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Ten
     centre, factor, shift
         (width,).
     """
-    result: Tensor = _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
-    return result
+    return _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
 
 
 @collective
@@ -89,8 +88,6 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     ----------
     x
         (rows, width) float32 or float64, or bfloat16; a rank may have no rows.
-    sums
-        Adds up an array over the ranks.
 
     Returns
     -------

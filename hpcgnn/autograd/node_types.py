@@ -81,10 +81,9 @@ def linear_by_type(
         (sum of n_t, out_width), dtype of the parts.
     """
     num_rows = sum(len(each) for each in rows)
-    result: Tensor = _LinearByType.apply(  # type: ignore[no-untyped-call]
+    return _LinearByType.apply(  # type: ignore[no-untyped-call]
         tuple(rows), num_rows, *parts, *weights, *biases
     )
-    return result
 
 
 class _TypedLinear(torch.autograd.Function):
@@ -131,5 +130,4 @@ def typed_linear(x: Tensor, weight: Tensor, starts: Offsets) -> Tensor:
     Tensor
         (rows, H).
     """
-    result: Tensor = _TypedLinear.apply(x, weight, starts)  # type: ignore[no-untyped-call]
-    return result
+    return _TypedLinear.apply(x, weight, starts)  # type: ignore[no-untyped-call]

@@ -25,8 +25,6 @@ class ProductHeads:
 
     Parameters
     ----------
-    operator
-        The pattern of edges.
     draw
         Edges and weights to leave out, of `edge_draw`.
     """
@@ -118,8 +116,6 @@ def attend_products(
     weights
         (H, D * F) maps W_e of the features of edges, (H, 0) without any, equal on all ranks; its
         gradient is this rank's share.
-    heads
-        The pattern, and how it is used.
 
     Returns
     -------
@@ -129,7 +125,6 @@ def attend_products(
         (rows, H) log of the sum of exponentiated logits, by which results over several sets of
         edges join; -inf for rows without edges. Both are differentiable.
     """
-    result: tuple[Tensor, Tensor] = _AttendProducts.apply(  # type: ignore[no-untyped-call]
+    return _AttendProducts.apply(  # type: ignore[no-untyped-call]
         pairs, widened(targets), weights, heads
     )
-    return result

@@ -104,7 +104,6 @@ def relation_linear(
         (k, out_width), C-contiguous, of the dtype of `x` and in the same place; it is changed, so
         that nothing may have saved it for its backward pass.
     """
-    result: Tensor = _RelationLinear.apply(  # type: ignore[no-untyped-call]
+    return _RelationLinear.apply(  # type: ignore[no-untyped-call]
         operator, tuple(rows), x, weights, out
     )
-    return result

@@ -54,14 +54,12 @@ class _Relu(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         # One pass; a product with a mask would also turn infinite gradients into NaN.
-        masked: Tensor = torch.ops.aten.threshold_backward(gradients[0], x, 0)
-        return masked
+        return torch.ops.aten.threshold_backward(gradients[0], x, 0)
 
 
 def relu(x: Tensor) -> Tensor:
     """Return the positive parts; `x` waits for the backward pass, and not the result."""
-    result: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
-    return result
+    return _Relu.apply(x)  # type: ignore[no-untyped-call]
 
 
 class _Rectified(torch.autograd.Function):
@@ -84,5 +82,4 @@ def relu_(x: Tensor) -> Tensor:
 
     The one array serves the backward pass of this function and that of the next.
     """
-    result: Tensor = _Rectified.apply(x)  # type: ignore[no-untyped-call]
-    return result
+    return _Rectified.apply(x)  # type: ignore[no-untyped-call]

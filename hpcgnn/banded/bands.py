@@ -17,8 +17,7 @@ def inside_band(edges: TypedEdges, block: int) -> Mask:
     Edges shorter than `block` always are, those of ``block`` to ``2 block - 1`` where they join
     neighbouring blocks (U and L are full squares here), longer ones never.
     """
-    held: Mask = np.abs(edges.targets // block - edges.sources // block) <= 1
-    return held
+    return np.abs(edges.targets // block - edges.sources // block) <= 1
 
 
 def held_edges(edges: TypedEdges, block: int, supernodes: Supernodes | None) -> Mask:

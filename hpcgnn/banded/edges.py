@@ -62,10 +62,6 @@ def both_ways(
         (e,) forward types.
     edges
         (e, 2) source, target.
-    num_nodes
-        Nodes of the supergraph.
-    num_forward
-        Forward types.
     self_edges
         Add an edge from each node to itself, of the last type.
     """
@@ -88,8 +84,6 @@ class LocalOperator:
     ----------
     indptr, indices
         (m + 1,) int64, (nnz,) int32: the pattern.
-    num_columns
-        Columns.
     """
 
     def __init__(
@@ -160,13 +154,7 @@ class TypedPairs:
 
 
 class DeviceLocalOperator:
-    """A `LocalOperator` on the current device.
-
-    Parameters
-    ----------
-    host
-        The matrix to copy.
-    """
+    """A `LocalOperator` on the current device."""
 
     def __init__(self, host: LocalOperator) -> None:
         self.trace, self.size = host.trace, host.size

@@ -37,8 +37,7 @@ class Supernodes:
         chosen = np.zeros(edges.num_nodes, np.bool_)
         for first, count in zip(self.firsts.tolist(), self.counts.tolist(), strict=True):
             chosen[first : first + count] = True
-        touched: Mask = chosen[edges.targets] | chosen[edges.sources]
-        return touched
+        return chosen[edges.targets] | chosen[edges.sources]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,7 @@ _INTEGERS_END = 1 << 63
 
 def option(default: T, meaning: str) -> T:
     """Return a dataclass field with a default and the text that ``--keys`` shows."""
-    made: T = field(default=default, metadata={"meaning": meaning})
-    return made
+    return field(default=default, metadata={"meaning": meaning})
 
 
 def require(holds: bool, key: str, value: object, remedy: str) -> None:

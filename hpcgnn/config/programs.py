@@ -100,8 +100,6 @@ def sample_overrides(seed: int, *, large_batch: bool = False) -> list[str]:
 
     Parameters
     ----------
-    seed
-        The same seed draws the same values.
     large_batch
         Draw from `LARGE_BATCH` where it has the key.
     """

@@ -80,5 +80,4 @@ def _of_each_class(labels: Array | None, order: Array, per_class: int) -> Array:
             f"--per-class {per_class}: class {classes[least]} has {counts[least]} nodes with "
             "labels; give at most as many"
         )
-    chosen: Array = by_class[(first[:, None] + np.arange(per_class)).ravel()]
-    return chosen
+    return by_class[(first[:, None] + np.arange(per_class)).ravel()]

@@ -22,12 +22,8 @@ class Finding:
 
     Parameters
     ----------
-    topic
-        What was looked at.
     verdict
         good, remark (a run works, but not as well as it could) or fault (it fails).
-    seen
-        What is there.
     remedy
         What to do; empty where it is good.
     """

@@ -20,14 +20,10 @@ class FolderFacts:
 
     Parameters
     ----------
-    path
-        The folder.
     fault
         Why nothing can be written there; empty where it can.
     write_bytes_per_s
         Of 64 MiB, until the disk has them.
-    locks
-        Whether files can be locked.
     unseen
         Hosts that do not see what another has written.
     """

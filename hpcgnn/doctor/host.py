@@ -38,8 +38,6 @@ class RankFacts:
     ----------
     host, system
         Name of the host; kernel and architecture.
-    cores
-        Cores that this process may use.
     threads
         OMP_NUM_THREADS; None where it is not set.
     memory_bytes
@@ -50,12 +48,6 @@ class RankFacts:
         Instruction sets that the kernels can use here, widest first.
     gpu
         What keeps a GPU from being used; empty where one can be.
-    versions
-        Of the libraries, and of this program.
-    mpi
-        Name and version of the MPI library.
-    batch
-        Variables of the batch system.
     """
 
     host: str

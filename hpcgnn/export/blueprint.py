@@ -21,16 +21,12 @@ class Blueprint:
     ----------
     name, kind
         ``model.name`` and its class.
-    shape
-        Its sizes and options.
     facts
         Of the graph that it was trained on.
     tensors
         Parameters and buffers under the names of `hpcgnn.nn`, without those of input layers.
     inputs
         Those of the input layers of node types, under their names.
-    weighted
-        Whether weights of edges count.
     reverses
         Whether each relation has its reverse as a relation of its own.
     normalize
@@ -79,8 +75,7 @@ class Blueprint:
     @property
     def theta(self) -> float:
         """How strong the maps of GCNII are."""
-        theta: float = self.shape.own["theta"]
-        return theta
+        return self.shape.own["theta"]
 
     def layer(self, member: str, place: int) -> dict[str, Tensor]:
         """Return the tensors of one of several layers, under the names that it has for them."""

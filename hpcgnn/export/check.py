@@ -56,8 +56,7 @@ def load_module(folder: Path) -> torch.nn.Module:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    model: torch.nn.Module = module.load().double()
-    return model
+    return module.load().double()
 
 
 @torch.no_grad()
@@ -71,8 +70,6 @@ def compare(
     ----------
     grid
         Of one rank.
-    saved
-        The model that was exported.
     model
         The exported module in float64.
     library

@@ -200,8 +200,7 @@ def description_features(
     order = np.argsort(-values)
     right = right[order]
     peaks = right[np.arange(num_features), np.argmax(np.abs(right), axis=1)]
-    features: FloatArray = left[:, order] * (values[order] * np.sign(peaks))
-    return features
+    return left[:, order] * (values[order] * np.sign(peaks))
 
 
 def words(name: str, description: str) -> list[str]:

@@ -36,12 +36,8 @@ class ExchangeChoice:
 
     Parameters
     ----------
-    method
-        The cheapest.
     seconds
         Of the messages of one product of the model's width, by the model, for each exchange.
-    network
-        The links.
     """
 
     method: str

@@ -21,12 +21,8 @@ class Context:
 
     Parameters
     ----------
-    grid
-        The ranks.
     config
         The configuration, equal on all ranks.
-    trace
-        Where times are recorded.
     device
         Where models, features and operators are.
     aggregations

@@ -76,8 +76,6 @@ def scale_features(
     ----------
     kind
         ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
-    features
-        Of the local nodes.
     known
         For standard, the scale of the graph that the model was trained on; None takes this one's.
     measured
@@ -151,8 +149,6 @@ def make_inputs(
     ----------
     grid, config, facts
         The ranks, the configuration, the sizes of the graph.
-    nodes
-        Of this rank.
     known
         For standardised features: what to scale by; None takes it from this graph.
 

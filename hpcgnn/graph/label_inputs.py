@@ -44,8 +44,7 @@ def labelled_nodes(labels: Array) -> Mask:
         return np.array(~np.isnan(labels).all(axis=1), np.bool_)
     if labels.ndim == 2:
         return np.ones(len(labels), np.bool_)
-    mask: Mask = labels >= 0
-    return mask
+    return labels >= 0
 
 
 def label_columns(
@@ -59,8 +58,6 @@ def label_columns(
         As for `training_mask`.
     num_classes
         C.
-    dtype
-        Of the result.
     """
     trains = training_mask(labels, split)
     columns = np.zeros((len(split), num_classes), dtype)
@@ -146,8 +143,6 @@ def labelled_types(
 
     Parameters
     ----------
-    names
-        Of the node types.
     types, trains
         (N,) type of each local node, and whether it is a labelled training node.
     """

@@ -79,8 +79,6 @@ def label_graphs(context: Context, nodes: NodeBlock, path: object) -> Labelled:
 
     Parameters
     ----------
-    nodes
-        Of this rank.
     path
         Of the store, for messages.
 

@@ -45,10 +45,6 @@ class ReadMatrix:
 
     Parameters
     ----------
-    wanted
-        The aggregations.
-    matrix
-        This rank's block row of their matrix.
     rows
         Those that it was made of; None where it has some for each relation.
     edges
@@ -69,13 +65,6 @@ def read_matrix(
     context: Context, store: GraphStore, row_map: RowMap, *, directed: bool
 ) -> ReadMatrix:
     """Return this rank's block row of the matrix of the aggregations that are wanted.
-
-    Parameters
-    ----------
-    store, row_map
-        The open store, and the rows of this rank.
-    directed
-        Whether edges have a direction.
 
     Raises
     ------

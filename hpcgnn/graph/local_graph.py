@@ -55,10 +55,6 @@ def node_traits(
 
     Parameters
     ----------
-    device
-        Where models are.
-    nodes
-        Of the store.
     edge_means
         (nodes, F) as `NodeTraits` has them.
     """
@@ -72,10 +68,6 @@ class LocalGraph:
 
     Parameters
     ----------
-    grid, row_map
-        The ranks, and the rows of this one.
-    facts
-        Sizes of the whole graph.
     view
         Operators and original ids of the local nodes.
     products
@@ -93,8 +85,6 @@ class LocalGraph:
         What corrects and smooths predictions; None when that is off.
     details
         Sizes of this rank's share, for the summary.
-    device
-        Where features, products and views are.
     rows
         For sampling; None where nobody asked for them.
     graph_ids, node_graph

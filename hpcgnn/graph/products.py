@@ -52,12 +52,6 @@ class Operators:
 
     Parameters
     ----------
-    config
-        How rows travel.
-    carrier
-        Where rows and products are.
-    device
-        Where models are.
     edges
         Features of the edges, for attention; the values of its matrices are then their numbers.
     """
@@ -110,8 +104,6 @@ class Operators:
 
         Parameters
         ----------
-        kind
-            The aggregation.
         scaled
             Its matrix; for attention a pattern.
         exchange
@@ -234,8 +226,6 @@ class ScaledMatrices:
 
     Parameters
     ----------
-    grid
-        The ranks.
     matrix, wanted, dtype
         As for `AdjacencyProducts`.
     numbered
@@ -335,10 +325,6 @@ class Products:
 
     Parameters
     ----------
-    make
-        Makes their operators.
-    matrices
-        Of the aggregations of the model.
     node_ids
         (num_local,) int64 original ids.
     traits
@@ -413,7 +399,7 @@ class Products:
             operators,
             self._make.device.ids(ids[1]),
             self._make.sums(),
-            self._make.device.tensor(kept),
+            kept=self._make.device.tensor(kept),
             relation_rows=self._rows_by_relation(parts, outputs),
             traits=self._traits[self._make.device.tensor(np.flatnonzero(inputs))],
         )
@@ -423,8 +409,7 @@ class Products:
         if part.num_relations == 1 or part.row_nodes is None:
             return node_ids
         relations, nodes = np.divmod(part.row_nodes, max(len(self.node_ids), 1))
-        names: GlobalIndices = self.node_ids[nodes] * part.num_relations + relations
-        return names
+        return self.node_ids[nodes] * part.num_relations + relations
 
     def _rows_by_relation(
         self, parts: Mapping[Aggregation, DistCSR], outputs: Mask
@@ -446,8 +431,6 @@ class AdjacencyProducts(Products):
     matrix
         This rank's block row; with a block of rows for each relation where the model tells them
         apart.
-    wanted
-        The aggregations of the model.
     dtype
         float32 or float64.
     traits

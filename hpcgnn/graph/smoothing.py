@@ -26,14 +26,10 @@ class Smoother:
 
     Parameters
     ----------
-    stages
-        Both stages.
     truth
         (N, C) labels as zeros and ones, of the training nodes.
     known
         (N,) mask of the training nodes.
-    multi_label
-        Whether a node may have several classes.
     """
 
     stages: CorrectAndSmooth

@@ -25,8 +25,6 @@ class SpectralPositions:
 
     Parameters
     ----------
-    grid
-        The ranks.
     adjacency
         The product with the symmetric A.
     num_nodes
@@ -78,8 +76,7 @@ class SpectralPositions:
         scaled = np.ascontiguousarray(self._scale * x)
         near = self._adjacency.apply(scaled)
         mean = self._sum(scaled.sum(axis=0, keepdims=True)) / max(self._num_nodes, 1)
-        product: FloatArray = self._scale * (near + self._more * mean)
-        return product
+        return self._scale * (near + self._more * mean)
 
     def _filtered(self, x: FloatArray, low: float) -> FloatArray:
         """Return the Chebyshev polynomial that is small on [-1, low], and grows above."""

@@ -29,8 +29,6 @@ class Propagation:
         S, a scaled adjacency.
     alpha
         The share a of the neighbours, in [0, 1].
-    steps
-        Iterations.
     """
 
     operator: AggregationOperator
@@ -58,8 +56,6 @@ class CorrectAndSmooth:
         What the spread errors are multiplied by ("fixed"), the training nodes' errors staying as
         they are in every step; None scales every node's error to the mean size of the training
         nodes' errors ("autoscale").
-    sums
-        Adds up an array over the block rows.
     """
 
     correction: Propagation

@@ -44,10 +44,6 @@ class EvenModel(Model):
 
         Parameters
         ----------
-        place, view
-            Of the layer.
-        x
-            Its input rows.
         first
             What the map of the features gave for the output rows.
         draw

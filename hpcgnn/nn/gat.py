@@ -1,38 +1,28 @@
 """Graph attention networks: GAT (Velickovic et al., 2018) and GATv2 (Brody et al., 2022)."""
 
 from functools import partial
-from typing import ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
-from hpcgnn.autograd import DropoutKey, Heads, ScoresOf, attend, edge_draw
+from hpcgnn.autograd import Heads, ScoresOf, attend
 from hpcgnn.kernels import EdgeDraw
-from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
 
-class GATLayer(nn.Module):
-    """Multi-head attention over in-edges and the node itself, plus a bias.
+class GATLayer(HeadsLayer):
+    """Multi-head attention over in-edges and the node itself, plus a bias; see `HeadsLayer`.
 
     Parameters
     ----------
-    in_width
-        Columns of the input.
-    out_width
-        Columns of the result: of all heads side by side, or of each when they are averaged.
-    heads
-        Number of heads H; divides `out_width` unless they are averaged.
-    average
-        Average the heads, as in a last layer.
     num_edge_features
         Columns of an edge's features, which the pattern has; 0: scores read none.
-    slope
-        Of the leaky rectifier of the scores.
     """
 
     def __init__(
@@ -45,11 +35,8 @@ class GATLayer(nn.Module):
         num_edge_features: int = 0,
         slope: float = 0.2,
     ) -> None:
-        super().__init__()
-        if not average and out_width % heads:
-            raise ValueError(f"{heads} heads do not divide a width of {out_width}")
-        self.heads, self.average, self.slope = heads, average, slope
-        width = out_width if average else out_width // heads
+        super().__init__(out_width, heads=heads, average=average)
+        self.slope, width = slope, self.width
         self.linear = xavier_linear(in_width, heads * width)
         self.source = nn.Parameter(self.linear.weight.new_empty(heads, width))
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
@@ -78,7 +65,6 @@ class GATLayer(nn.Module):
 
     def make_target(self, in_width: int, heads: int, width: int) -> None:
         """Make the parameters of the rows' share of the scores."""
-        del in_width
         self.target = nn.Parameter(self.linear.weight.new_empty(heads, width))
         nn.init.xavier_uniform_(self.target)
 
@@ -94,17 +80,7 @@ class GATLayer(nn.Module):
 
     @collective
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
-        """Return (output rows, out_width) for `x` (input rows, in_width).
-
-        Parameters
-        ----------
-        view
-            With the pattern of edges.
-        x
-            Input rows.
-        draw
-            Edges and weights that this step leaves out.
-        """
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
         heads = Heads(operator, self.scores(), average=self.average, draw=draw)
         weights: Tensor = self.source
@@ -145,40 +121,19 @@ class GATv2Layer(GATLayer):
         return self.own.weight
 
 
-class GAT(LayeredModel):
-    """GAT of any depth; hidden layers concatenate their heads, the last one averages them.
-
-    `hidden` is the width of all heads together.
-    """
+class GAT(HeadsModel):
+    """GAT of any depth; sizes as of `HeadsModel`."""
 
     aggregations = (Aggregation.ATTENTION,)
-    options = LayeredModel.options | {
-        "heads", "attention_dropout", "edge_dropout", "edge_features"
-    }  # fmt: skip
-    layers_save_results = True
-    layer_type: ClassVar[type[GATLayer]] = GATLayer
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> GATLayer:
-        """Return the layer at `place`."""
-        average = place >= self.shape.num_hidden_layers
-        return self.layer_type(
-            in_width,
-            out_width,
-            heads=self.shape.heads,
-            average=average,
-            num_edge_features=self.shape.num_edge_features,
-        )
-
-    @collective
-    def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
-        """Return the output rows of a layer, with this draw's edges left out."""
-        shape = self.shape
-        left_out = edge_draw(draw, shape.attention_dropout, shape.edge_dropout)
-        out: Tensor = self.layers[place](view, x, left_out)
-        return out
+    def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
+        """Return a layer."""
+        return GATLayer(in_width, out_width, **how)
 
 
 class GATv2(GAT):
-    """GATv2 of any depth; sizes as of `GAT`."""
+    """GATv2 of any depth; sizes as of `HeadsModel`."""
 
-    layer_type = GATv2Layer
+    def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
+        """Return a layer."""
+        return GATv2Layer(in_width, out_width, **how)

@@ -36,5 +36,4 @@ class GCN(LayeredModel):
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GCNLayer:
         """Return a convolution."""
-        del place
         return GCNLayer(in_width, out_width)

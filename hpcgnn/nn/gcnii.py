@@ -40,8 +40,6 @@ class GCNIILayer(nn.Module):
 
         Parameters
         ----------
-        view
-            With the symmetric matrix.
         x
             (input rows, width).
         first
@@ -74,6 +72,4 @@ class GCNII(EvenModel):
         self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
         """Return the output rows of a layer; see `EvenModel.run_layer`."""
-        del draw
-        out: Tensor = self.layers[place](view, x, first)
-        return out
+        return self.layers[place](view, x, first)

@@ -20,7 +20,7 @@ from hpcgnn.autograd.band import TorchBand
 from hpcgnn.banded import BandedOperator, Supergraph, Supernodes, TypedEdges, TypedPairs, held_edges
 from hpcgnn.banded.edges import DevicePairs
 from hpcgnn.errors import InputError
-from hpcgnn.nn.model import TrainableModule
+from hpcgnn.nn.model import TrainableModule, drawn_from
 from hpcgnn.trace import TraceRecorder
 
 PropagatorName = Literal["sparse", "banded", "hybrid"]
@@ -69,7 +69,6 @@ class SparsePropagator:
 
     def on_gpu(self, place: torch.device, precision: str) -> "SparsePropagator":
         """Return the same on the current GPU."""
-        del precision
         assert isinstance(self._pairs, TypedPairs)
         found = copy.copy(self)
         found._pairs = DevicePairs.upload(self._pairs)
@@ -172,8 +171,6 @@ def make_propagator(
     ----------
     name
         One of `PROPAGATORS`.
-    edges
-        The edges of a supergraph.
     block
         S; for "sparse", edges that such blocks do not hold are left out, and 0 keeps all.
     dtype
@@ -203,12 +200,6 @@ class GGNNShape:
     ----------
     num_buckets
         Buckets of hashed sub-tokens.
-    num_types
-        Types of edges, reverses included.
-    hidden
-        Width of node states.
-    steps
-        Steps of message passing.
     dropout
         Probability for the messages that come into the GRU cell.
     """
@@ -226,11 +217,6 @@ class GGNN(TrainableModule):
     ``E(t+1) = GRU(sum_p A_p E(t) W_p + b_p per edge, E(t))``: equation (1) of the paper with a
     bias for every type. The weights know nothing of the propagator, so a model may be trained with
     one and evaluated with another.
-
-    Parameters
-    ----------
-    shape
-        Its sizes.
     """
 
     def __init__(self, shape: GGNNShape) -> None:
@@ -256,8 +242,6 @@ class GGNN(TrainableModule):
 
         Parameters
         ----------
-        graph
-            The supergraph.
         propagator
             One over its edges.
         key
@@ -283,21 +267,13 @@ def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
 
     Parameters
     ----------
-    shape
-        Its sizes.
     seed
         Of the initial weights; torch's global generator is left as it was.
     dtype
         torch.float32 or torch.float64. Weights are drawn in float64, so both start alike.
     """
-    before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        torch.set_default_dtype(torch.float64)
-        try:
-            model = GGNN(shape)
-        finally:
-            torch.set_default_dtype(before)
+    with drawn_from(seed):
+        model = GGNN(shape)
     return model.to(dtype)
 
 
@@ -313,8 +289,6 @@ def candidate_loss(
     ----------
     logits_M
         Scores of the candidates of `graph`.
-    graph
-        The supergraph.
     num_global
         Graphs of all ranks, at least 1.
     smoothing

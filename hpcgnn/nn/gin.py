@@ -38,8 +38,7 @@ class GINLayer(nn.Module):
         share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
         own = (share * rows).to(rows.dtype), self.first.weight
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
-        out: Tensor = self.second(functional.relu(inner))
-        return out
+        return self.second(functional.relu(inner))
 
 
 class GIN(LayeredModel):
@@ -51,5 +50,4 @@ class GIN(LayeredModel):
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GINLayer:
         """Return a layer for the directions of the graph."""
-        del place
         return GINLayer(in_width, out_width, directed=self.directed)

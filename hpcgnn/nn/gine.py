@@ -13,15 +13,7 @@ from hpcgnn.spmd import collective
 
 
 class GINELayer(nn.Module):
-    """``relu(Z W + b) W_2 + b_2`` of ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``.
-
-    Parameters
-    ----------
-    in_width, out_width
-        Columns of X and of the result.
-    num_edge_features
-        Columns of an edge's features.
-    """
+    """``relu(Z W + b) W_2 + b_2`` of ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``."""
 
     def __init__(self, in_width: int, out_width: int, num_edge_features: int) -> None:
         super().__init__()
@@ -36,8 +28,7 @@ class GINELayer(nn.Module):
         assert view.edges is not None
         summed = sum_messages(view.edges, x, self.edges.weight, self.edges.bias)
         inner = self.first((1 + self.epsilon) * x + summed)
-        out: Tensor = self.second(functional.relu(inner))
-        return out
+        return self.second(functional.relu(inner))
 
 
 class GINE(LayeredModel):
@@ -49,5 +40,4 @@ class GINE(LayeredModel):
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GINELayer:
         """Return a layer for the features of the graph's edges."""
-        del place
         return GINELayer(in_width, out_width, self.shape.num_edge_features)

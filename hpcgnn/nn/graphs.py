@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hpcgnn.autograd import (
@@ -20,7 +19,7 @@ from hpcgnn.autograd import (
     softmax_of_graphs,
     sum_of_graphs,
 )
-from hpcgnn.nn.model import GraphView, NodeModel
+from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
 from hpcgnn.spmd import collective
 
 _PLACE = -2
@@ -73,7 +72,7 @@ READOUTS: Mapping[str, Callable[[int], Readout]] = MappingProxyType(
 """Read-outs of a width, by their names."""
 
 
-class GraphModel(NodeModel):
+class GraphModel(EncoderModel):
     """An encoder of nodes, a read-out, and a linear map to logits or numbers of each graph.
 
     Parameters
@@ -82,8 +81,6 @@ class GraphModel(NodeModel):
         Any model; its logits are what is read out.
     readout
         One of `READOUTS`.
-    head
-        The linear map.
     dropout
         Probability for the input of the linear map.
     """
@@ -91,8 +88,8 @@ class GraphModel(NodeModel):
     def __init__(
         self, encoder: NodeModel, readout: Readout, head: nn.Linear, dropout: float
     ) -> None:
-        super().__init__()
-        self.encoder, self.readout, self.head = encoder, readout, head
+        super().__init__(encoder)
+        self.readout, self.head = readout, head
         self._dropout = dropout
 
     @collective
@@ -101,19 +98,13 @@ class GraphModel(NodeModel):
         assert graph.members is not None
         rows = self.readout(self.encoder(graph, x, key), graph.members)
         draw = None if key is None else key.at(_PLACE)
-        logits: Tensor = self.head(dropout(rows, graph.members.ids, draw, self._dropout))
-        return logits
+        return self.head(dropout(rows, graph.members.ids, draw, self._dropout))
 
     @collective
     def embed(self, graph: GraphView, x: Any) -> Tensor:
         """Return what is read out (G, H), without dropout."""
         assert graph.members is not None
-        rows: Tensor = self.readout(self.encoder(graph, x, None), graph.members)
-        return rows
-
-    def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the encoder's first layer."""
-        return self.encoder.input_parameters()
+        return self.readout(self.encoder(graph, x, None), graph.members)
 
 
 def make_graph_model(
@@ -133,12 +124,6 @@ def make_graph_model(
         Of the weights behind the encoder; torch's global generator is left as it was.
     """
     like = next(encoder.parameters())
-    before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        torch.set_default_dtype(torch.float64)
-        try:
-            made, head = READOUTS[readout](width), nn.Linear(width, num_classes)
-        finally:
-            torch.set_default_dtype(before)
+    with drawn_from(seed):
+        made, head = READOUTS[readout](width), nn.Linear(width, num_classes)
     return GraphModel(encoder, made, head, dropout).to(like.device, like.dtype)

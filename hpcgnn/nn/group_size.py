@@ -67,8 +67,6 @@ class GroupSizeNet(nn.Module):
 
     Parameters
     ----------
-    ladder
-        The sizes to choose from.
     hidden
         H.
     """
@@ -97,8 +95,7 @@ class GroupSizeNet(nn.Module):
         kept = score_V.topk(max(1, int(_POOLED_SHARE * len(score_V)))).indices
         pooled = joined[kept] * torch.tanh(score_V[kept])[:, None]
         log_width = pooled.new_full((1,), float(np.log1p(width)))
-        logits: Tensor = self.out(torch.cat([pooled.mean(0), pooled.amax(0), log_width]))
-        return logits
+        return self.out(torch.cat([pooled.mean(0), pooled.amax(0), log_width]))
 
     def save(self, path: Path, facts: dict[str, object]) -> None:
         """Write weights and ladder as safetensors, with `facts` about their origin beside them."""

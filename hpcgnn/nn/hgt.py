@@ -13,17 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import (
-    DropoutKey,
-    ProductHeads,
-    attend_products,
-    edge_draw,
-    rematerialised,
-    widened,
-)
-from hpcgnn.errors import InputError
+from hpcgnn.autograd import DropoutKey, ProductHeads, attend_products, rematerialised, widened
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.even import EvenModel
+from hpcgnn.nn.heads import require_heads
 from hpcgnn.nn.linear import TypedLinear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
@@ -45,8 +38,6 @@ class HGTLayer(nn.Module):
         Columns of the input and of the result, of all heads side by side.
     heads
         H, which divides the width.
-    num_relations, num_types
-        Relations and node types.
     """
 
     def __init__(self, width: int, *, heads: int, num_relations: int, num_types: int) -> None:
@@ -72,10 +63,6 @@ class HGTLayer(nn.Module):
         ----------
         view
             With the patterns of all relations, and types where there are several.
-        x
-            Input rows.
-        draw
-            Edges and weights that this step leaves out.
         """
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_BY_RELATION])
         mine, types, all_types = view.own(x), view.own_traits.types, view.traits.types
@@ -113,8 +100,6 @@ class HGTLayer(nn.Module):
             (rows, H) how much each weighs: the log of the sum of its exponentiated logits.
         places
             For each relation the output row of each of its rows.
-        num_rows
-            Output rows.
         """
         rows = torch.cat(places)
         top = lse.new_full((num_rows, self.heads), -torch.inf)
@@ -145,14 +130,10 @@ class HGT(EvenModel):
     @classmethod
     def check(cls, shape: ModelShape) -> None:
         """Raise an `InputError` when heads do not divide the width."""
-        if shape.hidden % shape.heads:
-            raise InputError(
-                f"model.heads = {shape.heads}: they do not divide model.hidden = {shape.hidden}"
-            )
+        require_heads(shape)
 
     def make_layer(self, place: int) -> HGTLayer:
         """Return a layer for the relations and node types of the graph."""
-        del place
         shape = self.shape
         return HGTLayer(
             shape.hidden,
@@ -166,8 +147,4 @@ class HGT(EvenModel):
         self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
         """Return the output rows of a layer, with this draw's edges left out."""
-        del first
-        shape = self.shape
-        left_out = edge_draw(draw, shape.attention_dropout, shape.edge_dropout)
-        out: Tensor = self.layers[place](view, x, left_out)
-        return out
+        return self.layers[place](view, x, self.edges_left_out(draw))

@@ -88,7 +88,6 @@ class LayeredModel(Model):
     @classmethod
     def steps_per_layer(cls, shape: ModelShape) -> int:
         """Return how many times in a row a layer aggregates."""
-        del shape
         return 1
 
     @classmethod
@@ -131,9 +130,7 @@ class LayeredModel(Model):
     @collective
     def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer; models whose layers draw masks override it."""
-        del draw
-        out: Tensor = self.layers[place](view, x)
-        return out
+        return self.layers[place](view, x)
 
     def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> _Hidden:
         hidden = _Hidden(x_NF)

@@ -26,8 +26,7 @@ class TypedLinear(nn.Module):
     def forward(self, x: Tensor, types: Tensor | None) -> Tensor:
         """Return (rows, out_width) for rows (rows, in_width) of types (rows,), None for one."""
         if types is None or len(self.maps) == 1:
-            out: Tensor = self.maps[0](x)
-            return out
+            return self.maps[0](x)
         rows = [(types == number).nonzero()[:, 0] for number in range(len(self.maps))]
         weights, biases = zip(*((each.weight, each.bias) for each in self.maps), strict=True)
         return linear_by_type(rows, [x[each] for each in rows], weights, biases)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
-from hpcgnn.nn.model import GraphView, NodeModel
+from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
 from hpcgnn.spmd import collective
 
 
@@ -28,8 +28,6 @@ class Scorer(nn.Module, ABC):
 
         Parameters
         ----------
-        source, target
-            Embeddings, shapes that broadcast.
         relation
             Integers of a shape that broadcasts with (...,): what the edge means.
         """
@@ -48,8 +46,7 @@ class _Bilinear(Scorer):
 
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
         """Return scores; see `Scorer`."""
-        scores: Tensor = (self.query(source, relation) * target).sum(dim=-1)
-        return scores
+        return (self.query(source, relation) * target).sum(dim=-1)
 
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
         """Return the scores of all pairs, which are one product; see `Scorer`."""
@@ -61,12 +58,10 @@ class Dot(_Bilinear):
 
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
-        del num_relations
         self._scale = 1 / math.sqrt(width)
 
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
         """Return ``s / √H``."""
-        del relation
         return source * self._scale
 
 
@@ -159,7 +154,7 @@ LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
 """Losses by their names."""
 
 
-class LinkModel(NodeModel):
+class LinkModel(EncoderModel):
     """An encoder, whose results are the nodes' embeddings, and a scorer of pairs of them.
 
     Parameters
@@ -171,29 +166,18 @@ class LinkModel(NodeModel):
     """
 
     def __init__(self, encoder: NodeModel, scorer: Scorer) -> None:
-        super().__init__()
-        self.encoder, self.scorer = encoder, scorer
+        super().__init__(encoder)
+        self.scorer = scorer
 
     @collective
     def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
         """Return the embeddings (N, H) of the local nodes."""
-        embeddings: Tensor = self.encoder(graph, x, key)
-        return embeddings
+        return self.encoder(graph, x, key)
 
     @collective
     def embed(self, graph: GraphView, x: Any) -> Tensor:
         """Return the embeddings (N, H), without dropout."""
-        embeddings: Tensor = self.encoder(graph, x, None)
-        return embeddings
-
-    def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the encoder's first layer."""
-        return self.encoder.input_parameters()
-
-    def own_rows(self) -> Mapping[str, str]:
-        """Return the encoder's parameters and buffers with rows of nodes."""
-        own = self.encoder.own_rows()
-        return {f"encoder.{name}": f"encoder.{ids}" for name, ids in own.items()}
+        return self.encoder(graph, x, None)
 
 
 def make_link_model(
@@ -207,20 +191,12 @@ def make_link_model(
         See `LinkModel`.
     scorer
         A name in `SCORERS`.
-    width
-        Of the embeddings.
     num_relations
         Relations whose edges are told apart.
     seed
         Of the scorer's weights; torch's global generator is left as it was.
     """
     like = next(encoder.parameters())
-    before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        torch.set_default_dtype(torch.float64)
-        try:
-            made = SCORERS[scorer](width, num_relations)
-        finally:
-            torch.set_default_dtype(before)
+    with drawn_from(seed):
+        made = SCORERS[scorer](width, num_relations)
     return LinkModel(encoder, made.to(like.device, like.dtype))

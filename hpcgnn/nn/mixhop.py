@@ -21,10 +21,6 @@ class MixHopLayer(nn.Module):
 
     Parameters
     ----------
-    in_width, out_width
-        Columns of X and of the result.
-    hops
-        The largest power.
     summed
         Add up the powers, each of the whole width, instead of placing them side by side.
     """

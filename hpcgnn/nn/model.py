@@ -3,15 +3,18 @@
 Shape suffixes in this package: N local nodes, F input features, H hidden width, C classes.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, memory_of
+from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, edge_draw, memory_of
+from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.spmd import collective
@@ -138,8 +141,8 @@ class NodeTraits:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerView:
-    """The local share of a graph as one layer sees it.
+class RowsView:
+    """The local share of a graph as something sees it.
 
     Parameters
     ----------
@@ -149,12 +152,6 @@ class LayerView:
         (input rows,) int64 original ids; a CuPy array where rows are on a GPU.
     sums
         Adds up an array over the block rows.
-    kept
-        (output rows,) int64 position of each output row among the input rows; None when a layer
-        returns a row for every input row.
-    following
-        The further aggregations of a layer that aggregates several times; `operators` and `kept`
-        are the first one's.
     relation_rows
         Where the rows of aggregations by relation belong: for each relation an int32 array with
         the output row of each of its nodes, in the order of the result, as for `node_ids`.
@@ -167,11 +164,27 @@ class LayerView:
     operators: Mapping[Aggregation, AggregationOperator]
     node_ids: GlobalIndices
     sums: RankSums
-    kept: Tensor | None = None
-    following: tuple["LayerView", ...] = ()
     relation_rows: tuple[LocalIndices, ...] = ()
     edges: EdgeInputs | None = None
     traits: NodeTraits = NodeTraits()
+
+
+@dataclass(frozen=True, eq=False)
+class LayerView(RowsView):
+    """The local share of a graph as one layer sees it.
+
+    Parameters
+    ----------
+    kept
+        (output rows,) int64 position of each output row among the input rows; None when a layer
+        returns a row for every input row.
+    following
+        The further aggregations of a layer that aggregates several times; `operators` and `kept`
+        are the first one's.
+    """
+
+    kept: Tensor | None = None
+    following: tuple["LayerView", ...] = ()
 
     @property
     def steps(self) -> tuple["LayerView", ...]:
@@ -209,33 +222,19 @@ class LayerView:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphView:
-    """The local share of a graph as a model sees it.
+class GraphView(RowsView):
+    """The local share of a graph as a model sees it: its rows are all local nodes.
 
     Parameters
     ----------
-    operators
-        The aggregations that the model asked for, over all local nodes.
-    node_ids
-        (N,) int64 original ids of the local nodes, as in `LayerView`.
-    sums
-        Adds up an array over the block rows.
     active
         A view for each aggregation of the model, one after the other, when only the outputs of some
         nodes are wanted; otherwise empty, and every layer sees all local nodes.
-    relation_rows, edges, traits
-        As in `LayerView`, over all local nodes.
     members
         Of graphs that are predicted as a whole: the nodes that the model's outputs are of.
     """
 
-    operators: Mapping[Aggregation, AggregationOperator]
-    node_ids: GlobalIndices
-    sums: RankSums
     active: tuple[LayerView, ...] = ()
-    relation_rows: tuple[LocalIndices, ...] = ()
-    edges: EdgeInputs | None = None
-    traits: NodeTraits = NodeTraits()
     members: GraphMembers | None = None
 
     def layer(self, place: int, steps: int = 1) -> LayerView:
@@ -243,14 +242,7 @@ class GraphView:
         if self.active:
             first, *following = self.active[place * steps : (place + 1) * steps]
         else:
-            whole = LayerView(
-                self.operators,
-                self.node_ids,
-                self.sums,
-                relation_rows=self.relation_rows,
-                edges=self.edges,
-                traits=self.traits,
-            )
+            whole = LayerView(*(getattr(self, each.name) for each in fields(RowsView)))
             first, following = whole, [whole] * (steps - 1)
         return replace(first, following=tuple(following)) if following else first
 
@@ -286,6 +278,46 @@ class NodeModel(TrainableModule):
         x
             Features of the local nodes, as the model takes them.
         """
+
+
+class EncoderModel(NodeModel):
+    """A model that goes on with the logits of another.
+
+    Parameters
+    ----------
+    encoder
+        Any model of nodes.
+    """
+
+    def __init__(self, encoder: NodeModel) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def input_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the encoder's first layer."""
+        return self.encoder.input_parameters()
+
+    def own_rows(self) -> Mapping[str, str]:
+        """Return the encoder's parameters and buffers with rows of nodes."""
+        own = self.encoder.own_rows()
+        return {f"encoder.{name}": f"encoder.{ids}" for name, ids in own.items()}
+
+
+@contextlib.contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Draw the weights of modules that are made in here, equal on all ranks.
+
+    They are drawn in float64, so that all precisions start alike. torch's global generator and
+    default type are left as they were.
+    """
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 class Model(NodeModel):
@@ -331,13 +363,16 @@ class Model(NodeModel):
     @classmethod
     def num_feature_products(cls, shape: ModelShape) -> int:
         """Return how many times in a row the model aggregates the features as they are."""
-        del shape
         return 0
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:
         """Raise an `InputError`, naming a remedy, when options do not fit each other."""
         del shape
+
+    def edges_left_out(self, draw: DropoutKey | None) -> EdgeDraw | None:
+        """Return what the attention of a layer leaves out: edges, and weights after the softmax."""
+        return edge_draw(draw, self.shape.attention_dropout, self.shape.edge_dropout)
 
     @abstractmethod
     @collective

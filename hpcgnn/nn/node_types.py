@@ -140,17 +140,12 @@ def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
     ----------
     node_ids
         (n,) int64 original ids.
-    width
-        Columns.
-    seed
-        Of the model.
     """
     columns = np.arange(width, dtype=np.uint64)
     words = _mixed(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
     words = _mixed(words[:, None] + columns)
     uniform: FloatArray = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    vectors: FloatArray = (2 * uniform - 1) * np.sqrt(3 / width)
-    return vectors
+    return (2 * uniform - 1) * np.sqrt(3 / width)
 
 
 def _mixed(words: Array) -> Array:
@@ -168,8 +163,6 @@ class InputLayers(nn.Module):
     ----------
     in_widths
         Features F_t of each type; 0 without any.
-    out_width
-        Columns of the result.
     """
 
     def __init__(self, in_widths: Sequence[int], out_width: int) -> None:
@@ -239,8 +232,7 @@ class TypedModel(NodeModel):
         x
             Features of the local nodes, or of the first active layer's input rows.
         """
-        logits: Tensor = self.body(graph, self.inputs(x), key)
-        return logits
+        return self.body(graph, self.inputs(x), key)
 
     @collective
     def embed(self, graph: GraphView, x: Any) -> Tensor:

@@ -35,8 +35,6 @@ class Norm(nn.Module, ABC):
         ----------
         x_NH
             Local rows; a rank may have none.
-        sums
-            Adds up an array over the ranks.
         training
             Whether these rows count as a batch to train on.
         """
@@ -93,7 +91,6 @@ class GraphNorm(Norm):
     @collective
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
         """Return the normalised rows; see `Norm.forward`."""
-        del training
         mean, variance, _ = moments(x_NH, sums)
         left = mean * (1 - self.mean_share)
         return self.scaled(x_NH, mean * self.mean_share, variance + left.square())
@@ -104,7 +101,6 @@ class LayerNorm(Norm):
 
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
         """Return the normalised rows; see `Norm.forward`."""
-        del sums, training
         return nn.functional.layer_norm(
             x_NH, self.weight.shape, self.weight, self.bias, eps=EPSILON
         )

@@ -15,7 +15,7 @@ from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.gine import GINE
 from hpcgnn.nn.hgt import HGT
 from hpcgnn.nn.mixhop import MixHop
-from hpcgnn.nn.model import Model, ModelShape, NodeModel
+from hpcgnn.nn.model import Model, ModelShape, NodeModel, drawn_from
 from hpcgnn.nn.node_types import TypedModel
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
@@ -83,8 +83,6 @@ def make_model(
     ----------
     name
         As in `find_model`.
-    shape
-        Its sizes.
     directed
         Whether the graph has a second direction to aggregate along.
     seed
@@ -100,20 +98,15 @@ def make_model(
     """
     kind = find_model(name)
     kind.check(shape)
-    before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        torch.set_default_dtype(torch.float64)
-        try:
+    try:
+        with drawn_from(seed):
             body = kind(shape, directed=directed)
             types = shape.type_features
             model: NodeModel = TypedModel(types, body) if types else body
-        except Exception as error:
-            if name in MODELS or isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"model.name = {name!r}: its constructor raises {type(error).__name__}: {error}"
-            ) from error
-        finally:
-            torch.set_default_dtype(before)
+    except Exception as error:
+        if name in MODELS or isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"model.name = {name!r}: its constructor raises {type(error).__name__}: {error}"
+        ) from error
     return model.to(dtype)

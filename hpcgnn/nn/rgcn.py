@@ -21,8 +21,6 @@ class RGCNLayer(nn.Module):
 
     Parameters
     ----------
-    in_width, out_width
-        Columns of X and of the result.
     num_relations
         R.
     num_bases
@@ -80,5 +78,4 @@ class RGCN(LayeredModel):
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> RGCNLayer:
         """Return a layer for the relations of the graph."""
-        del place
         return RGCNLayer(in_width, out_width, self.shape.num_relations, self.shape.num_bases)

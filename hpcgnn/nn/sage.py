@@ -66,6 +66,5 @@ class GraphSAGE(LayeredModel):
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> SAGELayer:
         """Return a layer for the directions of the graph."""
-        del place
         features = self.shape.num_edge_features
         return SAGELayer(in_width, out_width, directed=self.directed, num_edge_features=features)

@@ -81,8 +81,7 @@ class Aggregation(Enum):
         assert self.powers is not None
         for_row, for_column = self.powers
         if for_row == for_column:
-            divisors: FloatArray = (by_row * by_column) ** for_row
-            return divisors
+            return (by_row * by_column) ** for_row
         return by_row**for_row * by_column**for_column
 
 

@@ -101,8 +101,6 @@ def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:
 
     Parameters
     ----------
-    in_width
-        Columns of the input.
     heads, head_width
         Number of heads and columns of each.
     """

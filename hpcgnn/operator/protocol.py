@@ -138,5 +138,4 @@ class KeptProduct:
 def _place(array: Any) -> int:
     """Return where an array of the host or of a GPU begins."""
     on_gpu = getattr(array, "__cuda_array_interface__", None)
-    place: int = (on_gpu or array.__array_interface__)["data"][0]
-    return place
+    return (on_gpu or array.__array_interface__)["data"][0]

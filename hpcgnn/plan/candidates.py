@@ -61,16 +61,12 @@ class Candidate:
 
     Parameters
     ----------
-    choice
-        The way to run.
     rows_total, rows_max_send, rows_max_recv
         Of one product over all nodes.
     bytes_epoch, bytes_max_send
         Bytes that all ranks, and the busiest one, send in a training epoch.
     bytes_once, bytes_evaluation
         Bytes that all ranks send before the first epoch, and in an evaluation.
-    rehearsed_rank
-        The rank that was rehearsed.
     idle_bytes, peak_bytes, ghost_bytes
         Of that rank, see `Rehearsal`.
     compute_s, exchange_s
@@ -141,12 +137,6 @@ def predict(
 
     Parameters
     ----------
-    whole
-        The graph.
-    config
-        The run.
-    wanted
-        The choices.
     network
         What messages cost.
     epochs
@@ -196,17 +186,7 @@ def _configured(config: Config, choice: Choice) -> Config:
 
 
 class _Messages:
-    """What the exchanges of some ranks cost.
-
-    Parameters
-    ----------
-    traffic
-        By pattern.
-    ranks
-        All of them.
-    network
-        Their links.
-    """
+    """What the exchanges of some ranks cost."""
 
     def __init__(
         self, traffic: Mapping[PatternKey, Traffic], ranks: Ranks, network: Network

@@ -24,8 +24,6 @@ class LinkShare:
 
     Parameters
     ----------
-    links
-        Its edges.
     needed
         The pairs of each of `SHARES`, those of training of the first epoch.
     judged
@@ -45,10 +43,6 @@ class WholePairs:
 
     Parameters
     ----------
-    links
-        All edges.
-    drawn
-        Their pairs.
     seed
         Whose first epoch is planned.
     """
@@ -86,10 +80,8 @@ class WholePairs:
     def share(self, starts: Offsets, block: int) -> LinkShare:
         """Return what the rank of a block row has."""
         links, mine = self._links, RowMap(starts, block)
-        shares = {
-            name: edges.where(mine.is_local(edges.targets)) for name, edges in links.shares.items()
-        }
-        every = links.every.where(mine.is_local(links.every.targets))
+        shares = {name: edges[mine.is_local(edges.targets)] for name, edges in links.shares.items()}
+        every = links.every[mine.is_local(links.every.targets)]
         asked = {}
         for share in SHARES:
             rows = [self._needed(share, starts, each).rows for each in range(len(starts) - 1)]
@@ -97,14 +89,14 @@ class WholePairs:
         return LinkShare(
             Links(links.names, every, shares, links.both_ways),
             {share: self._needed(share, starts, block) for share in SHARES},
-            {name: edges.where(chosen) for name, edges, chosen in self._judged(starts, block)},
+            {name: edges[chosen] for name, edges, chosen in self._judged(starts, block)},
             asked,
         )
 
     def _needed(self, share: str, starts: Offsets, block: int) -> Needed:
         edges, wrong = self._pairs[share]
         chosen = self._chosen(share, starts) == block
-        return Needed.of(edges.where(chosen), wrong[chosen])
+        return Needed.of(edges[chosen], wrong[chosen])
 
     def _chosen(self, share: str, starts: Offsets) -> Array:
         """Return (E,) the block row that scores each edge."""

@@ -18,10 +18,6 @@ def sent_by_rank(
 
     Parameters
     ----------
-    moves
-        The exchanges.
-    traffic
-        By pattern.
     replication
         Rank ``block * replication + replica`` serves the block columns of its replica.
     """

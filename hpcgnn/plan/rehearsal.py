@@ -66,10 +66,6 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
 
     Parameters
     ----------
-    alone
-        This process.
-    share
-        What the rank holds.
     epochs
         To train, at least 2: the first one also makes transposes and buffers.
     idle_bytes

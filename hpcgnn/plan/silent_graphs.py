@@ -28,7 +28,6 @@ class RehearsedMembers(GraphMembers):
 
     def at_nodes(self, values: Array) -> Array:
         """Return the nodes of training graphs, the only values that are asked for."""
-        del values
         return self.trained
 
 

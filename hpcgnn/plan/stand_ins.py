@@ -100,7 +100,6 @@ class SilentTransport:
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
         """Fill what arrives."""
-        del plan, stage, sent, forward
         # Written and not left as it is: the pages of a buffer count as memory when they are first
         # touched, and zeros are safe in every product.
         received[...] = 0
@@ -108,21 +107,18 @@ class SilentTransport:
 
     def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
         """Fill the rows of another rank."""
-        del comm
         if root != self._rank:
             rows[...] = 0
         return Transfer()
 
     def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
         """Fill the total of this rank."""
-        del comm, partial
         if root == self._rank:
             total[...] = 0
         return Transfer()
 
     def combine(self, comm: Communicator, values: Array) -> None:
         """Leave what other ranks would add to."""
-        del comm
         self._log(Reduction(values.nbytes))
 
 
@@ -143,7 +139,6 @@ class KnownPeers(Peers):
 
     def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
         """Return zeros: the number of ids matters, not they."""
-        del own
         return np.zeros(plan.num_ghosts, np.int64)
 
     def _to(self, ghosts: Ghosts) -> Answers:
@@ -161,7 +156,6 @@ class KnownPeers(Peers):
 
     def sent_by_host(self, ghosts: Ghosts, wanted: GlobalIndices) -> list[GlobalIndices]:
         """Return the nodes that every rank on this host sends; see `Peers`."""
-        del wanted
         return list(self._to(ghosts).sent_by_host)
 
     def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
@@ -180,18 +174,15 @@ class KnownPeers(Peers):
 
     def pushed_entries(self, pattern: DistCSR, split: Split) -> PushedEntries | None:
         """Return the entries that other ranks leave to this one; see `Peers`."""
-        del pattern, split
         return self._share.pushed
 
     def pushed_values(self, owners: LocalIndices, values: FloatArray) -> FloatArray:
         """Return ones: the size of values matters, not they."""
-        del owners
         assert self._share.pushed is not None
         return np.ones(self._share.pushed.pattern.nnz, values.dtype)
 
     def size(self, matrix: DistCSR, num_moved: int) -> OperatorSize:
         """Return the size of the whole matrix; see `Peers`."""
-        del matrix, num_moved
         return self._share.size
 
 
@@ -310,7 +301,6 @@ class ShareMatrices:
 
     def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
         """Return the sets of local nodes, which were found with the same `last`."""
-        del last
         sets = self._share.sets
         assert len(sets) == depth + 1
         assert np.array_equal(targets, sets[-1])

@@ -185,8 +185,6 @@ class Traffic:
         other, to add up the product and its adjoint, to where a row is added up and from there.
     entries
         (blocks,) int64 non-zeros of each block row.
-    num_rows, num_columns
-        Of the whole matrix.
     """
 
     fetched: Array

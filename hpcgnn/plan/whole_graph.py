@@ -49,8 +49,6 @@ class WholeGraph:
         Of one rank.
     config
         The configuration; its exchange does not matter, but for active sets.
-    store
-        The open store.
 
     Raises
     ------

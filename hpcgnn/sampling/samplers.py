@@ -102,8 +102,6 @@ class Sampler(ABC):
 
     Parameters
     ----------
-    topology
-        The graph.
     seed
         In [0, 2^63).
     multiple
@@ -186,7 +184,7 @@ class FrontierSampler(Sampler):
 
     def _run(self, numbers: Sequence[int]) -> tuple[list[LocalIndices], tuple[int, int, int]]:
         walkers = min(self.walkers, self.budget)
-        result: tuple[list[LocalIndices], tuple[int, int, int]] = _sampling.sample_frontiers(
+        return _sampling.sample_frontiers(
             self.topology.native,
             walkers,
             self.budget - walkers,
@@ -195,7 +193,6 @@ class FrontierSampler(Sampler):
             self.seed,
             numbers,
         )
-        return result
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -215,10 +212,9 @@ class RandomWalkSampler(Sampler):
 
     def visits(self, number: int) -> LocalIndices:
         """Return all roots, all first steps, and so on."""
-        visits: LocalIndices = _sampling.sample_walks(
+        return _sampling.sample_walks(
             self.topology.native, self.roots, self.length, self.seed, number
         )
-        return visits
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

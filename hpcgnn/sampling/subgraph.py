@@ -64,10 +64,7 @@ class Coefficients:
         With them the mean over sets of a sum over sampled nodes is the sum over all
         nodes. A node that no counted set held counts as if one did.
         """
-        weights: FloatArray = (self.num_subgraphs / np.maximum(self.nodes[nodes], 1)).astype(
-            np.float32
-        )
-        return weights
+        return (self.num_subgraphs / np.maximum(self.nodes[nodes], 1)).astype(np.float32)
 
     def edge_factors(self, nodes: LocalIndices, pattern: SampledPattern) -> FloatArray:
         """Return (nnz,) float32 1 / alpha_uv = C_v / C_uv of entries in the rows v = `nodes`.
@@ -114,8 +111,6 @@ def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
 
     Parameters
     ----------
-    topology
-        The graph.
     nodes
         (n,) int32 ascending.
 

@@ -32,8 +32,6 @@ def active_sets(
 
     Parameters
     ----------
-    matrix
-        The whole adjacency.
     plan
         Delivers `matrix.ghosts`.
     targets

@@ -55,10 +55,6 @@ def read_adjacency(
     ----------
     grid
         The ranks; each reads its own block row only.
-    store
-        An open store.
-    row_map
-        Rows of this rank.
     relations
         Names of relations to unite; empty means all. An edge in several relations counts once; its
         weight is then the largest.

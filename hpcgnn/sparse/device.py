@@ -20,8 +20,6 @@ class DeviceCSR:
 
     Parameters
     ----------
-    host
-        The matrix it was copied from.
     indptr, indices, values, rows
         CuPy arrays, as in `LocalCSR`.
     rule

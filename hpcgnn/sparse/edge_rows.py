@@ -55,12 +55,8 @@ def read_edge_rows(
 
     Parameters
     ----------
-    grid, store, row_map
-        The ranks, the open store, and the rows of this rank.
     relations
         Names; their edges have equally many features, at least one.
-    hidden
-        Edges to leave out.
 
     Raises
     ------
@@ -90,8 +86,6 @@ class EdgeTable:
     ----------
     comm
         A rank for each block row.
-    edge_map
-        Owners of the entries.
     features
         (nnz, F) of this rank's.
     """
@@ -117,8 +111,6 @@ class EdgeTable:
 
         Parameters
         ----------
-        grid, row_map
-            The ranks, and the rows of this one.
         pattern, edges
             Of these rows.
         mean_loops
@@ -173,5 +165,4 @@ def _means(places: GlobalIndices, features: FloatArray, count: int) -> FloatArra
     sums = np.zeros((count, features.shape[1]), features.dtype)
     np.add.at(sums, places, features)
     shares = np.bincount(places, minlength=count)
-    means: FloatArray = sums / np.maximum(shares, 1)[:, None].astype(features.dtype)
-    return means
+    return sums / np.maximum(shares, 1)[:, None].astype(features.dtype)

@@ -16,8 +16,6 @@ class HiddenEdges:
 
     Parameters
     ----------
-    row_map
-        Rows of this rank.
     keys
         Increasing int64 ``local row · num_rows + column`` of the pairs.
     """
@@ -34,8 +32,6 @@ class HiddenEdges:
 
         Parameters
         ----------
-        grid, row_map
-            The ranks, and the rows of this one.
         rows, columns
             (m,) int64 own rows and their partners of any rank.
         """
@@ -52,8 +48,7 @@ class HiddenEdges:
     def keeps(self, pattern: PatternRows) -> Mask:
         """Return (nnz,) which edges of this rank's rows stay."""
         keys = local_rows(pattern) * self.row_map.num_rows + pattern.columns
-        kept: Mask = ~np.isin(keys, self.keys, assume_unique=True)
-        return kept
+        return ~np.isin(keys, self.keys, assume_unique=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +57,6 @@ class EdgesOutside:
 
     Parameters
     ----------
-    grid, row_map
-        The ranks, and the rows of this one.
     inside
         (num_local,) which of its nodes are in the set.
     """
@@ -85,8 +78,7 @@ class EdgesOutside:
         sources = request.rows(self.inside.astype(np.uint8))[places] > 0
         rows = local_rows(pattern)
         loops = rows + self.row_map.start == pattern.columns
-        kept: Mask = (self.inside[rows] & sources) | loops
-        return kept
+        return (self.inside[rows] & sources) | loops
 
 
 def local_rows(pattern: PatternRows) -> GlobalIndices:

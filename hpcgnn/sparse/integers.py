@@ -77,8 +77,6 @@ def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
 
     Parameters
     ----------
-    grid
-        The ranks.
     matrix
         With weights that are not negative, or None for ones.
     """
@@ -99,5 +97,4 @@ def _largest(part: LocalCSR) -> float:
 def _integers(part: LocalCSR, unit: float) -> FloatArray:
     if part.values is None:
         return np.full(part.nnz, np.rint(1 / unit))
-    integers: FloatArray = np.rint(part.values.astype(np.float64) / unit)
-    return integers
+    return np.rint(part.values.astype(np.float64) / unit)

@@ -82,8 +82,6 @@ class LocalCSR:
         ----------
         columns
             (columns,) int32 new index of each column; negative drops its entries.
-        num_columns
-            Columns of the result.
         kept
             (nnz,) the entries to keep; None: all that rows and columns leave.
         rows

@@ -24,8 +24,6 @@ class DistCSR:
 
     Parameters
     ----------
-    row_map
-        Owners of the nodes.
     diagonal
         (rows, columns) entries in own columns.
     remote
@@ -61,8 +59,6 @@ class DistCSR:
 
         Parameters
         ----------
-        row_map
-            Owners of rows and columns.
         indptr
             (num_relations * num_local + 1,) int64 from 0.
         columns

@@ -32,8 +32,6 @@ def read_relations(
     ----------
     grid, store, row_map
         As for `read_adjacency`.
-    relations
-        Names.
     undirected
         Add the reverse of every edge to its own relation.
     reverse
@@ -55,8 +53,6 @@ def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCS
 
     Parameters
     ----------
-    row_map
-        Owners of the nodes.
     relations
         At least one; where some are weighted, the others' edges weigh one.
     """

@@ -94,8 +94,6 @@ class Carrier:
     ----------
     grid
         The ranks; lends main memory, and counts the rows of other ranks' nodes.
-    memory
-        Where rows and matrices are.
     transport
         Moves rows between such memories.
     """

@@ -36,8 +36,6 @@ class ExactProduct:
     ----------
     grid, exchange, trace
         As for `DistributedSpMM`.
-    matrix
-        This rank's block row.
     """
 
     @collective
@@ -133,5 +131,4 @@ def _chunks(rows: Array) -> Iterator[slice]:
 def _scaled(x: Array, factors: FloatArray | None, some: slice) -> FloatArray:
     if factors is None:
         return x[some].astype(np.float64)
-    rows: FloatArray = x[some] * factors[some, None]
-    return rows
+    return x[some] * factors[some, None]

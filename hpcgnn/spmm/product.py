@@ -29,12 +29,8 @@ class DistributedSpMM:
     ----------
     grid
         The ranks. Replicas of a block row pass equal dense rows and get equal results.
-    matrix
-        This rank's block row.
     exchange
         Moves rows; made for the pattern of `matrix`. Products are where its carrier has them.
-    trace
-        Where times are recorded.
     """
 
     @collective

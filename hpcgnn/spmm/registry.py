@@ -90,8 +90,7 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     if ":" not in name:
         raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
-    found: Method = load_own("exchange.method", name, _is_method, "hpcgnn.spmm.Method")
-    return found
+    return load_own("exchange.method", name, _is_method, "hpcgnn.spmm.Method")
 
 
 def _is_method(value: object) -> bool:
@@ -114,12 +113,8 @@ def make_exchange(
     ----------
     name
         As in `find_method`.
-    grid
-        The ranks.
     pattern
         The matrix; its values do not matter.
-    trace
-        Where rows and bytes are recorded.
     wire
         As in `make_wire`.
     schedule

@@ -141,8 +141,6 @@ class Exchange:
 
     Parameters
     ----------
-    channel
-        How rows travel.
     pattern
         The matrix, with any values.
     cover

@@ -102,12 +102,6 @@ class ReplicaSum:
 
     Parameters
     ----------
-    grid
-        The ranks.
-    carrier
-        Where the rows are.
-    trace
-        Where rows and bytes are recorded.
     shares
         Of this block row, equal on all its replicas.
     """

@@ -22,8 +22,7 @@ GROWING_ROWS = 1 << 62
 
 def text_type(text: str) -> np.dtype[Any]:
     """Return the fixed-length type for `text`: variable-length text has no checksum in HDF5."""
-    dtype: np.dtype[Any] = h5py.string_dtype("utf-8", max(1, len(text.encode())))
-    return dtype
+    return h5py.string_dtype("utf-8", max(1, len(text.encode())))
 
 
 def damaged(path: Path, item: str, fault: str) -> StorageFormatError:

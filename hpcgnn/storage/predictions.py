@@ -72,8 +72,6 @@ class H5Predictions(PredictionFile, HDF5Writer):
 
     Parameters
     ----------
-    path
-        The file.
     values
         Name of the dataset of values: probabilities or embeddings.
     class_names
@@ -208,8 +206,6 @@ class CsvLinks(_Text):
 
     Parameters
     ----------
-    path
-        The file.
     names_of
         As in `TableColumns`.
     """
@@ -315,8 +311,6 @@ class NpyPredictions(PredictionFile):
 
     Parameters
     ----------
-    path
-        The file.
     shape
         Rows and columns of all pieces together.
     """
@@ -339,7 +333,7 @@ class NpyPredictions(PredictionFile):
         np.lib.format.write_array_header_1_0(head, fields)
         output.write(head.getbuffer())
 
-    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:  # noqa: ARG002
+    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
         self._output.write(memoryview(values.astype("<f4").tobytes()))
         self._ids.write(memoryview(ids.astype("<i8").tobytes()))
         self._ids.raise_on_error()

@@ -18,8 +18,6 @@ def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when:
 
     Parameters
     ----------
-    comm
-        The ranks.
     tensors
         What all ranks hold alike, by name.
     when

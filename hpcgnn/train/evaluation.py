@@ -31,8 +31,6 @@ def evaluate_single_label(
 
     Parameters
     ----------
-    logits_NC
-        Logits of the local nodes.
     labels_N, split_N
         Classes (int64) and splits (uint8) of the local nodes.
     """

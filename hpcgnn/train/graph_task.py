@@ -21,13 +21,7 @@ from hpcgnn.train.task import Step, StoreKind
 
 
 class GraphTask(ABC):
-    """A `Task` on one graph; subclasses say what a step is, and what a model is judged by.
-
-    Parameters
-    ----------
-    graph
-        The share of this rank.
-    """
+    """A `Task` on one graph; subclasses say what a step is, and what a model is judged by."""
 
     store: ClassVar[StoreKind] = GraphStore
 
@@ -62,7 +56,6 @@ class GraphTask(ABC):
     @collective
     def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:
         """Return what an ended seed's line says beside its metrics."""
-        del model
         return {}
 
     @abstractmethod

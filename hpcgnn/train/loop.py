@@ -90,8 +90,6 @@ def run_training(
 
     Parameters
     ----------
-    comm
-        The ranks.
     config
         The configuration; all ranks must give the same.
     stop

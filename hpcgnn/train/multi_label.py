@@ -102,8 +102,6 @@ def evaluate_multi_label(
 
     Parameters
     ----------
-    logits_NC
-        Logits of the local nodes.
     labels_NC, split_N
         Zeros and ones in the dtype of the logits, and splits (uint8).
     """
@@ -230,5 +228,4 @@ def _f1(counts: FloatArray) -> FloatArray:
     true_positive, false_positive, false_negative = counts
     twice = 2 * true_positive
     total = twice + false_positive + false_negative
-    scores: FloatArray = np.divide(twice, total, out=np.zeros_like(total), where=total > 0)
-    return scores
+    return np.divide(twice, total, out=np.zeros_like(total), where=total > 0)

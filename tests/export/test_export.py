@@ -75,8 +75,7 @@ def export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
         capsys.readouterr()
         assert command.main(MPI.COMM_SELF) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        return json.loads(capsys.readouterr().out)
 
     return call
 

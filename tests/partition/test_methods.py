@@ -36,8 +36,7 @@ def star(num_leaves: int) -> CSRGraph:
 
 @pytest.fixture(params=FACTORIES, ids=str)
 def partitioner(request: pytest.FixtureRequest) -> Partitioner:
-    made: Partitioner = FACTORIES[request.param]()
-    return made
+    return FACTORIES[request.param]()
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 7, 53, 54, 60])

@@ -40,8 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
 def whole(store: GraphStore, relation: str) -> np.ndarray:
     rows = store.read_adjacency(0, store.num_nodes, relation).to_scipy(store.num_nodes)
-    dense: np.ndarray = rows.toarray()
-    return dense
+    return rows.toarray()
 
 
 def parts_by_id(path: Path) -> dict[int, int]:

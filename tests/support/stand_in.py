@@ -60,7 +60,6 @@ class DeviceNdarray(np.ndarray):
         return out
 
     def set(self, array: np.ndarray[Any, Any], stream: "Stream | None" = None) -> None:
-        del stream
         self[...] = array
 
 
@@ -160,7 +159,6 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark a place in the stream, whose work is done at once here."""
-        del stream
         self.recorded, self.time_ns = True, time.perf_counter_ns()
 
     def synchronize(self) -> None:

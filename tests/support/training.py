@@ -218,8 +218,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
-        return found
+        return json.loads((self.path / "summary.json").read_text())
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the newest checkpoint of each seed."""
@@ -258,8 +257,7 @@ def predict_with(
         comm.Barrier()
         shown = capsys.readouterr().out
         assert bool(shown) == (comm.rank == 0)
-        found: dict[str, Any] = json.loads(shown) if shown else {}
-        return found
+        return json.loads(shown) if shown else {}
 
     return call
 

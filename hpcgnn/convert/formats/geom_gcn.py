@@ -70,8 +70,7 @@ def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
 
 
 def _texts(block: Table) -> list[bytes]:
-    texts: list[bytes] = block.texts(1).to_pylist()
-    return texts
+    return block.texts(1).to_pylist()
 
 
 def _numbers(text: bytes, block: Table, row: int) -> Array:

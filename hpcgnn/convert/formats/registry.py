@@ -27,8 +27,7 @@ class Format:
 
     def read(self, path: Path, options: ConvertOptions) -> GraphSource:
         """Read `path`; raises `InputError`. Only now are the reader and its libraries imported."""
-        source: GraphSource = getattr(_module(self.module), self.reader)(path, options)
-        return source
+        return getattr(_module(self.module), self.reader)(path, options)
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -125,8 +124,7 @@ def _detect_text(path: Path) -> tuple[str, str]:
         with closing(read_pieces(path, len(MATRIX_MARKET))) as pieces:
             if next(pieces, b"").decode("latin1").lower() == MATRIX_MARKET:
                 return "matrix-market", "the first line is its banner"
-    found: tuple[str, str] = _tables().first_line_says(path)
-    return found
+    return _tables().first_line_says(path)
 
 
 def convert(
@@ -158,8 +156,7 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     source = chosen.read(path, options)
     if name in _TABLES or not (options.nodes or options.split_files):
         return source
-    joined: GraphSource = _tables().with_nodes(source, options)
-    return joined
+    return _tables().with_nodes(source, options)
 
 
 def _names() -> str:

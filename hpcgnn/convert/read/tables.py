@@ -66,13 +66,11 @@ class Table:
                 f"{self.locate(row)}, column {column + 1} is empty where {_DUE['integer']} is due; "
                 "correct the line or remove it"
             )
-        whole: NDArray[np.int64] = values.to_numpy()
-        return whole
+        return values.to_numpy()
 
     def numbers(self, column: int) -> NDArray[np.float64]:
         """Return a column of numbers, NaN where one is missing."""
-        values: NDArray[np.float64] = self.columns[column].to_numpy(zero_copy_only=False)
-        return values
+        return self.columns[column].to_numpy(zero_copy_only=False)
 
     def texts(self, column: int) -> Any:
         """Return a column of texts, empty where one is missing, as a binary array.
@@ -524,8 +522,7 @@ def vectors(table: Table, column: int) -> Array:
     lengths = compute().fill_null(compute().list_value_length(values), 0).to_numpy()
     _check_widths(lengths, table)
     flat = values.flatten().to_numpy(zero_copy_only=False)
-    whole: Array = flat.reshape(len(values), int(lengths[0]))
-    return whole
+    return flat.reshape(len(values), int(lengths[0]))
 
 
 def _check_widths(widths: Array, table: Table) -> None:

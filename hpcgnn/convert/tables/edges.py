@@ -225,5 +225,4 @@ def edge_chunks(
 
 def relation_places(texts: Any, names: NDArray[np.str_], numbers: Array) -> Array:
     """Return the numbers of relations by their texts; `names` are sorted."""
-    places: Array = numbers[np.searchsorted(names, _decoded(texts))]
-    return places
+    return numbers[np.searchsorted(names, _decoded(texts))]

@@ -49,5 +49,4 @@ def _rows_of(graph: GlobalIndices, numbers: GlobalIndices, path: Path) -> Global
         missing = numbers[order][places] != graph
     if (node := first_fault(missing)) is not None:
         raise InputError(f"--graphs {path}: has no row of graph {graph[node]}, which nodes are of")
-    rows: GlobalIndices = order[places]
-    return rows
+    return order[places]

@@ -353,8 +353,7 @@ def _tile(score: Score, shape: _Shape, *arrays: DeviceArray | None) -> tuple[int
 def _groups_of(block: Block) -> DeviceGroups:
     if block.groups is None:
         return DeviceGroups.of(block.indptr, ATTENTION_GROUP_SIZE)
-    groups: DeviceGroups = block.groups
-    return groups
+    return block.groups
 
 
 def _block_fields(

@@ -39,7 +39,6 @@ class FixedSize:
 
     def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
         """Return the size."""
-        del indptr, indices, num_columns, width
         return self.size
 
 
@@ -77,7 +76,6 @@ class GroupSizeRule:
 
     def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
         """Return the size for the stored rows and entries of a pattern."""
-        del num_columns, width
         return self.size(len(indptr) - 1, len(indices))
 
     def save(self, path: Path, **facts: object) -> None:

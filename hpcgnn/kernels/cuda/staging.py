@@ -12,8 +12,7 @@ from hpcgnn.typing import Array
 
 def empty_pinned(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return a host array that the device copies to and from while the host does other things."""
-    made: Array = importlib.import_module("cupyx").empty_pinned(shape, np.dtype(dtype))
-    return made
+    return importlib.import_module("cupyx").empty_pinned(shape, np.dtype(dtype))
 
 
 class Download:

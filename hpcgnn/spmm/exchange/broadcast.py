@@ -33,8 +33,6 @@ class BroadcastExchange:
 
     Parameters
     ----------
-    channel
-        How rows travel.
     ghosts
         Those that are read.
     """

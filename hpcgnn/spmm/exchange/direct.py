@@ -36,15 +36,7 @@ def received_directly(layer: LayerGhosts) -> Sequence[Request]:
 
 
 class DirectExchange:
-    """Fetch every ghost once from its owner; push one partial sum for every ghost.
-
-    Parameters
-    ----------
-    channel
-        How rows travel.
-    ghosts
-        What to move.
-    """
+    """Fetch every ghost once from its owner; push one partial sum for every ghost."""
 
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
@@ -79,7 +71,6 @@ class DirectExchange:
     @collective
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
         """Prepare the return of partial sums; each stage starts with `send`."""
-        del additive
         return _Push(self, like, combine)
 
     def volume(self) -> Volume:

@@ -34,14 +34,8 @@ class Channel:
     ----------
     grid
         The ranks; a replica moves only what its block columns need.
-    wire
-        How numbers travel.
     schedule
         How many ghosts are in memory at one time.
-    carrier
-        Where the rows are.
-    trace
-        Where rows and bytes are recorded.
     peers
         Answer what an exchange asks when it is made.
     node_ids

@@ -71,8 +71,6 @@ class SharedRows:
 
         Parameters
         ----------
-        owners, nodes, readers
-            Of the result.
         mates
             The ranks of this host.
         senders
@@ -187,8 +185,6 @@ class HostLayout:
 
         Parameters
         ----------
-        row_map
-            Owners of the nodes.
         ghosts
             For each mate the increasing nodes that it needs.
         hosts

@@ -52,8 +52,6 @@ class HostExchange:
     channel
         How rows travel, in main memory. Partial sums stay in their own dtype until they leave the
         host.
-    ghosts
-        What to move.
     """
 
     @collective
@@ -118,8 +116,6 @@ class HostExchange:
 
         Parameters
         ----------
-        width, dtype
-            Of the rows.
         write
             Writes some rows of this rank, (rows,) int32, to their place.
         """
@@ -135,8 +131,7 @@ class HostExchange:
     def read_rows(self) -> LocalIndices:
         """Rows of the arrays that are fetched from which any rank needs, int32 increasing."""
         sent = [self.plan.send_rows] if self.outbox is None else [e for _, e in self.outbox.own]
-        rows: LocalIndices = np.unique(np.concatenate([self.own_rows, *sent]))
-        return rows
+        return np.unique(np.concatenate([self.own_rows, *sent]))
 
     @collective
     def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":

@@ -24,8 +24,6 @@ class Ghosts:
 
     Parameters
     ----------
-    row_map
-        Owners of the nodes.
     nodes
         (num_ghosts,) int64 increasing global nodes of other ranks.
     positions
@@ -86,13 +84,7 @@ Received: TypeAlias = Callable[[LayerGhosts], Sequence[Request]]
 
 
 class Peers:
-    """The other ranks of a grid.
-
-    Parameters
-    ----------
-    grid
-        The ranks.
-    """
+    """The other ranks of a grid."""
 
     def __init__(self, grid: ProcessGrid) -> None:
         self._grid = grid
@@ -100,7 +92,6 @@ class Peers:
     @collective
     def plan(self, ghosts: Ghosts, request: Request) -> tuple[CommPlan, GlobalIndices]:
         """Return who sends which rows to whom, and the nodes; see `CommPlan.from_request`."""
-        del ghosts
         return CommPlan.from_request(self._grid, request)
 
     @collective
@@ -112,9 +103,7 @@ class Peers:
     @collective
     def sent_by_host(self, ghosts: Ghosts, wanted: GlobalIndices) -> list[GlobalIndices]:
         """Return the nodes that every rank on this host sends, in rank order."""
-        del ghosts
-        nodes: list[GlobalIndices] = self._grid.shared_window().comm.allgather(wanted)
-        return nodes
+        return self._grid.shared_window().comm.allgather(wanted)
 
     @collective
     def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
@@ -127,8 +116,7 @@ class Peers:
     @collective
     def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
         """Return the nodes of the ghosts of every rank on this host, in rank order."""
-        nodes: list[GlobalIndices] = self._grid.shared_window().comm.allgather(ghosts.nodes)
-        return nodes
+        return self._grid.shared_window().comm.allgather(ghosts.nodes)
 
     @collective
     def sizes(self, ghosts: Ghosts) -> Array:

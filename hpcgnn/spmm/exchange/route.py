@@ -22,10 +22,6 @@ class Route:
 
     Parameters
     ----------
-    channel
-        How numbers travel.
-    plan
-        Who sends which rows to whom.
     stages
         Of the plan.
     ids

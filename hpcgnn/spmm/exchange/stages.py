@@ -26,8 +26,6 @@ class StageColumns:
 
     Parameters
     ----------
-    widths
-        Columns of each stage.
     stages, columns
         (ghosts,) int32: the stage of each ghost, and its column there; None: all ghosts are the
         columns of one stage, in order.
@@ -102,12 +100,8 @@ class Slots:
     ----------
     carrier
         Lends the memory.
-    sizes
-        Rows of each stage.
     window
         Stage i and stage ``i + window`` have the same memory.
-    width, dtype
-        Of the rows.
     ghosts
         As for `Carrier.take`.
     """
@@ -180,10 +174,6 @@ def exchange_span(
 
     Parameters
     ----------
-    trace
-        The recorder of this rank.
-    name
-        Name of the span.
     sent
         What this rank sends.
     row_bytes

@@ -20,15 +20,7 @@ from hpcgnn.typing import Array, LocalIndices
 
 
 class DeviceHostExchange:
-    """A ghost exchange of main memory, for rows on a device.
-
-    Parameters
-    ----------
-    inner
-        The exchange, resident or sequential.
-    carrier
-        Where the rows are.
-    """
+    """A ghost exchange of main memory, for rows on a device."""
 
     def __init__(self, inner: HostExchange, carrier: Carrier) -> None:
         self.inner, self.carrier, self.uploads = inner, carrier, Uploads()

@@ -131,7 +131,6 @@ class StagedTransport(_Queue):
         self._uploads = Uploads()
 
     def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
-        del adds
         return _StagedMove(self._uploads, begin, sent, received)
 
 

@@ -26,11 +26,6 @@ from hpcgnn.spmd import collective, neighborwise_collective
 class NcclTransport:
     """Messages by NCCL; see `Transport`.
 
-    Parameters
-    ----------
-    grid
-        The ranks.
-
     Raises
     ------
     CollectiveInputError
@@ -76,7 +71,6 @@ class NcclTransport:
     @collective
     def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Transfer:
         """Issue a broadcast; see `Transport`."""
-        del comm
         return self._issue(lambda: self._layer.broadcast(rows, root, self._stream), rows)
 
     @collective
@@ -84,7 +78,6 @@ class NcclTransport:
         self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
     ) -> Transfer:
         """Issue a sum; see `Transport`."""
-        del comm
         return self._issue(
             lambda: self._layer.reduce(partial, total, root, self._stream), (partial, total)
         )
@@ -92,7 +85,6 @@ class NcclTransport:
     @collective
     def combine(self, comm: Communicator, values: DeviceArray) -> None:
         """Replace an array by its sum over the replicas; see `Transport`."""
-        del comm
         replicas, stream = self._replicas, self._stream
         assert replicas is not None, "there are no replicas"
         self._issue(lambda: replicas.all_reduce(values, stream), values).wait()

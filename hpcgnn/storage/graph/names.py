@@ -139,8 +139,6 @@ class NameTable:
 
     Parameters
     ----------
-    path
-        The file.
     offsets, data
         The datasets of `Names`.
     type_starts

@@ -157,8 +157,6 @@ def order_as_asked(
 
     Parameters
     ----------
-    rows
-        Of all nodes.
     asked
         (m,) int64 original ids, equal on all ranks.
     source
@@ -227,8 +225,6 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
 
     Parameters
     ----------
-    graph
-        The share of this rank.
     directory
         Of the run; all its seeds have ended.
 

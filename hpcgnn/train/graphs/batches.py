@@ -1,6 +1,6 @@
 """Batches of whole graphs: which graphs a step has is a function of seed and epoch alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,11 @@ from hpcgnn.comm import redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.operator import Aggregation
-from hpcgnn.sampling import Prefetch, Subgraph, induce
+from hpcgnn.sampling import Subgraph, induce
 from hpcgnn.spmd import collective
 from hpcgnn.train.graphs.edges import BatchEdges
 from hpcgnn.train.sampled.graph import HomeRows, between, share_whole
-from hpcgnn.train.sampled.input import StepData
+from hpcgnn.train.sampled.input import StepData, StepInput
 from hpcgnn.train.sampled.part import fetch_part
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.typing import Array, GlobalIndices
@@ -45,8 +45,6 @@ class TrainGraphs:
 
         Parameters
         ----------
-        graph
-            The share of this rank.
         labels, rows
             Of the graphs that it owns, on the CPU, and which of them are trained on.
         """
@@ -56,8 +54,8 @@ class TrainGraphs:
         return cls(ids, torch.from_numpy(shared))
 
 
-class GraphBatches:
-    """Gives each rank its graphs of every batch; a `StepInput`.
+class GraphBatches(StepInput[StepData]):
+    """Gives each rank its graphs of every batch.
 
     All hosts hold the graphs that are trained on, and a batch is cut evenly; or, with
     ``sampling.topology=partitioned``, each rank holds a range of them and has those of a batch that
@@ -65,14 +63,8 @@ class GraphBatches:
 
     Parameters
     ----------
-    context
-        Of the run.
     home
         The rows of this rank; their labels are the numbers of the nodes' graphs.
-    trained
-        The graphs to train on.
-    wanted
-        The aggregations of the model.
     edges
         Of this rank's nodes, with features, where the model reads these.
     """
@@ -86,7 +78,7 @@ class GraphBatches:
         wanted: tuple[Aggregation, ...],
         edges: EdgeInputs | None,
     ) -> None:
-        self._context, self._trained = context, trained
+        self._trained = trained
         grid, config, chosen = context.grid, context.config, home.trained
         part: GlobalIndices | None = None
         home = between(grid, home, home.trained)
@@ -105,7 +97,7 @@ class GraphBatches:
         self._edges = None
         if edges is not None:
             self._edges = BatchEdges.share(grid, edges, chosen, part)
-        self._views = SampledViews(context, held, wanted)
+        self.views = SampledViews(context, held, wanted)
         self._graph = held
         # The nodes of each graph, one graph after the other.
         numbers = held.labels.numpy()
@@ -115,35 +107,25 @@ class GraphBatches:
         size = config.graphs.batch or len(trained.ids)
         self._size = min(size, len(trained.ids))
         self.num_steps = -(-len(trained.ids) // self._size)
-        self.pool_bytes = 0
 
     @property
     def details(self) -> dict[str, int]:
         """Sizes of what this rank holds for its batches."""
         return {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
-        """Yield what makes this rank's share of each batch ready."""
-        device = self._context.device
-        return device.prepare_ahead(self._draw(seed, epoch), self._prepare)
-
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the graphs of a step."""
         return {"steps_per_epoch": self.num_steps, "graphs_per_step": self._size}
 
-    def _draw(self, seed: int, epoch: int) -> Iterator[tuple["_Batch", Subgraph]]:
-        sampling = self._context.config.sampling
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple["_Batch", Subgraph]]:
+        """Yield this rank's graphs of each batch, and the graph of their nodes."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
         batches = [self._batch(order, step) for step in range(self.num_steps)]
-        threads, depth = sampling.threads, sampling.ahead
-        with Prefetch(self._induce, batches, threads=threads, depth=depth) as pool:
-            for batch, subgraph in zip(batches, pool, strict=True):
-                yield batch, subgraph
-                self.pool_bytes = max(self.pool_bytes, pool.most_bytes)
+        return zip(batches, self.make_ahead(self._induce, batches), strict=True)
 
     def _batch(self, order: GlobalIndices, step: int) -> "_Batch":
         places = order[step * self._size : (step + 1) * self._size]
-        grid = self._context.grid
+        grid = self.views.context.grid
         if self._own is None:
             mine = np.array_split(places, grid.num_blocks)[grid.block]
         else:
@@ -155,17 +137,16 @@ class GraphBatches:
         nodes = np.sort(np.concatenate([np.zeros(0, np.int32), *pieces]))
         return Subgraph(0, nodes, induce(self._graph.edges, nodes), None, None)
 
-    def _prepare(self, drawn: tuple["_Batch", Subgraph]) -> StepData:
+    def prepare(self, drawn: tuple["_Batch", Subgraph]) -> StepData:
+        """Return what the model needs of graphs."""
         batch, subgraph = drawn
-        nodes_N, device = torch.from_numpy(subgraph.nodes).long(), self._context.device
-        view = self._views.of_graphs(subgraph, self._graph.labels[nodes_N].numpy())
-        graph = view.graph
+        graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes]).graph
         if self._edges is not None:
-            inputs = self._edges.of_nodes(self._context, subgraph.nodes)
+            inputs = self._edges.of_nodes(self.views.context, subgraph.nodes)
             graph = replace(graph, edges=inputs)
         labels = self._trained.labels[torch.from_numpy(batch.places)]
-        features = self._graph.features[nodes_N].to(device.place)
-        return StepData(graph, features, device.put(labels), batch.size)
+        features, put = self.views.features(subgraph.nodes), self.views.context.device.put
+        return StepData(graph, features, put(labels), batch.size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,8 +42,6 @@ class BatchEdges:
 
         Parameters
         ----------
-        edges
-            Of this rank's nodes.
         chosen
             (num_local,) which of these are held by someone; they are numbered among themselves.
         part

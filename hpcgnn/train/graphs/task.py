@@ -4,9 +4,8 @@ The loss of a step is the mean over its graphs. Models are judged over the whole
 may lie on several ranks each; trained on all graphs at once they run there as well.
 """
 
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
@@ -20,7 +19,7 @@ from hpcgnn.train.evaluation import Evaluator
 from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.graph_task import ClassTask
 from hpcgnn.train.graphs.batches import GraphBatches, TrainGraphs
-from hpcgnn.train.sampled.graph import HomeRows
+from hpcgnn.train.sampled.graph import home_rows
 from hpcgnn.train.sampled.task import SampledTask, check_sampled_options
 
 
@@ -53,26 +52,18 @@ class BatchSource:
 
     @collective
     def __init__(self, context: Context, graph: LocalGraph, evaluator: Evaluator) -> None:
-        assert graph.rows is not None
         assert graph.node_graph is not None
         rows = evaluator.train_rows.cpu().numpy()
-        home = HomeRows(
-            row_map=graph.row_map,
-            edges=graph.rows.edges,
-            walked=graph.rows.edges,
-            features=graph.features.to(torch.device("cpu")),
-            # What nodes are told apart by are their graphs.
-            labels=graph.node_graph,
-            trained=graph.nodes_of(evaluator.trains),
-            node_ids=graph.products.node_ids,
-        )
+        # What nodes are told apart by are their graphs; nothing walks.
+        home = home_rows(graph, graph.node_graph, graph.nodes_of(evaluator.trains))
+        home = replace(home, walked=home.edges)
         with context.trace.span("read.whole"):
             trained = TrainGraphs.share(graph, evaluator.labels.cpu(), rows)
             wanted = on_graph(context.wanted, directed=graph.facts.directed)
             edges = graph.view.edges
             self._batches = GraphBatches(context, home, trained, wanted, edges)
 
-    def at(self, seed: int, epoch: int) -> GraphBatches:  # noqa: ARG002
+    def at(self, seed: int, epoch: int) -> GraphBatches:
         """Return the same for all."""
         return self._batches
 

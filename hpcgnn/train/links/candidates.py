@@ -50,8 +50,6 @@ class KnownTargets:
         (Q,) int64 number of the query among different ones.
     keys
         Increasing int64 ``group · num_rows + target``.
-    num_rows
-        Of the graph.
     """
 
     groups: GlobalIndices
@@ -63,17 +61,7 @@ class KnownTargets:
     def of(
         cls, grid: ProcessGrid, row_map: RowMap, links: Links, queries: Queries
     ) -> "KnownTargets":
-        """Ask the ranks for them.
-
-        Parameters
-        ----------
-        grid, row_map
-            The ranks, and the rows of this one.
-        links
-            The edges of this rank.
-        queries
-            Of this rank.
-        """
+        """Ask the ranks for them."""
         every = links.every
         ends = [every.sources, every.targets, every.relations]
         if links.both_ways:
@@ -147,14 +135,10 @@ def score_all(
 
     Parameters
     ----------
-    grid, row_map
-        The ranks, and the rows of this one.
     embeddings
         (num_local, H) of this rank's nodes.
     scorer
         Equal on all ranks.
-    queries
-        Of this rank.
     """
     wanted, places = np.unique(queries.rows, return_inverse=True)
     request, mine = RowRequest.make(grid.layer, row_map, wanted), embeddings.cpu().numpy()

@@ -38,8 +38,7 @@ def mixed(*fields: Any) -> NDArray[np.uint64]:
 
 def uniform(words: NDArray[np.uint64]) -> FloatArray:
     """Return float64 numbers in [0, 1) of mixed bits."""
-    numbers: FloatArray = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return numbers
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +66,11 @@ class LinkEdges:
     def __len__(self) -> int:
         return len(self.words)
 
-    def where(self, mask: Mask) -> "LinkEdges":
-        """Return the edges of a mask (E,)."""
-        return LinkEdges(
-            self.sources[mask],
-            self.targets[mask],
-            self.relations[mask],
-            self.words[mask],
-            None if self.parts is None else self.parts[mask],
-        )
+    def __getitem__(self, chosen: GlobalIndices | Mask) -> "LinkEdges":
+        """Return the edges of places in any order, or of a mask (E,)."""
+        parts = None if self.parts is None else self.parts[chosen]
+        ends = self.sources[chosen], self.targets[chosen]
+        return LinkEdges(*ends, self.relations[chosen], self.words[chosen], parts)
 
     def judges(self, num_ranks: int) -> LocalIndices:
         """Return (E,) int32 which rank judges each edge: about equally many are each one's."""
@@ -109,12 +104,8 @@ def read_links(
 
     Parameters
     ----------
-    grid, store, row_map
-        The ranks, the open store, and the rows of this rank.
     ids
         (num_local,) int64 original ids.
-    names
-        Of the relations.
     undirected
         Whether edges have no direction.
     """
@@ -141,7 +132,7 @@ def read_links(
     words = mixed(relations, source_ids, target_ids).view(np.int64)
     roles = np.concatenate(parts) if stored else None
     edges = LinkEdges(sources, local + row_map.start, relations, words, roles)
-    return edges.where(kept), np.stack([source_ids, target_ids], axis=1)[kept]
+    return edges[kept], np.stack([source_ids, target_ids], axis=1)[kept]
 
 
 def split_links(
@@ -207,7 +198,7 @@ def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: R
         ids = store.read_original_id(row_map.start, row_map.stop)
     undirected = store.undirected or config.graph.undirected
     every, _ = read_links(grid, store, row_map, ids, names, undirected=undirected)
-    none = every.where(np.zeros(len(every), np.bool_))
+    none = every[np.zeros(len(every), np.bool_)]
     return Links(names, every, dict.fromkeys(SHARES, none), undirected)
 
 
@@ -225,13 +216,6 @@ def deal_links(
     grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap
 ) -> tuple[Links, HiddenEdges]:
     """Return the edges to predict, and what the graph must be read without.
-
-    Parameters
-    ----------
-    grid, config
-        The ranks and the run.
-    store, row_map
-        The open store, and the rows of this rank.
 
     Raises
     ------
@@ -254,5 +238,5 @@ def deal_links(
     if edges.parts is not None:
         gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
     hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
-    shares = {name: edges.where(mask) for name, mask in masks.items()}
-    return Links(names, edges.where(edges.relations < len(names)), shares, undirected), hidden
+    shares = {name: edges[mask] for name, mask in masks.items()}
+    return Links(names, edges[edges.relations < len(names)], shares, undirected), hidden

@@ -24,8 +24,6 @@ class Numbered:
 
     Parameters
     ----------
-    layer
-        The ranks.
     keys, values
         (m,) int64 different keys, and int64 values.
 
@@ -56,8 +54,7 @@ class Numbered:
         """Return the values of numbers of any shape, below the length."""
         wanted, places = np.unique(numbers, return_inverse=True)
         found = RowRequest.make(self._layer, self._map, wanted).rows(self._values)
-        values: GlobalIndices = found[places].reshape(numbers.shape)
-        return values
+        return found[places].reshape(numbers.shape)
 
     @collective
     def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
@@ -71,14 +68,10 @@ class Ends:
 
     Parameters
     ----------
-    layer, row_map
-        The ranks, and the rows of this one.
     ids
         (num_local,) int64 original ids.
     trained
         The edges of this rank that are trained on.
-    num_relations
-        That are predicted.
     """
 
     layer: Communicator

@@ -100,14 +100,8 @@ class DrawnPairs:
 
     Parameters
     ----------
-    grid, row_map
-        The ranks, and the rows of this one.
     ids
         (num_local,) int64 original ids.
-    links
-        The edges of this rank.
-    options
-        Of the configuration.
     """
 
     @collective

@@ -84,10 +84,6 @@ def read_pairs(
     path
         Text with a header: source, target, and where several relations are predicted relation.
         Nodes are told by name where the store has names, else by original id.
-    store
-        Open.
-    relations
-        That are predicted.
     relation
         Of all pairs, where the table has no such column.
 
@@ -263,8 +259,7 @@ def _share(grid: ProcessGrid, count: int) -> slice:
 def _ids_of(task: LinkTask, rows: GlobalIndices) -> GlobalIndices:
     wanted, places = np.unique(rows, return_inverse=True)
     request = RowRequest.make(task.grid.layer, task.graph.row_map, wanted)
-    ids: GlobalIndices = request.rows(task.graph.products.node_ids)[places]
-    return ids
+    return request.rows(task.graph.products.node_ids)[places]
 
 
 @collective

@@ -69,8 +69,7 @@ class Scores:
 
 def _rank(larger: Array, not_lower: Array) -> FloatArray:
     """Return ranks from counts of larger scores, and of larger and equal ones."""
-    ranks: FloatArray = 1 + (larger + not_lower) / 2
-    return ranks
+    return 1 + (larger + not_lower) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +98,6 @@ def rank_among_all(
     ----------
     blocks
         Scores of the edges' sources and all nodes.
-    edges, scores
-        Of this rank.
     known
         The targets of the edges' sources.
     """

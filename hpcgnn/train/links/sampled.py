@@ -6,12 +6,11 @@ sampled neighbours of their ends and of their wrong ends. With the others it is 
 each of them the edges to train on whose both ends it has, with wrong ends in it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, share_on_hosts
 from hpcgnn.config.config import Config
@@ -20,13 +19,13 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, find_model
 from hpcgnn.operator import on_graph
-from hpcgnn.sampling import FanOutSampler, LayeredSample, Prefetch, Subgraph
+from hpcgnn.sampling import FanOutSampler, LayeredSample, Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, Links, mixed, uniform
 from hpcgnn.train.links.negatives import NEGATIVES, Ends
 from hpcgnn.train.links.pairs import Needed
-from hpcgnn.train.sampled.graph import HomeRows, share_whole
-from hpcgnn.train.sampled.input import SubgraphInput
+from hpcgnn.train.sampled.graph import home_rows, share_whole
+from hpcgnn.train.sampled.input import StepInput, SubgraphInput
 from hpcgnn.train.sampled.task import check_fan_outs, check_sampled_options
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.typing import GlobalIndices, LocalIndices
@@ -38,8 +37,6 @@ class LinkStep:
 
     Parameters
     ----------
-    view, features
-        What the encoder sees.
     needed
         Edges with wrong ends, by their places among the encoder's rows.
     size
@@ -52,89 +49,40 @@ class LinkStep:
     size: int | None
 
 
-class LinkSteps(Protocol):
-    """Draws what the steps of an epoch score; a function of seed and epoch."""
+@collective
+def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
+    """Return the edges to train on of all ranks, by their words: in one order for all partitions.
 
-    num_steps: int
-
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], LinkStep]]:
-        """Yield what makes this rank's share of each step ready."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the summary says of an epoch."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class SharedLinks:
-    """The edges to train on of all ranks, by their words, so in one order for all partitions.
-
-    Parameters
-    ----------
-    edges
-        Of all ranks.
-    num_relations
-        That are predicted.
+    Each rank holds them.
     """
-
-    edges: LinkEdges
-    num_relations: int
-
-    @classmethod
-    @collective
-    def share(cls, grid: ProcessGrid, links: Links) -> "SharedLinks":
-        """Bring the edges of all ranks together; each rank holds them."""
-        mine = links.shares["train"]
-        columns = {
-            name: share_on_hosts(grid, f"links.{name}", getattr(mine, name))
-            for name in ("sources", "targets", "relations", "words")
-        }
-        order = np.argsort(columns["words"], kind="stable")
-        edges = LinkEdges(**{name: each[order] for name, each in columns.items()})
-        return cls(edges, len(links.names))
-
-    def take(self, places: GlobalIndices) -> LinkEdges:
-        """Return some of the edges."""
-        edges = self.edges
-        columns = edges.sources, edges.targets, edges.relations, edges.words
-        return LinkEdges(*(each[places] for each in columns))
+    mine = links.shares["train"]
+    names = ("sources", "targets", "relations", "words")
+    columns = [share_on_hosts(grid, f"links.{name}", getattr(mine, name)) for name in names]
+    return LinkEdges(*columns)[np.argsort(columns[-1], kind="stable")]
 
 
-class LinkBatches:
-    """Batches of edges with sampled neighbours; ranks take pieces of the same batches.
+class LinkBatches(StepInput[LinkStep]):
+    """Batches of edges with sampled neighbours; ranks take pieces of the same batches."""
 
-    Parameters
-    ----------
-    views
-        Of the whole graph.
-    links
-        The edges to train on.
-    """
-
-    def __init__(self, views: SampledViews, links: SharedLinks) -> None:
-        self._views, self._links = views, links
+    def __init__(self, views: SampledViews, edges: LinkEdges, num_relations: int) -> None:
+        self.views, self._edges = views, edges
         self._grid, self._graph, self._sampling = views.parts
         self._options = views.context.config.links
         alone, num_nodes = self._grid.alone(), self._graph.edges.num_nodes
         # Every rank draws the wrong ends of whole batches by itself: no matter how many there are.
         row_map = RowMap(np.array([0, num_nodes], np.int64), 0)
-        ends = Ends(alone.layer, row_map, self._graph.node_ids, links.edges, links.num_relations)
+        ends = Ends(alone.layer, row_map, self._graph.node_ids, edges, num_relations)
         self._wrong_ends = NEGATIVES[self._options.negatives](ends)
-        self._size = min(self._sampling.budget, len(links.edges))
-        self.num_steps = self._sampling.steps or -(-len(links.edges) // self._size)
+        self._size = min(self._sampling.budget, len(edges))
+        self.num_steps = self._sampling.steps or -(-len(edges) // self._size)
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the edges of a step."""
         return {"steps_per_epoch": self.num_steps, "edges_per_step": self._size}
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], LinkStep]]:
-        """Yield what makes this rank's share of each step ready."""
-        device = self._views.context.device
-        return device.prepare_ahead(self._draw(seed, epoch), self._prepare)
-
-    def _draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, Needed, int]]:
-        order = np.random.default_rng([seed, epoch]).permutation(len(self._links.edges))
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, Needed, int]]:
+        """Yield this rank's share of each batch, its edges, and how many all ranks have."""
+        order = np.random.default_rng([seed, epoch]).permutation(len(self._edges))
         sampler = FanOutSampler(self._graph.edges, seed, self._sampling.fan_outs)
         # Here and not in the threads, which must not communicate, not even with themselves.
         drawn = [self._batch(order, step, seed, epoch) for step in range(self.num_steps)]
@@ -143,71 +91,59 @@ class LinkBatches:
             needed, _ = drawn[step]
             return sampler.sample(epoch * self.num_steps + step, needed.rows.astype(np.int32))
 
-        threads, depth = self._sampling.threads, self._sampling.ahead
-        with Prefetch(make, range(self.num_steps), threads=threads, depth=depth) as pool:
-            for (needed, size), sample in zip(drawn, pool, strict=True):
-                yield sample, needed, size
+        samples = self.make_ahead(make, range(self.num_steps))
+        for (needed, size), sample in zip(drawn, samples, strict=True):
+            yield sample, needed, size
 
     def _batch(self, order: GlobalIndices, step: int, seed: int, epoch: int) -> tuple[Needed, int]:
         """Return this rank's edges of a batch with wrong ends, and how many all ranks have."""
         first = step * self._size % len(order)
-        edges = self._links.take(order[first : first + self._size])
+        edges = self._edges[order[first : first + self._size]]
         wrong = self._wrong_ends.draw(edges, self._options.num_negatives, (seed, epoch))
         mine = np.zeros(len(edges), np.bool_)
         mine[np.array_split(np.arange(len(edges)), self._grid.num_blocks)[self._grid.block]] = True
-        return Needed.of(edges.where(mine), wrong[mine]), len(edges)
+        return Needed.of(edges[mine], wrong[mine]), len(edges)
 
-    def _prepare(self, drawn: tuple[LayeredSample, Needed, int]) -> LinkStep:
+    def prepare(self, drawn: tuple[LayeredSample, Needed, int]) -> LinkStep:
+        """Return what a step scores of a batch."""
         sample, needed, size = drawn
-        view, inputs = self._views.of_layers(sample)
-        features = self._graph.features[torch.from_numpy(inputs).long()]
-        return LinkStep(view, features.to(self._views.context.device.place), needed, size)
+        view, inputs = self.views.of_layers(sample)
+        return LinkStep(view, self.views.features(inputs), needed, size)
 
 
-class LinkSubgraphs:
-    """The edges within sampled subgraphs, told from wrong ends in the same subgraph.
-
-    Parameters
-    ----------
-    views, links
-        As for `LinkBatches`.
-    """
+class LinkSubgraphs(StepInput[LinkStep]):
+    """The edges within sampled subgraphs, told from wrong ends in the same subgraph."""
 
     @collective
-    def __init__(self, views: SampledViews, links: SharedLinks) -> None:
-        self._views = views
-        self._graph, self._count = views.parts[1], views.context.config.links.num_negatives
+    def __init__(self, views: SampledViews, edges: LinkEdges) -> None:
+        self.views, self._count = views, views.context.config.links.num_negatives
         self._input = SubgraphInput.of_whole(views)
         self.num_steps = self._input.num_steps
-        edges = links.edges
-        order = np.argsort(edges.targets, kind="stable")
-        self._links = SharedLinks(links.take(order), links.num_relations)
-        bounds = np.arange(self._graph.edges.num_nodes + 1)
-        self._starts = np.searchsorted(self._links.edges.targets, bounds)
+        self._edges = edges[np.argsort(edges.targets, kind="stable")]
+        bounds = np.arange(views.graph.edges.num_nodes + 1)
+        self._starts = np.searchsorted(self._edges.targets, bounds)
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the sizes of subgraphs."""
         return self._input.describe()
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], LinkStep]]:
-        """Yield what makes this rank's share of each step ready."""
-        device = self._views.context.device
-        drawn = ((each, (seed, epoch)) for each in self._input.draw(seed, epoch))
-        return device.prepare_ahead(drawn, self._prepare)
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple[list[Subgraph], tuple[int, int]]]:
+        """Yield this rank's subgraphs of each step, with seed and epoch."""
+        return ((each, (seed, epoch)) for each in self._input.draw(seed, epoch))
 
-    def _prepare(self, drawn: tuple[Sequence[Subgraph], tuple[int, int]]) -> LinkStep:
+    def prepare(self, drawn: tuple[list[Subgraph], tuple[int, int]]) -> LinkStep:
+        """Return what a step scores of subgraphs."""
         subgraphs, seeds = drawn
-        view = self._views.of_subgraphs(subgraphs)
-        parts, before = [self._edges(np.zeros(0, np.int32), 0, (*seeds, 0))], 0
+        view = self.views.of_subgraphs(subgraphs)
+        parts, before = [self._within(np.zeros(0, np.int32), 0, (*seeds, 0))], 0
         for each in subgraphs:
-            parts.append(self._edges(each.nodes, before, (*seeds, each.number)))
+            parts.append(self._within(each.nodes, before, (*seeds, each.number)))
             before += len(each.nodes)
-        features = self._graph.features[torch.from_numpy(view.nodes).long()]
         fields = zip(*parts, strict=True)
         needed = Needed(np.arange(before), *(np.concatenate(each) for each in fields))
-        return LinkStep(view.graph, features.to(self._views.context.device.place), needed, None)
+        return LinkStep(view.graph, self.views.features(view.nodes), needed, None)
 
-    def _edges(
+    def _within(
         self, nodes: LocalIndices, before: int, seeds: tuple[int, ...]
     ) -> tuple[GlobalIndices, ...]:
         """Return sources, targets, wrong ends and relations of a subgraph's edges.
@@ -219,11 +155,11 @@ class LinkSubgraphs:
         places = np.arange(int(lengths.sum())) + np.repeat(
             self._starts[nodes] - (ends - lengths), lengths
         )
-        edges = self._links.take(places)
+        edges = self._edges[places]
         near = np.searchsorted(nodes, edges.sources)
         inside = near < len(nodes)
         inside[inside] = nodes[near[inside]] == edges.sources[inside]
-        edges, sources = edges.where(inside), near[inside]
+        edges, sources = edges[inside], near[inside]
         targets = np.repeat(np.arange(len(nodes)), lengths)[inside]
         words = mixed(edges.words[:, None], *seeds, np.arange(self._count)[None, :])
         wrong = np.minimum((uniform(words) * len(nodes)).astype(np.int64), max(len(nodes) - 1, 0))
@@ -231,7 +167,7 @@ class LinkSubgraphs:
 
 
 @collective
-def link_steps(context: Context, graph: LocalGraph, links: Links) -> LinkSteps:
+def link_steps(context: Context, graph: LocalGraph, links: Links) -> StepInput[LinkStep]:
     """Return what draws the steps; the graph was read with its rows, without the edges of `links`.
 
     Raises
@@ -239,29 +175,20 @@ def link_steps(context: Context, graph: LocalGraph, links: Links) -> LinkSteps:
     CollectiveInputError
         When the graph has too many nodes to sample.
     """
-    assert graph.rows is not None
     grid, config = context.grid, context.config
     nothing = np.zeros(graph.row_map.num_local, np.int64)
-    home = HomeRows(
-        row_map=graph.row_map,
-        edges=graph.rows.edges,
-        walked=graph.rows.both_ways,
-        features=graph.features.to(torch.device("cpu")),
-        labels=nothing,
-        trained=nothing.astype(np.bool_),
-        node_ids=graph.products.node_ids,
-    )
+    home = home_rows(graph, nothing, nothing.astype(np.bool_))
     wanted = on_graph(context.wanted, directed=graph.facts.directed)
     with agree(grid.world):
         if config.sampling.sampler == "neighbour":
             check_fan_outs(config, wanted, graph.num_aggregations(config))
     with context.trace.span("read.whole"):
         views = SampledViews(context, share_whole(grid, home), wanted)
-        shared = SharedLinks.share(grid, links)
+        edges = share_edges(grid, links)
     with context.trace.span("plan.sampling"):
         if config.sampling.sampler == "neighbour":
-            return LinkBatches(views, shared)
-        return LinkSubgraphs(views, shared)
+            return LinkBatches(views, edges, len(links.names))
+        return LinkSubgraphs(views, edges)
 
 
 def check_sampled_links(config: Config) -> None:

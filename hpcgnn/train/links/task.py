@@ -28,7 +28,6 @@ from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, PairSource, Test
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
 from hpcgnn.train.links.sampled import (
     LinkStep,
-    LinkSteps,
     check_sampled_links,
     count_edges,
     link_steps,
@@ -36,6 +35,7 @@ from hpcgnn.train.links.sampled import (
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
+from hpcgnn.train.sampled.input import StepInput
 from hpcgnn.train.task import Step
 
 
@@ -56,8 +56,6 @@ class LinkTask(GraphTask):
     ----------
     graph
         The share of this rank, without the shares of `links`.
-    links
-        The edges of this rank.
     pairs
         Gives what is scored.
     sampled
@@ -71,7 +69,7 @@ class LinkTask(GraphTask):
         config: Config,
         links: Links,
         pairs: PairSource,
-        sampled: LinkSteps | None = None,
+        sampled: StepInput[LinkStep] | None = None,
     ) -> None:
         super().__init__(graph, config)
         self.links, self.pairs, self._options = links, pairs, config.links

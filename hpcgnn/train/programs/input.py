@@ -25,8 +25,6 @@ class Prepared:
 
     Parameters
     ----------
-    graph, propagator
-        What a model takes.
     numbers
         (g,) int64: its graphs in the store.
     num_supernode_edges
@@ -52,8 +50,6 @@ class ProgramInput:
 
     Parameters
     ----------
-    store
-        The store that is trained on.
     judged
         The store whose other splits are judged: the same, or one with the same types and buckets.
     rank, num_ranks

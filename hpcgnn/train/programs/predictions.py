@@ -45,8 +45,7 @@ class Scores:
     @property
     def chosen(self) -> Array:
         """(g,) int32: the candidate with the largest share."""
-        chosen: Array = self.shares.argmax(axis=1).astype(np.int32)
-        return chosen
+        return self.shares.argmax(axis=1).astype(np.int32)
 
 
 @torch.no_grad()
@@ -73,8 +72,6 @@ def score(
 
     Parameters
     ----------
-    prepared
-        Supergraphs of this rank.
     width
         Candidates of the graph with most.
     """
@@ -131,8 +128,6 @@ def predict_programs(
 
     Parameters
     ----------
-    store_path
-        The store.
     block
         Leave out the edges that blocks of this size do not hold; 0: pass messages along all.
 

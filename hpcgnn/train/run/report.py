@@ -24,10 +24,6 @@ class EpochDisplay:
 
     Parameters
     ----------
-    title
-        What is trained.
-    total
-        Epochs in all.
     active
         Whether this rank shows anything.
     """

@@ -52,8 +52,6 @@ def take_rows(
 
     Parameters
     ----------
-    model
-        Of this rank.
     tensors
         Of a checkpoint.
     known

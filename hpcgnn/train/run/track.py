@@ -45,12 +45,10 @@ class _Csv:
     """``metrics.csv``: a line for each epoch of all seeds, empty where nothing was measured."""
 
     def __init__(self, config: Config, directory: RunDirectory) -> None:
-        del config
         self._directory, self._path = directory, directory.path / "metrics.csv"
         self._columns: list[str] = []
 
     def begin(self, seed: int, rows: list[dict[str, Any]]) -> None:
-        del seed, rows
         self._write_all()
 
     def add(self, row: dict[str, Any]) -> None:
@@ -94,7 +92,6 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, row["epoch"])
 
     def end(self, *, finished: bool) -> None:
-        del finished
         self._writer.close()
 
 
@@ -187,8 +184,7 @@ class _Known:
     def _read(self) -> dict[str, dict[str, str]]:
         if not self._path.is_file():
             return {}
-        content: dict[str, dict[str, str]] = json.loads(self._path.read_text(encoding="utf-8"))
-        return content
+        return json.loads(self._path.read_text(encoding="utf-8"))
 
 
 _KINDS: Mapping[str, type[Tracker]] = MappingProxyType(

@@ -16,7 +16,6 @@ from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows, local_rows
 from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.spmd import collective
-from hpcgnn.train.evaluation import Evaluator
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
 
 
@@ -164,15 +163,15 @@ class SampledGraph:
         return self.features.nbytes + sum(each.nbytes for each in arrays if each is not None)
 
 
-def home_rows(graph: LocalGraph, evaluator: Evaluator) -> HomeRows:
+def home_rows(graph: LocalGraph, labels: Array, trained: Mask) -> HomeRows:
     """Return this rank's rows of what the model aggregates over, and of what samplers walk.
 
     Parameters
     ----------
     graph
         Read with its rows.
-    evaluator
-        Of the graph.
+    labels, trained
+        As in `HomeRows`.
     """
     assert graph.rows is not None
     return HomeRows(
@@ -180,8 +179,8 @@ def home_rows(graph: LocalGraph, evaluator: Evaluator) -> HomeRows:
         edges=graph.rows.edges,
         walked=graph.rows.both_ways,
         features=graph.features.to(torch.device("cpu")),
-        labels=evaluator.labels.cpu().numpy(),
-        trained=evaluator.trains,
+        labels=labels,
+        trained=trained,
         node_ids=graph.products.node_ids,
     )
 
@@ -192,8 +191,6 @@ def between(grid: ProcessGrid, home: HomeRows, chosen: Mask) -> HomeRows:
 
     Parameters
     ----------
-    home
-        The rows of this rank.
     chosen
         (num_local,) which of its nodes.
     """

@@ -1,8 +1,9 @@
 """What the steps of sampled training work on: subgraphs, or batches with sampled neighbours."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.typing import FloatArray, LocalIndices, Offsets
 
+Ready = TypeVar("Ready")
+Made = TypeVar("Made")
+
 _COUNTED = 1 << 62
 """Seed of the subgraphs that are counted before training: no seed of a model."""
 
@@ -48,8 +52,6 @@ def make_sampler(
 
     Parameters
     ----------
-    walked
-        The graph.
     shared
         The ranks, when all of them draw from this graph: tables are then held once on every host.
     """
@@ -123,31 +125,50 @@ class StepData:
     weights: Tensor | None = None
 
 
-class StepInput(Protocol):
+class StepInput(ABC, Generic[Ready]):
     """Draws what the steps of an epoch work on; a function of seed and epoch."""
 
+    views: SampledViews
     num_steps: int
-    pool_bytes: int
+    pool_bytes = 0
+    """The most bytes that waited in a pool."""
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
+    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], Ready]]:
         """Yield, for each step, what makes this rank's share of it ready."""
-        ...
+        return self.views.context.device.prepare_ahead(self.draw(seed, epoch), self.prepare)
 
+    @abstractmethod
+    def draw(self, seed: int, epoch: int) -> Iterator[Any]:
+        """Yield this rank's share of each step, as it is drawn."""
+
+    @abstractmethod
+    def prepare(self, drawn: Any) -> Ready:
+        """Return what a step works on, where the model is."""
+
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return what the summary says of an epoch."""
-        ...
+
+    def make_ahead(
+        self, make: Callable[[Any], Made], items: Iterable[Any], least_depth: int = 1
+    ) -> Iterator[Made]:
+        """Yield what threads make of items, ahead of their use; see `Prefetch`."""
+        config = self.views.context.config.sampling
+        depth = max(config.ahead, least_depth)
+        with Prefetch(make, items, threads=config.threads, depth=depth) as pool:
+            for made in pool:
+                self.pool_bytes = max(self.pool_bytes, pool.most_bytes)
+                yield made
 
 
 @dataclass(eq=False, kw_only=True)
-class SubgraphInput:
+class SubgraphInput(StepInput[StepData]):
     """The subgraphs of each step.
 
     Parameters
     ----------
     views
         Makes what models see of them.
-    source
-        Makes them.
     mine
         Which of the subgraphs of a step are this rank's.
     lane, num_lanes
@@ -168,8 +189,6 @@ class SubgraphInput:
     mean_nodes: float
     num_counted: int
     num_steps: int
-    pool_bytes: int = field(default=0, init=False)
-    """The most bytes that waited in a pool."""
 
     @classmethod
     @collective
@@ -228,10 +247,6 @@ class SubgraphInput:
             num_steps=_num_steps(config, int(sizes.sum()), mean_nodes),
         )
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
-        """Yield what makes this rank's subgraphs of each step ready."""
-        return self.views.context.device.prepare_ahead(self.draw(seed, epoch), self._prepare)
-
     def draw(self, seed: int, epoch: int) -> Iterator[list[Subgraph]]:
         """Yield this rank's subgraphs of each step."""
         config, mine = self.views.context.config.sampling, np.array(self.mine, np.int64)
@@ -239,11 +254,9 @@ class SubgraphInput:
         firsts = (epoch * self.num_steps + np.arange(self.num_steps)) * config.subgraphs
         numbers = (firsts[:, None] + mine).reshape(-1) * self.num_lanes + self.lane
         source = replace(self.source, sampler=replace(self.source.sampler, seed=seed))
-        threads, depth = config.threads, max(config.ahead, len(mine))
-        with Prefetch(source, numbers.tolist(), threads=threads, depth=depth) as pool:
-            for _ in range(self.num_steps):
-                yield [next(pool) for _ in mine]
-                self.pool_bytes = max(self.pool_bytes, pool.most_bytes)
+        subgraphs = self.make_ahead(source, numbers.tolist(), len(mine))
+        for _ in range(self.num_steps):
+            yield [next(subgraphs) for _ in mine]
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the sizes of subgraphs."""
@@ -253,9 +266,10 @@ class SubgraphInput:
             "counted_subgraphs": self.num_counted,
         }
 
-    def _prepare(self, subgraphs: list[Subgraph]) -> StepData:
+    def prepare(self, drawn: list[Subgraph]) -> StepData:
+        """Return what the model needs of subgraphs."""
         graph, device = self.views.graph, self.views.context.device
-        view = self.views.of_subgraphs(subgraphs)
+        view = self.views.of_subgraphs(drawn)
         nodes_N = _rows(view.nodes)
         trained_N = torch.from_numpy(graph.trained)[nodes_N]
         labels, weights_T = graph.labels[nodes_N[trained_N]], None
@@ -263,14 +277,13 @@ class SubgraphInput:
             weights = torch.from_numpy(view.weights)
             weights = weights.to(getattr(torch, self.views.context.config.train.dtype))
             weights_T = device.put(weights[trained_N])
-        features = graph.features[nodes_N].to(device.place)
-        put = device.put
+        features, put = self.views.features(view.nodes), device.put
         return StepData(
             view.graph, features, put(labels), trained=put(trained_N), weights=weights_T
         )
 
 
-class BatchInput:
+class BatchInput(StepInput[StepData]):
     """Batches of training nodes with sampled neighbours.
 
     Parameters
@@ -284,25 +297,19 @@ class BatchInput:
 
     @collective
     def __init__(self, views: SampledViews, *, parts: bool) -> None:
-        self._views, self._parts = views, parts
+        self.views, self._parts = views, parts
         grid, graph, config = self._grid, self._graph, self._config = views.parts
         self._trained = np.flatnonzero(graph.trained).astype(np.int32)
         counts = grid.layer.allgather(len(self._trained)) if parts else [len(self._trained)]
         self._counts = np.array(counts, np.int64)
         self._total = int(self._counts.sum())
         self.num_steps = config.steps or int(np.ceil(self._total / config.budget))
-        self.pool_bytes = 0
-
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
-        """Yield what makes this rank's share of each batch ready."""
-        device = self._views.context.device
-        return device.prepare_ahead(self._draw(seed, epoch), self._prepare)
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch."""
         return {"steps_per_epoch": self.num_steps}
 
-    def _draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, int]]:
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, int]]:
         """Yield this rank's share of each batch, and the size of the batch.
 
         An epoch goes through the training nodes in a new order, again and again
@@ -318,18 +325,16 @@ class BatchInput:
             number = (epoch * self.num_steps + step) * lanes + lane
             return sampler.sample(number, np.sort(batches[step][0]))
 
-        steps = range(self.num_steps)
-        with Prefetch(make, steps, threads=config.threads, depth=config.ahead) as pool:
-            for (_, size), sample in zip(batches, pool, strict=True):
-                yield sample, size
-                self.pool_bytes = max(self.pool_bytes, pool.most_bytes)
+        samples = self.make_ahead(make, range(self.num_steps))
+        for (_, size), sample in zip(batches, samples, strict=True):
+            yield sample, size
 
-    def _prepare(self, drawn: tuple[LayeredSample, int]) -> StepData:
-        graph, device, (sample, size) = self._graph, self._views.context.device, drawn
-        view, inputs = self._views.of_layers(sample)
-        labels = graph.labels[_rows(sample.layers[-1].outputs)]
-        features = graph.features[_rows(inputs)].to(device.place)
-        return StepData(view, features, device.put(labels), size)
+    def prepare(self, drawn: tuple[LayeredSample, int]) -> StepData:
+        """Return what the model needs of a batch."""
+        (sample, size), put = drawn, self.views.context.device.put
+        view, inputs = self.views.of_layers(sample)
+        labels = self._graph.labels[_rows(sample.layers[-1].outputs)]
+        return StepData(view, self.views.features(inputs), put(labels), size)
 
     def _batch(self, order: LocalIndices, step: int) -> tuple[LocalIndices, int]:
         """Return this rank's training nodes of a batch, and how many all ranks have."""

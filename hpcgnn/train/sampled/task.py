@@ -35,7 +35,7 @@ from hpcgnn.train.task import Step
 class SamplingSource(Protocol):
     """Gives what an epoch samples from: a function of seed and epoch."""
 
-    def at(self, seed: int, epoch: int) -> StepInput:
+    def at(self, seed: int, epoch: int) -> StepInput[StepData]:
         """Return it; collective."""
         ...
 
@@ -45,15 +45,7 @@ class SamplingSource(Protocol):
 
 
 class SharedSource:
-    """One graph for all ranks and epochs.
-
-    Parameters
-    ----------
-    home
-        The rows of this rank.
-    wanted
-        The aggregations of the model.
-    """
+    """One graph for all ranks and epochs."""
 
     @collective
     def __init__(self, context: Context, home: HomeRows, wanted: tuple[Aggregation, ...]) -> None:
@@ -62,13 +54,13 @@ class SharedSource:
             graph = share_whole(grid, home)
         views = SampledViews(context, graph, wanted)
         with trace.span("plan.sampling"):
-            self._input: StepInput
+            self._input: StepInput[StepData]
             if config.sampling.sampler == "neighbour":
                 self._input = BatchInput(views, parts=False)
             else:
                 self._input = SubgraphInput.of_whole(views)
 
-    def at(self, seed: int, epoch: int) -> StepInput:  # noqa: ARG002
+    def at(self, seed: int, epoch: int) -> StepInput[StepData]:
         """Return the same for all."""
         return self._input
 
@@ -88,13 +80,13 @@ class PartSource:
 
     def __init__(self, context: Context, home: HomeRows, wanted: tuple[Aggregation, ...]) -> None:
         self._context, self._home, self._wanted = context, home, wanted
-        self._input: StepInput | None = None
+        self._input: StepInput[StepData] | None = None
         self._period = (-1, -1)
         self._sizes = dict.fromkeys(("part_nodes", "halo_nodes", "part_bytes"), 0)
         self._moved = self._pool_bytes = 0
 
     @collective
-    def at(self, seed: int, epoch: int) -> StepInput:
+    def at(self, seed: int, epoch: int) -> StepInput[StepData]:
         """Return this rank's part in an epoch; fetch it when the epoch begins a period."""
         every = self._context.config.sampling.reshuffle_epochs
         period = (seed, epoch // every if every > 0 else 0)
@@ -115,7 +107,7 @@ class PartSource:
         if self._input is not None:
             self._pool_bytes = max(self._pool_bytes, self._input.pool_bytes)
 
-    def _fetch(self, seed: int, period: int) -> StepInput:
+    def _fetch(self, seed: int, period: int) -> StepInput[StepData]:
         grid, trace = self._context.grid, self._context.trace
         options = self._context.config.sampling
         with trace.span("plan.reshuffle"):
@@ -149,7 +141,7 @@ def sample_nodes(context: Context, graph: LocalGraph, evaluator: Evaluator) -> S
         if config.sampling.sampler == "neighbour":
             check_fan_outs(config, wanted, graph.num_aggregations(config))
     source = PartSource if config.sampling.topology == "partitioned" else SharedSource
-    home = home_rows(graph, evaluator)
+    home = home_rows(graph, evaluator.labels.cpu().numpy(), evaluator.trains)
     if config.train.inductive:
         assert graph.split is not None
         home = between(grid, home, graph.split == Split.TRAIN)
@@ -161,12 +153,8 @@ class SampledTask(ClassTask):
 
     Parameters
     ----------
-    context
-        Of the run.
     graph
         The share of this rank, read with its rows.
-    make_source
-        Gives what is sampled from the graph.
 
     Raises
     ------

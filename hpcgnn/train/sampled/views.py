@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import DTypeLike
 
 from hpcgnn.autograd import GraphMembers
@@ -12,7 +13,7 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.products import make_operators, traced_sums
-from hpcgnn.nn import GraphView, LayerView
+from hpcgnn.nn import GraphView, LayerView, NodeFeatures
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, Subgraph
 from hpcgnn.sparse import DistCSR, LocalCSR
@@ -63,8 +64,6 @@ class SubgraphsView:
 
     Parameters
     ----------
-    graph
-        What a model sees.
     nodes
         (n,) int32 nodes of the rows.
     weights
@@ -83,10 +82,6 @@ class SampledViews:
     ----------
     context
         Of the run; sums of statistics run over all ranks, products over none.
-    graph
-        What is sampled.
-    wanted
-        The aggregations of the model.
     """
 
     def __init__(
@@ -104,6 +99,10 @@ class SampledViews:
     def parts(self) -> tuple[ProcessGrid, SampledGraph, SamplingConfig]:
         """The ranks, what is sampled, and how."""
         return self.context.grid, self.graph, self.context.config.sampling
+
+    def features(self, nodes: LocalIndices) -> NodeFeatures:
+        """Return the features of nodes, where the model is."""
+        return self.graph.features[torch.from_numpy(nodes).long()].to(self._device.place)
 
     def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> "SubgraphsView":
         """Return the view of subgraphs side by side, in order, without edges between them.
@@ -175,7 +174,7 @@ class SampledViews:
         node_ids = graph.node_ids[layer.inputs]
         operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
         kept, ids = self._device.tensor(layer.kept.astype(np.int64)), self._device.ids(node_ids)
-        return LayerView(operators, ids, self._sums, kept)
+        return LayerView(operators, ids, self._sums, kept=kept)
 
     def _subgraph_entries(self, union: "_Union") -> _Entries:
         graph, count = self.graph, len(union.nodes)

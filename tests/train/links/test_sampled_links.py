@@ -13,8 +13,9 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.gallery import planted
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links.sampled import LinkBatches, LinkSteps, LinkSubgraphs
+from hpcgnn.train.links.sampled import LinkBatches, LinkStep, LinkSubgraphs
 from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.sampled.input import StepInput
 from tests.support.training import (
     StopAfter,
     assert_same,
@@ -86,7 +87,7 @@ def trained(task: LinkTask) -> dict[frozenset[int], int]:
     return found
 
 
-def steps_of(task: LinkTask) -> LinkSteps:
+def steps_of(task: LinkTask) -> StepInput[LinkStep]:
     sampled = task._sampled
     assert isinstance(sampled, (LinkBatches, LinkSubgraphs))
     return sampled
@@ -103,7 +104,7 @@ def test_no_predicted_edge_is_in_what_is_sampled(
             for pairs in task.grid.layer.allgather(np.stack([share.sources, share.targets]))
             for ends in pairs.T.tolist()
         }
-        edges = steps_of(task)._graph.edges
+        edges = steps_of(task).views.graph.edges
         rows = np.repeat(np.arange(edges.num_nodes), np.diff(edges.indptr))
         left = {frozenset(ends) for ends in zip(rows.tolist(), edges.indices.tolist(), strict=True)}
         assert gone
@@ -133,7 +134,7 @@ def test_subgraphs_have_the_edges_between_their_nodes(
         known, steps, seen = trained(task), steps_of(task), 0
         assert isinstance(steps, LinkSubgraphs)
         for subgraphs in steps._input.draw(1, 0):
-            needed = steps._prepare((subgraphs, (1, 0))).needed
+            needed = steps.prepare((subgraphs, (1, 0))).needed
             nodes = np.concatenate([np.zeros(0, np.int32), *(each.nodes for each in subgraphs)])
             where = np.repeat(np.arange(len(subgraphs)), [len(each.nodes) for each in subgraphs])
             expected = sum(

@@ -1,0 +1,78 @@
+"""What models of several attention heads have in common."""
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.errors import InputError
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.spmd import collective
+
+
+def require_heads(shape: ModelShape) -> None:
+    """Raise an `InputError` when heads do not divide the width of hidden layers."""
+    if shape.hidden % shape.heads:
+        raise InputError(
+            f"model.heads = {shape.heads}: they do not divide model.hidden = {shape.hidden}"
+        )
+
+
+class HeadsLayer(nn.Module):
+    """A layer of several heads; `width` is the number of columns of each.
+
+    Parameters
+    ----------
+    out_width
+        Columns of the result: of all heads side by side, or of each when they are averaged.
+    heads
+        Number of heads H; divides `out_width` unless they are averaged.
+    average
+        Average the heads, as in a last layer.
+    """
+
+    def __init__(self, out_width: int, *, heads: int, average: bool) -> None:
+        super().__init__()
+        if not average and out_width % heads:
+            raise ValueError(f"{heads} heads do not divide a width of {out_width}")
+        self.heads, self.average = heads, average
+        self.width = out_width if average else out_width // heads
+
+
+class HeadsModel(LayeredModel):
+    """Layers of any depth; hidden layers concatenate their heads, the last one averages them.
+
+    `hidden` is the width of all heads together.
+    """
+
+    options = LayeredModel.options | {
+        "heads", "attention_dropout", "edge_dropout", "edge_features"
+    }  # fmt: skip
+    layers_save_results = True
+
+    @classmethod
+    def check(cls, shape: ModelShape) -> None:
+        """Raise an `InputError` when heads do not divide the width of hidden layers."""
+        if shape.num_hidden_layers:
+            require_heads(shape)
+
+    @abstractmethod
+    def heads_layer(self, in_width: int, out_width: int, **how: Any) -> HeadsLayer:
+        """Return a layer; `how` are the arguments of `HeadsLayer`, and `num_edge_features`."""
+
+    def make_layer(self, place: int, in_width: int, out_width: int) -> HeadsLayer:
+        """Return the layer at `place`."""
+        return self.heads_layer(
+            in_width,
+            out_width,
+            heads=self.shape.heads,
+            average=place >= self.shape.num_hidden_layers,
+            num_edge_features=self.shape.num_edge_features,
+        )
+
+    @collective
+    def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
+        """Return the output rows of a layer, with this draw's edges left out."""
+        return self.layers[place](view, x, self.edges_left_out(draw))

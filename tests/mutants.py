@@ -1,0 +1,220 @@
+"""Random changes of one token each, against the tests: which of them does nobody notice?
+
+    python -m tests.mutants --number 200 --seed 7 [--contexts .coverage] [hpcgnn/nn ...]
+
+A comparison, a sign or a small integer of `hpcgnn/` outside of GPU code is changed in a copy of the
+tree. The tests of the mirrored folder run on one rank, then on 4; with a coverage file whose
+contexts are tests (docs/contributing.md), first those that pass the changed line. A test that
+fails, or that runs out of time, has caught the change; it must pass without. Prints a line for each
+change, and at the end those that survived: a test is missing, or the two programs are equal.
+"""
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parents[1]
+SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+"}
+NOT_HERE = ("hpcgnn/kernels/cuda/", "hpcgnn/spmm/gpu/")
+NO_TESTS = 5
+FIRST_TESTS = 40
+"""Tests that pass a changed line and run before whole folders, at most."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A token of a file, lines counted from 1 and columns from 0, and what comes in its place."""
+
+    file: str
+    line: int
+    column: int
+    token: str
+    change: str
+
+    def __str__(self) -> str:
+        text = (ROOT / self.file).read_text().splitlines()[self.line - 1].strip()
+        return f"{self.file}:{self.line}:{self.column}  {self.token} -> {self.change}  | {text}"
+
+    def apply(self, tree: Path) -> None:
+        """Change the file below `tree`."""
+        lines = (ROOT / self.file).read_text().splitlines(keepends=True)
+        line = lines[self.line - 1].encode()
+        end = self.column + len(self.token)
+        changed = line[: self.column] + self.change.encode() + line[end:]
+        lines[self.line - 1] = changed.decode()
+        (tree / self.file).write_text("".join(lines))
+
+
+def mutants_of(file: str) -> Iterator[Mutant]:
+    """Yield the changes that a file admits."""
+    path = ROOT / file
+    with path.open("rb") as source:
+        # Columns of `ast` count bytes.
+        operators = [
+            (token.start[0], len(token.line[: token.start[1]].encode()), token.string)
+            for token in tokenize.tokenize(source.readline)
+            if token.type == tokenize.OP and token.string in SWAPS
+        ]
+    for node in behaviour(ast.parse(path.read_text())):
+        pairs: list[tuple[ast.AST, ast.AST]] = []
+        if isinstance(node, ast.Compare):
+            pairs = list(zip([node.left, *node.comparators], node.comparators, strict=False))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+            pairs = [(node.left, node.right)]
+        for left, right in pairs:
+            start, stop = (left.end_lineno, left.end_col_offset), (right.lineno, right.col_offset)
+            for line, column, token in operators:
+                if start <= (line, column) < stop:
+                    yield Mutant(file, line, column, token, SWAPS[token])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            yield Mutant(file, node.lineno, node.col_offset, "-", "+")
+        if isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value <= 2:
+            token = str(node.value)
+            yield Mutant(file, node.lineno, node.col_offset, token, str(node.value + 1))
+
+
+def behaviour(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is computed below a node: no types, no decorators, no texts."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "type_comment"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                yield child
+                yield from behaviour(child)
+
+
+def mirrored(file: str) -> list[str]:
+    """Return the tests of the same place: of the file, else of the nearest folder above."""
+    inside = Path(file).relative_to("hpcgnn").with_suffix("")
+    tests = ROOT / "tests"
+    own = [tests / inside.parent / f"test_{inside.name}.py"]
+    own += [tests / f"test_{inside.parts[0].removesuffix('_command')}.py"]
+    folders = [tests / each for each in inside.parents if each != Path()]
+    there = [each for each in (*own[:1], *folders, *own[1:]) if each.exists()]
+    return [str(each.relative_to(ROOT)) for each in there[:2]]
+
+
+class Contexts:
+    """Which tests pass which lines, of a coverage file whose contexts are tests."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._data: CoverageData | None = None
+        if path is not None:
+            self._data = CoverageData(str(path))
+            self._data.read()
+
+    def of(self, mutant: Mutant, draw: random.Random) -> list[str]:
+        """Return some tests of a line as pytest names them, those of the mirrored place first."""
+        if self._data is None:
+            return []
+        path = str(ROOT / mutant.file)
+        found = self._data.contexts_by_lineno(path).get(mutant.line, [])
+        names = sorted({re.sub(r"\[.*", "", each.split("|")[0]) for each in found if each})
+        near = tuple(mirrored(mutant.file))
+        draw.shuffle(names)
+        names.sort(key=lambda name: not name.startswith(near))
+        return [name for name in names[:FIRST_TESTS] if (ROOT / name.split("::")[0]).exists()]
+
+
+class Tree:
+    """A copy of the tree, native modules included, in which tests run."""
+
+    def __init__(self, folder: Path, limit_s: float) -> None:
+        self.folder, self._limit_s = folder, limit_s
+        self._passing: dict[str, bool] = {}
+        words = ["git", "ls-files", "-co", "--exclude-standard"]
+        tracked = subprocess.check_output(words, cwd=ROOT, text=True).splitlines()
+        native = [str(each.relative_to(ROOT)) for each in ROOT.glob("hpcgnn/**/*.so")]
+        for name in (*tracked, *native):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+
+    def catches(self, mutant: Mutant, tests: Sequence[str], ranks: int) -> str | None:
+        """Return the test that fails, or None; a test that always fails catches nothing."""
+        mutant.apply(self.folder)
+        try:
+            status, output = self._run(tests, ranks)
+        finally:
+            shutil.copy2(ROOT / mutant.file, self.folder / mutant.file)
+        if status in (0, NO_TESTS):
+            return None
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+?)(?:\[| |$)", output, re.MULTILINE)
+        if failed is None:
+            return "time" if status == -1 else "a crash"
+        name = failed[1]
+        if name not in self._passing:
+            self._passing[name] = self._run([name], ranks)[0] in (0, NO_TESTS)
+        return name if self._passing[name] else None
+
+    def _run(self, tests: Sequence[str], ranks: int) -> tuple[int, str]:
+        pytest = "python -m pytest -x -q --color=no -p no:cacheprovider -m".split()
+        words = [sys.executable, *pytest[1:], "not slow", *tests]
+        if ranks > 1:
+            script = '. jobs/env.sh && mpi_exec "$@"'
+            words = ["bash", "-c", script, "bash", str(ranks), *words]
+        with subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(self.folder), "HPCGNN_VENV": sys.prefix},
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=self._limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return -1, ""
+        return process.returncode, output
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.mutants", description=__doc__.splitlines()[0])
+    parser.add_argument("paths", nargs="*", default=["hpcgnn"], help="default: hpcgnn")
+    parser.add_argument("--number", type=int, default=200, help="changes to try (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice (default: 1)")
+    parser.add_argument("--ranks", type=int, default=4, help="behind one (default: 4; 1: one only)")
+    parser.add_argument("--limit", type=float, default=180, metavar="S", help="seconds of a run")
+    parser.add_argument("--contexts", type=Path, metavar="FILE", help="coverage with tests")
+    options = parser.parse_args()
+    words = ["git", "ls-files", *(f"{path.rstrip('/')}*.py" for path in options.paths)]
+    files = subprocess.check_output(words, cwd=ROOT, text=True).splitlines()
+    every = [each for file in files if not file.startswith(NOT_HERE) for each in mutants_of(file)]
+    draw, contexts = random.Random(options.seed), Contexts(options.contexts)
+    chosen = draw.sample(every, min(options.number, len(every)))
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(Path(folder), options.limit)
+        for number, mutant in enumerate(chosen, 1):
+            near, some = mirrored(mutant.file), contexts.of(mutant, draw)
+            runs = [(some, 1), (near, 1), *((near, options.ranks),) * (options.ranks > 1)]
+            found = (tree.catches(mutant, tests, ranks) for tests, ranks in runs if tests)
+            by = next((each for each in found if each), None)
+            survivors += [] if by else [mutant]
+            caught = number - len(survivors)
+            print(f"{caught}/{number} {mutant}  => {by or 'SURVIVED'}", flush=True)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} caught, of {len(every)} possible")
+    for mutant in survivors:
+        print(f"survived: {mutant}")
+
+
+if __name__ == "__main__":
+    main()
