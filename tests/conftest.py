@@ -18,7 +18,9 @@ mpiexec covers ``comm`` at 3 and 4 ranks, in a world of 3 at 2 and 3, and in one
 """
 
 import faulthandler
+import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +43,8 @@ WORLD = MPI.COMM_WORLD
 ROOT = Path(__file__).resolve().parents[1]
 ABORT_STATUS = 70
 POLL_S = 0.0005
+RANKS_IN = re.compile(r"\bcomm\b|mark\.mpi\b|mpi_tmp_path")
+"""What a test file has in it where ranks matter to one of its tests."""
 
 hypothesis.settings.register_profile(
     "hpcgnn",
@@ -191,6 +195,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Ranks(float(config.getini("mpi_grace"))), "ranks")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out, on several ranks, files whose tests are all serial: half of the imports."""
+    if WORLD.size == 1 or not collection_path.name.startswith("test_"):
+        return None
+    return None if RANKS_IN.search(collection_path.read_text()) else True
+
+
+def pytest_collection_finish() -> None:
+    # What is there now stays to the end: nobody need look for what of it is gone.
+    gc.freeze()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "comm" not in metafunc.fixturenames:
         return
@@ -201,6 +217,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if WORLD.size == 1:
+        # Those with a limit of their own are long: none is to be the last one.
+        items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
         return
     serial = [item for item in items if not needs_ranks(item)]
     items[:] = [item for item in items if needs_ranks(item)]

@@ -162,8 +162,8 @@ class Tree:
         return name if self._passing[name] else None
 
     def _run(self, tests: Sequence[str], ranks: int) -> tuple[int, str]:
-        pytest = "python -m pytest -x -q --color=no -p no:cacheprovider -m".split()
-        words = [sys.executable, *pytest[1:], "not slow", *tests]
+        plain = ["-x", "-q", "--color=no", "-p", "no:cacheprovider", "-m", "not slow"]
+        words = [sys.executable, "-m", "pytest", *plain, *tests]
         if ranks > 1:
             script = '. jobs/env.sh && mpi_exec "$@"'
             words = ["bash", "-c", script, "bash", str(ranks), *words]

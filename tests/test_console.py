@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcgnn.__main__ import main
 from hpcgnn.console import print_table, report
 from hpcgnn.errors import InputError, one_line, printable
 
@@ -31,17 +32,45 @@ def test_other_text_stays() -> None:
         (("clean",), "hpcgnn clean: error: the following arguments are required: FOLDER; see"),
         (("generate", "rmat", "-o", "x"), "hpcgnn generate rmat: error: the following arguments"),
         (("convert", "-q", "-v", "x"), "hpcgnn convert: error: argument -v/--verbose: not allowed"),
+        (("analyse", "trace"), "hpcgnn analyse trace: error: the following arguments are required"),
+        (("analyse", "report", "none"), "hpcgnn analyse report: error: none: is not a directory"),
+    ],
+)
+def test_wrong_words_cost_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    fault: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hpcgnn", *words])
+    # As a process would have it: modules that run as programs must not be there already.
+    for name in [each for each in sys.modules if each.endswith(".__main__")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found = capsys.readouterr()
+    assert ended.value.code == 2
+    assert found.out == ""
+    assert found.err.startswith(fault)
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
         (
             ("partition", "--method", "metiss"),
             "hpcgnn partition: error: argument --method: 'metiss'",
         ),
-        (("analyse", "trace"), "hpcgnn analyse trace: error: the following arguments are required"),
-        (("analyse", "report", "none"), "hpcgnn analyse report: error: none: is not a directory"),
         (("plan", "graph.store=x"), "hpcgnn plan: error: the following arguments are required"),
         (("train", "x.h5"), "hpcgnn train: error: configuration x.h5: No such file or directory"),
     ],
 )
-def test_wrong_words_cost_one_line(tmp_path: Path, words: tuple[str, ...], fault: str) -> None:
+def test_wrong_words_of_mpi_commands_cost_one_line(
+    tmp_path: Path, words: tuple[str, ...], fault: str
+) -> None:
     command = [sys.executable, "-m", "hpcgnn", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
     assert done.returncode == 2
