@@ -19,11 +19,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TextIO
 
+import pytest
 from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -162,28 +166,45 @@ class Tree:
         return name if self._passing[name] else None
 
     def _run(self, tests: Sequence[str], ranks: int) -> tuple[int, str]:
-        plain = ["-x", "-q", "--color=no", "-p", "no:cacheprovider", "-m", "not slow"]
-        words = [sys.executable, "-m", "pytest", *plain, *tests]
-        if ranks > 1:
-            script = '. jobs/env.sh && mpi_exec "$@"'
-            words = ["bash", "-c", script, "bash", str(ranks), *words]
-        with subprocess.Popen(
-            words,
+        words = ["-x", "-q", "--color=no", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+        output = self.folder.with_suffix(".txt")
+        with output.open("w") as file:
+            started = self._fork(words, file) if ranks == 1 else self._launch(words, ranks, file)
+            deadline = time.monotonic() + self._limit_s
+            while (ended := os.waitpid(started, os.WNOHANG))[0] == 0:
+                if time.monotonic() > deadline:
+                    os.killpg(started, signal.SIGKILL)
+                    os.waitpid(started, 0)
+                    return -1, ""
+                time.sleep(0.05)
+        return os.waitstatus_to_exitcode(ended[1]), output.read_text(errors="replace")
+
+    def _fork(self, words: list[str], file: TextIO) -> int:
+        """Run pytest in a child of this process, which has imported what takes long."""
+        child = os.fork()
+        if child:
+            return child
+        os.setsid()
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        os.chdir(self.folder)
+        os.environ["PYTHONPATH"] = str(self.folder)
+        sys.path[:] = [str(self.folder), *(each for each in sys.path if Path(each) != ROOT)]
+        for name in [each for each in sys.modules if each.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        os._exit(pytest.main(words))
+
+    def _launch(self, words: list[str], ranks: int, file: TextIO) -> int:
+        script = '. jobs/env.sh && mpi_exec "$@"'
+        return subprocess.Popen(
+            ["bash", "-c", script, "bash", str(ranks), sys.executable, "-m", "pytest", *words],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            stdout=file,
+            stderr=file,
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(self.folder), "HPCGNN_VENV": sys.prefix},
             start_new_session=True,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=self._limit_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                return -1, ""
-        return process.returncode, output
+        ).pid
 
 
 def main() -> None:
@@ -198,6 +219,8 @@ def main() -> None:
     words = ["git", "ls-files", *(f"{path.rstrip('/')}*.py" for path in options.paths)]
     files = subprocess.check_output(words, cwd=ROOT, text=True).splitlines()
     every = [each for file in files if not file.startswith(NOT_HERE) for each in mutants_of(file)]
+    for name in ("torch", "h5py", "scipy.sparse", "hypothesis", "pyarrow"):
+        import_module(name)
     draw, contexts = random.Random(options.seed), Contexts(options.contexts)
     chosen = draw.sample(every, min(options.number, len(every)))
     survivors = []

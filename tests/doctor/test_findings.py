@@ -70,9 +70,10 @@ def test_one_rank_differs(change: dict[str, Any], topic: str, verdict: str, reme
 def test_threads_that_cores_are_not_there_for() -> None:
     bound = [replace(RANK, cores=cores, threads="2") for cores in ((0,), (1, 2, 3))]
     assert "fewer cores than it has threads" in found(bound)["cores"].remedy
+    assert "each on its own" in found(bound)["cores"].seen
     free = [replace(RANK, cores=(0, 1, 2, 3), threads=None) for _ in range(2)]
     assert found(free)["cores"].verdict == GOOD
-    assert "2 threads a rank" in found(free)["cores"].seen
+    assert "which they share, 2 threads a rank" in found(free)["cores"].seen
 
 
 def test_batch_system() -> None:
