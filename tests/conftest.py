@@ -43,7 +43,7 @@ WORLD = MPI.COMM_WORLD
 ROOT = Path(__file__).resolve().parents[1]
 ABORT_STATUS = 70
 POLL_S = 0.0005
-RANKS_IN = re.compile(r"\bcomm\b|mark\.mpi\b|mpi_tmp_path")
+RANKS_IN = re.compile(r"\bcomm(_tmp_path)?\b|mark\.mpi\b|mpi_tmp_path")
 """What a test file has in it where ranks matter to one of its tests."""
 
 hypothesis.settings.register_profile(
