@@ -58,9 +58,11 @@ def test_a_partition_gets_the_same_split(tmp_path: Path, monkeypatch: pytest.Mon
     plain = write(tmp_path / "g.h5")
     parts = partitioned(plain)
     for path in (plain, parts):
-        run(monkeypatch, path, "--random-split", "50,25,25", "--split-seed", 3)
+        words = ("--random-split", "50,25,25", "--split-seed", 3)
+        run(monkeypatch, path, *words)
+        run(monkeypatch, path, *words, "--count", 1, "--name", "one")
     expected = random_split(LABELS, N, (50, 25, 25), seed=3).tolist()
-    assert by_id(plain, "random") == by_id(parts, "random") == expected
+    assert by_id(plain, "random") == by_id(parts, "random") == by_id(plain, "one-3") == expected
 
 
 def test_ten_splits_are_those_of_a_store_written_with_them(
@@ -108,6 +110,8 @@ def test_files_of_nodes(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (("--name", "x", "--split-file", "a=b,c,d"), "--name belongs to --random-split"),
         (("--random-split", "60,20"), "give three percentages"),
         (("--random-split", "a,b,c"), "give three percentages"),
+        (("--random-split", "60,20,20", "--count", "0"), "--count at least 1"),
+        (("--random-split", "60,20,20", "--split-seed", "-1"), "--split-seed is at least 0"),
         (("--random-split", "60,20,20", "--name", "default"), "has a split 'default' already"),
         (("--random-split", "60,20,20", "--name", "a/b"), "cannot be stored"),
         (("--random-split", "60,20,20", "--per-class", "11"), "--per-class 11"),

@@ -62,6 +62,16 @@ def test_a_sum_without_a_number_is_none_on_every_rank(comm: MPI.Intracomm) -> No
     assert total.isnan().tolist() == [True, False]
 
 
+def test_a_loss_is_on_the_first_block_row_alone(comm: MPI.Intracomm) -> None:
+    rows = table(1, 4)[:, 0]
+    starts = uneven_starts(ROWS, comm.size, 7)
+    with ProcessGrid(comm) as grid:
+        mine = ExactArithmetic(grid).loss(rows[starts[comm.rank] : starts[comm.rank + 1]])
+    first, *others = comm.allgather(float(mine))
+    assert first == pytest.approx(float(rows.double().sum()), rel=1e-6)
+    assert not any(others)
+
+
 def test_rows_of_a_product_do_not_see_each_other() -> None:
     rows, matrix = table(67, 1), torch.randn(67, 33)
     with ProcessGrid(MPI.COMM_SELF) as grid:

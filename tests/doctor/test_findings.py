@@ -44,6 +44,7 @@ def test_a_good_machine() -> None:
     assert {each.verdict for each in found().values()} == {GOOD}
     assert "--bandwidth 1.2e+10 --latency 2e-06" in found()["network"].seen
     assert not any(each.remedy for each in found().values())
+    assert "mpiexec -n 4 hpcgnn doctor" in found([RANK])["MPI"].remedy
 
 
 @pytest.mark.parametrize(
