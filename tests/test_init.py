@@ -1,6 +1,8 @@
 """A configuration for a store: it loads, explains every key, and suits the store."""
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,33 @@ def test_keeps_a_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="is there already"):
         run(monkeypatch, write(tmp_path / "g.h5"), "-o", out)
     assert out.read_text() == "mine"
+
+
+def test_jobs_are_written_for_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "--jobs")
+    code = (
+        '. jobs/env.sh && use_environment && echo "$HPCGNN_ROOT $HPCGNN_VENV" && command -v python'
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    words = ["bash", "-euc", code]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == [str(tmp_path), sys.prefix, f"{sys.prefix}/bin/python"], (
+        done.stderr
+    )
+    assert load_config(tmp_path / "jobs" / "configs" / "quickstart.toml").model.hidden == 128
+    with pytest.raises(InputError, match="jobs: is there already"):
+        run(monkeypatch, "--jobs")
+
+
+@pytest.mark.parametrize("words", [[], ["g.h5", "--jobs"]])
+def test_a_store_or_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *words)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "STORE" in line
+    assert "--jobs" in line

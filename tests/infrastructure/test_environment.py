@@ -2,10 +2,14 @@
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -132,10 +136,87 @@ def test_every_dependency_is_pinned() -> None:
     assert {re.split(r"[<>=]", name)[0] for name in wanted} <= normal
 
 
-@pytest.mark.parametrize("template", ["train.sbatch", "partition.sbatch"])
-def test_template_outside_of_slurm(template: str) -> None:
+def test_conda_installs_what_the_package_needs() -> None:
+    conda = (ROOT / "jobs" / "environment.yml").read_text()
+    names = {"pytorch-cpu": "torch"}
+    lines = [line.removeprefix("  - ") for line in conda.splitlines() if line.startswith("  - ")]
+    found = {line.replace(name, to) for line in lines for name, to in names.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    assert set(wanted) <= found
+
+
+@pytest.mark.parametrize(
+    ("template", "command"),
+    [
+        ("train.sbatch", "sbatch"),
+        ("partition.sbatch", "sbatch"),
+        ("seeds.sbatch", "sbatch"),
+        ("search.sbatch", "sbatch"),
+        ("train.pbs", "qsub"),
+    ],
+)
+def test_template_outside_of_its_system(template: str, command: str) -> None:
     environment = {"PATH": os.environ["PATH"]}
-    command = ["bash", str(ROOT / "jobs" / template)]
-    done = subprocess.run(command, capture_output=True, check=False, text=True, env=environment)
+    words = ["bash", str(ROOT / "jobs" / template)]
+    done = subprocess.run(words, capture_output=True, check=False, text=True, env=environment)
     assert done.returncode != 0
-    assert "submit this script with sbatch" in done.stderr
+    assert f"submit this script with {command}" in done.stderr
+
+
+PBS = {
+    "qstat": """[[ $* == "-f -w 7.head" ]] && cat <<FACTS
+Job Id: 7.head
+    queue = long
+    Account_Name = mine
+    Resource_List.select = 1:ncpus=2:mpiprocs=2
+    Resource_List.walltime = 00:03:0$NOTICE
+FACTS""",
+    "qsub": 'printf \'%s\\n\' "$RESTARTS $ARGS" "$@" >submitted; echo 8.head',
+    "mpiexec": "trap 'echo stopped >stopped; exit 75' USR1; echo \"$*\" >started; sleep 30 & wait",
+}
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_pbs_job_submits_its_successor(tmp_path: Path, signalled: bool) -> None:
+    """With stand-ins for the commands of PBS and the launcher."""
+    jobs = tmp_path / "jobs"
+    shutil.copytree(ROOT / "jobs", jobs, ignore=shutil.ignore_patterns("site.env"))
+    (tmp_path / "bin").mkdir()
+    for name, code in PBS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{code}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "hosts").write_text("a\na\n")
+    environment = {
+        "PATH": path_with(tmp_path / "bin"),
+        "HPCGNN_VENV": sys.prefix,
+        "PBS_O_WORKDIR": str(tmp_path),
+        "PBS_JOBID": "7.head",
+        "PBS_NODEFILE": str(tmp_path / "hosts"),
+        "ARGS": "my.toml run.dir=runs/x",
+        # The walltime ends in so many seconds more than the notice takes.
+        "NOTICE": "9" if signalled else "1",
+    }
+    with subprocess.Popen(
+        ["bash", str(jobs / "train.pbs")], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        if signalled:
+            while not (tmp_path / "started").exists():
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    started = (tmp_path / "started").read_text()
+    assert started == "-n 2 python -m hpcgnn.train my.toml run.dir=runs/x run.resume=auto\n"
+    assert (tmp_path / "stopped").exists()
+    if signalled:
+        assert process.returncode == 75
+        assert "deleted or preempted: submit it again" in errors
+        assert not (tmp_path / "submitted").exists()
+        return
+    assert process.returncode == 0, errors
+    count, *words = (tmp_path / "submitted").read_text().splitlines()
+    assert count == "1 my.toml run.dir=runs/x"
+    assert words[-1] == "jobs/train.pbs"
+    pairs = set(pairwise(words))
+    assert {("-q", "long"), ("-A", "mine"), ("-W", "depend=afterany:7.head")} <= pairs
+    assert {("-l", "select=1:ncpus=2:mpiprocs=2"), ("-l", "walltime=00:03:01")} <= pairs

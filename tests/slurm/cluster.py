@@ -24,14 +24,14 @@ class Cluster:
         self._site = directory / "site.env"
         self._site.write_text(SITE.format(venv=sys.prefix))
 
-    def run(self, *command: object) -> str:
+    def run(self, *command: object, timeout_s: float = 60) -> str:
         words = ["bash", SCRIPT, "run", self.directory, "env", f"HPCGNN_SITE={self._site}"]
         done = subprocess.run(
             [str(word) for word in (*words, *command)],
             capture_output=True,
             check=False,
             text=True,
-            timeout=60,
+            timeout=timeout_s,
             cwd=ROOT,
         )
         assert done.returncode == 0, done.stderr

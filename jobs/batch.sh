@@ -1,0 +1,78 @@
+# shellcheck shell=bash
+# What the templates of batch systems share. Source it where the job was submitted; it sets the
+# environment up.
+
+[[ -f jobs/env.sh ]] || {
+    echo "hpcgnn: error: submit from the folder that has jobs: $PWD has no jobs/env.sh" >&2
+    exit 2
+}
+. jobs/env.sh
+
+# Exit statuses of training that ask for another start.
+STOPPED_WITH_CHECKPOINT=75
+MACHINE_FAULT=76
+MOST_RESTARTS_AFTER_FAULTS=10
+
+# use_archive: where HPCGNN_ARCHIVE names a tar file of an environment, unpack it on every host of a
+# Slurm job (below HPCGNN_LOCAL, default /tmp) and use it there, so that the shared file system hands
+# out one file instead of thousands to every rank.
+use_archive() {
+    [[ -n ${HPCGNN_ARCHIVE:-} ]] || return 0
+    HPCGNN_VENV=${HPCGNN_LOCAL:-/tmp}/hpcgnn-$SLURM_JOB_ID
+    on_every_host mkdir -p "$HPCGNN_VENV"
+    trap 'on_every_host rm -rf "$HPCGNN_VENV" "$HPCGNN_VENV.tar"' EXIT
+    sbcast --force "$HPCGNN_ARCHIVE" "$HPCGNN_VENV.tar"
+    on_every_host tar -xf "$HPCGNN_VENV.tar" -C "$HPCGNN_VENV"
+    say "unpacked $HPCGNN_ARCHIVE on $SLURM_NNODES hosts in $SECONDS s"
+}
+
+on_every_host() {
+    srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 "$@"
+}
+
+# The ranks end their epoch and write a checkpoint when USR1 or TERM reaches this shell: the launcher
+# passes the signal on.
+RANKS_PID=
+SIGNALLED=false
+SIGNALS=
+pass_on() {
+    SIGNALLED=true SIGNALS+=" $1"
+    [[ -z $RANKS_PID ]] || kill -USR1 "$RANKS_PID" 2>/dev/null || true
+}
+
+# train_ranks RANKS [CONFIG.toml] [section.key=value ...]: train; STATUS is how it ended.
+train_ranks() {
+    local ranks=$1
+    shift
+    trap 'pass_on USR1' USR1
+    trap 'pass_on TERM' TERM
+    say "$ranks ranks: python -m hpcgnn.train $* run.resume=auto"
+    mpi_exec "$ranks" python -m hpcgnn.train "$@" run.resume=auto &
+    RANKS_PID=$!
+    STATUS=0
+    wait "$RANKS_PID" || STATUS=$?
+    # A signal ends `wait` early, with a status of its own, while the ranks go on.
+    while $SIGNALLED; do
+        SIGNALLED=false STATUS=0
+        wait "$RANKS_PID" || STATUS=$?
+    done
+}
+
+# exit_unless_unfinished RESTARTS: exit, or set WHAT where training asks for another start.
+exit_unless_unfinished() {
+    case $STATUS in
+    "$STOPPED_WITH_CHECKPOINT") WHAT="stopped with a checkpoint" ;;
+    "$MACHINE_FAULT") WHAT="ended by a fault of a machine" ;;
+    *) exit "$STATUS" ;;
+    esac
+    if ((STATUS == MACHINE_FAULT && $1 >= MOST_RESTARTS_AFTER_FAULTS)); then
+        say "$WHAT after $1 restarts, not started again: look at the hosts, then submit it again"
+        exit "$STATUS"
+    fi
+}
+
+# The commit of a checkout, else the version that is installed.
+which_hpcgnn() {
+    local version
+    version=$(git rev-parse --short HEAD 2>/dev/null) && echo "commit $version" || python -m hpcgnn --version
+}
