@@ -75,9 +75,9 @@ stage "mypy" 300 mypy
 stage "import layers" 120 lint-imports
 tracked '*.cc' '*.h' '*.cu'
 stage "clang-format" 60 clang-format --dry-run -Werror "${files[@]}"
-tracked '*.py' '*.md' '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.toml' '*.txt' '*.sbatch' .ci/run
+tracked '*.py' '*.md' '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.toml' '*.txt' '*.sbatch' '*.pbs' '*.def' .ci/run
 stage "codespell" 60 codespell "${files[@]}"
-tracked '*.sh' '*.sbatch' .ci/run
+tracked '*.sh' '*.sbatch' '*.pbs' .ci/run
 stage "shellcheck" 60 shellcheck "${files[@]}"
 
 # Pages, links, docstrings, and what commands say of themselves.

@@ -1,6 +1,6 @@
 """Every block of commands and of Python in README.md and docs/, run as printed on small files.
 
-A block marked ``bash`` or ``python`` runs, one marked ``text`` or ``toml`` does not. The blocks of a
+A block marked ``bash`` or ``python`` runs, one marked ``text`` or ``toml`` does not. Those of a
 page run in their order, in one folder, after what `FILES` makes: the files that the page speaks of.
 """
 
