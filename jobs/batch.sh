@@ -73,6 +73,5 @@ exit_unless_unfinished() {
 
 # The commit of a checkout, else the version that is installed.
 which_hpcgnn() {
-    local version
-    version=$(git rev-parse --short HEAD 2>/dev/null) && echo "commit $version" || python -m hpcgnn --version
+    git rev-parse --short HEAD 2>/dev/null || python -m hpcgnn --version
 }

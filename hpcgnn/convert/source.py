@@ -108,8 +108,9 @@ class ConvertOptions:
         """Raise `InputError` for an option that a reader of `origin` should take and none took."""
         for name in self.given():
             if name in _SPECIAL and name not in self.taken:
+                needs = "give --nodes with a column graph, or " if name == "graphs" else ""
                 raise InputError(
-                    f"--{name.replace('_', '-')}: has no effect on {origin}; leave it out"
+                    f"--{name.replace('_', '-')}: has no effect on {origin}; {needs}leave it out"
                 )
 
 

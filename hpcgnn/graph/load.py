@@ -1,6 +1,6 @@
 """From a store to this rank's graph: rows, adjacency, operators, node data."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -329,6 +329,18 @@ def chosen_split(config: Config, store: GraphStore, needs: Sequence[str]) -> str
     return chosen if chosen in store.splits or "split" in needs else ""
 
 
+def check_relations(key: str, names: Iterable[str], store: GraphStore) -> None:
+    """Raise `InputError`, which names the key, for a relation that the store has not."""
+    for name in names:
+        if name not in store.relations:
+            remedy = (
+                instead_of(name, store.relations, f"hpcgnn inspect {store.path}")
+                if any(store.relations)
+                else f"its edges have no types: leave {key} out"
+            )
+            raise InputError(f"{key}: {store.path} has no relation {name!r}; {remedy}")
+
+
 @collective
 def share_rows(
     grid: ProcessGrid, config: Config, store: GraphStore, needs: Sequence[str]
@@ -347,16 +359,7 @@ def share_rows(
         "split": store.has_split,
     }
     with agree(grid.world):
-        for name in relations:
-            if name not in store.relations:
-                remedy = (
-                    instead_of(name, store.relations, f"hpcgnn inspect {store.path}")
-                    if any(store.relations)
-                    else "its edges have no types: leave graph.relations out"
-                )
-                raise InputError(
-                    f"graph.relations: {store.path} has no relation {name!r}; {remedy}"
-                )
+        check_relations("graph.relations", relations, store)
         for field in needs:
             if field == "features":
                 check_features(config, store)

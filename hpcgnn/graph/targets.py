@@ -81,7 +81,7 @@ def read_targets(
         if path.suffix == ".npy":
             return _from_array(path, num_graphs or store.num_nodes, ids)
         if path.suffix == ".csv":
-            return _from_table(path, None if num_graphs else store, ids)
+            return _from_table(path, store, num_graphs, ids)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
@@ -117,7 +117,7 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
     return Targets(names if len(names) > 1 else ("target",), _finite(path, values))
 
 
-def _from_table(path: Path, names: GraphStore | None, ids: GlobalIndices) -> Targets:
+def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndices) -> Targets:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if len(header) < 2 or len(set(header)) < len(header):
@@ -131,7 +131,7 @@ def _from_table(path: Path, names: GraphStore | None, ids: GlobalIndices) -> Tar
             raise InputError(
                 f"graph.targets: {path}, row {number} has {len(row)} fields, not {len(header)}"
             )
-    known = _nodes_of(path, names, [row[0] for row in rows])
+    known = _nodes_of(path, store, num_graphs, [row[0] for row in rows])
     values = np.array([[_number(path, each) for each in row[1:]] for row in rows])
     values = values.reshape(len(rows), len(header) - 1)
     order = np.argsort(known)
@@ -147,20 +147,25 @@ def _from_table(path: Path, names: GraphStore | None, ids: GlobalIndices) -> Tar
     return Targets(tuple(header[1:]), _finite(path, found))
 
 
-def _nodes_of(path: Path, store: GraphStore | None, texts: Sequence[str]) -> GlobalIndices:
-    if store is not None and store.has_names:
+def _nodes_of(
+    path: Path, store: GraphStore, num_graphs: int, texts: Sequence[str]
+) -> GlobalIndices:
+    if store.has_names and not num_graphs:
         known = store.find_names(texts)
-        if known.min(initial=0) < 0:
-            missing = texts[int(np.argmin(known))]
-            raise InputError(f"graph.targets: {path}: {store.path} has no node {missing!r}")
-        return known
-    try:
-        return np.array([int(text) for text in texts], np.int64)
-    except (ValueError, OverflowError):
-        raise InputError(
-            f"graph.targets: the first column of {path} must hold integers: original ids of nodes "
-            "without names, or numbers of graphs"
-        ) from None
+    else:
+        try:
+            known = np.array([int(text) for text in texts], np.int64)
+        except (ValueError, OverflowError):
+            raise InputError(
+                f"graph.targets: the first column of {path} must hold integers: original ids of "
+                "nodes without names, or numbers of graphs"
+            ) from None
+    unknown = np.flatnonzero((known < 0) | (known >= (num_graphs or store.num_nodes)))
+    if len(unknown):
+        kind = "graph" if num_graphs else "node"
+        missing = texts[int(unknown[0])]
+        raise InputError(f"graph.targets: {path}: {store.path} has no {kind} {missing!r}")
+    return known
 
 
 def _number(path: Path, text: str) -> float:

@@ -79,6 +79,10 @@ def test_the_input_is_not_overwritten(edges: Path) -> None:
         (["--memory", "0"], "--memory 0: give at least 1"),
         (["--num-nodes", "0"], "--num-nodes 0: give at least 1"),
         (["--split", "x"], r"--split: has no effect on .*ring\.txt; leave it out"),
+        (
+            ["--graphs", "g.csv"],
+            "--graphs: has no effect on .*; give --nodes with a column graph, or",
+        ),
         (["--dtype", "float16"], "--dtype: has no effect on"),
         (["--split-seed", "3"], "--split-seed: has no effect on"),
         (["--per-class", "3"], "--per-class: has no effect on"),

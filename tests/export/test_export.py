@@ -235,6 +235,9 @@ def test_the_model_file_of_a_run(
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), run.predictions()["probabilities"])
     with pytest.raises(InputError, match=r"is of seed \d; leave --seed out"):
         export(alone, "--to", "torch", "--seed", "77")
+    (tmp_path / "config.toml").touch()
     save_file({name: value + 1 for name, value in tensors.items()}, alone)
     with pytest.raises(InputError, match="is damaged"):
         export(alone, "--to", "torch")
+    with pytest.raises(InputError, match=r"config.toml: give a run directory, or its model.safe"):
+        export(tmp_path / "config.toml", "--to", "torch")

@@ -173,7 +173,10 @@ Job Id: 7.head
     Resource_List.walltime = 00:03:0$NOTICE
 FACTS""",
     "qsub": 'printf \'%s\\n\' "$RESTARTS $ARGS" "$@" >submitted; echo 8.head',
-    "mpiexec": "trap 'echo stopped >stopped; exit 75' USR1; echo \"$*\" >started; sleep 30 & wait",
+    # The notice comes when the ranks are there.
+    "sleep": "(($1 != 1)) || until [[ -e started ]]; do /bin/sleep 0.05; done; exec /bin/sleep $1",
+    "mpiexec": "trap 'echo stopped >stopped; exit 75' USR1; echo \"$*\" >started\n"
+    "/bin/sleep 30 &>/dev/null & wait",
 }
 
 

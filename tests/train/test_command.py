@@ -138,6 +138,10 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
         r"did you mean 'hidden'\?": [*good, "model.hiden=3"],
         r"model.hidden = 'x': expected int": [*good, "model.hidden=x"],
         r"broken.toml is not valid TOML": [str(broken), *good],
+        r"configuration .* is a directory: that of a run holds .*/config.toml": [
+            str(tmp_path),
+            *good,
+        ],
         r"replication 3 does not divide the 2 ranks": [*good, "exchange.replication=3"],
         r"run.dir .*file/run: Not a directory": [*good, f"run.dir={file}/run"],
         r"training diverges": [*good, f"run.dir={tmp_path}/a", "train.learning_rate=1e30"],

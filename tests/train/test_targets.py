@@ -162,6 +162,7 @@ TABLES = {
     "node,x\n1,2\n1,3\n": "has node '1' twice",
     "node,x\n1,two\n": "'two' is not a number",
     "node,x\nlibc,2\n": "must hold integers: original ids",
+    "node,x\n61,2\n": "4.h5 has no node '61'",
     "node,x\n1,2,3\n": "row 2 has 3 fields, not 2",
     "node\n1\n": "needs a header",
 }

@@ -151,7 +151,7 @@ def order_by_id(grid: ProcessGrid, rows: NodeRows) -> NodeRows:
 
 @collective
 def order_as_asked(
-    grid: ProcessGrid, rows: NodeRows, asked: GlobalIndices, source: str
+    grid: ProcessGrid, rows: NodeRows, asked: GlobalIndices, source: str, what: str
 ) -> NodeRows:
     """Return the rows of the nodes `asked`, in that order; a node may be asked for twice.
 
@@ -159,8 +159,8 @@ def order_as_asked(
     ----------
     asked
         (m,) int64 original ids, equal on all ranks.
-    source
-        What the ids were looked up in, for the message.
+    source, what
+        What the ids were looked up in, and what they are of, for the message.
 
     Raises
     ------
@@ -173,11 +173,13 @@ def order_as_asked(
     chosen = np.repeat(np.arange(len(rows.ids)), times)
     nth = np.arange(len(chosen)) - np.repeat(np.cumsum(times) - times, times)
     places = by_id[np.repeat(first, times) + nth]
-    _check_found(grid, asked, places, source)
+    _check_found(grid, asked, places, source, what)
     return NodeRows(*in_order(grid.layer, places, *(each[chosen] for each in rows.columns)))
 
 
-def _check_found(grid: ProcessGrid, asked: GlobalIndices, places: Array, source: str) -> None:
+def _check_found(
+    grid: ProcessGrid, asked: GlobalIndices, places: Array, source: str, what: str
+) -> None:
     found = np.zeros(len(asked), np.int32)
     found[places] = 1
     allreduce_sum(grid.layer, found)
@@ -186,7 +188,7 @@ def _check_found(grid: ProcessGrid, asked: GlobalIndices, places: Array, source:
     more = f" and {len(missing) - _NAMED_IDS} more" if len(missing) > _NAMED_IDS else ""
     raise_on_all(
         grid.world,
-        InputError(f"--nodes: {source} has no node {names}{more}; give ids of the original graph")
+        InputError(f"--nodes: {source} has no {what} {names}{more}; give ids of the original graph")
         if len(missing)
         else None,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree, redistribute
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
-from hpcgnn.config.options import known
+from hpcgnn.graph.load import check_relations
 from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
@@ -206,8 +206,7 @@ def _predicted(grid: ProcessGrid, config: Config, store: GraphStore) -> tuple[st
     """Return the names of the relations whose edges are predicted; collective."""
     names = tuple(config.links.relations or config.graph.relations or store.relations)
     with agree(grid.world):
-        for name in names:
-            known(name, store.relations, f"relation in links.relations of {store.path}")
+        check_relations("links.relations", names, store)
     return names
 
 

@@ -250,6 +250,14 @@ def _fault(config: Config, counts: dict[str, int]) -> InputError | None:
         return InputError(
             f"{config.graph.store}: no edge to train on among links.relations; raise links.train"
         )
+    links, most = config.links, counts["train"]
+    if links.sampled and config.sampling.sampler == "neighbour":
+        most = min(most, config.sampling.budget)
+    if links.negatives == "batch" and links.num_negatives >= most:
+        return InputError(
+            f"links.num_negatives = {links.num_negatives}: a batch has {most} edges, so that there "
+            f"are {most - 1} other targets; give at most that, or other links.negatives"
+        )
     if counts["valid"] == 0 and config.train.patience > 0:
         return InputError(
             f"train.patience = {config.train.patience}, but no edge chooses the model; set "

@@ -15,6 +15,7 @@ from safetensors.torch import save as save_tensors
 
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import config_from_tables, dump_toml
+from hpcgnn.errors import InputError
 from hpcgnn.storage import write_whole
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
@@ -55,9 +56,11 @@ def read_kept_model(path: Path) -> tuple[Config, Checkpoint]:
 
     Raises
     ------
-    StorageFormatError
+    InputError
         When the file is no such model, or damaged.
     """
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path}: give a run directory, or its model.safetensors")
     with format_errors(path, _REMEDY):
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

@@ -199,9 +199,13 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("links.relations=['cite']",), r"unknown relation in links.relations of .*: 'cite'; did"),
+        (("links.relations=['cite']",), r"links.relations: .* has no relation 'cite'; did"),
         (("links.train=1e-9", "links.valid=0"), "no edge to train on among links.relations"),
         (("train.label_smoothing=0.1",), "train.label_smoothing does not apply to train.task"),
+        (
+            ("links.negatives=batch", "links.num_negatives=9999"),
+            r"links.num_negatives = 9999: a batch has \d+ edges",
+        ),
         (("links.scorer=complex", "model.hidden=5"), "needs an even links.width, not 5"),
     ],
 )
