@@ -23,7 +23,8 @@ def read_settings(directory: Path) -> Settings:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{file}: {error}; name run directories") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{file}: {reason}; name directories of runs that have begun") from error
     return {
         f"{section}.{key}": value
         for section, table in tables.items()

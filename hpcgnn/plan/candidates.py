@@ -19,7 +19,7 @@ from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
-from hpcgnn.train.optimizer import evaluation_is_due
+from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array, Offsets
 
 Moves: TypeAlias = Sequence[Movement | Reduction]
@@ -99,7 +99,7 @@ class Candidate:
     def train_s(self, config: Config) -> float:
         """Return the seconds of a whole run, without reading and planning."""
         train = config.train
-        evaluations = sum(evaluation_is_due(train, epoch + 1) for epoch in range(train.epochs))
+        evaluations = num_evaluations(train)
         seconds = train.epochs * self.epoch_s + evaluations * self.evaluate_s
         return len(train.seeds) * seconds
 

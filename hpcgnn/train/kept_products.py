@@ -15,7 +15,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.nn import GraphView, ModelShape, NodeFeatures, find_model
 from hpcgnn.operator import AggregationOperator, KeptProduct
 from hpcgnn.spmd import collective
-from hpcgnn.train.optimizer import evaluation_is_due
+from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array
 
 
@@ -34,7 +34,7 @@ class KeptProducts:
         self._steps = model.num_feature_products(shape)
         # The rows of input layers change with their weights.
         possible = config.keeps_products and self._steps > 0 and not shape.type_features
-        evaluations = sum(evaluation_is_due(train, each + 1) for each in range(train.epochs))
+        evaluations = num_evaluations(train)
         self._trains = possible and shape.input_dropout == train.label_augmentation == 0
         self._evaluates = possible and evaluations * len(train.seeds) > 1
         self._known: dict[tuple[AggregationOperator, int], KeptProduct] = {}

@@ -1,6 +1,8 @@
 """Optimisers, and the schedules of learning rates and evaluations."""
 
 import math
+from collections.abc import Iterator
+from itertools import takewhile
 
 import torch
 
@@ -73,8 +75,21 @@ def evaluation_is_due(config: TrainConfig, epochs: int) -> bool:
     The first evaluation comes after `evaluate_every` epochs, and each gap is `evaluate_growth`
     times the one before, rounded up: early models change fast, late ones do not.
     """
+    if epochs == config.epochs:
+        return True
+    if config.evaluate_growth == 1:
+        return epochs % config.evaluate_every == 0
+    return epochs in takewhile(lambda due: due <= epochs, _due(config))
+
+
+def num_evaluations(config: TrainConfig) -> int:
+    """Return how often a seed that trains to its last epoch is judged."""
+    return sum(1 for _ in takewhile(lambda due: due < config.epochs, _due(config))) + 1
+
+
+def _due(config: TrainConfig) -> Iterator[int]:
     gap, due = float(config.evaluate_every), config.evaluate_every
-    while due < epochs:
+    while True:
+        yield due
         gap *= config.evaluate_growth
         due += math.ceil(gap)
-    return due == epochs or epochs == config.epochs

@@ -20,6 +20,7 @@ from hpcgnn.train.optimizer import (
     evaluation_is_due,
     learning_rate,
     make_optimizer,
+    num_evaluations,
 )
 from tests.support import training
 from tests.support.training_oracle import dense_losses
@@ -149,7 +150,9 @@ def test_schedules() -> None:
 
 def evaluations(*overrides: str) -> list[int]:
     config = load_config(None, ["graph.store=a", "run.dir=b", "train.epochs=20", *overrides])
-    return [epochs for epochs in range(1, 21) if evaluation_is_due(config.train, epochs)]
+    due = [epochs for epochs in range(1, 21) if evaluation_is_due(config.train, epochs)]
+    assert num_evaluations(config.train) == len(due)
+    return due
 
 
 def test_evaluations_move_apart() -> None:
@@ -159,6 +162,9 @@ def test_evaluations_move_apart() -> None:
     assert evaluations("train.evaluate_every=3", "train.evaluate_growth=1.5") == [3, 8, 15, 20]
     with pytest.raises(InputError, match="evaluate_growth"):
         evaluations("train.evaluate_growth=0.5")
+    # A quadratic count would take hours.
+    words = ["graph.store=a", "run.dir=b", "train.epochs=1000000"]
+    assert num_evaluations(load_config(None, words).train) == 10**6
 
 
 def test_clipping_scales_the_common_norm(comm: MPI.Intracomm) -> None:
