@@ -48,5 +48,5 @@ def test_a_table_of_what_differs(runs, capsys, tmp_path):
 
 
 def test_only_run_directories(tmp_path):
-    with pytest.raises(InputError, match="name run directories"):
+    with pytest.raises(InputError, match="name directories of runs"):
         search.main([str(tmp_path)])
