@@ -3,10 +3,11 @@
 Every instant counts once, for the innermost span around it (self time). Time in no span is `OTHER`:
 inside an epoch, and from the start of a session to its first epoch.
 
-An exchange is in flight from the start of its span to the end of the span that completes it: the
-next ``wait`` with the same detail, the next ``wait`` without one, or the exchange's own span if
-neither follows in its epoch. Computation during that time is *overlapped* communication; self
-time of `COMMUNICATION` phases is *exposed*.
+An exchange is in flight from the end of its span to the span that completes it: the next ``wait``
+with the same detail, or the next ``wait`` without one. Computing then *hides* what of it moves
+meanwhile, which the wait's record tells: bytes that had arrived when it began. Where all had, the
+exchange moved until this was seen; where a part had, as long as the rest would have let one expect.
+Self time of `COMMUNICATION` phases is *exposed*.
 """
 
 from bisect import bisect_right
@@ -20,8 +21,6 @@ from hpcgnn.analysis.load import PHASES, SpanRecord
 OTHER = "other"
 COMMUNICATION = ("exchange", "wait", "reduce")
 PHASE_ORDER = (*PHASES, OTHER)
-
-ARRIVED_NS = 100_000
 
 _NANO = 1e-9
 
@@ -48,17 +47,28 @@ class SpanTotal:
 
 
 @dataclass
-class Arrivals:
-    """What waits tell: how many exchanges were waited for, and how many had arrived by then.
+class Hidden:
+    """What waits tell of the exchanges that they complete.
 
-    An exchange had arrived when its wait took less than `ARRIVED_NS`, about what asking MPI takes,
-    and the rank waited for no other since it was started. Nothing else is known of when messages
-    arrive.
+    Parameters
+    ----------
+    exchanges
+        Of which what had arrived was measured; of exchanges between GPUs, and in older traces,
+        nothing is known.
+    awaited_bytes, arrived_bytes
+        What they brought, and how much of it was there when somebody waited for it.
+    hidden_s
+        Computing while they moved.
+    coverable_s
+        Computing that was there to hide them, had they moved all the time: at most as long as they
+        moved and were waited for.
     """
 
     exchanges: int = 0
-    arrived: int = 0
-    waited_s: float = 0.0
+    awaited_bytes: int = 0
+    arrived_bytes: int = 0
+    hidden_s: float = 0.0
+    coverable_s: float = 0.0
 
 
 @dataclass
@@ -71,8 +81,7 @@ class RankTimes:
     outside: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     names: dict[str, SpanTotal] = field(default_factory=lambda: defaultdict(SpanTotal))
     exposed: float = 0.0
-    overlapped: float = 0.0
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    hidden: Hidden = field(default_factory=Hidden)
 
     @property
     def wall(self) -> float:
@@ -117,10 +126,7 @@ def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
         if span.phase in COMMUNICATION:
             times.exposed += seconds
     times.phases[OTHER] += (wall_ns - sum(span.self_ns for span in spans)) * _NANO
-    nested = _by_start(spans)
-    flights = _flights(nested)
-    times.overlapped += _overlapped_ns(nested, flights) * _NANO
-    _add_arrivals(times.arrivals, flights)
+    _add_hidden(times.hidden, _by_start(spans))
 
 
 def _by_start(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
@@ -131,34 +137,39 @@ def _by_start(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
     return nested
 
 
-def _overlapped_ns(nested: Sequence[SpanRecord], flights: Sequence[Flight]) -> int:
-    """Return the self time of computing spans while an exchange was in flight."""
-    in_flight = _CoveredTime((start.start_ns, stop.stop_ns) for start, stop in flights)
-    overlapped, around = 0, list[SpanRecord]()
+def _add_hidden(found: Hidden, nested: Sequence[SpanRecord]) -> None:
+    hidden, coverable = list[Interval](), list[Interval]()
+    for exchange, wait in _flights(nested):
+        if wait.awaited_bytes:
+            arrived, waited_ns = wait.arrived_bytes or 0, wait.waited_ns or 0
+            found.exchanges += 1
+            found.awaited_bytes += wait.awaited_bytes
+            found.arrived_bytes += arrived
+            moved_ns = wait.moving_ns or 0
+            if arrived < wait.awaited_bytes:
+                moved_ns = waited_ns * arrived // (wait.awaited_bytes - arrived)
+            start_ns = exchange.stop_ns
+            for intervals, length_ns in ((hidden, moved_ns), (coverable, moved_ns + waited_ns)):
+                stop_ns = min(wait.start_ns, start_ns + length_ns)
+                intervals.append((start_ns, max(stop_ns, start_ns)))
+    found.hidden_s += _computing_ns(nested, hidden) * _NANO
+    found.coverable_s += _computing_ns(nested, coverable) * _NANO
+
+
+def _computing_ns(nested: Sequence[SpanRecord], intervals: Sequence[Interval]) -> int:
+    """Return the self time of computing spans inside the union of some intervals."""
+    inside = _CoveredTime(intervals)
+    total, around = 0, list[SpanRecord]()
     for span in nested:
         while around and around[-1].stop_ns <= span.start_ns:
             around.pop()
-        covered = in_flight.before(span.stop_ns) - in_flight.before(span.start_ns)
+        covered = inside.before(span.stop_ns) - inside.before(span.start_ns)
         if span.phase not in COMMUNICATION:
-            overlapped += covered
+            total += covered
         if around and around[-1].phase not in COMMUNICATION:
-            overlapped -= covered
+            total -= covered
         around.append(span)
-    return overlapped
-
-
-def _add_arrivals(found: Arrivals, flights: Sequence[Flight]) -> None:
-    waits = {id(wait): wait for exchange, wait in flights if wait is not exchange}.values()
-    # What arrives while another exchange is waited for is behind that wait, not behind computing.
-    waiting = _CoveredTime(
-        (wait.start_ns, wait.stop_ns) for wait in waits if wait.duration_ns >= ARRIVED_NS
-    )
-    for exchange, wait in flights:
-        if wait is not exchange:
-            idle = waiting.before(wait.stop_ns) - waiting.before(exchange.stop_ns)
-            found.exchanges += 1
-            found.arrived += idle == 0
-    found.waited_s += sum(wait.self_ns for wait in waits) * _NANO
+    return total
 
 
 def flights_of(spans: Sequence[SpanRecord]) -> list[Flight]:

@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes: seconds by phase over ranks, exposed, overlapped communication.
+"""Where the time of an epoch goes: seconds by phase over ranks, exposed and hidden communication.
 
 ``hpcgnn analyse epoch_breakdown RUN``; `analysis.breakdown` defines the quantities.
 """
@@ -101,9 +101,14 @@ def _by_phase(
 
 
 def _communication(ranks: Sequence[RankTimes], wall: float) -> dict[str, Any]:
+    kinds: dict[str, Callable[[RankTimes], float]] = {
+        "exposed": lambda times: times.exposed,
+        "hidden": lambda times: times.hidden.hidden_s,
+        "coverable": lambda times: times.hidden.coverable_s,
+    }
     result: dict[str, Any] = {}
-    for kind in ("exposed", "overlapped"):
-        values = [_per_epoch(times, getattr(times, kind)) for times in ranks]
+    for kind, seconds in kinds.items():
+        values = [_per_epoch(times, seconds(times)) for times in ranks]
         result[kind] = {**spread(values, "_s"), "share": sum(values) / wall if wall else 0.0}
     return result
 
@@ -123,10 +128,11 @@ def _rank_entry(times: RankTimes) -> dict[str, Any]:
         "phases_s": _epoch_means(times, times.phases),
         "outside_epochs_s": dict(times.outside),
         "exposed_s": _per_epoch(times, times.exposed),
-        "overlapped_s": _per_epoch(times, times.overlapped),
-        "exchanges": times.arrivals.exchanges,
-        "arrived": times.arrivals.arrived,
-        "waited_s": _per_epoch(times, times.arrivals.waited_s),
+        "hidden_s": _per_epoch(times, times.hidden.hidden_s),
+        "coverable_s": _per_epoch(times, times.hidden.coverable_s),
+        "exchanges": times.hidden.exchanges,
+        "awaited_bytes": times.hidden.awaited_bytes,
+        "arrived_bytes": times.hidden.arrived_bytes,
     }
 
 
@@ -137,8 +143,24 @@ def show(name: str, summary: dict[str, Any]) -> None:
     if summary["phases"]:
         _show_times(f"{name}: time per epoch over ranks ({size})", summary["phases"])
         _show_times("Communication per epoch", summary["communication"])
+        print(arrivals(summary["per_rank"]))
     if summary["outside_epochs"]:
         _show_times(f"{name}: time outside epochs", summary["outside_epochs"])
+
+
+def arrivals(per_rank: Sequence[dict[str, Any]]) -> str:
+    """Return a sentence on what computing hid."""
+    keys = ("exchanges", "awaited_bytes", "arrived_bytes", "hidden_s", "coverable_s")
+    exchanges, awaited, arrived, hidden, coverable = (
+        sum(entry[key] for entry in per_rank) for key in keys
+    )
+    if not awaited:
+        return "What had arrived when it was waited for was not measured."
+    share = f"{100 * hidden / coverable:.0f} % of what it could have" if coverable else "nothing"
+    return (
+        f"Of {awaited / 1e6:.4g} MB in {exchanges} exchanges, {100 * arrived / awaited:.0f} % had "
+        f"arrived when they were waited for. Computing hid {share}."
+    )
 
 
 def _show_times(title: str, entries: dict[str, dict[str, float]]) -> None:
@@ -172,7 +194,7 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     if inside:
         kinds = {
             kind: ([factor * entry[f"{kind}_s"] for entry in per_rank], *look)
-            for kind, look in (("exposed", ("#0b4f8a", "")), ("overlapped", ("#bfe0f3", "///")))
+            for kind, look in (("exposed", ("#0b4f8a", "")), ("hidden", ("#bfe0f3", "///")))
         }
         stack_bars(axes[1, 0], ranks, kinds)
         axes[1, 0].set(title="Communication", ylabel=f"per epoch ({unit})")

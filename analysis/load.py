@@ -51,6 +51,10 @@ class SpanRecord:
     resident_bytes: int | None = None
     offset_ns: int | None = None
     bound_ns: int | None = None
+    awaited_bytes: int | None = None
+    arrived_bytes: int | None = None
+    moving_ns: int | None = None
+    waited_ns: int | None = None
 
     @property
     def phase(self) -> str:
@@ -250,7 +254,10 @@ def _span(record: Json, session: int, where: str) -> SpanRecord:
     )
 
 
-_OPTIONAL = ("ghost_bytes", "resident_bytes", "offset_ns", "bound_ns")
+_OPTIONAL = (
+    *("ghost_bytes", "resident_bytes", "offset_ns", "bound_ns"),
+    *("awaited_bytes", "arrived_bytes", "moving_ns", "waited_ns"),
+)
 
 
 def _is_integer_table(peers: object) -> bool:

@@ -16,11 +16,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from hpcgnn.analysis.breakdown import ARRIVED_NS, PHASE_ORDER
+from hpcgnn.analysis.breakdown import PHASE_ORDER
 from hpcgnn.analysis.comm_matrix import heat_map, show_totals
 from hpcgnn.analysis.comm_matrix import summarise as summarise_traffic
 from hpcgnn.analysis.curves import METRICS, RunCurves
-from hpcgnn.analysis.epoch_breakdown import LOOKS, stack_bars
+from hpcgnn.analysis.epoch_breakdown import LOOKS, arrivals, stack_bars
 from hpcgnn.analysis.epoch_breakdown import summarise as summarise_epochs
 from hpcgnn.analysis.figures import hint, new_figure, scaled, spread
 from hpcgnn.analysis.learning_curves import LABELS, draw_panel
@@ -345,8 +345,8 @@ def _by_rank(page: Page, subject: Subject) -> None:
                 FigureOf(
                     "Communication by rank",
                     partial(_draw_communication, epochs),
-                    "Behind computing: seconds of computing while an exchange was on its way. "
-                    "That it moved meanwhile is not measured. " + _arrived(epochs),
+                    "Hidden: seconds of computing while rows moved. "
+                    + arrivals(epochs["per_rank"]),
                 )
             )
     if traffic is not None and traffic["bytes"]["total"]:
@@ -385,18 +385,6 @@ def _waiting(epochs: dict[str, Any]) -> str:
         f"{epochs['epochs']} epochs on {epochs['ranks']} ranks. In wait, a slower rank looks like "
         "communication."
         + (f" No trace of ranks {epochs['missing_ranks']}." if epochs["missing_ranks"] else "")
-    )
-
-
-def _arrived(epochs: dict[str, Any]) -> str:
-    exchanges = sum(entry["exchanges"] for entry in epochs["per_rank"])
-    arrived = sum(entry["arrived"] for entry in epochs["per_rank"])
-    if not exchanges:
-        return ""
-    return (
-        f"Of {exchanges} exchanges, {100 * arrived / exchanges:.0f} % had arrived when they were "
-        f"waited for (in {ARRIVED_NS / 1e6:g} ms, with no other wait since their start): they were "
-        "hidden."
     )
 
 
@@ -444,13 +432,13 @@ def _draw_epochs(epochs: dict[str, Any]) -> Figure:
 
 def _draw_communication(epochs: dict[str, Any]) -> Figure:
     per_rank = epochs["per_rank"]
-    largest = max(entry["exposed_s"] + entry["overlapped_s"] for entry in per_rank)
+    largest = max(entry["exposed_s"] + entry["hidden_s"] for entry in per_rank)
     factor, unit = scaled(largest, "s")
     parts = {
         label: ([factor * entry[key] for entry in per_rank], *look)
         for label, key, look in (
             ("exchange, wait, reduce", "exposed_s", ("#0b4f8a", "")),
-            ("behind computing", "overlapped_s", ("#bfe0f3", "///")),
+            ("hidden behind computing", "hidden_s", ("#bfe0f3", "///")),
         )
     }
     return _stacked(per_rank, parts, f"per epoch ({unit})")

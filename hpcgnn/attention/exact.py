@@ -17,7 +17,7 @@ from hpcgnn.attention.operator import Softmax
 from hpcgnn.attention.scores import Scores
 from hpcgnn.comm import CommPlan, ProcessGrid, redistribute
 from hpcgnn.kernels import AdditiveScore, EdgeDraw, Gradients
-from hpcgnn.operator import OperatorSize
+from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import MAIN, DistCSR, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
@@ -179,13 +179,17 @@ class ExactAttention:
         self.size = OperatorSize(num_rows, num_columns, num_entries, num_moved=0)
 
     @collective
-    def apply(self, x: FloatArray) -> FloatArray:
+    def apply(self, x: FloatArray, meanwhile: Meanwhile | None = None) -> FloatArray:
         """Return the sums over the columns of each row."""
+        del meanwhile
         return self._rows.sum(x, self.trace)
 
     @collective
-    def apply_transpose(self, gradient: FloatArray) -> FloatArray:
+    def apply_transpose(
+        self, gradient: FloatArray, meanwhile: Meanwhile | None = None
+    ) -> FloatArray:
         """Return the sums over the rows of each column."""
+        del meanwhile
         return self._columns.sum(gradient, self.trace)
 
     @collective

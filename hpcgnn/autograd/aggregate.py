@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.operator import AggregationOperator
+from hpcgnn.operator import AggregationOperator, Meanwhile
 
 
 class _Aggregate(torch.autograd.Function):
@@ -22,14 +22,15 @@ class _Aggregate(torch.autograd.Function):
         return applied(ctx.operator.apply_transpose, gradient), None
 
 
-def applied(product: Callable[[Any], Any], x: Tensor) -> Tensor:
+def applied(product: Callable[..., Any], x: Tensor, meanwhile: Meanwhile | None = None) -> Tensor:
     """Return what a product makes of the rows `x`, in their memory and without history.
 
     Collective where the product is.
     """
     memory = memory_of(x)
     with memory.ordered():
-        return memory.tensor(product(memory.array(x.contiguous())))
+        rows = memory.array(x.contiguous())
+        return memory.tensor(product(rows) if meanwhile is None else product(rows, meanwhile))
 
 
 def aggregate(operator: AggregationOperator, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
 from hpcgnn.autograd.mixed import like_rows
-from hpcgnn.operator import AggregationOperator, ComputationOrder, choose_order
+from hpcgnn.operator import AggregationOperator, ComputationOrder, Meanwhile, choose_order
 
 
 class _Sum:
@@ -37,6 +37,22 @@ class _Sum:
             arithmetic().add_product(self.total, rows, matrix)
 
 
+class _Later:
+    """Work that waits until rows travel, which it hides, or until it is due; in its order."""
+
+    def __init__(self) -> None:
+        self._work: list[Meanwhile] = []
+
+    def add(self, work: Meanwhile) -> None:
+        """Put work off."""
+        self._work.append(work)
+
+    def __call__(self) -> None:
+        work, self._work = self._work, []
+        for each in work:
+            each()
+
+
 @dataclass(frozen=True, eq=False)
 class _Aggregated:
     """One term ``A X Wᵀ``: how it adds to the result and to the gradient of X."""
@@ -44,20 +60,29 @@ class _Aggregated:
     operator: AggregationOperator
     order: ComputationOrder
 
-    def forward(self, x: Tensor, weight: Tensor, result: _Sum) -> Tensor:
-        """Add the term; return what the gradient of W needs: A X, or X itself."""
+    def forward(self, x: Tensor, weight: Tensor, result: _Sum, later: _Later) -> Tensor:
+        """Add the term, now or later; return what the gradient of W needs: A X, or X itself."""
         trace, order = self.operator.trace, self.order
         if order.aggregate_first:
-            aggregated = applied(self.operator.apply, x)
-            with trace.span("dense.project", order=order.forward):
-                result.add_product(aggregated, weight.t())
+            aggregated = applied(self.operator.apply, x, later)
+
+            def project() -> None:
+                with trace.span("dense.project", order=order.forward):
+                    result.add_product(aggregated, weight.t())
+
+            later.add(project)
             return aggregated
         with trace.span("dense.project", order=order.forward):
             projected = arithmetic().product(x, weight.t())
-        result.add(applied(self.operator.apply, projected))
+        aggregated = applied(self.operator.apply, projected, later)
+        # Terms add up in their order, wherever they were computed.
+        later()
+        result.add(aggregated)
         return x
 
-    def backward(self, gradient: Tensor, weight: Tensor, for_input: _Sum | None) -> Tensor:
+    def backward(
+        self, gradient: Tensor, weight: Tensor, for_input: _Sum | None, later: _Later
+    ) -> Tensor:
         """Add to the gradient of X; return the factor of the gradient of W beside the kept one."""
         trace, order, back = self.operator.trace, self.order, self.operator.apply_transpose
         if order.aggregate_first and for_input is None:
@@ -65,9 +90,9 @@ class _Aggregated:
         if order.aggregate_first and order.project_first and for_input is not None:
             with trace.span("dense.project", order=order.backward):
                 projected = arithmetic().product(gradient, weight)
-            for_input.add(applied(back, projected))
+            for_input.add(applied(back, projected, later))
             return gradient
-        returned = applied(back, gradient)
+        returned = applied(back, gradient, later)
         if for_input is not None:
             with trace.span("dense.project", order=order.backward):
                 for_input.add_product(returned, weight)
@@ -86,8 +111,9 @@ class _GraphLinear(torch.autograd.Function):
         *weights: Tensor,
     ) -> Tensor:
         weights = tuple(like_rows(each, x) for each in weights)
-        result = _Sum()
-        kept = [each.forward(x, w, result) for each, w in zip(terms, weights, strict=False)]
+        result, later = _Sum(), _Later()
+        kept = [each.forward(x, w, result, later) for each, w in zip(terms, weights, strict=False)]
+        later()
         if own is not None:
             result.add_product(own, weights[-1].t())
             kept.append(own)
@@ -112,27 +138,36 @@ class _GraphLinear(torch.autograd.Function):
         if needs_bias and not own_sums:
             for_bias = arithmetic().total(gradient)
         for_input = _Sum() if needs_input else None
-        factors = [
-            each.backward(gradient, weight, for_input)
-            for each, weight in zip(ctx.terms, weights, strict=False)
+        factors: list[Tensor | None] = [
+            gradient if each.order.aggregate_first else None for each in ctx.terms
         ]
+        factors += [gradient] * (num_weights - len(factors))
+        for_weights: dict[int, Tensor] = {}
+
+        def weigh() -> None:
+            with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
+                for place, factor in enumerate(factors):
+                    if factor is not None and place not in for_weights:
+                        for_weights[place] = arithmetic().contract(factor, kept[place])
+
+        # What needs no rows of other ranks is computed while they travel.
+        later = _Later()
+        later.add(weigh)
+        for place, each in enumerate(ctx.terms):
+            factors[place] = each.backward(gradient, weights[place], for_input, later)
         for_own = for_input if ctx.own_is_input else _Sum()
-        if len(factors) < num_weights:
-            factors.append(gradient)
-            if needs_own and for_own is not None:
-                for_own.add_product(gradient, weights[-1])
-        with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
-            contract = arithmetic().contract
-            for_weights = [
-                contract(factor, each) for factor, each in zip(factors, kept, strict=True)
-            ]
+        if len(ctx.terms) < num_weights and needs_own and for_own is not None:
+            for_own.add_product(gradient, weights[-1])
+        later()
+        if len(for_weights) < num_weights:
+            weigh()
         return (
             None,
             None if for_input is None else for_input.total,
             None if for_own is for_input or for_own is None else for_own.total,
             for_bias,
             None,
-            *for_weights,
+            *(for_weights[place] for place in range(num_weights)),
         )
 
 

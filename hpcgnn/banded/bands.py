@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcgnn.banded.edges import TypedEdges
 from hpcgnn.banded.supernodes import Supernodes, SupernodeSlices
-from hpcgnn.operator import OperatorSize
+from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, Mask
 
@@ -99,8 +99,9 @@ class BandedOperator:
         more = 0 if self.slices is None else self.slices.num_bytes
         return more + sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
 
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring."""
+        del meanwhile
         with self.trace.span("interior.forward"):
             tall = self._padded(x, self._block)
             sums: Array = np.matmul(self.blocks.centre, tall)
@@ -112,8 +113,9 @@ class BandedOperator:
                 self.slices.add(x, result)
             return result
 
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return (n, H): the adjoint of `apply` on `gradient` (n P, H)."""
+        del meanwhile
         with self.trace.span("interior.reverse"):
             tall = self._padded(gradient, self._block * self._num_types)
             centre, upper, lower = (

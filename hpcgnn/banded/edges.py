@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
-from hpcgnn.operator import OperatorSize
+from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.sparse.device import DeviceCSR
 from hpcgnn.trace import TraceRecorder
@@ -109,12 +109,14 @@ class LocalOperator:
             LocalCSR(*self._transpose, None, self.shape[::-1]),
         )
 
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x``."""
+        del meanwhile
         return self._multiply("interior.forward", self._pattern, x)
 
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g``."""
+        del meanwhile
         return self._multiply("interior.reverse", self._transpose, gradient)
 
     def _multiply(self, name: str, pattern: tuple[Offsets, LocalIndices], x: Array) -> Array:
@@ -165,12 +167,16 @@ class DeviceLocalOperator:
         """Rows of the result and of the input."""
         return self.size.num_rows, self.size.num_columns
 
-    def apply(self, x: DeviceArray) -> DeviceArray:
+    def apply(self, x: DeviceArray, meanwhile: Meanwhile | None = None) -> DeviceArray:
         """Return ``A x``."""
+        del meanwhile
         return self._multiply("interior.forward", self._matrix, x)
 
-    def apply_transpose(self, gradient: DeviceArray) -> DeviceArray:
+    def apply_transpose(
+        self, gradient: DeviceArray, meanwhile: Meanwhile | None = None
+    ) -> DeviceArray:
         """Return ``Aᵀ g``."""
+        del meanwhile
         return self._multiply("interior.reverse", self._transpose, gradient)
 
     def _multiply(self, name: str, matrix: DeviceCSR, x: DeviceArray) -> DeviceArray:

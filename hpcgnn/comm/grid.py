@@ -27,6 +27,7 @@ from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.neighbourhoods import Neighbourhoods
+from hpcgnn.comm.progress import Progress
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.transfer import allreduce_sum
 from hpcgnn.errors import CollectiveInputError
@@ -60,7 +61,8 @@ class ProcessGrid:
 
     It owns its communicators. Use as a context manager, or call `close` on all ranks: freeing them
     is collective, and a garbage collector runs at different times on different ranks. It also owns
-    `buffers`, the memory of all exchanges, and `moment`, where the run on it is.
+    `buffers`, the memory of all exchanges, `moment`, where the run on it is, and `progress`, which
+    keeps messages moving while its rank computes.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ class ProcessGrid:
             self.replication, self.num_blocks = place.replication, place.num_blocks
             self.block, self.replica = place.block, place.replica
         self.host = host if host is not None else platform.node()
-        self.buffers, self.moment = BufferPool(), Moment()
+        self.buffers, self.moment, self.progress = BufferPool(), Moment(), Progress()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
         self._other_replicas: MPI.Distgraphcomm | None = None

@@ -2,8 +2,9 @@
 
 A plan is stateless: it owns no buffers, so one plan serves any width, dtype and number of
 exchanges. `start_forward` moves owner -> ghost, `start_reverse` is its adjoint: ghost -> owner with
-add. Both are neighbourhood collectives, so no work grows with the number of ranks. Counts are rows,
-each one contiguous MPI datatype, so that no count passes 2^31 however wide the rows are.
+add. Both are messages between neighbours, so no work grows with the number of ranks, and what has
+arrived is known of each. Counts are rows, each one contiguous MPI datatype, so that no count passes
+2^31 however wide the rows are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -183,7 +184,7 @@ class CommPlan:
         ghosts
             (num_ghosts, width) of the same dtype; holds the ghost rows after `wait`.
         """
-        return self._start(packed, self.send_counts, ghosts, self.recv_counts)
+        return self._start(packed, ghosts, forward=True)
 
     @neighborwise_collective
     def start_reverse(self, ghosts: Array, arrived: Array) -> Transfer:
@@ -196,7 +197,7 @@ class CommPlan:
         arrived
             (num_sent, width) of the same dtype; receives the contributions to own rows.
         """
-        return self._start(ghosts, self.recv_counts, arrived, self.send_counts)
+        return self._start(ghosts, arrived, forward=False)
 
     def stages(
         self,
@@ -277,12 +278,6 @@ class CommPlan:
         self.start_reverse(ghosts, arrived).wait()
         kernels.scatter_add_rows(arrived, self.send_rows, out)
 
-    def _start(
-        self, send: Array, send_counts: LocalIndices, recv: Array, recv_counts: LocalIndices
-    ) -> Transfer:
-        # Both ends see the same width, so both leave the message out.
-        if len(self.peers) == 0 or send.shape[1] == 0:
-            return Transfer()
-        row = MPI.BYTE.Create_contiguous(send.shape[1] * send.itemsize).Commit()
-        request = self.comm.Ineighbor_alltoallv((send, send_counts, row), (recv, recv_counts, row))
-        return Transfer([request], row)
+    def _start(self, send: Array, receive: Array, *, forward: bool) -> Transfer:
+        sent, received = self.start_stage(self.everything, send, receive, forward=forward)
+        return sent + received

@@ -140,7 +140,8 @@ def start_stage(
     ]
     # Communication under way keeps the datatype alive.
     row.Free()
-    return Transfer(sent), Transfer(received)
+    sizes = [message.num_rows * width * send.itemsize for message in incoming]
+    return Transfer(sent), Transfer(received, sizes)
 
 
 def rows_of_messages(messages: tuple[Message, ...], rows: Array) -> Iterator[tuple[Message, Array]]:

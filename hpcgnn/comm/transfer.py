@@ -3,12 +3,15 @@
 MPI counts end at 2^31, and a reduction takes no one-row datatype, so long arrays go in pieces.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
+from time import perf_counter_ns
 
 import numpy as np
 
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.spmd import collective, neighborwise_collective
+from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
 
@@ -19,22 +22,77 @@ class Transfer:
     ----------
     requests
         What to wait for.
-    row
-        The datatype that the messages use, freed at the end.
+    sizes
+        Bytes that each request brings to this rank; empty where none brings any.
     """
 
-    def __init__(
-        self, requests: Sequence["MPI.Request"] = (), row: "MPI.Datatype | None" = None
-    ) -> None:
-        self._requests, self._row = list(requests), row
+    def __init__(self, requests: Sequence["MPI.Request"] = (), sizes: Sequence[int] = ()) -> None:
+        self._requests, self._sizes = list(requests), sizes
+        self._start_ns = perf_counter_ns()
+        self._ended_ns: int | None = None
+        self._fault: MPI.Exception | None = None
+        # MPI forbids that two threads ask after one request.
+        self._lock = threading.Lock()
+
+    def __add__(self, other: "Transfer") -> "Transfer":
+        """Return the messages of both, just started, as one transfer that tells no sizes."""
+        return Transfer(self._requests + other._requests)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return not self._requests
+
+    @property
+    def is_there(self) -> bool:
+        """Whether all messages were seen to have ended, before anyone waited for them."""
+        return self._ended_ns is not None
 
     @neighborwise_collective
-    def wait(self) -> None:
-        """Return when this rank has all that was sent to it; waiting again returns at once."""
-        MPI.Request.Waitall(self._requests)
-        if self._row is not None:
-            self._row.Free()
-            self._row = None
+    def wait(self, trace: TraceRecorder | None = None) -> None:
+        """Return when this rank has all that was sent to it; waiting again returns at once.
+
+        Parameters
+        ----------
+        trace
+            Its innermost open span learns of what this transfer brings: `awaited_bytes`;
+            `arrived_bytes`, of messages that were there when the wait began; `moving_ns`, from the
+            start until all was seen to be there, if that was before; and `waited_ns`.
+        """
+        with self._lock:
+            if self._fault is not None:
+                raise self._fault
+            start_ns, arrived = perf_counter_ns(), self._arrived_bytes() if self._sizes else 0
+            MPI.Request.Waitall(self._requests)
+            self._requests = []
+        if trace is not None and self._sizes:
+            found = {"awaited_bytes": sum(self._sizes), "arrived_bytes": arrived}
+            if self._ended_ns is not None:
+                found["moving_ns"] = self._ended_ns - self._start_ns
+            trace.note(**found, waited_ns=perf_counter_ns() - start_ns)
+            self._sizes = ()
+
+    def move(self) -> bool:
+        """Let MPI move the messages; return whether that is still of use."""
+        if not self._lock.acquire(blocking=False):
+            # Who waits moves them.
+            return False
+        try:
+            if self._requests and MPI.Request.Testall(self._requests):
+                self._ended_ns = perf_counter_ns()
+            return bool(self._requests) and not self.is_there
+        except MPI.Exception as fault:
+            # For who waits.
+            self._fault = fault
+            return False
+        finally:
+            self._lock.release()
+
+    def _arrived_bytes(self) -> int:
+        # What ends in this one call had arrived.
+        MPI.Request.Testsome(self._requests)
+        known = zip(self._requests, self._sizes, strict=True)
+        return sum(size for request, size in known if request == MPI.REQUEST_NULL)
 
 
 _MAX_COUNT = 2**30
@@ -88,7 +146,9 @@ def start_reduce(comm: Communicator, values: Array, total: Array, root: int) -> 
 @collective
 def start_broadcast(comm: Communicator, values: Array, root: int) -> Transfer:
     """Start to copy `values` (C-contiguous, any shape) from `root` to all ranks."""
-    return Transfer([comm.Ibcast(piece, root=root) for (piece,) in _pieces(values)])
+    pieces = [piece for (piece,) in _pieces(values)]
+    sizes = [] if comm.rank == root else [piece.nbytes for piece in pieces]
+    return Transfer([comm.Ibcast(piece, root=root) for piece in pieces], sizes)
 
 
 def _combine(comm: "MPI.Comm", values: Array, op: "MPI.Op") -> None:

@@ -10,6 +10,7 @@ from hpcgnn.operator.order import ComputationOrder, choose_order, heads_share_in
 from hpcgnn.operator.protocol import (
     AggregationOperator,
     KeptProduct,
+    Meanwhile,
     OperatorSize,
     RankSums,
     Transposed,
@@ -20,6 +21,7 @@ __all__ = [
     "AggregationOperator",
     "ComputationOrder",
     "KeptProduct",
+    "Meanwhile",
     "OperatorSize",
     "RankSums",
     "Transposed",

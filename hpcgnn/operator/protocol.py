@@ -12,6 +12,11 @@ RankSums: TypeAlias = Callable[[Array], None]
 """Replaces an array by its sum over the block rows; collective, equal results on all ranks."""
 
 
+Meanwhile: TypeAlias = Callable[[], None]
+"""Work that needs nothing of a product. An operator may do it while rows travel, once; who hands it
+over does it where the operator did not."""
+
+
 @dataclass(frozen=True)
 class OperatorSize:
     """Sums over all block rows, equal on all ranks, so that ranks decide alike.
@@ -59,11 +64,11 @@ class AggregationOperator(Protocol):
         """Local rows of the result and of the input."""
         ...
 
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x`` for `x` of (input rows, width)."""
         ...
 
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g`` for `gradient` of (result rows, width)."""
         ...
 
@@ -82,14 +87,14 @@ class Transposed:
         return columns, rows
 
     @collective
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ x``."""
-        return self._operator.apply_transpose(x)
+        return self._operator.apply_transpose(x, meanwhile)
 
     @collective
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A g``."""
-        return self._operator.apply(gradient)
+        return self._operator.apply(gradient, meanwhile)
 
 
 class KeptProduct:
@@ -116,7 +121,7 @@ class KeptProduct:
         """Local rows of the result and of the input."""
         return self._operator.shape
 
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x``.
 
         Raises
@@ -124,15 +129,16 @@ class KeptProduct:
         ValueError
             When `x` is not the input that the product was made of.
         """
+        del meanwhile
         # No rows have no place in memory.
         if x.shape != self._x.shape or (x.size > 0 and _place(x) != _place(self._x)):
             raise ValueError("the product with other rows is not at hand")
         return self.product
 
     @collective
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g``."""
-        return self._operator.apply_transpose(gradient)
+        return self._operator.apply_transpose(gradient, meanwhile)
 
 
 def _place(array: Any) -> int:

@@ -59,10 +59,6 @@ class MpiTransport:
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
         """Start to move the rows of a stage; see `Transport`."""
-        # The library may schedule one neighbourhood all-to-all better than messages of their own.
-        if stage is plan.everything:
-            whole = plan.start_forward if forward else plan.start_reverse
-            return Transfer(), whole(sent, received)
         return plan.start_stage(stage, sent, received, forward=forward)
 
     @collective
@@ -135,19 +131,26 @@ class Carrier:
         # A lone rank's host must not wait for its device.
         if len(plan.peers) == 0:
             return Transfer(), Transfer()
-        return self._transport.start(plan, stage, sent, received, forward=forward)
+        going, coming = self._transport.start(plan, stage, sent, received, forward=forward)
+        self._grid.progress.keep(going, sent.nbytes)
+        self._grid.progress.keep(coming, received.nbytes)
+        return going, coming
 
     @collective
     def start_broadcast(self, rows: Array, root: int) -> Transfer:
         """Start to copy the rows of rank `root` of the layer to all ranks of it."""
         if self._grid.num_blocks == 1:
             return Transfer()
-        return self._transport.start_broadcast(self._grid.layer, rows, root)
+        transfer = self._transport.start_broadcast(self._grid.layer, rows, root)
+        self._grid.progress.keep(transfer, rows.nbytes)
+        return transfer
 
     @collective
     def start_reduce(self, partial: Array, total: Array, root: int) -> Transfer:
         """Start to sum over the layer into `total` on `root`; other ranks' `total` is unused."""
-        return self._transport.start_reduce(self._grid.layer, partial, total, root)
+        transfer = self._transport.start_reduce(self._grid.layer, partial, total, root)
+        self._grid.progress.keep(transfer, partial.nbytes)
+        return transfer
 
     @collective
     def sum_over_replicas(self, partial: Array) -> None:

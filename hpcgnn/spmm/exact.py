@@ -10,11 +10,13 @@ grid gives equal bits, and the product itself is `DistributedSpMM` as it is.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, allreduce_max
 from hpcgnn.kernels.reuse import empty
+from hpcgnn.operator import Meanwhile
 from hpcgnn.sparse import IntegerCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
@@ -56,17 +58,17 @@ class ExactProduct:
         return self._integers.shape
 
     @collective
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x``; see `DistributedSpMM.apply`."""
         factors = self._factors
-        product = self._integers.apply
+        product = partial(self._integers.apply, meanwhile=meanwhile)
         return self._run(product, x, factors.columns, factors.rows, self._row_bits)
 
     @collective
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g``; see `DistributedSpMM.apply_transpose`."""
         factors = self._factors
-        product = self._integers.apply_transpose
+        product = partial(self._integers.apply_transpose, meanwhile=meanwhile)
         return self._run(product, gradient, factors.rows, factors.columns, self._column_bits)
 
     def _bits(self, sums: FloatArray) -> int:

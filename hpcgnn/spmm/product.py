@@ -8,18 +8,29 @@ process grid, every wire format and both kinds of memory run through it; what a 
 issued while the host goes on.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, Volume
-from hpcgnn.sparse import (
-    DistCSR,
-    LocalMatrix,
-)
+from hpcgnn.operator import Meanwhile
+from hpcgnn.sparse import MAIN, DistCSR, LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.wire import ROWS
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """A direction of the loop: what it multiplies, of which shape, and what travels."""
+
+    direction: str
+    diagonal: LocalMatrix | None
+    shape: tuple[int, int]
+    fetched: RemotePart | None
+    pushed: RemotePart | None
 
 
 class DistributedSpMM:
@@ -59,29 +70,34 @@ class DistributedSpMM:
         return self._exchange.volume()
 
     @collective
-    def apply(self, x: Array) -> Array:
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x``.
 
         Parameters
         ----------
         x
             (columns, width) float32 or float64, or bfloat16 as uint16, C-contiguous.
+        meanwhile
+            Done while rows travel, where they are in main memory.
 
         Returns
         -------
         array
             (rows, width) of the same dtype; bfloat16 adds up in float32 and is rounded at the end.
         """
-        return self._run(x, self._diagonal, self._shape, self._fetched, self._pushed, "forward")
+        walk = _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
+        return self._run(x, walk, meanwhile)
 
     @collective
-    def apply_transpose(self, gradient: Array) -> Array:
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g``.
 
         Parameters
         ----------
         gradient
             (rows, width) as for `apply`, C-contiguous.
+        meanwhile
+            As for `apply`.
 
         Returns
         -------
@@ -89,18 +105,11 @@ class DistributedSpMM:
             (columns, width) of the same dtype.
         """
         diagonal = None if self._diagonal is None else self._diagonal.transposed
-        shape = self._shape[::-1]
-        return self._run(gradient, diagonal, shape, self._pushed, self._fetched, "reverse")
+        walk = _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
+        return self._run(gradient, walk, meanwhile)
 
-    def _run(
-        self,
-        x: Array,
-        diagonal: LocalMatrix | None,
-        shape: tuple[int, int],
-        fetched: RemotePart | None,
-        pushed: RemotePart | None,
-        direction: str,
-    ) -> Array:
+    def _run(self, x: Array, walk: "_Walk", meanwhile: Meanwhile | None) -> Array:
+        shape, fetched, pushed = walk.shape, walk.fetched, walk.pushed
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
@@ -112,19 +121,23 @@ class DistributedSpMM:
         out = self._memory.empty((shape[0], x.shape[1]), dtype)
         fetch = fetched.start_fetch(x) if fetched is not None else None
         push = pushed.start_push(x, out, trace) if pushed is not None else None
-        with trace.span(f"interior.{direction}"):
+        with trace.span(f"interior.{walk.direction}"):
             # Own columns write every row and all others add: nothing has to clear `out` first.
-            if diagonal is not None:
-                diagonal.matmul(x, out, half=ROWS if narrow else None)
+            if walk.diagonal is not None:
+                walk.diagonal.matmul(x, out, half=ROWS if narrow else None)
             else:
                 out[:] = 0
+        # Work of a device is in its own order, and does not wait for what the host hands over.
+        if meanwhile is not None and not alone and self._memory is MAIN:
+            meanwhile()
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)
         # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
         del fetch
         if push is not None:
             push.finish()
-        sums = self._exchange.sum_rows if direction == "forward" else self._exchange.sum_columns
+        forward = walk.direction == "forward"
+        sums = self._exchange.sum_rows if forward else self._exchange.sum_columns
         sums.add(out)
         if dtype == x.dtype:
             return out

@@ -180,6 +180,11 @@ class TraceRecorder:
             clock=self._clock,
         )
 
+    def note(self, **numbers: int) -> None:
+        """Add numbers to attributes of the innermost span that is open in this thread, if any."""
+        if self._enabled and (spans := self._open_spans()):
+            spans[-1].note(numbers)
+
     def _open_spans(self) -> list[RecordedSpan]:
         """Return the spans that are open in this thread, the innermost last."""
         try:

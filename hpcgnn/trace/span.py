@@ -1,6 +1,6 @@
 """A span as its user sees it, and as a recorder keeps it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Self, TypeAlias
 
@@ -113,6 +113,11 @@ class RecordedSpan(Span):
         """Count `rows` and `bytes` that became known inside the span."""
         self.rows += rows
         self.bytes += bytes
+
+    def note(self, numbers: Mapping[str, int]) -> None:
+        """Add numbers to attributes, which begin at 0."""
+        for name, number in numbers.items():
+            self._attributes[name] = self._attributes.get(name, 0) + number
 
     @property
     def self_ns(self) -> int:

@@ -49,7 +49,10 @@ class RunWriter:
         trace.set_epoch(None)
 
     def epoch(self, trace, rank, ranks):
-        """One epoch, in milliseconds: exchange 1, interior 4, wait 2 + rank, boundary 3, idle 1."""
+        """One epoch, in milliseconds: exchange 1, interior 4, wait 2 + rank, boundary 3, idle 1.
+
+        Half of the bytes had arrived when the wait began.
+        """
         clock, ms = self._clock, 1_000_000
         peers = [[peer, rank + 1, 8 * (rank + 1)] for peer in range(ranks) if peer != rank]
         rows = sum(entry[1] for entry in peers)
@@ -59,6 +62,7 @@ class RunWriter:
             clock.now += 4 * ms
         with trace.span("wait.forward"):
             clock.now += (2 + rank) * ms
+            trace.note(awaited_bytes=200, arrived_bytes=100, waited_ns=(2 + rank) * ms)
         clock.now += ms
         with trace.span("boundary.forward"):
             clock.now += 3 * ms

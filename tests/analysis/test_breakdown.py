@@ -8,14 +8,20 @@ from hpcgnn.analysis.load import PHASES, SpanRecord
 MS = 1_000_000
 
 
-def span(name, start, stop, own=None, epoch=0, seed=1):
-    """A span record with times in milliseconds."""
+def span(name, start, stop, own=None, epoch=0, seed=1, arrived=100, moving=1000):
+    """A span record with times in milliseconds; a wait has 100 bytes, all there before."""
     own = stop - start if own is None else own
-    return SpanRecord(name, start * MS, (stop - start) * MS, own * MS, seed, epoch, 0, 0, None, 0)
+    times = start * MS, (stop - start) * MS, own * MS
+    found = {}
+    if name.startswith("wait"):
+        found = {"awaited_bytes": 100, "arrived_bytes": arrived, "waited_ns": times[1]}
+        if arrived == 100 and moving is not None:
+            found["moving_ns"] = moving * MS
+    return SpanRecord(name, *times, seed, epoch, 0, 0, None, 0, **found)
 
 
-def overlapped(*spans):
-    return round(measure_rank(0, spans).overlapped * 1e3, 9)
+def hidden(*spans, of="hidden_s"):
+    return round(getattr(measure_rank(0, spans).hidden, of) * 1e3, 9)
 
 
 SEQUENCES = st.lists(st.tuples(st.sampled_from(PHASES), st.integers(0, 9), st.integers(0, 3)))
@@ -68,7 +74,7 @@ def lay_out_tree(trees, now, spans):
 
 
 def by_the_millisecond(spans):
-    """Count the milliseconds in which a rank computes while an exchange is in flight."""
+    """Count the milliseconds in which a rank computes while an exchange moves."""
     in_flight, pending = set(), []
     parents_first = list(reversed(spans))
     parents_first.sort(key=lambda item: (item.start_ns, -item.stop_ns))
@@ -77,10 +83,8 @@ def by_the_millisecond(spans):
             pending.append(item)
         elif item.phase == "wait":
             for exchange in pending:
-                in_flight.update(range(exchange.start_ns // MS, item.stop_ns // MS))
+                in_flight.update(range(exchange.stop_ns // MS, item.start_ns // MS))
             pending = []
-    for exchange in pending:
-        in_flight.update(range(exchange.start_ns // MS, exchange.stop_ns // MS))
     innermost = {}
     for item in parents_first:
         innermost |= dict.fromkeys(range(item.start_ns // MS, item.stop_ns // MS), item.phase)
@@ -91,31 +95,65 @@ def by_the_millisecond(spans):
 
 
 @given(trees=st.lists(TREES, max_size=5))
-def test_overlap_equals_a_count_of_milliseconds(trees):
+def test_hidden_equals_a_count_of_milliseconds(trees):
     spans = []
     lay_out_tree(trees, 0, spans)
-    assert overlapped(*spans) == by_the_millisecond(spans)
+    assert hidden(*spans) == by_the_millisecond(spans)
 
 
-def test_computation_between_exchange_and_wait_is_overlapped():
-    spans = (
+def product(**found):
+    """An exchange, 4 ms of computing, and a wait of 2 ms."""
+    return (
         span("dense", 0, 2),
         span("exchange.forward", 2, 3),
         span("interior", 3, 7),
-        span("wait.forward", 7, 9),
+        span("wait.forward", 7, 9, **found),
         span("boundary", 9, 12),
     )
-    assert overlapped(*spans) == 4
+
+
+@pytest.mark.parametrize(
+    ("found", "hides", "could"),
+    [
+        # All was there: as long as it was seen to move, which computing could have hidden, and did.
+        ({"moving": 1000}, 4, 4),
+        ({"moving": 1}, 1, 3),
+        # Nobody saw when it came.
+        ({"moving": None}, 0, 2),
+        # Half was there: the other half took 2 ms.
+        ({"arrived": 50}, 2, 4),
+        ({"arrived": 90}, 4, 4),
+        ({"arrived": 0}, 0, 2),
+    ],
+)
+def test_hidden_is_what_moved_before_the_wait(found, hides, could):
+    spans = product(**found)
+    assert hidden(*spans) == hides
+    assert hidden(*spans, of="coverable_s") == could
     assert measure_rank(0, spans).exposed == pytest.approx(3e-3)
+    measured = measure_rank(0, spans).hidden
+    assert (measured.exchanges, measured.awaited_bytes) == (1, 100)
+    assert measured.arrived_bytes == found.get("arrived", 100)
 
 
-def test_a_blocking_exchange_overlaps_nothing():
-    assert overlapped(span("exchange.forward", 0, 5), span("interior", 5, 9)) == 0
+def test_two_exchanges_hide_behind_the_same_computing_once():
+    both = (
+        span("exchange.forward", 0, 1),
+        span("exchange.reverse", 1, 2),
+        span("interior", 2, 6),
+        span("wait.forward", 6, 6),
+        span("wait.reverse", 6, 6),
+    )
+    assert hidden(*both) == hidden(*both, of="coverable_s") == 4
+
+
+def test_a_blocking_exchange_hides_nothing():
+    assert hidden(span("exchange.forward", 0, 5), span("interior", 5, 9)) == 0
 
 
 def test_a_wait_for_another_exchange_completes_nothing():
     spans = span("exchange.forward", 0, 5), span("interior", 5, 9), span("wait.barrier", 9, 10)
-    assert overlapped(*spans) == 0
+    assert hidden(*spans) == 0
 
 
 def test_exchanges_of_one_detail_complete_in_their_order():
@@ -128,17 +166,12 @@ def test_exchanges_of_one_detail_complete_in_their_order():
         span("wait.stage", 8, 9),
         span("interior", 9, 11),
     ]
-    assert overlapped(*spans) == 5
-
-
-def test_computation_inside_an_exchange_is_overlapped():
-    spans = span("interior", 1, 4), span("exchange.forward", 0, 6, own=3)
-    assert overlapped(*spans) == 3
+    assert hidden(*spans) == 5
 
 
 def test_only_the_own_time_of_a_span_around_others_counts():
     spans = span("exchange", 0, 1), span("wait", 4, 5), span("evaluate", 0, 10, own=8)
-    assert overlapped(*spans) == 3
+    assert hidden(*spans) == 3
 
 
 def test_epochs_of_different_seeds_are_different_epochs():
@@ -163,4 +196,4 @@ def test_set_up_of_a_run_without_epochs_ends_with_its_last_span():
 
 def test_a_rank_without_spans():
     times = measure_rank(0, [])
-    assert (times.epochs, times.wall, times.exposed, times.overlapped) == (0, 0, 0, 0)
+    assert (times.epochs, times.wall, times.exposed, times.hidden.hidden_s) == (0, 0, 0, 0)

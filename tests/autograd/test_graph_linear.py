@@ -1,3 +1,5 @@
+import json
+
 from mpi4py import MPI
 
 import numpy as np
@@ -8,7 +10,7 @@ from hpcgnn.autograd import graph_linear
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.operator import Transposed
 from hpcgnn.spmm import DistributedSpMM, make_exchange
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.trace import TraceRecorder, trace_file
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 
@@ -62,6 +64,36 @@ def test_every_order_has_the_right_gradients(
         torch.testing.assert_close(x.grad, full.grad[mine], rtol=1e-11, atol=1e-11)
     if own == "other":
         torch.testing.assert_close(others.grad, other.grad[mine], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("exchange", ["aware", "joint", "oblivious"])
+def test_what_needs_no_rows_of_others_is_done_while_they_travel(
+    comm: MPI.Intracomm, tmp_path, exchange: str
+) -> None:
+    if comm.size == 1:
+        pytest.skip("one rank exchanges nothing")
+    path = trace_file(tmp_path, comm.rank)
+    with ProcessGrid(comm) as grid, TraceRecorder.open(path, comm.rank, {}) as trace:
+        row_map = RowMap(uneven_starts(44, comm.size, 2), comm.rank)
+        part = block_row(ugly_matrix(44, 83), row_map)
+        operator = DistributedSpMM(grid, part, make_exchange(exchange, grid, part, trace), trace)
+        x = torch.ones(row_map.num_local, 3, dtype=torch.float64).requires_grad_()
+        weights = [torch.ones(40, 3, dtype=torch.float64).requires_grad_() for _ in range(3)]
+        both = [operator, Transposed(operator)]
+        result = graph_linear(both, x, weights[:2], own=(x, weights[2]))
+        with trace.span("evaluate"):
+            pass
+        result.sum().backward()
+    names = [json.loads(line)["name"] for line in path.read_text().splitlines()[1:]]
+    middle = names.index("evaluate")
+    forth, back = names[:middle], names[middle:]
+    # The first term is projected behind the second's exchange, gradients behind the first one's.
+    for part, work in ((forth, "dense.project"), (back, "dense.weight_gradient")):
+        place = part.index(work)
+        assert part[place - 1].startswith("interior.")
+        assert part[place + 1].startswith(("wait.", "exchange.reverse", "boundary."))
+    assert forth.count("dense.project") == 2
+    assert back.count("dense.weight_gradient") == 1
 
 
 def test_the_trace_names_the_order() -> None:

@@ -211,6 +211,20 @@ def test_all_phases_and_details_are_accepted():
     assert set(trace.seconds_by_phase()) == PHASES
 
 
+def test_notes_add_up_on_the_innermost_span(tmp_path):
+    path = trace_file(tmp_path, 0)
+    with TraceRecorder.open(path, 0, {}) as trace:
+        trace.note(arrived=9)
+        with trace.span("evaluate"), trace.span("wait", place=3):
+            trace.note(arrived=2, place=1)
+            trace.note(arrived=5)
+    inner, outer = read_lines(path)[1:]
+    assert (inner["arrived"], inner["place"]) == (7, 4)
+    assert "arrived" not in outer
+    with TraceRecorder.off() as off, off.span("wait"):
+        off.note(arrived=1)
+
+
 def test_attributes_cannot_hide_fields():
     with pytest.raises(ValueError, match="hide"):
         TraceRecorder.open(None, 0, {}).span("dense", epoch=3)

@@ -117,7 +117,7 @@ class _Fetch:
         if index > 0:
             # The caller is done with the stage before, and its buffer is free.
             self._start(index - 1 + self._exchange.window)
-        self._transfers.pop(index).wait()
+        self._transfers.pop(index).wait(self._exchange.trace)
         return self._block(index)
 
     def _start(self, index: int) -> None:

@@ -99,7 +99,7 @@ class _Fetch:
             # The caller is done with the stage before.
             self._sent.popleft().wait()
             self._start(index - 1 + self._exchange.window)
-        self._received.popleft().wait()
+        self._received.popleft().wait(self._exchange.trace)
         if index == len(self._exchange.stages) - 1:
             while self._sent:
                 self._sent.popleft().wait()
@@ -162,8 +162,9 @@ class _Push:
         exchange = self._exchange
         index, sent, received = self._under_way.popleft()
         with exchange.trace.span("wait.reverse"):
+            # What is sent may have to wait for its reader: it must not hide what had arrived.
+            received.wait(exchange.trace)
             sent.wait()
-            received.wait()
         with exchange.trace.span("boundary.add"):
             stage, arrived = exchange.stages[index], self._arrived.rows(index)
             combine_stage(exchange.send_rows, stage, arrived, self._combine)

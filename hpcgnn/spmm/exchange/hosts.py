@@ -201,7 +201,7 @@ class _Fetch:
             exchange.window_memory.synchronise("fetch")
             self._sent.popleft()[0].wait()
             self._start(place - 1 + exchange.window)
-        self._received.popleft().wait()
+        self._received.popleft().wait(exchange.trace)
         if place == len(exchange.stages) - 1:
             while self._sent:
                 self._sent.popleft()[0].wait()
@@ -287,8 +287,8 @@ class _Push:
             for rows, partial in self._mates(exchange.own_parts):
                 self._combine(exchange.own_rows[rows], partial)
         with exchange.trace.span("wait.reverse"):
-            for transfer in self._transfers:
-                transfer.wait()
+            for transfer in reversed(self._transfers):
+                transfer.wait(exchange.trace)
             exchange.window_memory.synchronise("return")
         with exchange.trace.span("boundary.add"):
             for place, rows in exchange.outbox.own:
@@ -375,6 +375,6 @@ class _VisitingPush:
         place, received, arrived = self._received.popleft()
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
-            received.wait()
+            received.wait(exchange.trace)
         with exchange.trace.span("boundary.add"):
             combine_stage(exchange.plan.send_rows, exchange.stages[place], arrived, self._combine)

@@ -13,7 +13,7 @@ from hpcgnn.kernels import dequantise_rows, quantise_rows
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.stages import exchange_span, rows_to, world_ranks
-from hpcgnn.trace import Span
+from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices
 
 
@@ -99,10 +99,10 @@ class _Unpacked(Transfer):
         self._arguments = arrived, bits, rows
 
     @neighborwise_collective
-    def wait(self) -> None:
+    def wait(self, trace: TraceRecorder | None = None) -> None:
         """Return when the rows are there; waiting again returns at once."""
         if self._coming is None:
             return
-        self._coming.wait()
+        self._coming.wait(trace)
         self._coming = None
         dequantise_rows(*self._arguments)

@@ -21,6 +21,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.device import DeviceArray, card_id, load_cupy
 from hpcgnn.kernels.cuda.nccl import NcclRanks, new_nccl_id
 from hpcgnn.spmd import collective, neighborwise_collective
+from hpcgnn.trace import TraceRecorder
 
 
 class NcclTransport:
@@ -106,7 +107,9 @@ class _Issued(Transfer):
         # Until the stream of products waits for the messages, nobody else may get this memory.
         self._moved, self._held = moved, held
 
-    def wait(self) -> None:
+    def wait(self, trace: TraceRecorder | None = None) -> None:
+        # What arrives on a device is not asked for.
+        del trace
         load_cupy().cuda.get_current_stream().wait_event(self._moved)
 
 
