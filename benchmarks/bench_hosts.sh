@@ -1,9 +1,9 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|all] [OUT]
 #
-# products times single products; the other steps train: with one exchange and another, with 16-bit
+# products times single products; ways trains epochs by all exchanges in turn; the other steps train: with one exchange and another, with 16-bit
 # floats and int8 on the wire, and with few training nodes, on active sets and without. Results go to OUT
 # (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with their defaults:
 HOSTS=${HOSTS:-4}                         # emulated hosts
@@ -86,6 +86,13 @@ train() {
         run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || fail "$name: see $out/$name.log"
 }
 
+ways() {
+    say "$(date +%T) ways"
+    on_hosts python -m benchmarks.bench_ways "$graph" graph.relations="$QUOTED" --rounds "$ROUNDS" \
+        --json >"$out/ways.jsonl"
+    cat "$out/ways.jsonl"
+}
+
 exchanges() {
     local round method
     for ((round = 1; round <= ROUNDS; round++)); do
@@ -141,9 +148,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active) steps=("$what") ;;
-all) steps=(products exchanges wires active) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|all] [OUT]" || exit ;;
+products | exchanges | wires | active | ways) steps=("$what") ;;
+all) steps=(products exchanges wires active ways) ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|all] [OUT]" || exit ;;
 esac
 prepare
 graphs

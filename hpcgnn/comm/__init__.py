@@ -20,6 +20,7 @@ from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.network import Network, Sent
 from hpcgnn.comm.plan import CommPlan, Request
+from hpcgnn.comm.progress import Progress
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
@@ -51,6 +52,7 @@ __all__ = [
     "Network",
     "Place",
     "ProcessGrid",
+    "Progress",
     "Request",
     "RowMap",
     "RowRequest",

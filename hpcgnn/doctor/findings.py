@@ -86,6 +86,11 @@ def _world(ranks: Sequence[RankFacts]) -> Finding:
             "parts are of equal work: give every host as many ranks",
         )
     remedy = ""
+    if not all(each.moves_messages for each in ranks):
+        remedy = (
+            "it lets one thread call it, so that long messages move only when they are waited for: "
+            "take a build with MPI_THREAD_MULTIPLE"
+        )
     if len(ranks) == 1:
         remedy = "start it as a run is started (mpiexec -n 4 hpcgnn doctor) to see ranks and links"
     return Finding("MPI", REMARK if remedy else GOOD, seen, remedy)

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hpcgnn import __version__
-from hpcgnn.comm import mpi_library
+from hpcgnn.comm import Progress, mpi_library
 from hpcgnn.kernels import available_isas
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 
@@ -48,6 +48,8 @@ class RankFacts:
         Instruction sets that the kernels can use here, widest first.
     gpu
         What keeps a GPU from being used; empty where one can be.
+    moves_messages
+        Whether a thread may keep messages moving while the rank computes.
     """
 
     host: str
@@ -60,6 +62,7 @@ class RankFacts:
     gpu: str
     versions: Mapping[str, str]
     mpi: str
+    moves_messages: bool
     batch: Mapping[str, str]
 
 
@@ -80,6 +83,7 @@ def look_around() -> RankFacts:
             **{name: metadata.version(name) for name in PACKAGES},
         },
         mpi=mpi_library(),
+        moves_messages=Progress().is_permitted,
         batch={name: os.environ[name] for name in _BATCH if name in os.environ},
     )
 

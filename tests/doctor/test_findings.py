@@ -22,6 +22,7 @@ RANK = RankFacts(
     gpu="",
     versions={"hpcgnn": "0.1"},
     mpi="Open MPI 5",
+    moves_messages=True,
     batch={},
 )
 FOLDER = FolderFacts(path=Path("/scratch"), write_bytes_per_s=1e9)
@@ -54,6 +55,7 @@ def test_a_good_machine() -> None:
         ({"mpi": "MPICH 4"}, "versions", FAULT, "one environment"),
         ({"isas": ("portable",)}, "processors", REMARK, "hosts of one kind"),
         ({"host": "n1"}, "MPI", REMARK, "as many ranks"),
+        ({"moves_messages": False}, "MPI", REMARK, "MPI_THREAD_MULTIPLE"),
         ({"threads": "3"}, "cores", REMARK, "more threads than cores"),
         ({"gpu": "no driver"}, "GPU", REMARK, "--gpus-per-task=1"),
         ({"shared_bytes": 1 << 20}, "shared memory", REMARK, "--shm-size"),

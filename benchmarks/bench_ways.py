@@ -1,0 +1,171 @@
+"""Epochs by one way to exchange rows and another: seconds, and what computing hid of the messages.
+
+    mpiexec -n 4 python -m benchmarks.bench_ways STORE.h5 [--ways aware,joint,joint+int8]
+
+A way is an exchange, and after a plus its wire format. Each round trains an epoch by every way, in
+turn, so that a change of the machine's load meets them alike. Seconds are of the slowest rank,
+between two barriers, medians over the rounds. Hidden, coverable and arrived are what the spans of
+those epochs tell, see docs/trace.md, summed over ranks. The last line is of ``exchange.method =
+"auto"``: the way that it takes among those with the native wire, which ran in its place, and its
+seconds over those of the fastest of them.
+"""
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.columns import Columns, count, megabytes, print_columns, ratio, seconds, text
+from benchmarks.report import circumstances
+from hpcgnn.analysis.breakdown import measure_rank
+from hpcgnn.analysis.load import open_run
+from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
+from hpcgnn.console import print_json
+from hpcgnn.graph.choice import choose_exchange
+from hpcgnn.graph.context import Context
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.trace import TraceRecorder, trace_file
+from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.loop import SeedRun
+
+WAYS = "oblivious,aware,push,joint,joint+int8"
+COLUMNS: Columns = {
+    "way": ("way", text),
+    "epoch s": ("epoch_s", seconds),
+    "MB": ("bytes", megabytes),
+    "messages": ("messages", count),
+    "waited s": ("waited_s", seconds),
+    "hidden s": ("hidden_s", seconds),
+    "coverable s": ("coverable_s", seconds),
+    "hidden share": ("hidden_share", ratio),
+    "arrived share": ("arrived_share", ratio),
+    "over the fastest": ("over_fastest", ratio),
+}
+
+
+def main(comm: Communicator) -> int:
+    cli = RankArgumentParser(
+        prog="python -m benchmarks.bench_ways", description=(__doc__ or "").split("\n")[0]
+    )
+    cli.add_argument("store")
+    cli.add_argument("settings", nargs="*", metavar="section.key=value", help="as of hpcgnn train")
+    cli.add_argument("--ways", default=WAYS, help=f"(default: {WAYS})")
+    cli.add_argument("--rounds", type=int, default=5, help="epochs by each (default: 5)")
+    cli.add_argument("--json", action="store_true", help="print one JSON object a way")
+    options = cli.parse_args()
+    words = ["model.name=sage", "model.num_layers=3", "model.hidden=256", *options.settings]
+    with ProcessGrid(comm) as grid, tempfile.TemporaryDirectory() as folder:
+        ways = [
+            Way.opened(grid, options.store, words, name, Path(folder))
+            for name in options.ways.split(",")
+        ]
+        for number in range(options.rounds + 1):
+            for way in ways:
+                way.train(grid, counts=number > 0)
+        results = [way.told(grid) for way in ways]
+        results.append(auto(grid, ways[0].config, results))
+    if comm.rank == 0 and not options.json:
+        print(f"{options.store}, {comm.size} ranks: {circumstances()}")
+        print_columns(COLUMNS, results)
+    elif comm.rank == 0:
+        for each in results:
+            print_json({"store": options.store, "ranks": comm.size, **each, **circumstances()})
+    return 0
+
+
+@dataclass
+class Way:
+    """A run that goes on by one way.
+
+    Parameters
+    ----------
+    name, config
+        The way.
+    run, trace, folder
+        What trains, and the run directory that its spans go to.
+    """
+
+    name: str
+    config: Config
+    run: SeedRun
+    trace: TraceRecorder
+    folder: Path
+    epoch_s: list[float] = field(default_factory=list)
+
+    @classmethod
+    def opened(
+        cls, grid: ProcessGrid, store: str, words: list[str], name: str, folder: Path
+    ) -> "Way":
+        """Load the graph; collective."""
+        method, _, wire = name.partition("+")
+        keys = [f"graph.store={store}", "run.dir=none", "run.threads=1", *words]
+        keys += [f"exchange.method={method}", f"exchange.wire={wire or 'native'}"]
+        config = load_config(None, [*keys, "train.evaluate_every=100000"])
+        path = folder / name
+        about = {"ranks": grid.size}
+        trace = TraceRecorder.open(trace_file(path, grid.rank), grid.rank, about)
+        task = NodeTask.load(Context.open(grid, config, trace))
+        return cls(name, config, SeedRun(task, config, 1, trace), trace, path)
+
+    def train(self, grid: ProcessGrid, *, counts: bool) -> None:
+        """Train an epoch; collective. The first builds transposes and buffers."""
+        grid.world.Barrier()
+        began = time.perf_counter()
+        self.run.begin_epoch()
+        for step in self.run._task.steps(self.run.seed, self.run.epoch):
+            self.run.step(step)
+        self.run.end_epoch(stop=False)
+        took = max(grid.world.allgather(time.perf_counter() - began))
+        if counts:
+            self.epoch_s.append(took)
+
+    def told(self, grid: ProcessGrid) -> dict[str, Any]:
+        """Return what the epochs told; collective, the same on all ranks."""
+        self.trace.flush()
+        traces = {each.rank: each for each in open_run(self.folder).traces()}
+        spans = [span for span in traces[grid.rank].spans() if span.epoch]
+        times, rounds = measure_rank(grid.rank, spans), len(self.epoch_s)
+        found = times.hidden
+        mine = [
+            sum(each.bytes for name, each in times.names.items() if name.startswith("exchange")),
+            sum(len(span.peers or ()) for span in spans if span.phase == "exchange"),
+            sum(span.waited_ns or 0 for span in spans) * 1e-9,
+            *(found.hidden_s, found.coverable_s, found.arrived_bytes, found.awaited_bytes),
+        ]
+        total = np.sum(grid.world.allgather(mine), axis=0)
+        size, messages, waited, hidden, coverable, arrived, awaited = (total / rounds).tolist()
+        return {
+            "way": self.name,
+            "epoch_s": statistics.median(self.epoch_s),
+            "epochs_s": self.epoch_s,
+            "bytes": round(size),
+            "messages": round(messages),
+            "waited_s": waited,
+            "hidden_s": hidden,
+            "coverable_s": coverable,
+            "hidden_share": hidden / coverable if coverable else None,
+            "arrived_share": arrived / awaited if awaited else None,
+        }
+
+
+def auto(grid: ProcessGrid, config: Config, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the line of the exchange that would be chosen; collective."""
+    chosen = choose_exchange(grid, config)
+    native = {each["way"]: each["epoch_s"] for each in results if "+" not in each["way"]}
+    took = native.get(chosen.method)
+    return {
+        "way": f"auto: {chosen.method}",
+        "epoch_s": took,
+        "over_fastest": None if took is None else took / min(native.values()),
+        "modelled_s": dict(chosen.seconds),
+    }
+
+
+if __name__ == "__main__":
+    run_mpi_command("bench_ways", main)
