@@ -55,6 +55,7 @@ class SpanRecord:
     arrived_bytes: int | None = None
     moving_ns: int | None = None
     waited_ns: int | None = None
+    joined_messages: int | None = None
 
     @property
     def phase(self) -> str:
@@ -256,7 +257,7 @@ def _span(record: Json, session: int, where: str) -> SpanRecord:
 
 _OPTIONAL = (
     *("ghost_bytes", "resident_bytes", "offset_ns", "bound_ns"),
-    *("awaited_bytes", "arrived_bytes", "moving_ns", "waited_ns"),
+    *("awaited_bytes", "arrived_bytes", "moving_ns", "waited_ns", "joined_messages"),
 )
 
 

@@ -131,10 +131,10 @@ class Way:
         traces = {each.rank: each for each in open_run(self.folder).traces()}
         spans = [span for span in traces[grid.rank].spans() if span.epoch]
         times, rounds = measure_rank(grid.rank, spans), len(self.epoch_s)
-        found = times.hidden
+        found, exchanges = times.hidden, [span for span in spans if span.phase == "exchange"]
         mine = [
             sum(each.bytes for name, each in times.names.items() if name.startswith("exchange")),
-            sum(len(span.peers or ()) for span in spans if span.phase == "exchange"),
+            sum(len(span.peers or ()) - (span.joined_messages or 0) for span in exchanges),
             sum(span.waited_ns or 0 for span in spans) * 1e-9,
             *(found.hidden_s, found.coverable_s, found.arrived_bytes, found.awaited_bytes),
         ]

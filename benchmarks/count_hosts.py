@@ -82,12 +82,13 @@ def counted(cut: str) -> Iterator[dict[str, Any]]:
 
 def of_exchange(whole: DistCSR, starts: Any, per_host: int, name: str) -> dict[str, Any]:
     """Return the counts of one exchange, and its seconds by the links."""
+    size = row_bytes(CONFIG)
     ranks = Ranks(starts, ExchangeConfig(method=name), per_host)
     traffic = {ALL: count_traffic(whole, ranks)}
     every, away = (
-        sent_by_rank(product_moves(1), each, 1) for each in (traffic, between_hosts(traffic, ranks))
+        sent_by_rank(product_moves(size, joined=True), each, 1)
+        for each in (traffic, between_hosts(traffic, ranks))
     )
-    size = row_bytes(CONFIG)
     return {
         "exchange": name,
         "rows": int(every.rows.sum()),
@@ -97,7 +98,11 @@ def of_exchange(whole: DistCSR, starts: Any, per_host: int, name: str) -> dict[s
         **{
             # The ranks of a host share its link.
             link: product_seconds(
-                whole, ranks, replace(each, bandwidth=each.bandwidth / per_host), size
+                whole,
+                ranks,
+                replace(each, bandwidth=each.bandwidth / per_host),
+                size,
+                joined=True,
             )
             for link, each in LINKS.items()
         },

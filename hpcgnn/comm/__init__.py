@@ -15,6 +15,7 @@ from hpcgnn.comm.collective import (
 from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import Place, ProcessGrid
 from hpcgnn.comm.hand_over import dealt, in_turn
+from hpcgnn.comm.joined import JoinedMessages, are_joined
 from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library
@@ -45,6 +46,7 @@ __all__ = [
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
+    "JoinedMessages",
     "Link",
     "LiveBytes",
     "Message",
@@ -66,6 +68,7 @@ __all__ = [
     "allreduce_max",
     "allreduce_sum",
     "allreduce_xor",
+    "are_joined",
     "bcast",
     "clock_offset",
     "dealt",

@@ -8,6 +8,7 @@ waits for are always under way, and nothing waits for ever, however far apart th
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -125,23 +126,38 @@ def start_stage(
     outgoing, incoming = stage.ends(forward=forward)
     # Both directions of one stage may be under way between the same two ranks.
     tag = _FORWARD if forward else _REVERSE
-    width = send.shape[1]
-    if width == 0:
-        return Transfer(), Transfer()
-    row = MPI.BYTE.Create_contiguous(width * send.itemsize).Commit()
+    sent, received = (
+        [(message.peer, part) for message, part in rows_of_messages(messages, rows)]
+        for messages, rows in ((outgoing, send), (incoming, receive))
+    )
+    return start_parts(comm, sent, received, tag)
+
+
+Parts: TypeAlias = Sequence[tuple[int, Array]]
+"""Ranks, and rows (rows, width) to or from each."""
+
+
+@neighborwise_collective
+def start_parts(
+    comm: Communicator, sent: Parts, received: Parts, tag: int
+) -> tuple[Transfer, Transfer]:
+    """Start to send and to receive rows of one width and dtype."""
+    row: MPI.Datatype | None = None
+    transfers = []
     # Receives are posted first: rows that find their receive posted need no buffer of MPI's.
-    received = [
-        comm.Irecv((part, len(part), row), source=message.peer, tag=tag)
-        for message, part in rows_of_messages(incoming, receive)
-    ]
-    sent = [
-        comm.Isend((part, len(part), row), dest=message.peer, tag=tag)
-        for message, part in rows_of_messages(outgoing, send)
-    ]
-    # Communication under way keeps the datatype alive.
-    row.Free()
-    sizes = [message.num_rows * width * send.itemsize for message in incoming]
-    return Transfer(sent), Transfer(received, sizes)
+    for start, parts in ((comm.Irecv, received), (comm.Isend, sent)):
+        requests = []
+        for peer, part in parts:
+            # Both ends see the same width, so both leave the message out.
+            if part.shape[1] > 0:
+                row = row or MPI.BYTE.Create_contiguous(part.shape[1] * part.itemsize).Commit()
+                requests.append(start((part, len(part), row), peer, tag))
+        transfers.append(requests)
+    if row is not None:
+        # Communication under way keeps the datatype alive.
+        row.Free()
+    coming, going = transfers
+    return Transfer(going), Transfer(coming, [part.nbytes for _, part in received][: len(coming)])
 
 
 def rows_of_messages(messages: tuple[Message, ...], rows: Array) -> Iterator[tuple[Message, Array]]:

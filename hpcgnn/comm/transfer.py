@@ -33,10 +33,24 @@ class Transfer:
         self._fault: MPI.Exception | None = None
         # MPI forbids that two threads ask after one request.
         self._lock = threading.Lock()
+        self.before: Transfer | None = None
+        """Waited for first: what it brings is part of this."""
+        self.holds: object = None
+        """What must live until the messages have ended."""
+        self.num_joined = 0
+        """Messages of this that leave in those of `before`."""
 
     def __add__(self, other: "Transfer") -> "Transfer":
         """Return the messages of both, just started, as one transfer that tells no sizes."""
         return Transfer(self._requests + other._requests)
+
+    def add(self, request: "MPI.Request", size: int) -> None:
+        """Wait for one more message, which brings so many bytes."""
+        with self._lock:
+            self._requests.append(request)
+            self._ended_ns = None
+            if size:
+                self._sizes = [*self._sizes, size]
 
     @property
     def has_ended(self) -> bool:
@@ -59,12 +73,14 @@ class Transfer:
             `arrived_bytes`, of messages that were there when the wait began; `moving_ns`, from the
             start until all was seen to be there, if that was before; and `waited_ns`.
         """
+        if self.before is not None:
+            self.before.wait(trace)
         with self._lock:
             if self._fault is not None:
                 raise self._fault
             start_ns, arrived = perf_counter_ns(), self._arrived_bytes() if self._sizes else 0
             MPI.Request.Waitall(self._requests)
-            self._requests = []
+            self._requests, self.holds = [], None
         if trace is not None and self._sizes:
             found = {"awaited_bytes": sum(self._sizes), "arrived_bytes": arrived}
             if self._ended_ns is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree
+from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree, are_joined
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import read_matrix, share_rows
@@ -90,6 +90,15 @@ def row_bytes(config: Config) -> int:
     return make_wire(config.travel.wire).row_bytes(like, backward=False)
 
 
+def joins_messages(config: Config) -> bool:
+    """Return whether products join the short messages of their two exchanges.
+
+    What attention pushes depends on what it fetched, and a push by stages waits for its fetch.
+    """
+    attends = any(kind.attends for kind in find_model(config.model.name).aggregations)
+    return not attends and config.exchange.schedule == "resident"
+
+
 @collective
 def choose_exchange(grid: ProcessGrid, config: Config) -> ExchangeChoice:
     """Return the cheapest exchange for the graph of a configuration.
@@ -122,21 +131,26 @@ def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[
         pattern = read_matrix(context, store, row_map, directed=directed).matrix
     names = grid.world.allgather(grid.host)
     hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
-    size, seconds = row_bytes(concrete), {}
+    size, joined, seconds = row_bytes(concrete), joins_messages(concrete), {}
     for name in candidates(config, hosts):
         made = make_exchange(name, grid, pattern, TraceRecorder.off())
-        seconds[name] = network.seconds(*_sent(grid, made.volumes, size), hosts)
+        seconds[name] = network.seconds(*_sent(grid, made.volumes, size, joined=joined), hosts)
     return seconds
 
 
 @collective
-def _sent(grid: ProcessGrid, volumes: tuple[Volume, ...], size: int) -> tuple[Sent, Sent]:
+def _sent(
+    grid: ProcessGrid, volumes: tuple[Volume, ...], size: int, *, joined: bool
+) -> tuple[Sent, Sent]:
     """Return what every rank sends in a product, and what of it leaves its host."""
     away = grid.hosts != grid.hosts[grid.block]
     mine = []
     for some in (np.ones_like(away), away):
         sent, received = (sum(getattr(v, key)[some].sum() for v in volumes) for key in _SIDES)
         messages = sum(np.count_nonzero(v.sent[some]) for v in volumes)
+        if joined and len(volumes) > 1:
+            fetched, pushed = (v.sent[some] for v in volumes)
+            messages -= np.count_nonzero(are_joined(fetched, pushed, size))
         mine.append([sent, sent * size, received * size, messages])
     every = np.array(grid.world.allgather(mine), np.int64)
     return Sent(*every[:, 0].T), Sent(*every[:, 1].T)

@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
+from hpcgnn.graph.choice import ExchangeChoice, candidates, joins_messages, row_bytes
 from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Share, make_share
@@ -207,19 +207,25 @@ class _Messages:
         return self._network.seconds(self.sent(moves), away, hosts)
 
 
-def product_moves(size: int) -> list[Movement]:
-    """Return what a product moves between block rows and replicas, with rows of `size` bytes."""
+def product_moves(size: int, *, joined: bool) -> list[Movement]:
+    """Return what a product moves between block rows and replicas, with rows of `size` bytes.
+
+    `joined`: whether short messages of its two exchanges are one, see `joins_messages`.
+    """
     # A push is an exchange from ghosts to owners.
-    return [Movement(ALL, each, reverse=each == "pushed", row_bytes=size) for each in MOVEMENTS]
+    return [Movement(ALL, e, e == "pushed", size, joined=size * joined) for e in MOVEMENTS]
 
 
-def product_seconds(whole: DistCSR, ranks: Ranks, network: Network, size: int) -> float:
+def product_seconds(
+    whole: DistCSR, ranks: Ranks, network: Network, size: int, *, joined: bool
+) -> float:
     """Return the seconds of the messages of one product with rows of `size` bytes, by the model.
 
     Sums over replicas are left out: they are the same by every exchange.
     """
     messages = _Messages({ALL: count_traffic(whole, ranks)}, ranks, network)
-    return messages.seconds([each for each in product_moves(size) if each.what != "summed"])
+    moves = product_moves(size, joined=joined)
+    return messages.seconds([each for each in moves if each.what != "summed"])
 
 
 def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Network) -> str:
@@ -230,7 +236,9 @@ def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Networ
     for name in candidates(plain, hosts):
         tried = replace(plain.exchange, method=name)
         ranks = Ranks(starts, tried, network.ranks_per_host)
-        costs[name] = product_seconds(whole.patterns[ALL], ranks, network, row_bytes(plain))
+        costs[name] = product_seconds(
+            whole.patterns[ALL], ranks, network, row_bytes(plain), joined=joins_messages(plain)
+        )
     return ExchangeChoice.of(costs, network).method
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcgnn.comm import Sent
+from hpcgnn.comm import Sent, are_joined
 from hpcgnn.plan.stand_ins import Movement, Reduction
 from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, Mask
 
 
 def sent_by_rank(
@@ -56,7 +56,12 @@ def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array,
         out, into = (sums.sum(axis=(0, axis)).reshape(-1) for axis in (3, 2))
         return out, (sums > 0).sum(axis=(0, 3)).reshape(-1), into
     is_pushed = move.what == "pushed"
-    counts = _by_rank(traffic.pushed if is_pushed else traffic.fetched, replication)
+    rows_of = traffic.pushed if is_pushed else traffic.fetched
+    messages_of = rows_of > 0
+    if move.joined and move.reverse:
+        # The sums are the second of two exchanges, and come in messages of the first.
+        messages_of &= ~are_joined(traffic.fetched, traffic.pushed, move.joined)
+    counts = _by_rank(rows_of, messages_of, replication)
     # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
     # block column is the owner, of pushed ones the block row.
     outward = move.reverse == is_pushed
@@ -64,12 +69,12 @@ def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array,
     return rows, messages, arrived
 
 
-def _by_rank(rows: Array, replication: int) -> tuple[Array, Array, Array, Array]:
-    """Return rows and messages of each rank, sent by columns of `rows`, and received by rows."""
+def _by_rank(rows: Array, messages: Mask, replication: int) -> tuple[Array, Array, Array, Array]:
+    """Return rows and messages of each rank, sent by columns of both, and received by rows."""
     num_blocks = len(rows)
     served = np.arange(num_blocks) % replication
     out, into = np.zeros((2, 2, num_blocks, replication), np.int64)
-    for index, each in enumerate((rows, (rows > 0).astype(np.int64))):
+    for index, each in enumerate((rows, messages.astype(np.int64))):
         out[index][np.arange(num_blocks), served] = each.sum(axis=0)
         for replica in range(replication):
             into[index][:, replica] = each[:, served == replica].sum(axis=1)

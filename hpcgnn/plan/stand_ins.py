@@ -56,12 +56,16 @@ class Movement:
         Whether rows go from ghosts to owners; of a sum, whether it is of the adjoint.
     row_bytes
         Of one row.
+    joined
+        Bytes of a row of the first of the two exchanges of a product, whose short messages take
+        those of the second with them; 0: it is in no such pair.
     """
 
     pattern: PatternKey
     what: Kind
     reverse: bool
     row_bytes: int
+    joined: int = 0
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,7 @@ class _Counted:
         self.wire, self.push_wire, self.carrier = inner.wire, inner.push_wire, inner.carrier
         self.sequential, self.volume = inner.sequential, inner.volume
         self.columns, self.push_columns = inner.columns, inner.push_columns
+        self.plan = inner.plan
 
     def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
         """Start to deliver rows."""
@@ -211,7 +216,7 @@ class _Counted:
     def _note(self, rows: Array, wire: Wire, *, reverse: bool) -> None:
         what: Kind = "pushed" if self._pushed else "fetched"
         size = wire.row_bytes(rows, backward=self._moment.is_backward)
-        self._log(Movement(self._key, what, reverse, size))
+        self._log(Movement(self._key, what, reverse, size, self.carrier.joined_row_bytes))
 
 
 class _CountedSum(ReplicaSum):

@@ -1,6 +1,8 @@
 """A carrier: the memory that rows lie in, and the transport of messages between such memories."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.typing import DTypeLike
 from hpcgnn.comm import (
     CommPlan,
     Communicator,
+    JoinedMessages,
     ProcessGrid,
     Stage,
     Transfer,
@@ -100,6 +103,7 @@ class Carrier:
         self._grid, self._transport = grid, transport
         self.memory, self.in_step = memory, transport.in_step
         self.ghosts = grid.buffers.ghosts
+        self._joined: JoinedMessages | None = None
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
         """Return an uninitialised C-contiguous array, see `BufferPool.take`."""
@@ -110,6 +114,29 @@ class Carrier:
         if ghosts:
             self.ghosts.hold(made, math.prod(shape) * np.dtype(dtype).itemsize)
         return made
+
+    @property
+    def joined_row_bytes(self) -> int:
+        """Bytes of a row of the first of two exchanges that are joined now; 0: none are."""
+        return 0 if self._joined is None else self._joined.row_bytes
+
+    @contextmanager
+    def joining(self, first: CommPlan, second: CommPlan, row_bytes: int) -> Iterator[None]:
+        """Start two exchanges inside, with their short messages to a rank as one.
+
+        Parameters
+        ----------
+        first, second
+            Whole, in this order; neither is waited for inside. The first goes owner to ghost, the
+            second ghost to owner.
+        row_bytes
+            Of a row of the first on its way.
+        """
+        self._joined = JoinedMessages(first, second, row_bytes)
+        try:
+            yield
+        finally:
+            self._joined = None
 
     @neighborwise_collective
     def start(
@@ -128,10 +155,14 @@ class Carrier:
         forward
             Owner to ghost, or ghost to owner.
         """
-        # A lone rank's host must not wait for its device.
-        if len(plan.peers) == 0:
+        if self._joined is not None and isinstance(self._transport, MpiTransport):
+            assert stage is plan.everything, "what is joined is whole"
+            going, coming = self._joined.start(plan, sent, received, forward=forward)
+        elif len(plan.peers) == 0:
+            # A lone rank's host must not wait for its device.
             return Transfer(), Transfer()
-        going, coming = self._transport.start(plan, stage, sent, received, forward=forward)
+        else:
+            going, coming = self._transport.start(plan, stage, sent, received, forward=forward)
         self._grid.progress.keep(going, sent.nbytes)
         self._grid.progress.keep(coming, received.nbytes)
         return going, coming

@@ -119,8 +119,9 @@ class DistributedSpMM:
         # What several products add to is rounded when all have.
         dtype = np.dtype(np.float32) if narrow and not alone else x.dtype
         out = self._memory.empty((shape[0], x.shape[1]), dtype)
-        fetch = fetched.start_fetch(x) if fetched is not None else None
-        push = pushed.start_push(x, out, trace) if pushed is not None else None
+        with self._exchange.joining(x, adjoint=walk.direction == "reverse"):
+            fetch = fetched.start_fetch(x) if fetched is not None else None
+            push = pushed.start_push(x, out, trace) if pushed is not None else None
         with trace.span(f"interior.{walk.direction}"):
             # Own columns write every row and all others add: nothing has to clear `out` first.
             if walk.diagonal is not None:

@@ -6,6 +6,7 @@ entries), and one whose adjoint it applies (pushed entries).
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -166,6 +167,7 @@ class Exchange:
         make_sum: SumFactory = ReplicaSum,
     ) -> None:
         grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
+        self._moment = grid.moment
         # By the pattern alone: scalings of one adjacency have the same split, whatever their
         # values.
         self._split = Split.of(pattern, cover, grid.replication, grid.replica)
@@ -212,6 +214,25 @@ class Exchange:
         moved = int(self.volume().sent.sum()) + self.sum_rows.num_sent
         size = self._peers.size(matrix, moved)
         return replace(size, is_sequential=self._fetch.sequential)
+
+    def joining(self, x: Array, *, adjoint: bool) -> AbstractContextManager[None]:
+        """Return a context that joins the messages of a product's two exchanges, if it has two.
+
+        Parameters
+        ----------
+        x
+            What the product is of.
+        adjoint
+            Whether it is with the transpose, which fetches what the other pushes.
+        """
+        fetch, push = (self._push, self._fetch) if adjoint else (self._fetch, self._push)
+        # A push by stages begins after the fetch has ended.
+        if fetch is None or push is None or fetch.sequential:
+            return nullcontext()
+        if fetch.plan is None or push.plan is None:
+            return nullcontext()
+        size = fetch.wire.row_bytes(x, backward=self._moment.is_backward)
+        return self.carrier.joining(fetch.plan, push.plan, size)
 
     @property
     def volumes(self) -> tuple[Volume, ...]:

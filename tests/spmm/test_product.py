@@ -1,5 +1,7 @@
 """Every exchange on every grid equals the serial product, and its adjoint is the transpose."""
 
+import json
+
 from mpi4py import MPI
 
 import numpy as np
@@ -8,11 +10,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import ProcessGrid, RowMap, are_joined
 from hpcgnn.errors import InputError
 from hpcgnn.operator import Transposed
-from hpcgnn.spmm import EXCHANGES, DistributedSpMM, make_exchange
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.spmm import EXCHANGES, DistributedSpMM, make_exchange, make_wire
+from hpcgnn.trace import TraceRecorder, trace_file
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
@@ -164,6 +166,41 @@ def test_oblivious_moves_whole_blocks(comm: MPI.Intracomm) -> None:
         volume = operator.volume()
         assert volume.sent.sum() == row_map.num_local * (comm.size - 1)
         assert volume.received.sum() == row_map.num_rows - row_map.num_local
+
+
+@pytest.mark.parametrize("wire", ["native", "int8"])
+@pytest.mark.parametrize("exchange", ["joint", "hierarchical_joint"])
+def test_short_messages_of_both_halves_are_one(
+    comm: MPI.Intracomm, exchange: str, wire: str, monkeypatch, tmp_path
+) -> None:
+    matrix, width, found = ugly_matrix(90, 29), 6, []
+    row_bytes = make_wire(wire).row_bytes(np.empty((0, width), np.float32), backward=False)
+    # No message, some, and all of those that there are in both halves.
+    for limit in (0, 12 * row_bytes, 1 << 20):
+        monkeypatch.setattr("hpcgnn.comm.joined._SHORT_BYTES", limit)
+        path = trace_file(tmp_path / str(limit), comm.rank)
+        with (
+            ProcessGrid(comm, host=f"n{comm.rank // 2}") as grid,
+            TraceRecorder.open(path, comm.rank, {}) as trace,
+        ):
+            row_map = RowMap(uneven_starts(90, comm.size, 4), comm.rank)
+            part = block_row(matrix, row_map, np.float32)
+            mover = make_exchange(exchange, grid, part, trace, wire)
+            operator = DistributedSpMM(grid, part, mover, trace)
+            x = np.random.default_rng(3).random((90, width), np.float32)
+            mine = np.ascontiguousarray(x[row_map.start : row_map.stop])
+            found.append((operator.apply(mine), operator.apply_transpose(mine)))
+            volumes = mover.volumes
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        told = [each["joined_messages"] for each in records if "joined_messages" in each]
+        expected = []
+        for side in ("sent", "received"):
+            rows = [getattr(each, side) for each in volumes]
+            expected.append(np.count_nonzero(are_joined(*rows, row_bytes)) if rows[1:] else 0)
+        assert told == [each for each in expected if each > 0]
+    for one, other in zip(found[1:], found, strict=False):
+        for left, right in zip(one, other, strict=True):
+            np.testing.assert_array_equal(left, right)
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

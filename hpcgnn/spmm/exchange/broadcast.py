@@ -45,7 +45,7 @@ class BroadcastExchange:
                 "int8 or int4: set exchange.method=aware or joint"
             )
         grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
-        self.wire, self.push_wire = channel.wire, Wire()
+        self.wire, self.push_wire, self.plan = channel.wire, Wire(), None
         self.rank, self.ranks = grid.block, world_ranks(grid)
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
         self.sizes = channel.peers.sizes(ghosts)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from hpcgnn.comm import ProcessGrid, Volume
+from hpcgnn.comm import CommPlan, ProcessGrid, Volume
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.exchange.peers import Ghosts, Peers
@@ -97,6 +97,11 @@ class GhostExchange(Protocol):
     """The columns of a fetch: where the row of each ghost stands."""
     push_columns: StageColumns
     """The columns of a push; the same object where it has the stages of a fetch."""
+
+    @property
+    def plan(self) -> CommPlan | None:
+        """Who sends which rows to whom in messages; None: they travel otherwise."""
+        ...
 
     @collective
     def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:

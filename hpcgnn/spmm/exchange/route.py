@@ -67,17 +67,27 @@ class Route:
         self, index: int, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
         """Start the messages of a stage; see `Carrier.start`."""
-        plan, stage, carrier = self._plan, self._stages[index], self._carrier
+        carrier = self._carrier
         bits = self._wire.bits_of(sent.dtype, backward=self._moment.is_backward)
         if bits is None:
-            return carrier.start(plan, stage, sent, received, forward=forward)
+            return self._start(index, sent, received, forward=forward)
         size = self._wire.row_bytes(sent, backward=self._moment.is_backward)
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
         # Rows of an owner are rounded alike for all readers; partial sums are each rank's own.
         key = self._moment.key(None if forward else self._sender)
         quantise_rows(sent, self._ids[forward][index], key, bits, packed)
-        going, coming = carrier.start(plan, stage, packed, arrived, forward=forward)
+        going, coming = self._start(index, packed, arrived, forward=forward)
         return going, _Unpacked(coming, arrived, bits, received)
+
+    @neighborwise_collective
+    def _start(
+        self, index: int, sent: Array, received: Array, *, forward: bool
+    ) -> tuple[Transfer, Transfer]:
+        stage = self._stages[index]
+        transfers = self._carrier.start(self._plan, stage, sent, received, forward=forward)
+        if (count := transfers[0].num_joined) > 0:
+            self._trace.note(joined_messages=count)
+        return transfers
 
 
 class _Unpacked(Transfer):

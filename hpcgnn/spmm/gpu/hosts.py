@@ -25,7 +25,7 @@ class DeviceHostExchange:
     def __init__(self, inner: HostExchange, carrier: Carrier) -> None:
         self.inner, self.carrier, self.uploads = inner, carrier, Uploads()
         self.wire, self.push_wire, self.sequential = inner.wire, inner.push_wire, inner.sequential
-        self.columns, self.push_columns = inner.columns, inner.push_columns
+        self.columns, self.push_columns, self.plan = inner.columns, inner.push_columns, None
         self.host_rows = inner.read_rows
         self.device_rows = carrier.memory.put(self.host_rows)
 
