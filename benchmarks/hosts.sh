@@ -83,7 +83,10 @@ holder() {
 run() {
     local host=$1
     shift
-    exec nsenter --target "$(holder "$host")" --net --uts --mount --pid --wd="$PWD" "$@"
+    # Daemons name their files by process numbers, which hosts have in common.
+    mkdir -p "$state/$host.tmp"
+    exec nsenter --target "$(holder "$host")" --net --uts --mount --pid --wd="$PWD" \
+        env TMPDIR="$state/$host.tmp" "$@"
 }
 
 network_of() {
@@ -133,7 +136,7 @@ down() {
         # A number may have been given to another process since.
         if holds_host "$pid"; then kill -KILL "$pid"; fi
         wait_for 10 ended "$pid" || fail "process $pid of $state does not end"
-        rm -f "$file" "${file%.pid}.ready"
+        rm -rf "$file" "${file%.pid}.ready" "${file%.pid}.tmp"
     done
 }
 
