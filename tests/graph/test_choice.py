@@ -9,7 +9,7 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.comm import Network, ProcessGrid
-from hpcgnn.graph.choice import ExchangeChoice, method_seconds, row_bytes
+from hpcgnn.graph.choice import ExchangeChoice, joins_messages, method_seconds, row_bytes
 from hpcgnn.plan.candidates import product_seconds
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
@@ -53,7 +53,8 @@ def planned_seconds(config, ranks: int, network: Network, names) -> dict[str, fl
         for name in names:
             every = Ranks(starts, replace(config.exchange, method=name), network.ranks_per_host)
             size = row_bytes(plain)
-            known[name] = product_seconds(whole.patterns[ALL], every, network, size)
+            joined = joins_messages(plain)
+            known[name] = product_seconds(whole.patterns[ALL], every, network, size, joined=joined)
     return known
 
 
