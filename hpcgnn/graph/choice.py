@@ -93,10 +93,12 @@ def row_bytes(config: Config) -> int:
 def joins_messages(config: Config) -> bool:
     """Return whether products join the short messages of their two exchanges.
 
-    What attention pushes depends on what it fetched, and a push by stages waits for its fetch.
+    What attention pushes depends on what it fetched, a push by stages waits for its fetch, and rows
+    of a GPU leave when it has packed them.
     """
     attends = any(kind.attends for kind in find_model(config.model.name).aggregations)
-    return not attends and config.exchange.schedule == "resident"
+    resident = config.exchange.schedule == "resident"
+    return resident and not attends and config.train.device == "cpu"
 
 
 @collective
