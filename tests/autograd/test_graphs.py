@@ -50,6 +50,9 @@ def problem() -> tuple[np.ndarray, Tensor, Tensor]:
     """Return the graphs of nodes, rows with many ties, and weights of a loss of the graphs."""
     rng = np.random.default_rng(5)
     graph = NUMBERS[rng.integers(0, len(NUMBERS), NUM_NODES)]
+    # One of them has a single node.
+    graph[graph == NUMBERS[1]] = NUMBERS[2]
+    graph[3] = NUMBERS[1]
     x = torch.from_numpy(rng.integers(-2, 3, (NUM_NODES, WIDTH)).astype(np.float64))
     return graph, x, torch.from_numpy(rng.normal(size=(NUMBERS[-1] + 1, WIDTH)))
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from hpcgnn.banded import BandedOperator, Supergraph, held_edges, lay_out
+from hpcgnn.banded.supernodes import _by_neighbours
 from hpcgnn.storage import InstanceBatch
 from hpcgnn.trace import TraceRecorder
 from tests.support.supergraphs import NUM_FORWARD, dense, hub_batch, random_batch
@@ -29,6 +31,13 @@ def test_hubs_are_found_and_the_rest_fits_the_band() -> None:
     graph = build(batch, 16, 8)
     assert held_edges(graph.edges, 16, graph.supernodes).all()
     assert not held_edges(build(batch, 16, 0).edges, 16, None).all()
+
+
+def test_what_a_supernode_takes_counts_for_no_other() -> None:
+    # Node 1 has two neighbours as 7 has, and one of them is the hub.
+    left, right = [0, 0, 0, 0, 0, 1, 7, 7], [1, 2, 3, 4, 5, 6, 8, 9]
+    both = sp.csr_matrix((np.ones(16), (left + right, right + left)), shape=(10, 10))
+    assert _by_neighbours(both, 2).tolist() == [0, 7]
 
 
 def test_without_supernodes_the_order_stays() -> None:

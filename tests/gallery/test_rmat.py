@@ -37,6 +37,8 @@ def test_quadrants_have_their_probabilities(monkeypatch: pytest.MonkeyPatch) -> 
     src, dst = RmatEdges(1, 50_000, 31).chunk(0)
     found = np.bincount(2 * src + dst) / src.size
     assert found == pytest.approx([0.57, 0.19, 0.19, 0.05], abs=0.01)
+    src, dst = RmatEdges(1, 5_000, 31, 0.5, 0.25, 0.25).chunk(0)
+    assert not (src & dst).any()
 
 
 def test_degrees_are_skewed_and_ids_are_shuffled() -> None:
