@@ -152,6 +152,11 @@ def test_out_of_range(override: str) -> None:
         load_config(None, [*NEEDED, override])
 
 
+def test_stages_without_steps_are_possible() -> None:
+    none = [f"correct_and_smooth.{stage}_steps=0" for stage in ("correct", "smooth")]
+    assert load_config(None, [*NEEDED, *none]).correct_and_smooth.smooth_steps == 0
+
+
 def test_names_that_no_file_can_hold() -> None:
     with pytest.raises(InputError, match=r"run.dir = 'out.udcff': is not valid UTF-8"):
         load_config(None, ["graph.store=g.h5", "run.dir=out\udcff"])
