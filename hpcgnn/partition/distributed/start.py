@@ -44,7 +44,10 @@ def first_parts(
     """
     comm = grid.layer
     entries, total = _sums(comm, len(rows.columns), int(weights.sum()))
-    most = max(entries // (SKETCH_SHARE * comm.size), EDGES_PER_PART * num_parts, SMALLEST_SKETCH)
+    per_rank = entries // comm.size
+    most = max(
+        per_rank // SKETCH_SHARE, EDGES_PER_PART * num_parts, min(SMALLEST_SKETCH, per_rank // 2)
+    )
     level = finest_level(grid, rows, weights)
     number: GlobalIndices = np.arange(rows.row_map.start, rows.row_map.stop)
     max_weight = total // (CLUSTERS_PER_PART * num_parts) + 1
