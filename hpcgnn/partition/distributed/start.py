@@ -25,7 +25,9 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 CLUSTERS_PER_PART = 50
 EDGES_PER_PART = 1 << 7
 SKETCH_SHARE = 8
-SMALLEST_SKETCH = 1 << 18
+SMALLEST_SKETCHES = (1 << 16, 1 << 18)
+"""Of small graphs a sketch has half as many edges as a rank, between these, and so needs no more
+memory than the rounds; of large ones a `SKETCH_SHARE`-th."""
 EDGES_PER_CLUSTER = 8
 MOST_STARTS = 4
 """METIS runs on at most so many ranks; the best of more is hardly better."""
@@ -44,9 +46,10 @@ def first_parts(
     """
     comm = grid.layer
     entries, total = _sums(comm, len(rows.columns), int(weights.sum()))
-    per_rank = entries // comm.size
+    share = entries // comm.size
+    smallest, largest = SMALLEST_SKETCHES
     most = max(
-        per_rank // SKETCH_SHARE, EDGES_PER_PART * num_parts, min(SMALLEST_SKETCH, per_rank // 2)
+        share // SKETCH_SHARE, EDGES_PER_PART * num_parts, min(max(share // 2, smallest), largest)
     )
     level = finest_level(grid, rows, weights)
     number: GlobalIndices = np.arange(rows.row_map.start, rows.row_map.stop)
