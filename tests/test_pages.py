@@ -217,6 +217,7 @@ def for_a_tour() -> None:
 
 
 def for_sampling() -> None:
+    Path("data").mkdir()
     commands = (
         "generate debian-packages -o data/debian.h5",
         "partition data/debian.h5 --parts 4 --method metis -o data/debian.4.h5",
@@ -227,6 +228,7 @@ def for_sampling() -> None:
 
 def for_planning() -> None:
     planted()
+    Path("data").mkdir()
     command = "partition mine.h5 --parts 64 --method block -o data/mine.64.h5"
     subprocess.run([sys.executable, "-m", "hpcgnn", *command.split()], check=True)
     Path("my.toml").write_text('[model]\nname = "gcn"\n')
@@ -282,7 +284,6 @@ def test_blocks_say_what_they_are_and_run_somewhere(page: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with what `hpcgnn init --jobs` writes, in which the test runs."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("site.env"))
-    (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

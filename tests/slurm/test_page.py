@@ -56,7 +56,7 @@ def test_ranks_start_from_an_archive(cluster: Cluster, folder: Path, tmp_path: P
         file.add(packed, ".")
     words = (
         "jobs/train.sbatch",
-        "graph.store=data/mine.4.h5",
+        "graph.store=mine.4.h5",
         "run.dir=runs/archive",
         "train.epochs=2",
     )
