@@ -221,17 +221,18 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure.suptitle("All ranks together, above what the smallest graph needs")
     left, right = figure.subplots(1, 2)
     for axes, key, unit, divisor in (
         (left, "cpu_s", "processor seconds", 1),
-        (right, "peak_bytes", "peak memory of all ranks, GB", 1e9),
+        (right, "peak_bytes", "peak memory, GB", 1e9),
     ):
         for step in dict.fromkeys(each["step"] for each in found):
             edges, costs = above_start(found, step, key)
             slope = exponent(found, step, key)
             label = step if slope is None else f"{step}, exponent {slope:.2f}"
             axes.loglog(edges, np.array(costs) / divisor, marker="o", label=label)
-        axes.set(xlabel="stored edges", ylabel=f"{unit}, above start-up")
+        axes.set(xlabel="stored edges", ylabel=unit)
         axes.legend()
     figure.savefig(path, metadata={"Date": None})
 
