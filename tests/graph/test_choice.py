@@ -24,7 +24,9 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("per_host", [1, 2, 4])
-@pytest.mark.parametrize("words", [("model.name=sage",), ("model.name=gat", "model.heads=2")])
+@pytest.mark.parametrize(
+    "words", [("model.name=sage",), ("model.name=gat", "model.heads=2", "model.hidden=6")]
+)
 def test_ranks_and_the_planner_count_alike(
     comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], per_host: int
 ) -> None:
