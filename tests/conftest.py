@@ -19,6 +19,7 @@ mpiexec covers ``comm`` at 3 and 4 ranks, in a world of 3 at 2 and 3, and in one
 
 import faulthandler
 import gc
+import importlib
 import os
 import re
 import signal
@@ -36,7 +37,6 @@ import hypothesis
 import numpy as np
 import pytest
 
-from hpcgnn.sparse import pieces
 from tests.support.call_order import CallOrder, difference, in_one_order
 
 WORLD = MPI.COMM_WORLD
@@ -58,10 +58,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("hpcgnn")
 
 
-# Graphs of tests would be one piece each; a user's are many.
-pieces.PIECE = 500
-
-
 class Ranks:
     """The pytest plugin that keeps the ranks of one world together."""
 
@@ -69,6 +65,10 @@ class Ranks:
         self._grace_s = grace_s
         self._order = CallOrder()
         self._order.install()
+        # Only now: the order of calls is watched in what is imported after that.
+        pieces = importlib.import_module("hpcgnn.sparse.pieces")
+        # Graphs of tests would be one piece each; a user's are many.
+        pieces.PIECE = 500  # type: ignore[attr-defined]
         self._control = WORLD.Dup()
         # Captured output goes elsewhere while a test runs; this copy still reaches the terminal.
         self._stderr: TextIO = os.fdopen(os.dup(2), "w")
