@@ -20,6 +20,7 @@ mpiexec covers ``comm`` at 3 and 4 ranks, in a world of 3 at 2 and 3, and in one
 import faulthandler
 import gc
 import importlib
+import logging
 import os
 import re
 import signal
@@ -236,6 +237,13 @@ def size_of(item: pytest.Item) -> int:
     size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
     # Where `max_ranks` leaves no size, pytest's own mark stands in for one, and skips.
     return size if isinstance(size, int) else WORLD.size
+
+
+@pytest.fixture(autouse=True)
+def lines_on_screen() -> Generator[None]:
+    """Show what a command says, also after one that a test called with ``-q``."""
+    yield
+    importlib.import_module("hpcgnn.log").show_from(logging.INFO)
 
 
 @pytest.fixture

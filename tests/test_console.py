@@ -46,8 +46,10 @@ def test_wrong_words_cost_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hpcgnn", *words])
     # As a process would have it: modules that run as programs must not be there already.
-    for name in [each for each in sys.modules if each.endswith(".__main__")]:
-        monkeypatch.delitem(sys.modules, name)
+    program = f"hpcgnn.{words[0]}"
+    for name, module in list(sys.modules.items()):
+        if name.endswith(".__main__") or (name == program and not hasattr(module, "__path__")):
+            monkeypatch.delitem(sys.modules, name)
     with pytest.raises(SystemExit) as ended:
         main()
     found = capsys.readouterr()

@@ -3,7 +3,6 @@
 import csv
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from mpi4py import MPI
@@ -23,12 +22,6 @@ SETTINGS = ("train.seeds=[1, 2]", "train.evaluate_every=3", "train.epochs=5")
 @pytest.fixture
 def store(comm: MPI.Intracomm, comm_tmp_path: Path) -> Path:
     return training.write_store(comm, comm_tmp_path, training.make_graph())
-
-
-@pytest.fixture(autouse=True)
-def shown_by_default() -> Iterator[None]:
-    yield
-    log.show_from(logging.INFO)
 
 
 def rows(run: Path) -> list[dict[str, object]]:
