@@ -45,13 +45,15 @@ point() {
         python -m hpcgnn.partition "$graph" --parts "$ranks" --method metis -o "$store"
     fi
     threads=${SLURM_CPUS_PER_TASK:-1}
-    if [[ -z ${SLURM_JOB_ID:-} ]]; then
-        cores=$(nproc)
-        threads=$((cores > ranks ? cores / ranks : 1))
-    fi
+    cores=$(nproc)
+    [[ -n ${SLURM_JOB_ID:-} ]] || threads=$((cores > ranks ? cores / ranks : 1))
+    # Ranks of a host share the bandwidth of its memory, as far as it has cores for them.
+    local beside=$((cores / threads > ranks ? ranks : cores / threads))
+    ((beside > 0)) || beside=1
     local words=("$config" graph.store="$store" exchange.method="$exchange" "$@" run.threads="$threads")
     say "$run: plan"
-    python -m hpcgnn.plan "${words[@]}" --ranks "$ranks" --exchange "$exchange" --json >"$run/plan.json"
+    python -m hpcgnn.plan "${words[@]}" --ranks "$ranks" --exchange "$exchange" \
+        --beside "$beside" --json >"$run/plan.json"
     say "$run: $ranks ranks with $threads threads"
     mpi_run "$ranks" python -m hpcgnn.train "${words[@]}" run.dir="$run" run.resume=never \
         run.save_predictions=false run.checkpoint_every=0

@@ -22,8 +22,8 @@ from hpcgnn.train.graphs.task import check_graph_options
 from hpcgnn.train.links.task import check_link_options
 
 DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
-ranks, memory and seconds of computing are measured on the one with the most non-zeros, which this
-process rehearses on this machine. Start it as one process:
+ranks, memory and seconds of computing are measured on those with the most non-zeros and the most
+rows, which this process rehearses on this machine. Start it as one process:
   python -m hpcgnn.plan CONFIG.toml graph.store=G.h5 --ranks 4,8,16 --memory 4GiB"""
 
 EPILOG = """Seconds of messages are those of the given bandwidth and latency, as if computing hid
@@ -80,7 +80,8 @@ def main(comm: Communicator) -> int:
         Progress("rehearsing", len(wanted), "runs", quiet=options.json) as progress,
     ):
         whole = WholeGraph(grid, config, store)
-        found = list(predict(whole, config, wanted, network, options.epochs, progress.advance))
+        often = options.epochs, options.beside
+        found = list(predict(whole, config, wanted, network, *often, progress.advance))
     best = _best(found, options.memory)
     if options.json:
         print_json([_as_json(each, config, options.memory, best) for each in found])
@@ -230,10 +231,20 @@ def _parse() -> argparse.Namespace:
         metavar="N",
         help="to rehearse, at least 2 (default: 4)",
     )
+    add(
+        "--beside",
+        type=int,
+        default=1,
+        metavar="N",
+        help="rehearse so many copies of the rank at once, as ranks of a host share its memory's "
+        "bandwidth; needs the memory of each (default: 1)",
+    )
     add("--json", action="store_true", help="print a list of JSON objects")
     options = parser.parse_intermixed_args()
     if options.epochs < 2:
         parser.error(f"--epochs {options.epochs}: at least 2, the first one also makes buffers")
+    if options.beside < 1:
+        parser.error(f"--beside {options.beside}: at least 1, the rank itself")
     if options.prefetch < 0:
         parser.error(f"--prefetch {options.prefetch}: must not be negative")
     return options

@@ -129,6 +129,7 @@ def predict(
     wanted: Sequence[Choice],
     network: Network,
     epochs: int,
+    beside: int = 1,
     progress: Callable[[], None] = lambda: None,
 ) -> Iterator[Candidate]:
     """Yield a prediction for every choice; each rehearses in a process of its own.
@@ -139,8 +140,8 @@ def predict(
     ----------
     network
         What messages cost.
-    epochs
-        To rehearse.
+    epochs, beside
+        To rehearse, and processes that rehearse at once; see `in_fresh_process`.
     progress
         Called after each choice.
 
@@ -167,9 +168,12 @@ def predict(
             surveyed = key
         traffic = {name: survey.traffic(ranks) for name, survey in surveys.items()}
         traffic |= whole.traffic(starts)
-        block = _heaviest(traffic, starts, whole.targets)
-        share = make_share(whole, chosen, ranks, surveys, block)
-        found = in_fresh_process(share, epochs)
+        rehearsed = []
+        for block in _largest(traffic, starts, whole.targets):
+            share = make_share(whole, chosen, ranks, surveys, block)
+            rehearsed.append((share, in_fresh_process(share, epochs, beside)))
+        share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)
+        found = replace(found, peak_bytes=max(each.peak_bytes for _, each in rehearsed))
         yield _candidate(choice, share, found, _Messages(traffic, ranks, network))
         progress()
 
@@ -242,17 +246,23 @@ def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Networ
     return ExchangeChoice.of(costs, network).method
 
 
-def _heaviest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: Array) -> int:
-    """Return the block row with the most non-zeros among those with a training node."""
+def _largest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: Array) -> list[int]:
+    """Return the block row with the most non-zeros, and that with the most rows if it is another.
+
+    Products take time by non-zeros, dense layers by rows, and either may outweigh the other. Only
+    block rows with a training node count.
+    """
     entries = np.sum([each.entries for each in traffic.values()], axis=0)
+    rows = np.diff(starts)
     trains = np.add.reduceat(np.append(targets, False), starts[:-1], dtype=np.int64)
-    trains[np.diff(starts) == 0] = 0
+    trains[rows == 0] = 0
     if not trains.any():
         raise InputError(
             "no labelled node is in the training split, and no edge is trained on; convert the "
             "graph with a split"
         )
-    return int(np.argmax(np.where(trains > 0, entries, -1)))
+    found = (int(np.argmax(np.where(trains > 0, each, -1))) for each in (entries, rows))
+    return list(dict.fromkeys(found))
 
 
 def _candidate(

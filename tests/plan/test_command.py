@@ -62,6 +62,18 @@ def test_a_killed_rehearsal_is_one_line(store: Path, monkeypatch: pytest.MonkeyP
         plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
 
 
+def test_copies_rehearse_at_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "2", "--exchange", "aware", "--schedule", "resident", "--epochs", "2")
+    assert plan(monkeypatch, store, *words, "--beside", "2", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["compute_s"] > 0
+    monkeypatch.setattr(rehearsal, "_rehearse_file", die)
+    with pytest.raises(InputError, match="was killed"):
+        plan(monkeypatch, store, *words, "--beside", "2")
+
+
 def test_refuses_a_graph_without_training_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
