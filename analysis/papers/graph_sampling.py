@@ -90,7 +90,7 @@ def figure_3(shop: Workshop) -> Exhibit:
     words += (f"model.hidden={hidden}", "train.epochs=4", "train.evaluate_every=4")
     steps = shop.size(8, 2)
     words += ("trace.enabled=true", f"sampling.steps={steps}")
-    runs = [shop.train(f"figure-3-{n}", 1, *words, f"run.threads={n}") for n in (1, 2)]
+    runs = [shop.train(f"figure-3-{n}", 1, *words, threads=n) for n in (1, 2)]
     found = [_phases(run, steps) for run in runs]
     rows = []
     for phase, paper in SAYS_3.items():

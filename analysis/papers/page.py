@@ -77,7 +77,7 @@ class Workshop:
         """Return the one that applies."""
         return quick if self.quick else whole
 
-    def python(self, *words: object, ranks: int = 0) -> str:
+    def python(self, *words: object, ranks: int = 0, threads: int = 1) -> str:
         """Return what ``python -m WORDS`` prints; with `ranks` the launcher starts it.
 
         Raises
@@ -89,7 +89,7 @@ class Workshop:
         if ranks:
             script = '. jobs/env.sh && mpi_exec "$@"'
             command = ["bash", "-c", script, "bash", str(ranks), *command]
-        one = {"HPCGNN_VENV": sys.prefix, "OMP_NUM_THREADS": "1"}
+        one = {"HPCGNN_VENV": sys.prefix, "OMP_NUM_THREADS": str(threads)}
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -142,11 +142,12 @@ class Workshop:
             whole = WholeGraph(grid, config, store)
             return list(predict(whole, config, wanted, network, epochs=3))
 
-    def train(self, name: str, ranks: int, *words: object) -> Run:
+    def train(self, name: str, ranks: int, *words: object, threads: int = 1) -> Run:
         """Return a finished run of ``hpcgnn train WORDS``."""
         path = self.folder / "runs" / name
         if not (path / "summary.json").exists():
-            self.python("hpcgnn", "train", *words, f"run.dir={path}", "run.threads=1", ranks=ranks)
+            words += (f"run.dir={path}", f"run.threads={threads}")
+            self.python("hpcgnn", "train", *words, ranks=ranks, threads=threads)
         return open_run(path)
 
 
