@@ -203,7 +203,7 @@ def figure_8(shop: Workshop) -> Exhibit:
         share = shop.size(0.01, 0.1)
         shop.python("benchmarks.training_share", store, "--share", share, "-o", few)
     parts = shop.parts(few, "metis", 2)
-    epochs = shop.size(100, 3)
+    epochs = shop.size(40, 3)
     often = (f"train.epochs={epochs}", f"train.evaluate_every={epochs}", "train.learning_rate=0.01")
     model = (*MODELS["sage"], "model.num_layers=3", "model.norm=layer", "model.dropout=0.5")
     often += (*model, "graph.normalize_features=l2", "exchange.keep_products=never")
