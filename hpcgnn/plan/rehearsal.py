@@ -190,10 +190,11 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
                 asked = [pool.submit(_rehearse_file, path, epochs) for _ in range(beside)]
                 found = [each.result() for each in asked]
         except BrokenProcessPool:
+            alone = ", or without --beside" if beside > 1 else ""
             raise InputError(
                 f"the rehearsal of block row {share.place.block} of {share.place.num_blocks} was "
                 "killed, as a process is that runs out of memory: plan more ranks, or on a host "
-                "with more memory, and one beside no other"
+                f"with more memory{alone}"
             ) from None
     return replace(
         found[0],

@@ -70,7 +70,7 @@ def test_copies_rehearse_at_once(
     (found,) = json.loads(capsys.readouterr().out)
     assert found["compute_s"] > 0
     monkeypatch.setattr(rehearsal, "_rehearse_file", die)
-    with pytest.raises(InputError, match="was killed"):
+    with pytest.raises(InputError, match=r"was killed.*, or without --beside"):
         plan(monkeypatch, store, *words, "--beside", "2")
 
 
@@ -122,6 +122,7 @@ def test_refuses(
         ("--ranks", "2", "--memory", "much"),
         ("--ranks", "2", "--exchange", "unknown"),
         ("--ranks", "2", "--epochs", "1"),
+        ("--ranks", "2", "--beside", "0"),
         (),
     ],
 )
