@@ -46,9 +46,9 @@ def test_wrong_words_cost_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hpcgnn", *words])
     # As a process would have it: modules that run as programs must not be there already.
-    program = f"hpcgnn.{words[0]}"
+    programs = {f"hpcgnn.{words[0]}", *(f"hpcgnn.analysis.{word}" for word in words[1:])}
     for name, module in list(sys.modules.items()):
-        if name.endswith(".__main__") or (name == program and not hasattr(module, "__path__")):
+        if name.endswith(".__main__") or (name in programs and not hasattr(module, "__path__")):
             monkeypatch.delitem(sys.modules, name)
     with pytest.raises(SystemExit) as ended:
         main()
