@@ -12,7 +12,9 @@ layers of width 256, GCN with two of width 16. A peer whose tensors of edges wou
 
 Ours is what training runs: results lie in memory that earlier ones have left, and epochs take the
 first layer's product with the features, which no epoch changes, from before the first one
-(``keep_products``; ``--fresh-products`` computes it in every epoch, as the peers do).
+(``keep_products``; ``--fresh-products`` computes it in every epoch, as the peers do). Dense float32
+goes to the library that training takes (`hpcgnn.autograd.blas`), for the peers as well, which
+torch by itself would leave to its BLAS; ``--blas`` leaves it there, for all.
 """
 
 import argparse
@@ -36,6 +38,7 @@ from benchmarks.epoch_methods import (
     make_problem,
 )
 from benchmarks.harness import Timing, interleave, surroundings
+from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.console import print_json, print_table, report, run_command
 from hpcgnn.kernels import reused_memory
 
@@ -71,6 +74,7 @@ def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any
     words_of += ["--repeat", str(options.repeat), "--most-gib", str(options.most_gib)]
     words_of += ["--no-memory"] * options.no_memory
     words_of += ["--fresh-products"] * options.fresh_products
+    words_of += ["--blas"] * options.blas
     words_of += ["--precision", ",".join(options.precision)]
     command = [sys.executable, "-m", "benchmarks.bench_epoch", *words_of]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -119,6 +123,7 @@ def parse_arguments() -> argparse.Namespace:
         help="float32, bfloat16: peers under torch's autocast, or whole (default: float32)",
     )
     add("--fresh-products", action="store_true", help="keep no product between epochs")
+    add("--blas", action="store_true", help="multiply dense float32 as torch does by itself")
     add("--json", action="store_true", help="one JSON object a case, no table")
     return cli.parse_args()
 
@@ -137,6 +142,8 @@ def run_cases(
     keep = not options.fresh_products
     problem = make_problem(model, options.graph, threads, keep=keep, precision=precision)
     torch.set_num_threads(threads)
+    if not options.blas:
+        multiply_by_fastest()
     report(f"{model}: {problem.matrix.num_nodes} nodes, {problem.matrix.indices.size} edges")
     names = ["ours", *installed_methods(options.peers, precision)]
     # Torch has no product of a weighted CSR matrix in bfloat16, DGL no attention under autocast.

@@ -40,7 +40,7 @@ from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.graph_task import ClassTask, GraphTask
 from hpcgnn.train.graphs.task import GraphsTask
 from hpcgnn.train.links.task import LinkTask
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 from hpcgnn.train.sampled.task import SampledTask
 from hpcgnn.train.task import Step
 from hpcgnn.typing import GlobalIndices
@@ -223,7 +223,7 @@ def open_graph(
         require_device(config)
     grid = ProcessGrid(world, config.exchange.replication)
     try:
-        set_threads(grid, config.run.threads)
+        prepare_process(grid, config.run.threads)
         context = Context.open(grid, config, TraceRecorder.off())
         return _load(Context(grid, config, context.trace, context.device, kinds))
     except CollectiveInputError:

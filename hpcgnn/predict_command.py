@@ -53,7 +53,7 @@ from hpcgnn.train.links.predictions import (
     write_links,
 )
 from hpcgnn.train.links.task import LinkTask
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
 from hpcgnn.typing import Array, GlobalIndices
@@ -184,7 +184,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         kind = kind_of(options)
         mine = asked_nodes(options.nodes, saved) if asks else None
     asked = grid.world.bcast(mine, root=0)
-    set_threads(grid, saved.config.run.threads)
+    prepare_process(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options, kind)
     task: LinkTask | None = None

@@ -101,10 +101,10 @@ def _put(array: FloatArray, place: torch.device, narrow: bool) -> Tensor:
 @contextlib.contextmanager
 def _tensor_cores(precision: str) -> Iterator[None]:
     """Allow tf32 inside, where it is asked for; torch keeps this setting for the process."""
-    before = torch.get_float32_matmul_precision()
-    if precision == "tf32":
-        torch.set_float32_matmul_precision("high")
+    products = torch.backends.cuda.matmul
+    before = products.allow_tf32
+    products.allow_tf32 = before or precision == "tf32"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        products.allow_tf32 = before

@@ -130,7 +130,7 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
 
 
 def _threads(rank: RankFacts, ranks_of_host: int) -> int:
-    """Return the threads that a run would take, as `train.process.set_threads` does."""
+    """Return the threads that a run would take, as `train.process.prepare_process` does."""
     if (rank.threads or "").isdigit():
         return int(rank.threads or 1)
     return max(1, len(rank.cores) // ranks_of_host)

@@ -30,7 +30,7 @@ from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.graph_task import GraphTask
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.loop import SeedRun
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
     trace = TraceRecorder.off()
     # Buffers are kept for the next epoch as in training, or each would pay for its pages.
     with ProcessGrid(alone.world, place=share.place) as grid, reused_memory():
-        set_threads(grid, config.run.threads)
+        prepare_process(grid, config.run.threads)
         moved: list[Movement | Reduction] = []
         make = rehearsed_operators(grid, share, trace, moved.append)
         nodes = share.nodes

@@ -45,8 +45,8 @@ from hpcgnn.train.process import (
     EXIT_REQUEUE,
     StopRequest,
     describe_binding,
+    prepare_process,
     resident_bytes,
-    set_threads,
 )
 from hpcgnn.train.programs.task import ProgramsTask
 from hpcgnn.train.run.checkpoint import (
@@ -108,7 +108,7 @@ def run_training(
     _check_agreement(comm, config)
     directory, kind = RunDirectory(config.run.dir), TASKS[config.train.task]
     with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
-        threads = set_threads(grid, config.run.threads)
+        threads = prepare_process(grid, config.run.threads)
         with agree(grid.world):
             if grid.rank == 0:
                 check_trackers(config.run.track)

@@ -1,4 +1,4 @@
-"""The process of a rank: how many threads it may use, and requests to stop it."""
+"""The process of a rank: its threads and dense products, and requests to stop it."""
 
 import contextlib
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import threadpoolctl
 import torch
 
+from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.log import warn
 from hpcgnn.spmd import collective
@@ -44,10 +45,11 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 
 @collective
-def set_threads(grid: ProcessGrid, requested: int) -> int:
-    """Set and return the number of threads of every pool of this process.
+def prepare_process(grid: ProcessGrid, requested: int) -> int:
+    """Prepare this process for computing; return the number of threads of each of its pools.
 
-    These are torch's, that of OpenMP, which our kernels use, too, and that of NumPy's BLAS.
+    The pools are torch's, that of OpenMP, which our kernels use, too, and that of NumPy's BLAS.
+    Dense products of float32 go to the fastest library, see `hpcgnn.autograd.blas`.
 
     Parameters
     ----------
@@ -73,6 +75,7 @@ def set_threads(grid: ProcessGrid, requested: int) -> int:
     torch.set_num_threads(requested)
     # Each BLAS has a pool of its own; a plain start, without OMP_NUM_THREADS, gives it all cores.
     threadpoolctl.threadpool_limits(requested)
+    multiply_by_fastest()
     return requested
 
 

@@ -14,11 +14,11 @@ SHOW = """
 import json, sys
 import numpy, torch, threadpoolctl
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 from mpi4py import MPI
 numpy.ones((2, 2)) @ numpy.ones((2, 2))
 with ProcessGrid(MPI.COMM_SELF) as grid:
-    given = set_threads(grid, int(sys.argv[1]))
+    given = prepare_process(grid, int(sys.argv[1]))
 pools = [each["num_threads"] for each in threadpoolctl.threadpool_info()]
 print(json.dumps([given, torch.get_num_threads(), *pools]))
 """
@@ -75,7 +75,7 @@ DIVIDED = """
 import os, sys
 from mpi4py import MPI
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 
 os.environ.pop("OMP_NUM_THREADS", None)
 if sys.argv[1] == "own":
@@ -83,5 +83,5 @@ if sys.argv[1] == "own":
 else:
     os.sched_setaffinity(0, range(os.cpu_count()))
 with ProcessGrid(MPI.COMM_WORLD) as grid:
-    print(set_threads(grid, 0), flush=True)
+    print(prepare_process(grid, 0), flush=True)
 """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcgnn
+from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
 from hpcgnn.spmd import collective
 
@@ -42,7 +43,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
     ``commit`` (None outside a checkout), ``versions``, ``hosts`` (of each its ranks, the cores
     that they may use, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
-    ``threads``; see `ended`.
+    ``threads``, ``products`` (who multiplies dense float32); see `ended`.
     """
     own = platform.node(), os.sched_getaffinity(0), _processor()
     found = grid.world.gather(own, root=0)
@@ -68,6 +69,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
         "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID"),
         "ranks": grid.size,
         "threads": threads,
+        "products": multiply_by_fastest(),
     }
 
 

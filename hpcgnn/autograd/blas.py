@@ -1,0 +1,59 @@
+"""Which library multiplies dense float32 matrices of the host for torch: its BLAS, or oneDNN.
+
+torch gives float32 to oneDNN only where rounding to bfloat16 is allowed. Processors with matrix
+units then round. On others oneDNN has no such products: it multiplies in float32, on AVX-512 of
+AMD's processors up to 2.2 times as fast as MKL, the BLAS that torch comes with. Which of the two
+happens is tried, and rounding is never kept.
+"""
+
+import functools
+from collections.abc import Callable
+from operator import matmul
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MAGNITUDE = 1 << 12
+"""Numbers below have 12 bits: more than bfloat16 (8) and tf32 (11) hold."""
+_SHAPES = ((4096, 256, 256), (4096, 100, 16), (256, 2048, 100), (40, 300, 3000), (7, 64, 64))
+"""Rows, summed dimension and columns of the products that are tried: oneDNN chooses by shape."""
+
+
+@functools.cache
+def multiply_by_fastest() -> str:
+    """Let torch multiply float32 by oneDNN where that stays float32; return who multiplies now.
+
+    It is a setting of the process, tried once. ``"oneDNN"`` or ``"BLAS"``.
+    """
+    library: Any = torch.backends.mkldnn
+    settings: Any = getattr(library, "matmul", None)
+    # Versions of torch without this setting, and builds without oneDNN.
+    if not hasattr(settings, "fp32_precision") or not library.is_available():
+        return "BLAS"
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    if _stays_float32():
+        return "oneDNN"
+    settings.fp32_precision = before
+    return "BLAS"
+
+
+def _stays_float32(product: Callable[[Tensor, Tensor], Tensor] = matmul) -> bool:
+    """Tell whether products are exact whose operands and sums float32 holds exactly."""
+    draw = torch.Generator().manual_seed(1)
+    for rows, inner, columns in _SHAPES:
+        # Sums stay below 2^12 2048 = 2^23.
+        left = torch.randint(_MAGNITUDE, (rows, inner), generator=draw).float()
+        right = torch.randint(-1, 2, (inner, columns), generator=draw).float()
+        exact = left.double() @ right.double()
+        turned = right.T.contiguous()
+        for found in (
+            product(left, right),
+            product(right.T, left.T).T,
+            product(left, turned.T),
+            product(turned, left.T).T,
+        ):
+            if not torch.equal(found.double(), exact):
+                return False
+    return True
