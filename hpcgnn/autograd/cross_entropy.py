@@ -1,10 +1,12 @@
-"""Cross entropy of a softmax together with its gradient: one array is made and waits."""
+"""Cross entropy of a softmax: of a row two numbers wait for the gradient, beside the logits."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from hpcgnn import kernels
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 
@@ -14,28 +16,29 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, labels: Tensor, smoothing: float, factors: Tensor | None
     ) -> Tensor:
-        marked = labels[:, None]
-        shares = memory_of(logits).empty(logits, logits.shape)
-        torch.ops.aten._log_softmax.out(logits, 1, False, out=shares)
-        each = shares.gather(1, marked)[:, 0]
-        if smoothing > 0:
-            each = (1 - smoothing) * each + smoothing * shares.mean(1)
-        total = -arithmetic().loss(each if factors is None else each * factors)
-        # From here on the gradient: the softmax minus the target.
-        shares.exp_()
-        if smoothing > 0:
-            shares -= smoothing / logits.shape[1]
-        shares.scatter_add_(1, marked, shares.new_full(marked.shape, smoothing - 1))
-        if factors is not None:
-            shares *= factors[:, None]
-        ctx.save_for_backward(shares)
-        return total
+        logits = logits.contiguous()
+        losses, state = logits.new_empty(len(logits)), logits.new_empty(len(logits), 2)
+        arrays = (each.detach().numpy() for each in (logits, labels.contiguous()))
+        kernels.softmax_loss(*arrays, smoothing, losses.numpy(), state.numpy())
+        ctx.save_for_backward(logits, labels, state, factors)
+        ctx.smoothing = smoothing
+        return arithmetic().loss(losses if factors is None else losses * factors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (shares,) = ctx.saved_tensors
-        result = memory_of(shares).empty(shares, shares.shape)
-        return torch.mul(shares, gradients[0], out=result), None, None, None
+        logits, labels, state, factors = ctx.saved_tensors
+        memory = memory_of(logits)
+        result = memory.empty(logits, logits.shape)
+        kernels.softmax_loss_gradient(
+            logits.detach().numpy(),
+            labels.contiguous().numpy(),
+            ctx.smoothing,
+            state.numpy(),
+            memory.array(result),
+            factors=None if factors is None else factors.contiguous().numpy(),
+            scale=gradients[0].item(),
+        )
+        return result, None, None, None
 
 
 def cross_entropy_sum(
@@ -54,6 +57,9 @@ def cross_entropy_sum(
     factors
         f, (N,); None: ones.
     """
+    if memory_of(logits).kernels is not kernels:
+        each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return (each if factors is None else each * factors).sum()
     return _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits, labels, smoothing, factors
     )

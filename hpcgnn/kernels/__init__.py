@@ -51,6 +51,7 @@ from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.kernels.reuse import reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
+from hpcgnn.kernels.softmax_loss import softmax_loss, softmax_loss_gradient
 
 __all__ = [
     "AdditiveScore",
@@ -86,6 +87,8 @@ __all__ = [
     "reused_memory",
     "scatter_add_rows",
     "select_csr",
+    "softmax_loss",
+    "softmax_loss_gradient",
     "spmm",
     "spmm_transpose",
     "transpose_csr",

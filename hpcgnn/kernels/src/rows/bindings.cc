@@ -9,6 +9,7 @@
 #include "rows/ending.h"
 #include "rows/quantised.h"
 #include "rows/rows.h"
+#include "rows/softmax_loss.h"
 #include "simd/isa.h"
 
 namespace hpcgnn::kernels {
@@ -178,6 +179,57 @@ void py_dequantise_rows(const Matrix<const std::uint8_t>& packed, int bits, OutM
   dequantise_rows(arguments);
 }
 
+/// The data of an array of the dtype of others, in rows of so many numbers; null for none.
+template <class Array>
+auto beside(const char* name, Array& array, const AnyMatrix& logits, std::int64_t row_width) {
+  const bool fits = array.dtype() == logits.dtype() && extent(array, 0) == extent(logits, 0) &&
+                    (array.ndim() == 1 || extent(array, 1) == row_width);
+  if (!fits)
+    throw std::invalid_argument(std::string(name) + " must have the dtype and rows of the logits");
+  return array.data();
+}
+
+SoftmaxTargets softmax_targets(const AnyMatrix& logits, const Offsets& labels, double smoothing,
+                               int threads, const std::string& isa) {
+  const SoftmaxTargets targets{.logits = logits.data(),
+                               .labels = labels.data(),
+                               .num_rows = extent(logits, 0),
+                               .width = extent(logits, 1),
+                               .smoothing = smoothing,
+                               .storage = storage_of(logits.dtype(), ""),
+                               .num_threads = threads,
+                               .isa = parse_isa(isa)};
+  require(targets.width > 0, "logits must have a column for each class");
+  require(smoothing >= 0.0 && smoothing < 1.0, "smoothing must be in [0, 1)");
+  require(extent(labels, 0) == targets.num_rows, "labels must have one entry for each row");
+  for (std::int64_t i = 0; i < targets.num_rows; ++i)
+    require(labels.data()[i] >= 0 && labels.data()[i] < targets.width,
+            "labels must be columns of the logits");
+  return targets;
+}
+
+void py_softmax_loss(const AnyMatrix& logits, const Offsets& labels, double smoothing,
+                     OutVector& losses, OutMatrix& state, int threads, const std::string& isa) {
+  const SoftmaxLoss arguments{.targets = softmax_targets(logits, labels, smoothing, threads, isa),
+                              .losses = beside("losses", losses, logits, 1),
+                              .state = beside("state", state, logits, 2)};
+  nb::gil_scoped_release unlocked;
+  softmax_loss(arguments);
+}
+
+void py_softmax_loss_gradient(const AnyMatrix& logits, const Offsets& labels, double smoothing,
+                              const AnyMatrix& state, std::optional<AnyVector> factors,
+                              double scale, OutMatrix& out, int threads, const std::string& isa) {
+  const SoftmaxLossGradient arguments{
+      .targets = softmax_targets(logits, labels, smoothing, threads, isa),
+      .state = beside("state", state, logits, 2),
+      .factors = factors ? beside("factors", *factors, logits, 1) : nullptr,
+      .scale = scale,
+      .out = beside("out", out, logits, extent(logits, 1))};
+  nb::gil_scoped_release unlocked;
+  softmax_loss_gradient(arguments);
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
@@ -207,6 +259,18 @@ void bind_rows(nb::module_& m) {
         nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
                 "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
                 "-> None"));
+  m.def("softmax_loss", &py_softmax_loss, "logits"_a.noconvert(), "labels"_a.noconvert(),
+        "smoothing"_a, "losses"_a.noconvert(), "state"_a.noconvert(), "threads"_a, "isa"_a,
+        nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
+                "smoothing: float, losses: NDArray[typing.Any], state: NDArray[typing.Any], "
+                "threads: int, isa: str) -> None"));
+  m.def("softmax_loss_gradient", &py_softmax_loss_gradient, "logits"_a.noconvert(),
+        "labels"_a.noconvert(), "smoothing"_a, "state"_a.noconvert(),
+        "factors"_a.noconvert().none(), "scale"_a, "out"_a.noconvert(), "threads"_a, "isa"_a,
+        nb::sig("def softmax_loss_gradient(logits: NDArray[typing.Any], "
+                "labels: NDArray[numpy.int64], smoothing: float, state: NDArray[typing.Any], "
+                "factors: NDArray[typing.Any] | None, scale: float, out: NDArray[typing.Any], "
+                "threads: int, isa: str) -> None"));
   m.def("dequantise_rows", &py_dequantise_rows, "packed"_a.noconvert(), "bits"_a,
         "out"_a.noconvert(), "threads"_a, "isa"_a,
         nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], bits: int, "

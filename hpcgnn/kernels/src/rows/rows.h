@@ -5,6 +5,7 @@
 
 #include "rows/ending.h"
 #include "rows/quantised.h"
+#include "rows/softmax_loss.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
@@ -25,6 +26,7 @@ struct RowsTable {
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
   EndingTable ending;
   QuantisedTable quantised;
+  SoftmaxLossTable softmax_loss;
 
   static const RowsTable portable, avx2, avx512;  ///< see table_of
 };

@@ -1,0 +1,75 @@
+"""The cross entropy of a softmax in one pass over the logits, and its gradient in another."""
+
+from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import require_array
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+_DTYPES = ("float32", "float64")
+
+
+def softmax_loss(
+    logits: FloatArray,
+    labels: GlobalIndices,
+    smoothing: float,
+    losses: FloatArray,
+    state: FloatArray,
+    *,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`.
+
+    Parameters
+    ----------
+    logits
+        x, ``(m, C)`` float32 or float64.
+    labels
+        ``(m,)`` int64 in [0, C).
+    smoothing
+        Share in [0, 1) of the target t that all classes get alike; the label gets the rest.
+    losses
+        ``(m,)`` of the dtype of the logits.
+    state
+        ``(m, 2)`` of the dtype of the logits: what the gradient needs.
+    """
+    require_array("logits", logits, 2, _DTYPES)
+    require_array("labels", labels, 1, ("int64",))
+    require_array("losses", losses, 1, _DTYPES, writable=True)
+    require_array("state", state, 2, _DTYPES, writable=True)
+    _kernels.softmax_loss(logits, labels, smoothing, losses, state, threads, isa)
+
+
+def softmax_loss_gradient(
+    logits: FloatArray,
+    labels: GlobalIndices,
+    smoothing: float,
+    state: FloatArray,
+    out: FloatArray,
+    *,
+    factors: FloatArray | None = None,
+    scale: float = 1.0,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
+
+    Parameters
+    ----------
+    state
+        What `softmax_loss` wrote for the same logits.
+    out
+        The shape and dtype of the logits.
+    factors
+        f, ``(m,)`` of that dtype; None: ones.
+    scale
+        s.
+    """
+    require_array("logits", logits, 2, _DTYPES)
+    require_array("labels", labels, 1, ("int64",))
+    require_array("state", state, 2, _DTYPES)
+    require_array("out", out, 2, _DTYPES, writable=True)
+    if factors is not None:
+        require_array("factors", factors, 1, _DTYPES)
+    _kernels.softmax_loss_gradient(
+        logits, labels, smoothing, state, factors, scale, out, threads, isa
+    )
