@@ -18,8 +18,10 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         logits = logits.contiguous()
         losses, state = logits.new_empty(len(logits)), logits.new_empty(len(logits), 2)
-        arrays = (each.detach().numpy() for each in (logits, labels.contiguous()))
-        kernels.softmax_loss(*arrays, smoothing, losses.numpy(), state.numpy())
+        labels = labels.contiguous()
+        factors = None if factors is None else factors.to(logits.dtype).contiguous()
+        rows = logits.detach().numpy()
+        kernels.softmax_loss(rows, labels.numpy(), smoothing, losses.numpy(), state.numpy())
         ctx.save_for_backward(logits, labels, state, factors)
         ctx.smoothing = smoothing
         return arithmetic().loss(losses if factors is None else losses * factors)
@@ -31,11 +33,11 @@ class _CrossEntropy(torch.autograd.Function):
         result = memory.empty(logits, logits.shape)
         kernels.softmax_loss_gradient(
             logits.detach().numpy(),
-            labels.contiguous().numpy(),
+            labels.numpy(),
             ctx.smoothing,
             state.numpy(),
             memory.array(result),
-            factors=None if factors is None else factors.contiguous().numpy(),
+            factors=None if factors is None else factors.numpy(),
             scale=gradients[0].item(),
         )
         return result, None, None, None

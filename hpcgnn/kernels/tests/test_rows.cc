@@ -114,6 +114,41 @@ void test_dropout(int threads, Isa isa) {
         "three of four are kept");
 }
 
+void test_softmax_loss(int threads, Isa isa) {
+  const auto rows = random_rows(53);
+  const auto logits = random_dense<float>(kRows * kWidth, 59);
+  std::vector<std::int64_t> labels(kRows);
+  for (std::size_t i = 0; i < rows.size(); ++i) labels[i] = rows[i] % kWidth;
+  std::vector<float> losses(kRows), state(2 * kRows), gradient(kRows * kWidth);
+  const SoftmaxTargets targets{.logits = logits.data(),
+                               .labels = labels.data(),
+                               .num_rows = kRows,
+                               .width = kWidth,
+                               .smoothing = 0.25,
+                               .storage = Storage::kFloat32,
+                               .num_threads = threads,
+                               .isa = isa};
+  softmax_loss({targets, losses.data(), state.data()});
+  softmax_loss_gradient({targets, state.data(), losses.data(), 2.0, gradient.data()});
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const float* const row = logits.data() + i * kWidth;
+    double total = 0, mean = 0, rest = 0;
+    for (std::size_t c = 0; c < kWidth; ++c) {
+      total += std::exp(static_cast<double>(row[c]));
+      mean += static_cast<double>(row[c]) / kWidth;
+      rest += static_cast<double>(gradient[i * kWidth + c]);
+    }
+    const auto label = static_cast<std::size_t>(labels[i]);
+    const double loss = std::log(total) - 0.75 * static_cast<double>(row[label]) - 0.25 * mean;
+    check(std::abs(static_cast<double>(losses[i]) - loss) < 1e-5, "cross entropy");
+    const double share = std::exp(static_cast<double>(row[label])) / total;
+    const double expected = 2 * loss * (share - 0.75 - 0.25 / kWidth);
+    check(std::abs(static_cast<double>(gradient[i * kWidth + label]) - expected) < 1e-4,
+          "softmax minus target");
+    check(std::abs(rest) < 1e-4, "both sum up to one");
+  }
+}
+
 void test_transpose(const Csr& a, int threads) {
   const std::size_t nonzeros = a.indices.size();
   std::vector<std::int64_t> indptr(static_cast<std::size_t>(a.num_columns) + 1), source(nonzeros);
@@ -143,6 +178,7 @@ int main() {
       test_gather_and_scatter(threads, isa);
       test_conversion(threads, isa);
       test_dropout(threads, isa);
+      test_softmax_loss(threads, isa);
     }
     for (const Csr& a : ugly_matrices()) test_transpose(a, threads);
   }
