@@ -24,6 +24,7 @@ from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
+from hpcgnn.autograd.take import take_rows
 
 __all__ = [
     "PRECISIONS",
@@ -60,6 +61,7 @@ __all__ = [
     "standardise",
     "sum_messages",
     "sum_of_graphs",
+    "take_rows",
     "typed_linear",
     "widened",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, redistribute
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 PIECE_BYTES = 32 << 20
 _SAMPLES_PER_RANK = 64
@@ -39,11 +39,15 @@ def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[
     tuple of arrays
         The rows of this rank; all its keys are at most those of the next rank.
     """
-    bounds = _bounds(layer, keys)
-    owners = np.searchsorted(bounds, keys, side="right").astype(np.int32)
-    sorted_keys, *rows = redistribute(layer, owners, keys, *arrays)
+    sorted_keys, *rows = redistribute(layer, owners_in_order(layer, keys), keys, *arrays)
     order = np.argsort(sorted_keys, kind="stable")
     return tuple(each[order] for each in rows)
+
+
+@collective
+def owners_in_order(layer: Communicator, keys: GlobalIndices) -> LocalIndices:
+    """Return (m,) int32 the ranks that keys go to when they are sorted; equal keys go to one."""
+    return np.searchsorted(_bounds(layer, keys), keys, side="right").astype(np.int32)
 
 
 def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:

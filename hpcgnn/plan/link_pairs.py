@@ -96,7 +96,7 @@ class WholePairs:
     def _needed(self, share: str, starts: Offsets, block: int) -> Needed:
         edges, wrong = self._pairs[share]
         chosen = self._chosen(share, starts) == block
-        return Needed.of(edges[chosen], wrong[chosen])
+        return Needed.of(edges[chosen], wrong[chosen], int(starts[-1]))
 
     def _chosen(self, share: str, starts: Offsets) -> Array:
         """Return (E,) the block row that scores each edge."""

@@ -24,9 +24,10 @@ from hpcgnn.comm import (
     exclusive_sum,
     redistribute,
 )
+from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.blocks import row_blocks, row_positions
-from hpcgnn.partition.distributed.rows import Rows, distinct, numbered
+from hpcgnn.partition.distributed.rows import Rows
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import Communicator, RowMap, RowRequest, agree, all_ranks, redistribute
+from hpcgnn.comm.distinct import distinct
 from hpcgnn.partition.blocks import row_blocks
 from hpcgnn.partition.pattern import Indices, choose_relations
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 _ENTRIES_PER_STEP = 1 << 17
 
@@ -225,52 +226,6 @@ def _entries(rows: Rows) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
         column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
         apart = row != column
         yield row[apart], column[apart]
-
-
-def distinct(values: Array, limit: int) -> Array:
-    """Return `values`, numbers below `limit`, increasing and each once."""
-    if limit <= 4 * len(values):
-        # Marking beats sorting, and needs no more memory, where values are not few of all numbers.
-        marked = np.zeros(limit, bool)
-        for step in _steps(len(values)):
-            marked[values[step]] = True
-        return np.flatnonzero(marked).astype(values.dtype)
-    found, waiting = np.empty(0, values.dtype), [np.empty(0, values.dtype)]
-    num_waiting = 0
-    for step in _steps(len(values)):
-        waiting.append(np.unique(values[step]))
-        num_waiting += len(waiting[-1])
-        # As much again as is there: few merges, and each element is in few of them.
-        if num_waiting > max(len(found), _ENTRIES_PER_STEP):
-            found, waiting, num_waiting = np.unique(np.concatenate([found, *waiting])), [], 0
-    return np.unique(np.concatenate([found, *waiting]))
-
-
-def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices:
-    """Return ``numbers[i]`` for each value ``names[i]``; names increase, and all values are there.
-
-    Parameters
-    ----------
-    names, numbers
-        (m,) global and (m,) int32.
-    values
-        (n,) of the dtype of the names.
-    """
-    found = np.empty(len(values), np.int32)
-    last = int(names[-1]) + 1 if len(names) else 0
-    table = None
-    if last <= len(values):
-        table = np.empty(last, np.int32)
-        table[names] = numbers
-    for step in _steps(len(values)):
-        some = values[step]
-        found[step] = numbers[np.searchsorted(names, some)] if table is None else table[some]
-    return found
-
-
-def _steps(size: int) -> Iterator[slice]:
-    for first in range(0, size, _ENTRIES_PER_STEP):
-        yield slice(first, first + _ENTRIES_PER_STEP)
 
 
 @collective

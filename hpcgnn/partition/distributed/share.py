@@ -20,8 +20,9 @@ from hpcgnn.comm import (
     redistribute,
     redistribute_lists,
 )
+from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.distributed.rows import Pins, distinct, numbered
+from hpcgnn.partition.distributed.rows import Pins
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, LocalIndices, Offsets
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree, redistribute
+from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.graph.load import check_relations
@@ -123,8 +124,9 @@ def read_links(
         columns.append(pattern.columns)
     relations = np.repeat(np.arange(len(names)), [len(each) for each in rows])
     local, sources = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
-    wanted, places = np.unique(sources, return_inverse=True)
-    source_ids = RowRequest.make(grid.layer, row_map, wanted).rows(ids)[places]
+    wanted = distinct(sources, row_map.num_rows)
+    found = RowRequest.make(grid.layer, row_map, wanted.astype(np.int64)).rows(ids)
+    source_ids = found[numbered(wanted, np.arange(len(wanted), dtype=np.int32), sources)]
     target_ids = ids[local]
     kept = source_ids != target_ids
     if store.undirected or both_ways:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import Communicator, RowMap, RowRequest, redistribute
 from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, mixed, uniform
 from hpcgnn.typing import GlobalIndices
@@ -52,8 +53,10 @@ class Numbered:
     @collective
     def at(self, numbers: GlobalIndices) -> GlobalIndices:
         """Return the values of numbers of any shape, below the length."""
-        wanted, places = np.unique(numbers, return_inverse=True)
+        flat = numbers.reshape(-1)
+        wanted = distinct(flat, len(self))
         found = RowRequest.make(self._layer, self._map, wanted).rows(self._values)
+        places = numbered(wanted, np.arange(len(wanted), dtype=np.int32), flat)
         return found[places].reshape(numbers.shape)
 
     @collective

@@ -7,12 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
+from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.candidates import KnownTargets, Queries
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links
 from hpcgnn.train.links.negatives import NEGATIVES, Ends, Uniform
-from hpcgnn.typing import GlobalIndices
+from hpcgnn.typing import GlobalIndices, LocalIndices
 
 # No epoch and no step has it: what tested edges are ranked against stays.
 _TESTED = -1
@@ -27,24 +28,25 @@ class Needed:
     rows
         Increasing int64 global rows.
     sources, targets
-        (E,) int64 places among them.
+        (E,) int32 places among them.
     wrong
-        (E, K) int64 places of the wrong ends, which stand for the targets.
+        (E, K) int32 places of the wrong ends, which stand for the targets.
     relations
         (E,) int64.
     """
 
     rows: GlobalIndices
-    sources: GlobalIndices
-    targets: GlobalIndices
-    wrong: GlobalIndices
+    sources: LocalIndices
+    targets: LocalIndices
+    wrong: LocalIndices
     relations: GlobalIndices
 
     @classmethod
-    def of(cls, edges: LinkEdges, wrong: GlobalIndices) -> "Needed":
-        """Return the places of edges with wrong ends (E, K), which are global rows."""
-        needed = [edges.sources, edges.targets, wrong.reshape(-1)]
-        rows, places = np.unique(np.concatenate(needed), return_inverse=True)
+    def of(cls, edges: LinkEdges, wrong: GlobalIndices, num_rows: int) -> "Needed":
+        """Return the places of edges with wrong ends (E, K), global rows below `num_rows`."""
+        needed = np.concatenate([edges.sources, edges.targets, wrong.reshape(-1)])
+        rows = distinct(needed, num_rows)
+        places = numbered(rows, np.arange(len(rows), dtype=np.int32), needed)
         sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
         return cls(rows, sources, targets, flat.reshape(wrong.shape), edges.relations)
 
@@ -62,7 +64,7 @@ class Pairs:
         cls, grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, wrong: GlobalIndices
     ) -> "Pairs":
         """Ask the owners; `wrong` (E, K) are global rows."""
-        needed = Needed.of(edges, wrong)
+        needed = Needed.of(edges, wrong, row_map.num_rows)
         return cls(needed, RowRequest.make(grid.layer, row_map, needed.rows))
 
 

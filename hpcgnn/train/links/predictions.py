@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcgnn.autograd import fetch_rows
+from hpcgnn.autograd import fetch_rows, take_rows
 from hpcgnn.comm import ProcessGrid, RowRequest, agree, allreduce_sum, raise_on_all
 from hpcgnn.comm.collect_rows import RowStream, in_order
 from hpcgnn.config.options import known
@@ -188,7 +188,7 @@ def score_pairs(
     needed, scores = pairs.needed, np.empty(len(edges), np.float32)
     for start in range(0, len(edges), _AT_A_TIME):
         some = slice(start, start + _AT_A_TIME)
-        ends = (embeddings[put(each[some])] for each in (needed.sources, needed.targets))
+        ends = (take_rows(embeddings, each[some]) for each in (needed.sources, needed.targets))
         scores[some] = model.scorer(*ends, put(needed.relations[some])).cpu().numpy()
     return LinkRows(ids[0][share], ids[1][share], relations[share], scores)
 

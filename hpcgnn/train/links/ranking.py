@@ -6,12 +6,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
-from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum, redistribute
+from hpcgnn.comm.collect_rows import owners_in_order
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.candidates import Block, KnownTargets
 from hpcgnn.train.links.edges import LinkEdges
-from hpcgnn.typing import Array, FloatArray, GlobalIndices
+from hpcgnn.typing import Array, FloatArray
 
 HITS = (1, 10)
 """The ranks k of Hits@k."""
@@ -144,14 +144,16 @@ def area_under_curve(grid: ProcessGrid, scores: Scores) -> float:
 
     Equals count half. The scores of all ranks are sorted, equals on one rank.
     """
-    # Whole numbers are equal for scores that rounding parts.
-    whole = (np.round(each / scores.step) for each in (scores.edges, scores.wrong.reshape(-1)))
-    values = np.concatenate(list(whole))
-    is_edge = np.zeros(len(values), np.int64)
-    is_edge[: len(scores.edges)] = 1
-    keys, is_edge = in_order(grid.layer, _ordered_bits(values), _ordered_bits(values), is_edge)
-    first = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)) if len(keys) else keys
-    edges = np.add.reduceat(is_edge, first) if len(first) else is_edge
+    # Whole numbers are equal for scores that rounding parts; those of edges become odd.
+    whole = [np.round(each / scores.step) for each in (scores.edges, scores.wrong.reshape(-1))]
+    keys = np.concatenate([each.astype(np.int64) for each in whole])
+    owners = owners_in_order(grid.layer, keys)
+    keys *= 2
+    keys[: len(scores.edges)] += 1
+    (keys,) = redistribute(grid.layer, owners, keys)
+    keys.sort()
+    first = np.flatnonzero(np.diff(keys >> 1, prepend=(keys[:1] >> 1) - 1)) if len(keys) else keys
+    edges = np.add.reduceat(keys & 1, first) if len(first) else keys
     wrong = np.diff(np.append(first, len(keys))) - edges
     counts = np.array(grid.layer.allgather((int(edges.sum()), int(wrong.sum()))))
     below = np.cumsum(wrong) - wrong + counts[: grid.layer.rank, 1].sum()
@@ -159,10 +161,3 @@ def area_under_curve(grid: ProcessGrid, scores: Scores) -> float:
     allreduce_sum(grid.layer, wins)
     num_edges, num_wrong = counts.sum(axis=0)
     return float(wins[0]) / max(float(num_edges) * float(num_wrong), 1.0)
-
-
-def _ordered_bits(values: FloatArray) -> GlobalIndices:
-    """Return int64 numbers in the order of float64 values, equal for equal ones."""
-    # Minus zero becomes zero.
-    bits = (values + 0.0).view(np.int64)
-    return bits ^ ((bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))

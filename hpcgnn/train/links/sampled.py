@@ -102,7 +102,8 @@ class LinkBatches(StepInput[LinkStep]):
         wrong = self._wrong_ends.draw(edges, self._options.num_negatives, (seed, epoch))
         mine = np.zeros(len(edges), np.bool_)
         mine[np.array_split(np.arange(len(edges)), self._grid.num_blocks)[self._grid.block]] = True
-        return Needed.of(edges[mine], wrong[mine]), len(edges)
+        num_nodes = self._graph.edges.num_nodes
+        return Needed.of(edges[mine], wrong[mine], num_nodes), len(edges)
 
     def prepare(self, drawn: tuple[LayeredSample, Needed, int]) -> LinkStep:
         """Return what a step scores of a batch."""
@@ -139,13 +140,13 @@ class LinkSubgraphs(StepInput[LinkStep]):
         for each in subgraphs:
             parts.append(self._within(each.nodes, before, (*seeds, each.number)))
             before += len(each.nodes)
-        fields = zip(*parts, strict=True)
-        needed = Needed(np.arange(before), *(np.concatenate(each) for each in fields))
+        sources, targets, wrong, relations = (np.concatenate(p) for p in zip(*parts, strict=True))
+        needed = Needed(np.arange(before), sources, targets, wrong, relations)
         return LinkStep(view.graph, self.views.features(view.nodes), needed, None)
 
     def _within(
         self, nodes: LocalIndices, before: int, seeds: tuple[int, ...]
-    ) -> tuple[GlobalIndices, ...]:
+    ) -> tuple[LocalIndices, LocalIndices, LocalIndices, GlobalIndices]:
         """Return sources, targets, wrong ends and relations of a subgraph's edges.
 
         Ends are places behind `before` rows.
@@ -163,7 +164,10 @@ class LinkSubgraphs(StepInput[LinkStep]):
         targets = np.repeat(np.arange(len(nodes)), lengths)[inside]
         words = mixed(edges.words[:, None], *seeds, np.arange(self._count)[None, :])
         wrong = np.minimum((uniform(words) * len(nodes)).astype(np.int64), max(len(nodes) - 1, 0))
-        return sources + before, targets + before, wrong + before, edges.relations
+        from_row, to_row, wrong_row = (
+            (each + before).astype(np.int32) for each in (sources, targets, wrong)
+        )
+        return from_row, to_row, wrong_row, edges.relations
 
 
 @collective

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey, fetch_rows
+from hpcgnn.autograd import DropoutKey, fetch_rows, take_rows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
@@ -174,9 +174,10 @@ class LinkTask(GraphTask):
     def _sum(self, model: LinkModel, rows: Tensor, needed: Needed) -> Tensor:
         """Return the sum of the losses of edges, whose places are among `rows`."""
         put = self.graph.device.tensor
-        sources, relations = rows[put(needed.sources)], put(needed.relations)
-        scores_E = model.scorer(sources, rows[put(needed.targets)], relations)
-        wrong_EK = model.scorer(sources[:, None], rows[put(needed.wrong)], relations[:, None])
+        sources, relations = take_rows(rows, needed.sources), put(needed.relations)
+        scores_E = model.scorer(sources, take_rows(rows, needed.targets), relations)
+        wrong = take_rows(rows, needed.wrong)
+        wrong_EK = model.scorer(sources[:, None], wrong, relations[:, None])
         return LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
 
     @collective
@@ -206,9 +207,9 @@ class LinkTask(GraphTask):
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
-            sources, relations = rows[put(needed.sources[some])], put(needed.relations[some])
-            of_edges = model.scorer(sources, rows[put(needed.targets[some])], relations)
-            ends = rows[put(needed.wrong[some])]
+            sources, relations = take_rows(rows, needed.sources[some]), put(needed.relations[some])
+            of_edges = model.scorer(sources, take_rows(rows, needed.targets[some]), relations)
+            ends = take_rows(rows, needed.wrong[some])
             of_wrong = model.scorer(sources[:, None], ends, relations[:, None])
             edges[some], wrong[some] = of_edges.cpu().numpy(), of_wrong.cpu().numpy()
         return Scores.of(self.grid, edges, wrong, self._config.train.dtype)

@@ -1,0 +1,49 @@
+"""Rows of a matrix by their numbers, any of them any number of times."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.typing import LocalIndices
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: LocalIndices) -> Tensor:
+        ctx.places, ctx.shape = places, x.shape
+        memory, x = memory_of(x), x.contiguous()
+        out = memory.empty(x, (places.size, x.shape[1]))
+        kernels.gather_rows(memory.array(x), places.reshape(-1), memory.array(out))
+        return out.view(*places.shape, x.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        memory = memory_of(gradients[0])
+        sums = gradients[0].new_zeros(ctx.shape)
+        rows = gradients[0].reshape(math.prod(ctx.places.shape), ctx.shape[1]).contiguous()
+        kernels.scatter_add_rows(memory.array(rows), ctx.places.reshape(-1), memory.array(sums))
+        return sums, None
+
+
+def take_rows(x: Tensor, places: LocalIndices) -> Tensor:
+    """Return ``x[places]``, differentiable in x: gradients of a row add up in order of the places.
+
+    Parameters
+    ----------
+    x
+        (rows, width) float32 or float64.
+    places
+        (...) int32 numbers of rows, in main memory.
+
+    Returns
+    -------
+    Tensor
+        (..., width).
+    """
+    if memory_of(x).kernels is not kernels:
+        return x[torch.from_numpy(places).to(x.device)]
+    return _Take.apply(x, places)  # type: ignore[no-untyped-call]
