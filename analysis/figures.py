@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from hpcgnn.console import command_parser
+from hpcgnn.arguments import CommandParser
 from hpcgnn.errors import InputError
 
 _STYLE: dict[Any, Any] = {
@@ -56,7 +56,7 @@ def argument_parser(
     name: str, description: str, *, runs: str | None = None
 ) -> argparse.ArgumentParser:
     """Return a parser with ``RUN``, ``--json`` and ``--out``; `runs` is the nargs of ``RUN``."""
-    parser = command_parser(f"analyse {name}", description)
+    parser = CommandParser(f"analyse {name}", description)
     parser.add_argument("run", metavar="RUN", nargs=runs, help="run directory of a training run")
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument(

@@ -29,7 +29,8 @@ from hpcgnn.analysis.memory import RunMemory, measure_memory
 from hpcgnn.analysis.page import Cell, FigureOf, Page
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
-from hpcgnn.console import command_parser, print_json, report, run_command, write_file
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, report, run_command, write_file
 from hpcgnn.errors import InputError
 
 NAME = "report"
@@ -567,7 +568,7 @@ def _configuration(page: Page, subjects: Sequence[Subject]) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = command_parser(f"analyse {NAME}", _PURPOSE)
+    parser = CommandParser(f"analyse {NAME}", _PURPOSE)
     parser.add_argument("run", metavar="RUN", nargs="+", help="run directory of a training run")
     parser.add_argument(
         "-o",

@@ -17,7 +17,8 @@ from hpcgnn.analysis.breakdown import flights_of
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.console import command_parser, print_json, report, run_command, write_file
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, report, run_command, write_file
 from hpcgnn.errors import InputError
 
 NAME = "trace"
@@ -231,7 +232,7 @@ def _facts(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_parser(
+    parser = CommandParser(
         f"analyse {NAME}",
         description="Write the trace of all ranks for Perfetto (ui.perfetto.dev) and Chrome.",
     )

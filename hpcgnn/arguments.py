@@ -15,14 +15,14 @@ class CommandParser(argparse.ArgumentParser):
     ----------
     command
         The words behind ``hpcgnn``, such as ``analyse report``.
-    more
+    description, more
         As of `argparse.ArgumentParser`.
     """
 
-    def __init__(self, command: str = "", **more: Any) -> None:
+    def __init__(self, command: str = "", description: str | None = None, **more: Any) -> None:
         # Parsers of subcommands get theirs from argparse.
         more.setdefault("prog", f"hpcgnn {command}")
-        super().__init__(**more)
+        super().__init__(description=description, **more)
         choice = self.add_mutually_exclusive_group()
         for flags, level, meaning in (
             (("-v", "--verbose"), logging.DEBUG, "say more of what goes on"),

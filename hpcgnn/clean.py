@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from hpcgnn.console import command_parser, print_json, report, run_command
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, report, run_command
 from hpcgnn.errors import InputError
 from hpcgnn.storage.leftovers import scratch_folders, sweep, temporary_files
 
@@ -13,7 +14,7 @@ all where the file system has no locks. The next start of the same command does 
 
 def main() -> None:
     """Run the command with the arguments of the process."""
-    parser = command_parser("clean", DESCRIPTION)
+    parser = CommandParser("clean", DESCRIPTION)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="where outputs are")
     parser.add_argument("--json", action="store_true", help="print what was removed as JSON")
     options = parser.parse_args()

@@ -9,8 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 
+from hpcgnn.arguments import CommandParser
 from hpcgnn.config.file import describe_keys
-from hpcgnn.console import command_parser, run_command
+from hpcgnn.console import run_command
 from hpcgnn.errors import InputError
 
 DESCRIPTION = """Write the completion of a shell to standard output; it holds for the version that
@@ -92,7 +93,7 @@ def script(shell: str, helps: Mapping[str, str]) -> str:
 
 def main() -> None:
     """Run the command with the arguments of the process."""
-    parser = command_parser("completion", DESCRIPTION)
+    parser = CommandParser("completion", DESCRIPTION)
     parser.add_argument("shell", choices=("bash", "zsh"), help="whose completion to write")
     options = parser.parse_args()
     # That of `hpcgnn` itself lists the commands.

@@ -17,7 +17,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcgnn import log
-from hpcgnn.arguments import CommandParser
 from hpcgnn.errors import USAGE_ERROR, InputError, exit_on_sigterm, one_line, printable
 
 
@@ -37,11 +36,6 @@ def run_command(name: str, main: Callable[[], None]) -> None:
         # The reader of a pipe has gone (`| head`); its end is not our failure.
         sys.stderr.close()
         raise SystemExit(0) from None
-
-
-def command_parser(name: str, description: str, **more: Any) -> CommandParser:
-    """Return the parser of ``hpcgnn NAME``; `more` as in `argparse.ArgumentParser`."""
-    return CommandParser(name, description=description, **more)
 
 
 def comma_separated(text: str) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.arguments import CommandParser
 from hpcgnn.config.file import describe_keys, load_config
-from hpcgnn.console import command_parser, report, run_command
+from hpcgnn.console import report, run_command
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
 
@@ -31,7 +32,7 @@ _WIDTH = 100
 
 def main() -> None:
     """Run the command with the arguments of the process."""
-    cli = command_parser("init", DESCRIPTION)
+    cli = CommandParser("init", DESCRIPTION)
     words = cli.add_mutually_exclusive_group(required=True)
     words.add_argument(
         "store", type=Path, metavar="STORE", nargs="?", help="store to train on (.h5)"

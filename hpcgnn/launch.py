@@ -222,10 +222,15 @@ def _print_traceback(world: "Intracomm") -> None:
 
 
 class RankArgumentParser(CommandParser):
-    """An argument parser whose help and errors are printed once.
+    """An argument parser whose help and errors are printed once; beside an epilog, lines are kept.
 
     Not collective: all ranks have the same arguments, so all end alike.
     """
+
+    def __init__(self, *words: str, **more: Any) -> None:
+        if "epilog" in more:
+            more["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(*words, **more)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if _world().rank == 0:
@@ -236,13 +241,3 @@ class RankArgumentParser(CommandParser):
         if message:
             self._print_message(message, sys.stderr)
         raise CollectiveExit(status)
-
-
-def command_parser(command: str, description: str, epilog: str) -> RankArgumentParser:
-    """Return the parser of an MPI command, whose texts keep their lines."""
-    return RankArgumentParser(
-        command,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )

@@ -20,7 +20,7 @@ from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
-from hpcgnn.launch import command_parser
+from hpcgnn.launch import RankArgumentParser
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import (
@@ -104,7 +104,7 @@ def main(comm: Communicator) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("predict", DESCRIPTION, EPILOG)
+    parser = RankArgumentParser("predict", DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN_DIR", help="run directory of hpcgnn.train")
     add("-o", "--output", type=Path, required=True, metavar="OUT")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.console import command_parser, print_json, report, run_command
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, report, run_command
 from hpcgnn.convert.splits import random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
@@ -29,7 +30,7 @@ _SETS = (Split.TRAIN, Split.VALID, Split.TEST)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's argument parser."""
-    cli = command_parser("split", DESCRIPTION, epilog=EPILOG)
+    cli = CommandParser("split", DESCRIPTION, epilog=EPILOG)
     add = cli.add_argument
     add("store", type=Path, metavar="STORE", help="store to add to")
     add("-o", "--output", type=Path, metavar="OUT.h5", help="store to write (default: STORE)")

@@ -23,7 +23,6 @@ import importlib
 import logging
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -39,6 +38,7 @@ import numpy as np
 import pytest
 
 from tests.support.call_order import CallOrder, difference, in_one_order
+from tests.support.processes import run_group
 
 WORLD = MPI.COMM_WORLD
 ROOT = Path(__file__).resolve().parents[1]
@@ -277,23 +277,6 @@ def mpi_run() -> MpiRun:
         ranks: int, *arguments: object, timeout: float = 60, cwd: Path = ROOT
     ) -> subprocess.CompletedProcess[str]:
         words = ["bash", "-c", script, "bash", ranks, sys.executable, *arguments]
-        command = [str(word) for word in words]
-        # A group of its own: ending only the shell would leave the launcher and its ranks behind.
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env={**os.environ, "HPCGNN_VENV": sys.prefix},
-            start_new_session=True,
-        ) as process:
-            try:
-                output, errors = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGTERM)
-                raise
-        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+        return run_group([str(word) for word in words], timeout, cwd)
 
     return run

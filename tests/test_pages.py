@@ -12,7 +12,6 @@ import random
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from hpcgnn.partition import metis, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, store_from_arrays
 from tests.convert.formats.test_collections import geom_gcn
+from tests.support.processes import run_group
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,27 +97,9 @@ def run(block: Block, timeout_s: float = 600) -> None:
         command = [sys.executable, "-c", PREAMBLES.get(block.page, "") + block.text]
     else:
         command = ["bash", "-c", "\n".join([SHELL, *lines])]
-    environment = {
-        **os.environ,
-        "HPCGNN_VENV": sys.prefix,
-        "HPCGNN_SITE": "no-site.env",
-        "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
-    }
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
-    assert process.returncode == 0, f"{block.page}: {block.text}\n{output}\n{errors}"
+    path = f"{sys.prefix}/bin:{os.environ['PATH']}"
+    done = run_group(command, timeout_s, HPCGNN_SITE="no-site.env", PATH=path)
+    assert done.returncode == 0, f"{block.page}: {block.text}\n{done.stdout}\n{done.stderr}"
 
 
 # Launchers differ from site to site; jobs/env.sh knows the one of this environment.

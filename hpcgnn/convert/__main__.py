@@ -9,7 +9,8 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-from hpcgnn.console import command_parser, print_json, print_table, report, run_command
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, print_table, report, run_command
 from hpcgnn.convert.formats.registry import FORMATS, convert, detect
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.source import ConvertOptions
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
+    parser = CommandParser(
         "convert",
         description="Convert a graph into a store (HDF5). docs/formats.md describes each format.",
         epilog="python -m hpcgnn.convert programs --help: program graphs from Python sources. "

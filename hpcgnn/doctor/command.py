@@ -10,7 +10,7 @@ from hpcgnn.doctor.findings import FAULT, GOOD, judge
 from hpcgnn.doctor.folder import try_folder
 from hpcgnn.doctor.host import look_around
 from hpcgnn.errors import printable
-from hpcgnn.launch import command_parser
+from hpcgnn.launch import RankArgumentParser
 from hpcgnn.spmd import collective
 
 _DESCRIPTION = """Look at the machine as a run would find it, and say what to mend.
@@ -24,7 +24,7 @@ _EPILOG = """exit status: 0 a run will work (there may be remarks); 1 it will no
 @collective
 def main(comm: Communicator) -> int:
     """Run the command with the arguments of the process; return its exit status."""
-    parser = command_parser("doctor", _DESCRIPTION, _EPILOG)
+    parser = RankArgumentParser("doctor", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
         "--dir", type=Path, default=Path(), help="where stores and runs will be (default: here)"
     )

@@ -16,7 +16,7 @@ from hpcgnn.export.blueprint import Blueprint, under
 from hpcgnn.export.body import LIBRARIES, write_source
 from hpcgnn.export.check import compare, load_module
 from hpcgnn.graph.facts import shape_for
-from hpcgnn.launch import command_parser, run_mpi_command
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, write_whole
@@ -97,7 +97,7 @@ def main(comm: Communicator) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("export", DESCRIPTION, EPILOG)
+    parser = RankArgumentParser("export", DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add(
         "run", type=Path, metavar="RUN_DIR", help="run directory of hpcgnn.train, or its model file"

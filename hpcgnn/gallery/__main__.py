@@ -6,7 +6,8 @@ graph, or of another index.
 
 from pathlib import Path
 
-from hpcgnn.console import command_parser, report, run_command, write_file
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import report, run_command, write_file
 from hpcgnn.gallery.debian import read_virtual
 from hpcgnn.gallery.debian_bundle import DEBIAN_FEATURES, build_bundle, encode_virtual
 from hpcgnn.gallery.debian_index import read_index
@@ -15,7 +16,7 @@ from hpcgnn.storage import check_output
 
 def main() -> None:
     """Build bundle files from an index."""
-    cli = command_parser("gallery", "Build the bundled debian files.")
+    cli = CommandParser("gallery", "Build the bundled debian files.")
     cli.add_argument("index", type=Path, help="Packages index: plain, .gz or .xz")
     cli.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
     text = f"columns (default: {DEBIAN_FEATURES})"

@@ -1,5 +1,6 @@
 """Graphs that come in numbered chunks: each can be made alone, in any order, on any rank."""
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -53,14 +54,22 @@ class NodeBlocks(Protocol):
         """Return what the nodes of the block whose first one is `start` have."""
 
 
-def num_chunks(num_edges: int) -> int:
-    """Return how many chunks of `CHUNK_EDGES` hold so many edges."""
-    return -(-num_edges // CHUNK_EDGES)
+class DrawnEdges(ABC):
+    """Edges that are drawn, `CHUNK_EDGES` at a time."""
 
+    @property
+    @abstractmethod
+    def num_edges(self) -> int:
+        """Return the number of edges, loops and duplicates included."""
 
-def edges_of_chunk(number: int, num_edges: int) -> int:
-    """Return how many edges are in chunk `number`."""
-    return min(CHUNK_EDGES, num_edges - number * CHUNK_EDGES)
+    @property
+    def num_chunks(self) -> int:
+        """Return the number of chunks."""
+        return -(-self.num_edges // CHUNK_EDGES)
+
+    def count(self, number: int) -> int:
+        """Return how many edges are in chunk `number`."""
+        return min(CHUNK_EDGES, self.num_edges - number * CHUNK_EDGES)
 
 
 def stream(seed: int, number: int, use: int = 0) -> np.random.Generator:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.chunks import NodeRows, edges_of_chunk, num_chunks, shuffled, stream
+from hpcgnn.gallery.chunks import DrawnEdges, NodeRows, shuffled, stream
 from hpcgnn.gallery.graph import Edges, GalleryGraph, both_ways, random_split
 from hpcgnn.gallery.streamed import RandomNodes
 from hpcgnn.storage import Split
@@ -89,7 +89,7 @@ def planted(
 
 
 @dataclass(frozen=True)
-class CommunityEdges:
+class CommunityEdges(DrawnEdges):
     """A degree-corrected stochastic block model of any size, chunk by chunk; undirected.
 
     Node i is of block i modulo `num_blocks`. Inside a block the node of rank r in a shuffled order
@@ -121,14 +121,9 @@ class CommunityEdges:
         """Return the number of edges, loops and duplicates included."""
         return round(self.num_nodes * self.mean_degree / 2)
 
-    @property
-    def num_chunks(self) -> int:
-        """Return the number of chunks."""
-        return num_chunks(self.num_edges)
-
     def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
         """Return (src, dst) of chunk `number`, int64, at most `CHUNK_EDGES` edges."""
-        count = edges_of_chunk(number, self.num_edges)
+        count = self.count(number)
         draws = stream(self.seed, number, 3)
         block = draws.integers(0, self.num_nodes, count) % self.num_blocks
         other = draws.integers(0, self.num_nodes, count) % self.num_blocks

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.chunks import edges_of_chunk, num_chunks, shuffled, stream
+from hpcgnn.gallery.chunks import DrawnEdges, shuffled, stream
 from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
 from hpcgnn.typing import GlobalIndices
 
@@ -18,7 +18,7 @@ MAX_SCALE = 40
 
 
 @dataclass(frozen=True)
-class RmatEdges:
+class RmatEdges(DrawnEdges):
     """The edges of an R-MAT graph with 2**scale nodes, made chunk by chunk.
 
     Attributes
@@ -55,14 +55,9 @@ class RmatEdges:
         """Return the number of edges, loops and duplicates included."""
         return self.edge_factor << self.scale
 
-    @property
-    def num_chunks(self) -> int:
-        """Return the number of chunks."""
-        return num_chunks(self.num_edges)
-
     def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
         """Return (src, dst) of chunk `number`, int64, at most `CHUNK_EDGES` edges."""
-        count = edges_of_chunk(number, self.num_edges)
+        count = self.count(number)
         draws = stream(self.seed, number)
         src, dst = np.zeros(count, np.int64), np.zeros(count, np.int64)
         for _ in range(self.scale):

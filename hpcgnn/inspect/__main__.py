@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from hpcgnn.console import comma_separated, command_parser, print_json, run_command
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import comma_separated, print_json, run_command
 from hpcgnn.errors import InputError
 from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.show import show
@@ -12,7 +13,7 @@ from hpcgnn.partition import EXCHANGES
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's argument parser."""
-    cli = command_parser("inspect", "Print what a store, a checkpoint or a run directory holds.")
+    cli = CommandParser("inspect", "Print what a store, a checkpoint or a run directory holds.")
     cli.add_argument("path", type=Path, metavar="PATH", help="store, checkpoint or run directory")
     cli.add_argument("--json", action="store_true", help="print one JSON object, in full")
     cli.add_argument(

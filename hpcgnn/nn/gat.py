@@ -10,41 +10,26 @@ from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
 from hpcgnn.autograd import Heads, ScoresOf, attend
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
-from hpcgnn.nn.linear import Linear, xavier_linear
+from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
 
 class GATLayer(HeadsLayer):
-    """Multi-head attention over in-edges and the node itself, plus a bias; see `HeadsLayer`.
-
-    Parameters
-    ----------
-    num_edge_features
-        Columns of an edge's features, which the pattern has; 0: scores read none.
-    """
+    """Multi-head attention over in-edges and the node itself, plus a bias; see `HeadsLayer`."""
 
     def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        heads: int,
-        average: bool,
-        num_edge_features: int = 0,
-        slope: float = 0.2,
+        self, in_width: int, out_width: int, *, heads: int, slope: float = 0.2, **how: Any
     ) -> None:
-        super().__init__(out_width, heads=heads, average=average)
+        super().__init__(out_width, heads=heads, **how)
         self.slope, width = slope, self.width
         self.linear = xavier_linear(in_width, heads * width)
         self.source = nn.Parameter(self.linear.weight.new_empty(heads, width))
         self.bias = nn.Parameter(self.linear.weight.new_zeros(out_width))
         nn.init.xavier_uniform_(self.source)
         self.make_target(in_width, heads, width)
-        self.edges: Linear | None = None
-        if num_edge_features:
-            self.edges = xavier_linear(num_edge_features, heads * width)
+        if self.edges is not None:
             self.make_edge(heads, width)
 
     def make_edge(self, heads: int, width: int) -> None:

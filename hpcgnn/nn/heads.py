@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.spmd import collective
 
@@ -31,14 +32,21 @@ class HeadsLayer(nn.Module):
         Number of heads H; divides `out_width` unless they are averaged.
     average
         Average the heads, as in a last layer.
+    num_edge_features
+        Columns of an edge's features, which the pattern has; 0: none are read.
     """
 
-    def __init__(self, out_width: int, *, heads: int, average: bool) -> None:
+    def __init__(
+        self, out_width: int, *, heads: int, average: bool, num_edge_features: int = 0
+    ) -> None:
         super().__init__()
         if not average and out_width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {out_width}")
         self.heads, self.average = heads, average
         self.width = out_width if average else out_width // heads
+        self.edges: Linear | None = None
+        if num_edge_features:
+            self.edges = xavier_linear(num_edge_features, heads * self.width)
 
 
 class HeadsModel(LayeredModel):
@@ -60,7 +68,7 @@ class HeadsModel(LayeredModel):
 
     @abstractmethod
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> HeadsLayer:
-        """Return a layer; `how` are the arguments of `HeadsLayer`, and `num_edge_features`."""
+        """Return a layer; `how` are the arguments of `HeadsLayer`."""
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> HeadsLayer:
         """Return the layer at `place`."""

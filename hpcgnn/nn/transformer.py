@@ -9,7 +9,7 @@ from torch import Tensor
 from hpcgnn.autograd import ProductHeads, attend_products, rematerialised, widened
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
-from hpcgnn.nn.linear import Linear, xavier_linear
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
@@ -24,32 +24,17 @@ class TransformerLayer(HeadsLayer):
     Queries q, keys k and values v are maps of the rows. With a gate the result is
     ``b r + (1 - b) m`` of the attention's m and the mapped own row r, where
     ``b = sigmoid(w [m, r, m - r])``; without, their sum. See `HeadsLayer`.
-
-    Parameters
-    ----------
-    num_edge_features
-        Columns of an edge's features, which the pattern has; 0: none are read.
     """
 
     def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        heads: int,
-        average: bool,
-        gated: bool = False,
-        num_edge_features: int = 0,
+        self, in_width: int, out_width: int, *, heads: int, gated: bool = False, **how: Any
     ) -> None:
-        super().__init__(out_width, heads=heads, average=average)
+        super().__init__(out_width, heads=heads, **how)
         self.queries = Linear(in_width, heads * self.width)
         # A head after the other, of each first the key and then the value.
         self.pairs = Linear(in_width, heads * 2 * self.width)
         self.own = Linear(in_width, out_width)
         self.gate = Linear(3 * out_width, 1, bias=False) if gated else None
-        self.edges: Linear | None = None
-        if num_edge_features:
-            self.edges = xavier_linear(num_edge_features, heads * self.width)
 
     @collective
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:

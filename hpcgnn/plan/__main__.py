@@ -11,7 +11,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.console import Progress, print_json, print_table, report
 from hpcgnn.errors import InputError
-from hpcgnn.launch import command_parser, run_mpi_command
+from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.plan.candidates import Candidate, choices, predict
 from hpcgnn.plan.whole_graph import WholeGraph
@@ -178,7 +178,7 @@ def _show(
 
 
 def _parse() -> argparse.Namespace:
-    parser = command_parser("plan", DESCRIPTION, EPILOG)
+    parser = RankArgumentParser("plan", DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("words", nargs="*", metavar="CONFIG.toml | section.key=value", help="as hpcgnn.train takes")
     add("--ranks", type=_numbers, required=True, metavar="P,...", help="numbers of ranks")

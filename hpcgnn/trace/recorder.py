@@ -18,7 +18,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.trace.clock import DeviceClock
 from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, TRAFFIC, check_name, phase_of
 from hpcgnn.trace.sink import TraceSink
-from hpcgnn.trace.span import NO_SPAN, Peers, Position, RecordedSpan, Span
+from hpcgnn.trace.span import NO_SPAN, Peers, RecordedSpan, Span
 
 _NANO = 1e-9
 
@@ -44,7 +44,7 @@ class TraceRecorder:
         self._keeps_records = sink is not None
         self._enabled = enabled
         self._origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
-        self._position: Position = (None, None, 0)
+        self._position: dict[str, int | None] = {"seed": None, "epoch": None, "step": 0}
         self._threads = threading.local()
         self._lock = threading.Lock()
         self._buffer: list[dict[str, Any]] = []
@@ -168,16 +168,12 @@ class TraceRecorder:
             self._known_names.add(name)
         if attributes and not RESERVED_KEYS.isdisjoint(attributes):
             raise ValueError(f"span {name!r}: attributes {sorted(attributes)} hide its own fields")
+        moved = {"name": name, "rows": int(rows), "bytes": int(bytes)}
+        fields = {**self._position, **moved, **attributes}
+        if peers is not None:
+            fields["peers"] = peers
         return RecordedSpan(
-            name,
-            int(rows),
-            int(bytes),
-            peers,
-            attributes,
-            position=self._position,
-            open_spans=self._open_spans(),
-            finish=self._finish,
-            clock=self._clock,
+            fields, open_spans=self._open_spans(), finish=self._finish, clock=self._clock
         )
 
     def note(self, **numbers: int) -> None:
@@ -195,7 +191,7 @@ class TraceRecorder:
 
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
         """Set where the following spans belong; None stands for outside all epochs."""
-        self._position = (seed, epoch, step)
+        self._position = {"seed": seed, "epoch": epoch, "step": step}
         watchdog.set_position("" if epoch is None else f"seed {seed}, epoch {epoch}, step {step}")
 
     def totals(self) -> dict[str, dict[str, float]]:
@@ -260,7 +256,8 @@ class TraceRecorder:
     def _finish(self, span: RecordedSpan) -> None:
         with self._lock:
             total = self._totals.setdefault(span.name, [0, 0, 0, 0])
-            for position, value in enumerate((1, span.self_ns, span.rows, span.bytes)):
+            moved = span.fields["rows"], span.fields["bytes"]
+            for position, value in enumerate((1, span.self_ns, *moved)):
                 total[position] += value
         record = span.record(self._origin_ns) if self._keeps_records else {}
         if self._keeps_records:

@@ -10,9 +10,6 @@ from hpcgnn.trace.clock import DeviceClock
 Peers: TypeAlias = Sequence[Sequence[int]]
 """One ``(peer, rows, bytes)`` for each rank that this rank sends to."""
 
-Position: TypeAlias = tuple[int | None, int | None, int]
-"""Seed, epoch and step."""
-
 
 class Span:
     """A stretch of time, used as a context manager; this one is recorded by nobody."""
@@ -38,16 +35,15 @@ class RecordedSpan(Span):
 
     Parameters
     ----------
+    fields
+        What its record has beside times, ``name``, ``rows`` and ``bytes`` at least.
     open_spans
         The stack of spans that are open around this one, shared by all spans of a recorder.
-    position
-        Seed, epoch and step when it begins.
     clock
         Of the device that the work inside is issued to; None: there is none.
     """
 
     __slots__ = (
-        "_attributes",
         "_clock",
         "_finish",
         "_marks",
@@ -55,32 +51,22 @@ class RecordedSpan(Span):
         "_nested_ns",
         "_open_spans",
         "_parent",
-        "_position",
         "_start_ns",
-        "bytes",
         "device_ns",
         "duration_ns",
+        "fields",
         "name",
-        "peers",
-        "rows",
     )
 
     def __init__(
         self,
-        name: str,
-        rows: int,
-        bytes: int,  # noqa: A002
-        peers: Peers | None,
-        attributes: dict[str, Any],
+        fields: dict[str, Any],
         *,
-        position: Position,
         open_spans: "list[RecordedSpan]",
         finish: "Callable[[RecordedSpan], None]",
         clock: DeviceClock | None,
     ) -> None:
-        self.name, self.rows, self.bytes, self.peers = name, rows, bytes, peers
-        self._attributes = attributes
-        self._position = position
+        self.fields, self.name = fields, str(fields["name"])
         self._open_spans = open_spans
         self._finish = finish
         self._nested_ns = self._nested_device_ns = 0
@@ -111,13 +97,13 @@ class RecordedSpan(Span):
 
     def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
         """Count `rows` and `bytes` that became known inside the span."""
-        self.rows += rows
-        self.bytes += bytes
+        self.fields["rows"] += rows
+        self.fields["bytes"] += bytes
 
     def note(self, numbers: Mapping[str, int]) -> None:
         """Add numbers to attributes, which begin at 0."""
         for name, number in numbers.items():
-            self._attributes[name] = self._attributes.get(name, 0) + number
+            self.fields[name] = self.fields.get(name, 0) + number
 
     @property
     def self_ns(self) -> int:
@@ -138,19 +124,9 @@ class RecordedSpan(Span):
 
     def record(self, origin_ns: int) -> dict[str, Any]:
         """Return the finished span as a record of the trace file."""
-        seed, epoch, step = self._position
-        record = {
+        return {
             "t_ns": self._start_ns - origin_ns,
             "dur_ns": self.duration_ns,
             "self_ns": self.self_ns,
-            "seed": seed,
-            "epoch": epoch,
-            "step": step,
-            "name": self.name,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            **self._attributes,
+            **self.fields,
         }
-        if self.peers is not None:
-            record["peers"] = self.peers
-        return record

@@ -10,7 +10,7 @@ from hpcgnn.config.programs import sample_overrides
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 from hpcgnn.graph.device import require_device
-from hpcgnn.launch import command_parser
+from hpcgnn.launch import RankArgumentParser
 from hpcgnn.spmd import collective
 from hpcgnn.train.over_splits import train_over_splits
 from hpcgnn.train.process import stop_on_signals
@@ -57,7 +57,7 @@ def main(comm: Communicator) -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = command_parser("train", _DESCRIPTION, _EPILOG)
+    parser = RankArgumentParser("train", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
         "words",
         nargs="*",

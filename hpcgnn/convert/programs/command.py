@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hpcgnn.console import command_parser, print_json, print_table, report
+from hpcgnn.arguments import CommandParser
+from hpcgnn.console import print_json, print_table, report
 from hpcgnn.convert.programs.conversion import ProgramReport, convert_programs
 from hpcgnn.convert.programs.options import GRANULARITIES, ProgramOptions
 from hpcgnn.convert.programs.release import convert_release
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
+    parser = CommandParser(
         "convert programs",
         description="Convert Python sources into a store of program graphs with VarMisuse holes.",
         epilog="A call that was stopped goes on where it was when it is repeated.",
