@@ -147,8 +147,8 @@ def aggregation_case(
     ours: dict[str, Callable[[], object]] = {}
     for name, size in sizes.items():
         groups = cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size))
-        options: dict[str, Any] = {"groups": groups, "half": "bfloat16" if half else None}
-        ours[name] = partial(cuda.spmm, *pattern, values, x, out, **options)
+        operand = kernels.SparseMatrix(*pattern, values, groups=groups)
+        ours[name] = partial(cuda.spmm, operand, x, out, half="bfloat16" if half else None)
     ours["regression"]()
     error = relative_error(matrix, x32 if not half else widened(x), cupy.asnumpy(out))
     peers = product_peers(matrix, x32) if not half else {}
@@ -181,7 +181,7 @@ def relative_error(matrix: Matrix, x: Any, found: Any) -> float:
     operand = load_cupy().asnumpy(x).astype(np.float64)
     wanted = np.empty_like(operand)
     values = matrix.values.astype(np.float64)
-    kernels.spmm(matrix.indptr, matrix.indices, values, operand, wanted)
+    kernels.spmm(kernels.SparseMatrix(matrix.indptr, matrix.indices, values), operand, wanted)
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 

@@ -123,7 +123,11 @@ def run_cases(
         problem = Problem(matrix, values, x, threads)
         functions: dict[str, Callable[[], object]] = {
             "ours": partial(
-                kernels.spmm, matrix.indptr, matrix.indices, values, x, out, threads=threads
+                kernels.spmm,
+                kernels.SparseMatrix(matrix.indptr, matrix.indices, values),
+                x,
+                out,
+                threads=threads,
             )
         }
         functions["ours"]()

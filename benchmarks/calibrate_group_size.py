@@ -19,7 +19,7 @@ from benchmarks.gpu_timing import device_name, interleave_on_device
 from benchmarks.harness import commit
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn.console import report, run_command
-from hpcgnn.kernels import cuda
+from hpcgnn.kernels import SparseMatrix, cuda
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, fit_rule
 
@@ -88,7 +88,8 @@ def time_sizes(matrix: Matrix, width: int, repeat: int) -> dict[int, float]:
     functions: dict[str, Callable[[], object]] = {}
     for size in LADDER:
         groups = cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size))
-        functions[str(size)] = partial(cuda.spmm, *arrays, x, out, groups=groups)
+        operand = SparseMatrix(*arrays, groups=groups)
+        functions[str(size)] = partial(cuda.spmm, operand, x, out)
     found = interleave_on_device(functions, warmup=2, repeat=repeat)
     return {size: found[str(size)] for size in LADDER}
 

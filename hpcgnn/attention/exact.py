@@ -84,7 +84,7 @@ class _Side:
     def total(self, of_edges: FloatArray) -> FloatArray:
         """Return the sums over the edges of each line, (lines, H), added in their order."""
         out = np.empty((self.edges.shape[0], of_edges.shape[1]), of_edges.dtype)
-        kernels.spmm(self.edges.indptr, self._each, None, of_edges, out)
+        kernels.spmm(kernels.SparseMatrix(self.edges.indptr, self._each), of_edges, out)
         return out
 
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:

@@ -296,9 +296,8 @@ class KeyedScores(Scores):
             assert gradients.values is not None
             both = into.values.reshape(len(piece.columns), self.heads, 2, -1)
             found = np.ascontiguousarray(self.unbent(both).reshape(len(both), -1))
-            kernels.spmm_transpose(
-                piece.places, piece.columns, None, found, gradients.values, accumulate=True
-            )
+            pattern = kernels.SparseMatrix(piece.places, piece.columns)
+            kernels.spmm_transpose(pattern, found, gradients.values, accumulate=True)
             added = self.of_features(both).reshape(len(both), -1)
             self._add_to_weights(gradients, into.weights, added.T @ piece.features)
 

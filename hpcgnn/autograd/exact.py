@@ -255,14 +255,10 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) ->
     indptr, indices = _all_entries(step, width)
     for start in range(0, len(values), step):
         chunk = values[start : start + step]
-        kernels.spmm(
-            indptr[: len(chunk) + 1],
-            indices[: chunk.size],
-            chunk.reshape(-1),
-            right,
-            out[start : start + step].numpy(),
-            accumulate=accumulate,
+        entries = kernels.SparseMatrix(
+            indptr[: len(chunk) + 1], indices[: chunk.size], chunk.reshape(-1)
         )
+        kernels.spmm(entries, right, out[start : start + step].numpy(), accumulate=accumulate)
 
 
 @lru_cache(maxsize=16)

@@ -122,7 +122,7 @@ class LocalOperator:
     def _multiply(self, name: str, pattern: tuple[Offsets, LocalIndices], x: Array) -> Array:
         with self.trace.span(name):
             out = np.empty((len(pattern[0]) - 1, x.shape[1]), x.dtype)
-            kernels.spmm(*pattern, None, x, out)
+            kernels.spmm(kernels.SparseMatrix(*pattern), x, out)
             return out
 
 

@@ -40,6 +40,7 @@ from hpcgnn.kernels.operands import (
     SharedMeans,
     SoftmaxGradient,
     SoftmaxState,
+    SparseMatrix,
 )
 from hpcgnn.kernels.pattern import (
     select_csr,
@@ -65,6 +66,7 @@ __all__ = [
     "SharedMeans",
     "SoftmaxGradient",
     "SoftmaxState",
+    "SparseMatrix",
     "VertexCover",
     "attention_backward",
     "attention_backward_rows",

@@ -1,4 +1,4 @@
-"""What the attention kernels of both faces are handed whole: patterns, scores, states and draws.
+"""What kernels of both faces are handed whole: matrices, patterns, scores, states and draws.
 
 Arrays are C-contiguous and never copied: of NumPy for `hpcgnn.kernels`, of CuPy for
 `hpcgnn.kernels.cuda`. Throughout, k columns have values, the state has R rows, H heads have D
@@ -13,6 +13,32 @@ from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 _HEAD_STEP = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A CSR matrix of m stored rows, as products take it.
+
+    Parameters
+    ----------
+    indptr, indices
+        (m + 1,) int64, (nnz,) int32 columns; not checked everywhere, see `validate_csr`.
+    values
+        (nnz,) float64 beside float64 operands, else float32; None: all ones.
+    rows
+        (m,) int32 row of the whole matrix that each stored row is, without repeats; None: row i.
+    mean
+        Count each non-zero of a row with 1 / the row's number of non-zeros.
+    groups
+        On a GPU, the `DeviceGroups` of `indptr`; None makes them anew, which waits for a copy.
+    """
+
+    indptr: Offsets
+    indices: LocalIndices
+    values: FloatArray | None = None
+    rows: LocalIndices | None = None
+    mean: bool = False
+    groups: Any = None
 
 
 @dataclass(frozen=True, eq=False)

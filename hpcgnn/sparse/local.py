@@ -116,7 +116,8 @@ class LocalCSR:
         """
         out = np.empty((self.shape[1], 1), np.float32)
         chosen = rows.astype(np.float32)[:, None]
-        kernels.spmm_transpose(self.indptr, self.indices, None, chosen, out, rows=self.rows)
+        pattern = kernels.SparseMatrix(self.indptr, self.indices, rows=self.rows)
+        kernels.spmm_transpose(pattern, chosen, out)
         return out
 
     @cached_property
@@ -172,18 +173,19 @@ def multiply(
     *,
     accumulate: bool,
     half: WireFormat | None,
-    **options: Any,
+    groups: Any = None,
 ) -> None:
     """Write or add ``A @ x`` to `out` with the kernels of a memory, `hpcgnn.kernels` or ``.cuda``.
 
-    `matrix` is a `LocalCSR` or its copy on a device; `options` are those of the kernel alone.
+    `matrix` is a `LocalCSR` or its copy on a device, which has `groups`.
     """
     if matrix.rows is not None and not accumulate:
         # The kernel leaves rows alone that are not stored.
         out[...] = 0
         accumulate = True
-    pattern = matrix.indptr, matrix.indices, matrix.values
-    face.spmm(*pattern, x, out, rows=matrix.rows, accumulate=accumulate, half=half, **options)
+    stored = matrix.indptr, matrix.indices, matrix.values, matrix.rows
+    whole = kernels.SparseMatrix(*stored, groups=groups)
+    face.spmm(whole, x, out, accumulate=accumulate, half=half)
 
 
 class MainMemory:

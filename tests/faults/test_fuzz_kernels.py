@@ -18,6 +18,7 @@ from hpcgnn.kernels import (
     SharedMeans,
     SoftmaxGradient,
     SoftmaxState,
+    SparseMatrix,
 )
 from tests.faults.test_fuzz import SIZES, generators
 
@@ -126,9 +127,9 @@ def gradients(g: Given) -> Gradients:
 
 
 CALLS: dict[str, Callable[[Given], object]] = {
-    "spmm": lambda g: kernels.spmm(*matrix(g), g["x"], g["out"], rows=g["rows"], **how(g)),
+    "spmm": lambda g: kernels.spmm(SparseMatrix(*matrix(g), g["rows"]), g["x"], g["out"], **how(g)),
     "spmm_transpose": lambda g: kernels.spmm_transpose(
-        *matrix(g), g["out"], g["x"], rows=g["rows"], **how(g)
+        SparseMatrix(*matrix(g), g["rows"]), g["out"], g["x"], **how(g)
     ),
     "gather": lambda g: kernels.gather_rows(g["x"], g["picked"], g["out"], **how(g)),
     "scatter": lambda g: kernels.scatter_add_rows(g["out"], g["picked"], g["x"], **how(g)),

@@ -24,7 +24,7 @@ def pytest_run(mpi_run: PytestRun, tmp_path: Path) -> PytestRun:
     def run(source: str, *options: str) -> subprocess.CompletedProcess[str]:
         # The conftest looks for the repository one folder above its own.
         folder = tmp_path / "tests"
-        for name in ("conftest.py", "support/call_order.py"):
+        for name in ("conftest.py", "support/call_order.py", "support/processes.py"):
             copy = folder / name
             copy.parent.mkdir()
             shutil.copy(TESTS / name, copy)

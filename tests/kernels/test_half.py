@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hpcgnn import kernels
+from hpcgnn.kernels import SparseMatrix
 
 TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -61,15 +62,16 @@ def test_spmm_accumulates_in_float32(graph, half, isa, mean):
     for width in (1, 7, 16, 33, 100, 256):
         x = narrow(graph.dense(width, "float32"), half)
         wide = np.full((graph.num_rows, width), np.nan, np.float32)
-        form = {"mean": mean, "half": half, "isa": isa}
-        kernels.spmm(graph.indptr, graph.indices, weights, x, wide, **form)
+        form = {"half": half, "isa": isa}
+        matrix = SparseMatrix(graph.indptr, graph.indices, weights, mean=mean)
+        kernels.spmm(matrix, x, wide, **form)
         expected = graph.to_scipy("float32") @ widen(x, half).astype(np.float64)
         if mean:
             expected /= np.maximum(np.diff(graph.indptr), 1)[:, None]
         scale = max(1.0, np.abs(expected).max(initial=0))
         assert np.abs(wide - expected).max(initial=0) <= 1e-5 * scale
         rounded = np.empty(wide.shape, np.uint16)
-        kernels.spmm(graph.indptr, graph.indices, weights, x, rounded, **form)
+        kernels.spmm(matrix, x, rounded, **form)
         np.testing.assert_array_equal(rounded, narrow(wide, half))
 
 
@@ -77,8 +79,8 @@ def test_spmm_rounds_a_float32_product(graph, half, isa):
     x = graph.dense(21, "float32")
     wide = np.empty((graph.num_rows, 21), np.float32)
     rounded = np.empty(wide.shape, np.uint16)
-    kernels.spmm(graph.indptr, graph.indices, None, x, wide, isa=isa)
-    kernels.spmm(graph.indptr, graph.indices, None, x, rounded, half=half, isa=isa)
+    kernels.spmm(SparseMatrix(graph.indptr, graph.indices), x, wide, isa=isa)
+    kernels.spmm(SparseMatrix(graph.indptr, graph.indices), x, rounded, half=half, isa=isa)
     np.testing.assert_array_equal(rounded, narrow(wide, half))
 
 
@@ -86,7 +88,7 @@ def test_sums_do_not_saturate(half, isa):
     ones = narrow(np.ones((1, 3), np.float32), half)
     out = np.empty((1, 3), np.float32)
     indptr, indices = np.array([0, 30000]), np.zeros(30000, np.int32)
-    kernels.spmm(indptr, indices, None, ones, out, half=half, isa=isa)
+    kernels.spmm(SparseMatrix(indptr, indices), ones, out, half=half, isa=isa)
     np.testing.assert_array_equal(out, np.full((1, 3), 30000, np.float32))
 
 
@@ -107,7 +109,7 @@ def test_accumulate_into_half(half, isa):
     indptr, indices = np.array([0, 2, 2]), np.array([0, 1], np.int32)
     x = narrow(np.array([[1.0], [2.0]], np.float32), half)
     out = narrow(np.array([[0.5], [0.25]], np.float32), half).copy()
-    kernels.spmm(indptr, indices, None, x, out, accumulate=True, half=half, isa=isa)
+    kernels.spmm(SparseMatrix(indptr, indices), x, out, accumulate=True, half=half, isa=isa)
     np.testing.assert_array_equal(widen(out, half), [[3.5], [0.25]])
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from hpcgnn import kernels
+from hpcgnn.kernels import SparseMatrix
 
 WIDTHS = [1, 3, 7, 16, 33, 100, 256, 300]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
@@ -19,7 +20,7 @@ def test_spmm_equals_scipy(graph, isa, dtype, weighted):
     for width in WIDTHS:
         out = np.full((graph.num_rows, width), np.nan, dtype)
         x = graph.dense(width, dtype)
-        kernels.spmm(graph.indptr, graph.indices, values, x, out, isa=isa)
+        kernels.spmm(SparseMatrix(graph.indptr, graph.indices, values), x, out, isa=isa)
         assert_close(out, graph.product(width, dtype, weighted), dtype)
 
 
@@ -30,7 +31,7 @@ def test_forms(graph, isa, accumulate, mean):
     before = np.random.default_rng(29).standard_normal((graph.num_rows, 19))
     out = before.copy() if accumulate else np.full_like(before, np.nan)
     csr = graph.indptr, graph.indices, graph.values
-    kernels.spmm(*csr, x, out, accumulate=accumulate, mean=mean, isa=isa)
+    kernels.spmm(SparseMatrix(*csr, mean=mean), x, out, accumulate=accumulate, isa=isa)
     expected = graph.product(19)
     if mean:
         expected /= np.maximum(np.diff(graph.indptr), 1)[:, None]
@@ -45,7 +46,8 @@ def test_row_subset_leaves_other_rows(graph, isa):
     expected = out.copy()
     expected[rows] = graph.product(5)
     x = graph.dense(5)
-    kernels.spmm(graph.indptr, graph.indices, graph.values, x, out, rows=rows, isa=isa)
+    matrix = SparseMatrix(graph.indptr, graph.indices, graph.values, rows)
+    kernels.spmm(matrix, x, out, isa=isa)
     assert_close(out, expected, "float64")
 
 
@@ -57,7 +59,7 @@ def test_threads_give_equal_bits(graph, isa, width, mean):
     results = []
     for threads in (1, 2, 3):
         out = np.zeros((graph.num_rows, width), np.float32)
-        kernels.spmm(*csr, x, out, mean=mean, threads=threads, isa=isa)
+        kernels.spmm(SparseMatrix(*csr, mean=mean), x, out, threads=threads, isa=isa)
         results.append(out.tobytes())
     assert len(set(results)) == 1
 
@@ -68,16 +70,17 @@ def test_unaligned_operands(isa):
         x = np.frombuffer(bytearray(4 * (offset + 3 * 33)), np.float32)[offset:].reshape(3, 33)
         x[:] = np.random.default_rng(37).standard_normal((3, 33))
         out = np.frombuffer(bytearray(4 * (offset + 2 * 33)), np.float32)[offset:].reshape(2, 33)
-        kernels.spmm(indptr, indices, None, x, out, isa=isa)
+        kernels.spmm(SparseMatrix(indptr, indices), x, out, isa=isa)
         np.testing.assert_array_equal(out, np.stack([x[0] + x[2], x[1]]))
 
 
 def test_width_zero():
     out = np.empty((1, 0), np.float32)
     csr = np.array([0, 1], np.int64), np.array([0], np.int32)
-    kernels.spmm(*csr, None, np.empty((1, 0), np.float32), out)
+    kernels.spmm(SparseMatrix(*csr), np.empty((1, 0), np.float32), out)
 
 
+MATRIX = {"indptr", "indices", "values", "rows"}
 BAD = [
     ({"x": np.zeros((3, 8), np.float32)[:, ::2]}, TypeError, "x must be C-contiguous"),
     ({"x": np.zeros((3, 4), np.int32)}, TypeError, "x must be float32 or float64 or uint16"),
@@ -113,8 +116,10 @@ def test_bad_arguments_are_one_clear_line(change, error, message):
         "x": np.zeros((3, 4), np.float32),
         "out": np.zeros((2, 4), np.float32),
     }
+    words = good | change
+    matrix = SparseMatrix(**{name: words.pop(name) for name in MATRIX & words.keys()})
     with pytest.raises(error, match=message) as caught:
-        kernels.spmm(**(good | change))
+        kernels.spmm(matrix, **words)
     assert "\n" not in str(caught.value)
 
 
@@ -123,7 +128,7 @@ def test_read_only_output():
     out.flags.writeable = False
     csr = np.array([0, 1]), np.array([0], np.int32)
     with pytest.raises(TypeError, match="read-only"):
-        kernels.spmm(*csr, None, np.ones((1, 1), np.float32), out)
+        kernels.spmm(SparseMatrix(*csr), np.ones((1, 1), np.float32), out)
 
 
 @pytest.mark.parametrize(

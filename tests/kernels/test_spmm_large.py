@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 
 from hpcgnn import kernels
+from hpcgnn.kernels import SparseMatrix
 
 
 def aligned(shape, dtype):
@@ -37,7 +38,7 @@ def test_large_products(isa, num_nodes, width, dtype, degree):
     results = []
     for threads in (1, 2, 3):
         out[:] = np.nan
-        kernels.spmm(indptr, indices, values, x, out, threads=threads, isa=isa)
+        kernels.spmm(SparseMatrix(indptr, indices, values), x, out, threads=threads, isa=isa)
         results.append(out.copy())
     tolerance = {"float32": 1e-5, "float64": 1e-12}[dtype]
     np.testing.assert_allclose(out[checked], expected, atol=tolerance * np.abs(expected).max())
@@ -53,6 +54,6 @@ def test_tiles_do_not_change_bits(isa):
     indptr = np.arange(num_nodes + 1) * degree
     x = rng.standard_normal((num_nodes, width)).astype(np.float32)
     whole, part = np.empty_like(x), np.empty((100, width), np.float32)
-    kernels.spmm(indptr, indices, None, x, whole, isa=isa)
-    kernels.spmm(indptr[:101], indices[: 100 * degree], None, x, part, isa=isa)
+    kernels.spmm(SparseMatrix(indptr, indices), x, whole, isa=isa)
+    kernels.spmm(SparseMatrix(indptr[:101], indices[: 100 * degree]), x, part, isa=isa)
     np.testing.assert_array_equal(part, whole[:100])

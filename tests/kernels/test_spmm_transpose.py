@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from hpcgnn import kernels
+from hpcgnn.kernels import SparseMatrix
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -16,7 +17,7 @@ def test_equals_scipy(graph, isa, dtype, weighted):
         for threads in (1, 2, 3):
             out = np.full((graph.num_columns, width), np.nan, dtype)
             csr = graph.indptr, graph.indices, weights
-            kernels.spmm_transpose(*csr, x, out, threads=threads, isa=isa)
+            kernels.spmm_transpose(SparseMatrix(*csr), x, out, threads=threads, isa=isa)
             results.append(out.tobytes())
         assert len(set(results)) == 1
         scale = max(1.0, np.abs(expected).max(initial=0))
@@ -33,9 +34,9 @@ def test_is_the_adjoint_of_spmm(graph, isa, mean, subset, accumulate):
     x, y = graph.dense(13), rng.standard_normal((longer, 13))
     forward, backward = np.zeros_like(y), np.zeros_like(x)
     csr = graph.indptr, graph.indices, graph.values
-    form = {"rows": rows, "mean": mean, "accumulate": accumulate, "isa": isa}
-    kernels.spmm(*csr, x, forward, **form)
-    kernels.spmm_transpose(*csr, y, backward, **form)
+    matrix, form = SparseMatrix(*csr, rows=rows, mean=mean), {"accumulate": accumulate, "isa": isa}
+    kernels.spmm(matrix, x, forward, **form)
+    kernels.spmm_transpose(matrix, y, backward, **form)
     left, right = np.vdot(forward, y), np.vdot(x, backward)
     assert left == pytest.approx(right, rel=1e-10, abs=1e-10)
 
@@ -45,8 +46,8 @@ def test_accumulate_adds(graph, isa):
     x, start = rng.standard_normal((graph.num_rows, 9)), graph.dense(9)
     plain, added = np.empty_like(start), start.copy()
     csr = graph.indptr, graph.indices, graph.values
-    kernels.spmm_transpose(*csr, x, plain, isa=isa)
-    kernels.spmm_transpose(*csr, x, added, accumulate=True, isa=isa)
+    kernels.spmm_transpose(SparseMatrix(*csr), x, plain, isa=isa)
+    kernels.spmm_transpose(SparseMatrix(*csr), x, added, accumulate=True, isa=isa)
     np.testing.assert_allclose(added, start + plain, atol=1e-11)
 
 
@@ -56,7 +57,7 @@ def test_half_input(half, isa):
     out = np.empty((4, 19), np.float32)
     indptr, indices = np.array([0, 3]), np.array([0, 2, 3], np.int32)
     weights = np.array([1.0, 2.0, 3.0], np.float32)
-    kernels.spmm_transpose(indptr, indices, weights, one, out, half=half, isa=isa)
+    kernels.spmm_transpose(SparseMatrix(indptr, indices, weights), one, out, half=half, isa=isa)
     np.testing.assert_array_equal(out, np.outer([1, 0, 2, 3], np.ones(19)))
 
 
@@ -65,6 +66,7 @@ def test_out_of_range_is_refused():
     for bad in (3, -1):
         indices = np.array([bad], np.int32)
         with pytest.raises(ValueError, match=f"indices holds {bad}"):
-            kernels.spmm_transpose(indptr, indices, None, x, np.zeros((3, 2)))
+            kernels.spmm_transpose(SparseMatrix(indptr, indices), x, np.zeros((3, 2)))
+    matrix = SparseMatrix(indptr, np.zeros(1, np.int32))
     with pytest.raises(TypeError, match="out must be float64 when x is, else float32"):
-        kernels.spmm_transpose(indptr, np.zeros(1, np.int32), None, x, np.zeros((3, 2), np.float32))
+        kernels.spmm_transpose(matrix, x, np.zeros((3, 2), np.float32))

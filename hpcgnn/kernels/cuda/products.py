@@ -6,6 +6,7 @@ from hpcgnn.kernels.arguments import DENSE, WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array, storage_of
 from hpcgnn.kernels.cuda.groups import DeviceGroups
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
+from hpcgnn.kernels.operands import SparseMatrix
 
 _PAIRS = {
     ("float32", "float32"): (4, 1),
@@ -19,17 +20,12 @@ _PAIRS = {
 
 
 def spmm(
-    indptr: DeviceArray,
-    indices: DeviceArray,
-    values: DeviceArray | None,
+    matrix: SparseMatrix,
     x: DeviceArray,
     out: DeviceArray,
     *,
-    rows: DeviceArray | None = None,
     accumulate: bool = False,
-    mean: bool = False,
     half: WireFormat | None = None,
-    groups: DeviceGroups | None = None,
 ) -> None:
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
 
@@ -37,11 +33,6 @@ def spmm(
     float32 or comes from it. The product runs on CuPy's current stream. Indices and `rows` are not
     checked. Rows of more than one group are summed in any order, so that their last bits may differ
     from run to run, unless `out` has 16 bits; all others are the same every time.
-
-    Parameters
-    ----------
-    groups
-        Of `indptr`; None makes them anew, which waits for a copy of `indptr`.
 
     Raises
     ------
@@ -53,8 +44,8 @@ def spmm(
         Shapes that do not match.
     """
     pair = storage_of(x, half), storage_of(out, half)
-    _check(indptr, indices, values, x, out, rows, pair)
-    groups = DeviceGroups.of(indptr) if groups is None else groups
+    _check(matrix, x, out, pair)
+    groups: DeviceGroups = matrix.groups or DeviceGroups.of(matrix.indptr)
     cupy, width = load_cupy(), int(x.shape[1])
     # Sums of pieces meet in `out` itself where it is as exact as they are.
     apart = pair[1] in ("bfloat16", "float16")
@@ -65,19 +56,19 @@ def spmm(
     lanes = tile_lanes(-(-width // vector))
     fields: Fields = {
         "groups": groups.arguments(),
-        "indptr": pointer(indptr),
-        "indices": pointer(indices),
-        "values": pointer(values),
+        "indptr": pointer(matrix.indptr),
+        "indices": pointer(matrix.indices),
+        "values": pointer(matrix.values),
         "x": pointer(x),
         "out": pointer(out),
         "pieces": pointer(pieces),
-        "rows": pointer(rows),
+        "rows": pointer(matrix.rows),
         "clear": pointer(clear),
         "num_clear": clear.size,
         "width": width,
         "lanes": np.int32(lanes),
         "accumulate": np.int32(accumulate),
-        "mean": np.int32(mean),
+        "mean": np.int32(matrix.mean),
     }
     into = short_name(pair[1])
     kernel = f"spmm_{short_name(pair[0])}_{into}_v{vector}"
@@ -88,30 +79,23 @@ def spmm(
         launch("spmm", f"spmm_join_{into}", fields, items=split, lanes=lanes)
 
 
-def _check(
-    indptr: DeviceArray,
-    indices: DeviceArray,
-    values: DeviceArray | None,
-    x: DeviceArray,
-    out: DeviceArray,
-    rows: DeviceArray | None,
-    pair: tuple[str, str],
-) -> None:
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("indices", indices, 1, ("int32",))
+def _check(matrix: SparseMatrix, x: DeviceArray, out: DeviceArray, pair: tuple[str, str]) -> None:
+    num_rows, values = matrix.indptr.size - 1, matrix.values
+    require_array("indptr", matrix.indptr, 1, ("int64",))
+    require_array("indices", matrix.indices, 1, ("int32",))
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, DENSE)
     if pair not in _PAIRS:
         raise TypeError(f"no product on the GPU takes {pair[0]} to {pair[1]}")
     if values is not None:
         require_array("values", values, 1, ("float64",) if pair[0] == "float64" else ("float32",))
-        if values.size != indices.size:
+        if values.size != matrix.indices.size:
             raise ValueError("values and indices must have the same length")
-    if rows is not None:
-        require_array("rows", rows, 1, ("int32",))
-        if rows.size != indptr.size - 1:
+    if matrix.rows is not None:
+        require_array("rows", matrix.rows, 1, ("int32",))
+        if matrix.rows.size != num_rows:
             raise ValueError("rows must name a row of out for each row of the matrix")
-    elif out.shape[0] != indptr.size - 1:
-        raise ValueError(f"out must have {indptr.size - 1} rows, not {out.shape[0]}")
+    elif out.shape[0] != num_rows:
+        raise ValueError(f"out must have {num_rows} rows, not {out.shape[0]}")
     if x.shape[1] != out.shape[1]:
         raise ValueError(f"x has {x.shape[1]} columns and out {out.shape[1]}")

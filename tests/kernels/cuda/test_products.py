@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hpcgnn import kernels
-from hpcgnn.kernels import cuda
+from hpcgnn.kernels import SparseMatrix, cuda
 from tests.kernels.conftest import random_graph, ugly_graph
 from tests.support.stand_in import host
 
@@ -25,14 +25,15 @@ def widened(bits, half="bfloat16"):
     return out
 
 
-def product(device, graph, x, out, *, weighted=True, size=5, **options):
+def product(device, graph, x, out, *, weighted=True, size=5, rows=None, mean=False, **options):
     values = None
     if weighted:
         dtype = "float64" if x.dtype == np.float64 else "float32"
         values = device.asarray(graph.values.astype(dtype))
     indptr, indices = device.asarray(graph.indptr), device.asarray(graph.indices)
     groups = cuda.DeviceGroups.of(indptr, size)
-    cuda.spmm(indptr, indices, values, device.asarray(x), out, groups=groups, **options)
+    matrix = SparseMatrix(indptr, indices, values, rows, mean, groups)
+    cuda.spmm(matrix, device.asarray(x), out, **options)
 
 
 def assert_close(found, wanted, tolerance):
@@ -125,7 +126,7 @@ def test_a_view_that_is_not_aligned(device):
     x[...] = device.asarray(graph.dense(16, "float32"))
     out = device.empty((graph.num_rows, 16), "float32")
     indptr, indices = device.asarray(graph.indptr), device.asarray(graph.indices)
-    cuda.spmm(indptr, indices, None, x, out)
+    cuda.spmm(SparseMatrix(indptr, indices), x, out)
     assert_close(out, graph.product(16, "float32", weighted=False), 1e-5)
 
 
@@ -141,10 +142,8 @@ def test_a_view_that_is_not_aligned(device):
 )
 def test_faults_are_refused(device, changes, error, words):
     graph = ugly_graph("one")
+    matrix = {"indptr": device.asarray(graph.indptr), "indices": device.asarray(graph.indices)}
     call = {
-        "indptr": device.asarray(graph.indptr),
-        "indices": device.asarray(graph.indices),
-        "values": None,
         "x": device.zeros((1, 2), "float32"),
         "out": device.zeros((1, 2), "float32"),
     }
@@ -152,7 +151,8 @@ def test_faults_are_refused(device, changes, error, words):
         if isinstance(value, type):
             value = device.zeros((1, 2), value)
         elif name in ("values", "rows"):
-            value = device.asarray(value)
+            matrix[name] = device.asarray(value)
+            continue
         call[name] = value
     with pytest.raises(error, match=words):
-        cuda.spmm(**call)
+        cuda.spmm(SparseMatrix(**matrix), **call)
