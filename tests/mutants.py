@@ -4,9 +4,9 @@
 
 A comparison, a sign or a small integer of `hpcgnn/` outside of GPU code is changed in a copy of the
 tree. The tests of the mirrored folder run on one rank, then on 4; with a coverage file whose
-contexts are tests (docs/contributing.md), first those that pass the changed line. A test that
-fails, or that runs out of time, has caught the change; it must pass without. Prints a line for each
-change, and at the end those that survived: a test is missing, or the two programs are equal.
+contexts are tests (docs/contributing.md), first those that pass the changed line, on both. A test
+that fails, or that runs out of time, has caught the change; it must pass without. Prints a line for
+each change, and at the end those that survived: a test is missing, or the two programs are equal.
 """
 
 import argparse
@@ -125,13 +125,13 @@ class Contexts:
         """Return some tests of a line as pytest names them, those of the mirrored place first."""
         if self._data is None:
             return []
-        path = str(ROOT / mutant.file)
-        found = self._data.contexts_by_lineno(path).get(mutant.line, [])
-        names = sorted({re.sub(r"\[.*", "", each.split("|")[0]) for each in found if each})
+        found = self._data.contexts_by_lineno(str(ROOT / mutant.file)).get(mutant.line, [])
+        modules = [each.rpartition(".") for each in sorted(found) if each]
+        names = [f"{module.replace('.', '/')}.py::{test}" for module, _, test in modules]
         near = tuple(mirrored(mutant.file))
         draw.shuffle(names)
         names.sort(key=lambda name: not name.startswith(near))
-        return [name for name in names[:FIRST_TESTS] if (ROOT / name.split("::")[0]).exists()]
+        return [name for name in names if (ROOT / name.split("::")[0]).exists()][:FIRST_TESTS]
 
 
 class Tree:
@@ -239,7 +239,8 @@ def main() -> None:
         tree = Tree(Path(folder), options.limit)
         for number, mutant in enumerate(chosen, 1):
             near, some = mirrored(mutant.file), contexts.of(mutant, draw)
-            runs = [(some, 1), (near, 1), *((near, options.ranks),) * (options.ranks > 1)]
+            worlds = sorted({1, options.ranks})
+            runs = [(tests, ranks) for tests in (some, near) for ranks in worlds]
             found = (tree.catches(mutant, tests, ranks) for tests, ranks in runs if tests)
             by = next((each for each in found if each), None)
             survivors += [] if by else [mutant]

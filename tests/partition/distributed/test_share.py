@@ -88,6 +88,20 @@ def expect_counts(counts: Counts, graph: CSRGraph, part: np.ndarray, num_parts: 
     assert counts.cut_pins == found.edge_cut
 
 
+def expect_nearest(counts: Counts, graph: CSRGraph, part: np.ndarray) -> None:
+    """Require the parts that own most of what each part reads, the others behind them as -1."""
+    num_parts = len(counts.loads)
+    read = np.zeros((num_parts, num_parts), np.int64)
+    for node, rows in enumerate(np.split(*by_column(graph))):
+        read[np.setdiff1d(part[rows], part[node]), part[node]] += 1
+    for mine, near, nets in zip(read, counts.nearest, counts.nearest_nets, strict=True):
+        known = near[near >= 0]
+        assert len(np.unique(known)) == len(known) == np.count_nonzero(mine)
+        assert (near[len(known) :] == -1).all()
+        assert nets[: len(known)].tolist() == mine[known].tolist() == sorted(mine[known])[::-1]
+        assert not nets[len(known) :].any()
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_counts_are_those_of_the_definition(comm: MPI.Intracomm, name: str) -> None:
     graph, num_parts = GRAPHS[name], 7
@@ -97,6 +111,7 @@ def test_counts_are_those_of_the_definition(comm: MPI.Intracomm, name: str) -> N
     group = np.random.default_rng(9).integers(0, comm.size, num_parts).astype(np.int32)
     counts = Share(comm, fetch_pins(comm, rows), group, mine).count(mine)
     expect_counts(counts, graph, part, num_parts)
+    expect_nearest(counts, graph, part)
     joint = Share(comm, joint_pins(comm, rows), group, mine).count(mine)
     np.testing.assert_array_equal(joint.loads, joint_loads(graph, part, num_parts))
 
