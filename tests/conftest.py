@@ -240,8 +240,10 @@ def size_of(item: pytest.Item) -> int:
 
 
 @pytest.fixture(autouse=True)
-def lines_on_screen() -> Generator[None]:
-    """Show what a command says, also after one that a test called with ``-q``."""
+def as_in_a_new_process() -> Generator[None]:
+    """Let no test meet what another one has left: random numbers, lines that ``-q`` hides."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
     yield
     importlib.import_module("hpcgnn.log").show_from(logging.INFO)
 

@@ -8,6 +8,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
+from benchmarks import compare_training
 from benchmarks.active_edges import active_edge_share
 from benchmarks.pass_totals import PassTotals
 from benchmarks.training_share import copy_with_split, draw_split
@@ -20,16 +21,15 @@ from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from tests.conftest import MpiRun
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
+from tests.support.training import make_config, train
 
 NUM_NODES = 211
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store in two parts with a tenth of its nodes for training."""
-    whole, parts, few = (tmp_path / name for name in ("whole.h5", "parts.h5", "few.h5"))
+def make_store(folder: Path) -> Path:
+    """Write a store in two parts with a tenth of its nodes for training."""
+    whole, parts, few = (folder / name for name in ("whole.h5", "parts.h5", "few.h5"))
     planted(NUM_NODES, 4, 8, 5).write(whole)
     with GraphStore.open(whole) as opened:
         partition = block()(read_pattern(opened), 2)
@@ -41,7 +41,8 @@ def store(tmp_path: Path) -> Path:
     return few
 
 
-def test_only_the_split_is_new(store: Path) -> None:
+def test_only_the_split_is_new(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
     with GraphStore.open(store) as few, GraphStore.open(store.with_name("parts.h5")) as parts:
         counts = np.bincount(few.read_nodes(0, NUM_NODES).split, minlength=4)
         assert counts.tolist() == [0, 21, 21, NUM_NODES - 42]
@@ -66,35 +67,38 @@ def test_node_types_are_copied(tmp_path: Path) -> None:
             np.testing.assert_array_equal(rows, known_rows)
 
 
-def train(mpi_run: MpiRun, store: Path, name: str, *overrides: str) -> Path:
-    run = store.with_name(name)
-    words = [f"graph.store={store}", f"run.dir={run}", "model.hidden=5", "model.num_layers=3"]
-    words += ["train.epochs=3", "train.evaluate_every=3", "trace.enabled=true", *overrides]
-    done = mpi_run(2, "-m", "hpcgnn.train", *words, "run.save_predictions=false", timeout=110)
-    assert done.returncode == 0, done.stderr
-    return run
-
-
+@pytest.mark.max_ranks(2)
 def test_comparison_counts_what_the_runs_count(
-    mpi_run: MpiRun,
-    store: Path,
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from benchmarks import compare_training
-
-    whole = train(mpi_run, store, "all-rows", "exchange.active_sets=false")
-    active = train(mpi_run, store, "active-rows")
-    words = ["compare_training", f"whole={whole}", f"active={active}", "--json"]
-    monkeypatch.setattr("sys.argv", words)
+    if comm.size == 1:
+        pytest.skip("one rank sends nothing")
+    store = comm.bcast(make_store(comm_tmp_path) if comm.rank == 0 else None)
+    words = ["model.num_layers=3", "train.epochs=3", "train.evaluate_every=3"]
+    words += ["trace.enabled=true", "run.save_predictions=false"]
+    runs = [
+        train(
+            comm, make_config(store, comm_tmp_path / each, *words, f"exchange.active_sets={each}")
+        )
+        for each in ("false", "true")
+    ]
+    if comm.rank > 0:
+        return
+    whole, active = (run.path for run in runs)
+    named = ["compare_training", f"whole={whole}", f"active={active}", "--json"]
+    monkeypatch.setattr("sys.argv", named)
+    capsys.readouterr()
     compare_training.main()
     results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for run, result in zip((whole, active), results, strict=True):
-        epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        ranks = json.loads((run / "summary.json").read_text())["ranks_detail"]
+    for run, result in zip(runs, results, strict=True):
+        ranks = run.summary["ranks_detail"]
         gradients = sum(each["exchanges"]["reduce.gradients"]["bytes"] for each in ranks)
         # The last epoch also evaluates.
-        assert result["bytes_total"] + gradients / len(epochs) == epochs[1]["bytes_sent"]
+        sent = run.column("bytes_sent")
+        assert result["bytes_total"] + gradients / len(sent) == sent[1]
         assert result["epochs"] == 2
     assert results[0]["active_edges"] == 1
     assert results[0]["bytes_backward"] > results[1]["bytes_backward"]

@@ -46,42 +46,35 @@ def test_threads_hold_in_every_pool(requested: int, variable: str, expected: int
     assert set(found) == {expected}
 
 
-def test_ranks_that_are_bound_are_told(mpi_run: MpiRun, tmp_path: Path) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs 2 cores")
-    bound = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    script = tmp_path / "bound.py"
-    script.write_text(bound + SHOW)
-    shown = mpi_run(1, script, "2")
-    assert "1 of 1 ranks may use fewer cores than their 2 threads: " in shown.stderr
-    script.write_text(SHOW)
-    shown = mpi_run(1, script, "2")
-    assert shown.returncode == 0
-    assert "fewer cores" not in shown.stderr
-
-
-def test_cores_are_divided_among_ranks_that_share_them(mpi_run: MpiRun, tmp_path: Path) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("needs 2 cores")
-    script = tmp_path / "divided.py"
-    script.write_text(DIVIDED)
-    assert mpi_run(2, script, "own").stdout.split() == ["1", "1"]
-    assert mpi_run(2, script, "all").stdout.split() == [str(len(cores) // 2)] * 2
-    assert mpi_run(1, script, "all").stdout.split() == [str(len(cores))]
-
-
-DIVIDED = """
+CORES = """
 import os, sys
 from mpi4py import MPI
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.train.process import prepare_process
 
 os.environ.pop("OMP_NUM_THREADS", None)
-if sys.argv[1] == "own":
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
-else:
-    os.sched_setaffinity(0, range(os.cpu_count()))
-with ProcessGrid(MPI.COMM_WORLD) as grid:
-    print(prepare_process(grid, 0), flush=True)
+everything = range(os.cpu_count())
+one = sorted(os.sched_getaffinity(0))[:1]
+with ProcessGrid(MPI.COMM_WORLD) as grid, ProcessGrid(MPI.COMM_SELF) as alone:
+    found = []
+    for ranks, cores, threads in ((grid, one, 0), (grid, everything, 0), (alone, everything, 0),
+                                  (alone, one, 2), (alone, everything, 2)):
+        os.sched_setaffinity(0, cores)
+        found.append(prepare_process(ranks, threads))
+    for each in grid.world.gather(found) or []:
+        print(each)
 """
+
+
+def test_cores_are_divided_among_ranks_and_few_are_told(mpi_run: MpiRun, tmp_path: Path) -> None:
+    num_cores = len(os.sched_getaffinity(0))
+    if num_cores < 2:
+        pytest.skip("needs 2 cores")
+    script = tmp_path / "cores.py"
+    script.write_text(CORES)
+    shown = mpi_run(2, script)
+    own = [1, num_cores // 2, num_cores, 2, 2]
+    assert shown.stdout.splitlines() == [str(own)] * 2
+    # Of each rank, where it was alone with one core; not with all of them.
+    told = "1 of 1 ranks may use fewer cores than their 2 threads: "
+    assert shown.stderr.count("may use fewer cores") == shown.stderr.count(told) == 2
