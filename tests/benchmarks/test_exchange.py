@@ -1,21 +1,24 @@
 """The exchange benchmark counts what really travels; nothing here looks at a clock."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
 import numpy as np
 import pytest
 
+from benchmarks.bench_exchange import main
 from benchmarks.exchange_case import Case
 from benchmarks.exchange_graphs import cut, make_pattern, open_graph
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.errors import InputError
+from hpcgnn.errors import CollectiveExit, InputError
 from hpcgnn.partition import block, measure
 from hpcgnn.sparse import scale
 from hpcgnn.spmm import EXCHANGES
-from tests.conftest import MpiRun
+
+Run: TypeAlias = Callable[[MPI.Intracomm, str], list[Any]]
 
 WIDTH = 3
 KEYS = (
@@ -87,27 +90,44 @@ def test_unknown_graphs_are_named(name: str) -> None:
         make_pattern(name)
 
 
-def test_command_prints_an_object_a_case(mpi_run: MpiRun) -> None:
-    options = "--graph grid3d:4 --replication 1,2 --wire native,float16 --repeat 1 --warmup 1"
-    module = ("-m", "benchmarks.bench_exchange", *options.split(), "--json")
-    done = mpi_run(2, *module, timeout=110)
-    assert done.returncode == 0, done.stderr
-    cases = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(cases) == 2 * 2 * len(EXCHANGES)
-    assert all(set(KEYS.split()) <= set(case) for case in cases)
-    assert {case["wire"] for case in cases} == {"float32", "float16"}
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return `run(comm, options)`, which runs the command and returns what it prints on rank 0."""
+
+    def call(comm: MPI.Intracomm, options: str) -> list[Any]:
+        monkeypatch.setattr("sys.argv", ["bench_exchange", *options.split(), "--json"])
+        assert main(comm) == 0
+        cases = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert bool(cases) == (comm.rank == 0)
+        return cases
+
+    return call
 
 
-def test_command_names_a_wrong_exchange(mpi_run: MpiRun) -> None:
-    done = mpi_run(2, "-m", "benchmarks.bench_exchange", "--exchange", "aware,nonsense")
-    assert done.returncode == 2
-    assert done.stderr.count("'nonsense' is none of") == 1
+@pytest.mark.max_ranks(2)
+def test_command_prints_an_object_a_case(comm: MPI.Intracomm, run: Run) -> None:
+    replication = "1,2" if comm.size == 2 else "1"
+    options = f"--graph grid3d:4 --replication {replication} --repeat 1 --warmup 1"
+    cases = run(comm, f"{options} --wire native,float16")
+    if comm.rank == 0:
+        assert len(cases) == comm.size * 2 * len(EXCHANGES)
+        assert all(set(KEYS.split()) <= set(case) for case in cases)
+        assert {case["wire"] for case in cases} == {"float32", "float16"}
 
 
-def test_planning_of_every_exchange_is_timed(mpi_run: MpiRun) -> None:
-    options = "--graph grid3d:4 --plan --repeat 1 --json"
-    done = mpi_run(2, "-m", "benchmarks.bench_exchange", *options.split(), timeout=110)
-    assert done.returncode == 0, done.stderr
-    cases = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [case["exchange"] for case in cases] == list(EXCHANGES)
-    assert all({"plan_s", "epoch_s", "plan_epochs"} <= set(case) for case in cases)
+@pytest.mark.max_ranks(2)
+def test_command_names_a_wrong_exchange(
+    comm: MPI.Intracomm, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CollectiveExit) as ended:
+        run(comm, "--exchange aware,nonsense")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("'nonsense' is none of") == (MPI.COMM_WORLD.rank == 0)
+
+
+@pytest.mark.max_ranks(2)
+def test_planning_of_every_exchange_is_timed(comm: MPI.Intracomm, run: Run) -> None:
+    cases = run(comm, "--graph grid3d:4 --plan --repeat 1")
+    if comm.rank == 0:
+        assert [case["exchange"] for case in cases] == list(EXCHANGES)
+        assert all({"plan_s", "epoch_s", "plan_epochs"} <= set(case) for case in cases)

@@ -26,7 +26,7 @@ def pytest_run(mpi_run: PytestRun, tmp_path: Path) -> PytestRun:
         folder = tmp_path / "tests"
         for name in ("conftest.py", "support/call_order.py", "support/processes.py"):
             copy = folder / name
-            copy.parent.mkdir()
+            copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(TESTS / name, copy)
         (folder / "test_it.py").write_text("from mpi4py import MPI\n" + textwrap.dedent(source))
         fixed = ("-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "--color=no")

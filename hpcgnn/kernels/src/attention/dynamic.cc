@@ -13,8 +13,7 @@ namespace {
 const DynamicKernels& kernels_of(const AttentionBlock& block) {
   const int storage = static_cast<int>(block.storage);
   if (block.source == nullptr) return table_of<ProductTable>(block.isa).kernels[storage];
-  const DynamicTable& table = table_of<DynamicTable>(block.isa);
-  return block.keyed ? table.keyed[storage] : table.kernels[storage];
+  return table_of<DynamicTable>(block.isa).kernels[storage];
 }
 
 AttentionProblem problem_of(const AttentionDropout& dropout, const AttentionBlock& block) {

@@ -74,7 +74,6 @@ void rectifier_sums(const BatchRows<X>& batch, const Fixed* fixed, const typenam
 template <class V>
 struct DynamicForm {
   using Scalar = typename V::Scalar;
-  static constexpr bool kKeyed = false;
 
   const Scalar* vectors;
   std::int64_t first;  ///< column of the head
@@ -105,17 +104,10 @@ struct DynamicForm {
   }
 };
 
-/// The same where the key of an edge is not its value.
-template <class V>
-struct KeyedDynamicForm : DynamicForm<V> {
-  static constexpr bool kKeyed = true;
-};
-
 template <class F32, class F64>
 constexpr DynamicTable make_table() {
   DynamicTable table{};
   set_walks<F32, F64, DynamicForm>(table.kernels);
-  set_walks<F32, F64, KeyedDynamicForm>(table.keyed);
   return table;
 }
 

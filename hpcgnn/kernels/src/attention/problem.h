@@ -84,10 +84,9 @@ struct DynamicKernels {
   Backward backward_columns;
 };
 
-/// Kernels by storage type of z; `keyed` are those of keyed blocks.
+/// Kernels by storage type of z.
 struct DynamicTable {
   DynamicKernels kernels[kNumStorages];
-  DynamicKernels keyed[kNumStorages];
 
   static const DynamicTable portable, avx2, avx512;  ///< see table_of
 };

@@ -10,7 +10,6 @@ namespace hpcgnn::kernels {
 template <class V>
 struct ProductForm {
   using Scalar = typename V::Scalar;
-  static constexpr bool kKeyed = true;
 
   const Scalar* unused;
   std::int64_t first;

@@ -13,7 +13,6 @@ namespace hpcgnn::kernels {
 
 /// The forward and the backward passes of a block; `Form` says how logits come about:
 ///
-///     kKeyed                        whether a head of z is a key and, behind it, a value
 ///     logits<kRegs, kTail>          of a batch of rows and one fixed row
 ///     row_gradient<kRegs, kTail>    adds those of a target, and of what all edges share
 ///     key_gradient<kRegs, kTail>    adds that of a key
@@ -22,8 +21,6 @@ struct EdgeWalks {
   using Scalar = typename V::Scalar;
   using Edges = typename Softmax<V>::Edges;
   using Form = FormOf<V>;
-
-  static constexpr std::int64_t kParts = Form::kKeyed ? 2 : 1;
 
   /// A batch of edges of one row (or column) of one head.
   struct Span {
@@ -51,9 +48,12 @@ struct EdgeWalks {
   HPCGNN_INLINE static Form form_of(const AttentionProblem& p, const Span& s) {
     return {static_cast<const Scalar*>(p.source), s.column, static_cast<Scalar>(p.block->slope)};
   }
+  /// What a head of z has: a value, or a key and, behind it, a value.
+  HPCGNN_INLINE static std::int64_t parts_of(const AttentionBlock& b) { return b.keyed ? 2 : 1; }
+
   HPCGNN_INLINE static BatchRows<X> keys_of(const AttentionBlock& b, const Span& s) {
-    return {static_cast<const X*>(b.values) + s.column * kParts,
-            b.num_heads * b.head_width * kParts, b.indices + s.first, s.count,
+    return {static_cast<const X*>(b.values) + s.column * parts_of(b),
+            b.num_heads * b.head_width * parts_of(b), b.indices + s.first, s.count,
             b.num_nonzeros - s.first};
   }
   template <class T>
@@ -63,7 +63,7 @@ struct EdgeWalks {
   }
   /// The values that go with keys, in cache where they are the same.
   HPCGNN_INLINE static BatchRows<X> values_of(const AttentionBlock& b, BatchRows<X> keys) {
-    if constexpr (!Form::kKeyed) return cached(keys);
+    if (!b.keyed) return cached(keys);
     keys.data += b.head_width;
     return keys;
   }
@@ -151,9 +151,10 @@ struct EdgeWalks {
                                      s.count, known};
       const BatchRows<Scalar> grad{static_cast<const Scalar*>(g.grad) + s.column, pitch, rows,
                                    s.count, known};
-      const std::int64_t at = (s.line * b.num_heads + s.head) * b.head_width * kParts;
+      const std::int64_t parts = parts_of(b);
+      const std::int64_t at = (s.line * b.num_heads + s.head) * b.head_width * parts;
       const X* const key = static_cast<const X*>(b.values) + at;
-      const X* const value = key + (kParts - 1) * b.head_width;
+      const X* const value = key + (parts - 1) * b.head_width;
       const Form form = form_of(p, s);
       Edges edges;
       for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
@@ -172,9 +173,9 @@ struct EdgeWalks {
       Softmax<V>::drop_edges(p, s.count, name, -Softmax<V>::kNone, edges.lse);
       Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
       Softmax<V>::differentiate(edges, s.count);
-      Scalar* const dkey = cut ? static_cast<Scalar*>(sums.carry) + s.column * kParts
+      Scalar* const dkey = cut ? static_cast<Scalar*>(sums.carry) + s.column * parts
                                : static_cast<Scalar*>(g.dz) + at;
-      Scalar* const dvalue = dkey + (kParts - 1) * b.head_width;
+      Scalar* const dvalue = dkey + (parts - 1) * b.head_width;
       for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
         weighted_sum<V, Scalar, kRegs, kTail>(cached(grad), edges.kept.at, 1, dvalue, column, tail);
         form.template key_gradient<kRegs, kTail>(cached(target), key, edges.dots.at, dkey, column,
