@@ -108,7 +108,9 @@ class ProcessGrid:
         self._alone: ProcessGrid | None = None
         self._other_replicas: MPI.Distgraphcomm | None = None
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
-        self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
+        self.replicas: Communicator = MPI.COMM_SELF
+        if replication > 1:
+            self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
         self._neighbourhoods = Neighbourhoods(self.layer)
 
     @classmethod
@@ -227,7 +229,7 @@ class ProcessGrid:
             self._shared_window.comm.Free()
         self._neighbourhoods.close()
         for comm in (self._other_replicas, self.replicas, self.layer, self.world):
-            if comm is not None and comm != MPI.COMM_NULL:
+            if comm is not None and comm not in (MPI.COMM_NULL, MPI.COMM_SELF):
                 comm.Free()
 
     def __enter__(self) -> "ProcessGrid":
