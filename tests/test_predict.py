@@ -253,8 +253,10 @@ def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: training.Pred
 
 
 def predict_elsewhere(comm: MPI.Intracomm, directory: Path, output: Path) -> None:
-    sys.argv = ["predict", str(directory / "missing"), "-o", str(output)]
-    main(comm)
+    words = ["predict", str(directory / "missing"), "-o", str(output)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        main(comm)
 
 
 def test_a_run_without_checkpoints(

@@ -1,6 +1,7 @@
 """Models of a user's own modules: trained, resumed, planned and applied by the commands."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,11 @@ class NoModel:
 
 @pytest.fixture
 def modules(comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a directory with own_model.py of the examples and more modules."""
+    """Work in a directory with own_model.py of the examples and more modules, all of them new."""
+    for name in ("own_model", "faulty_models"):
+        # Set first, so that what is imported now goes again.
+        monkeypatch.setitem(sys.modules, name, sys)
+        monkeypatch.delitem(sys.modules, name)
     if comm.rank == 0:
         shutil.copy(EXAMPLES / "own_model.py", comm_tmp_path / "own_model.py")
         (comm_tmp_path / "faulty_models.py").write_text(MODULE)
