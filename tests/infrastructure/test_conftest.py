@@ -119,43 +119,44 @@ COLLECTIVES = """
 """
 
 
-@pytest.mark.parametrize(
-    ("body", "rank_0", "rank_1"),
-    [
-        # Nothing to send, so nobody notices that rank 1 stays away.
-        (
-            "comm.rank or start_broadcast(comm, NOTHING, 0)",
-            "transfer.start_broadcast",
-            "no further call",
-        ),
-        # The messages of both look alike: each rank gets a wrong number, and no error.
-        (
-            "[f(comm, ONE) for f in (allreduce_sum, allreduce_max)[:: 1 - 2 * comm.rank]]",
-            "transfer.allreduce_sum",
-            "transfer.allreduce_max",
-        ),
-        # What comes before an error that the test expects counts as well.
-        (
-            """
-            with pytest.raises(ValueError):
-                with ProcessGrid(comm) as grid:
-                    comm.rank and grid.sum_over_blocks(NOTHING)
-                    raise ValueError
-            """,
-            "no further call",
-            "grid.ProcessGrid.sum_over_blocks",
-        ),
-    ],
-)
-def test_ranks_that_call_in_different_orders_fail(
-    pytest_run: PytestRun, body: str, rank_0: str, rank_1: str
-) -> None:
-    test = "def test_order(comm):\n" + textwrap.indent(textwrap.dedent(body), "    ")
-    done = pytest_run(textwrap.dedent(COLLECTIVES) + test + "\ndef test_next(comm): comm.Barrier()")
+ORDERS = {
+    # The messages of both look alike: each rank gets a wrong number, and no error.
+    "test_wrong_numbers": (
+        "[f(comm, ONE) for f in (allreduce_sum, allreduce_max)[:: 1 - 2 * comm.rank]]",
+        "transfer.allreduce_sum",
+        "transfer.allreduce_max",
+    ),
+    # What comes before an error that the test expects counts as well.
+    "test_expected_error": (
+        """
+        with pytest.raises(ValueError):
+            with ProcessGrid(comm) as grid:
+                comm.rank and grid.sum_over_blocks(NOTHING)
+                raise ValueError
+        """,
+        "no further call",
+        "grid.ProcessGrid.sum_over_blocks",
+    ),
+    # Nothing to send, so nobody notices that rank 1 stays away.
+    "test_nothing_sent": (
+        "comm.rank or start_broadcast(comm, NOTHING, 0)",
+        "transfer.start_broadcast",
+        "no further call",
+    ),
+}
+
+
+def test_ranks_that_call_in_different_orders_fail(pytest_run: PytestRun) -> None:
+    source = textwrap.dedent(COLLECTIVES)
+    for name, (body, *_) in ORDERS.items():
+        source += f"def {name}(comm):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+    done = pytest_run(source + "def test_next(comm): comm.Barrier()")
     assert done.returncode == 1, done.stderr
-    assert re.search(rf"rank 0: .*{rank_0}$", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(rf"rank 1: .*{rank_1}$", done.stdout, re.MULTILINE), done.stdout
-    assert "1 failed, 1 passed" in done.stdout
+    assert "3 failed, 1 passed" in done.stdout
+    for name, (_, *told) in ORDERS.items():
+        section = done.stdout.partition(f" {name}[np2] ")[2].partition("\n____")[0]
+        for rank, call in enumerate(told):
+            assert re.search(rf"rank {rank}: .*{call}$", section, re.MULTILINE), done.stdout
 
 
 def test_calls_that_concern_some_ranks_only_are_not_compared(pytest_run: PytestRun) -> None:
