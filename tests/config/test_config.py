@@ -29,13 +29,13 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('[model]\nname = "gcn"\nhidden = 16\n[train]\nseeds = [3, 1]\n')
     config = load_config(
-        file, [*NEEDED, "model.hidden=32", "train.learning_rate=1", "train.seeds=7"]
+        file, [*NEEDED, "model.hidden=32", "train.learning_rate=1", "train.seeds=[0, 7]"]
     )
     assert config.model.name == "gcn"
     assert config.model.hidden == 32
     assert config.train.learning_rate == 1.0
     assert isinstance(config.train.learning_rate, float)
-    assert config.train.seeds == (7,)
+    assert config.train.seeds == (0, 7)
     assert config.graph.store == "g.h5"
     assert config.model.dropout == 0.5
 

@@ -188,8 +188,10 @@ def test_adjacencies_of_all_kinds_mean_the_same() -> None:
     assert as_pattern(wide).indices is wide[1]
 
 
-def test_node_weights_are_balanced_instead_of_non_zeros() -> None:
-    weights = np.random.default_rng(4).integers(0, 9, 800)
+@pytest.mark.parametrize("unit", [1, 1 << 30])
+def test_node_weights_are_balanced_instead_of_non_zeros(unit: int) -> None:
+    """The larger ones add up to more than METIS's integers hold."""
+    weights = np.random.default_rng(4).integers(0, 9, 800) * unit
     found = part_graph(5, hubs(800, 2), vweights=weights)
     load = np.bincount(found.part, weights, 5)
     assert load.max() / load.mean() - 1 == pytest.approx(found.metrics.imbalance)

@@ -254,8 +254,8 @@ def _features(tables: Sequence[NodeTable], order: _Order) -> Features:
     def locate(row: int) -> str:
         given = row
         if order.places is not None:
-            found = np.flatnonzero(order.places == row)
-            given = int(found[0]) if len(found) else 0
+            # Rows that no table gives are zeros, which nothing complains of.
+            given = int(np.flatnonzero(order.places == row)[0])
         return _place_of([replace(table, id=table.features[0]) for table in tables], given)
 
     return Features(widths[0], np.dtype(np.float32), ordered, locate)
