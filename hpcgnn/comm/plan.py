@@ -7,7 +7,7 @@ arrived is known of each. Counts are rows, each one contiguous MPI datatype, so 
 2^31 however wide the rows are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -158,14 +158,6 @@ class CommPlan:
     def num_sent(self) -> int:
         """Rows that this rank sends in a forward exchange."""
         return len(self.send_rows)
-
-    @property
-    def send_ranges(self) -> Iterator[tuple[int, int]]:
-        """Where the rows of each neighbour begin and end in `send_rows`, in neighbour order."""
-        # int64: the sum over the neighbours may pass 2^31 rows where no single count does.
-        ends = np.cumsum(self.send_counts, dtype=np.int64)
-        starts = ends - self.send_counts
-        return zip(starts.tolist(), ends.tolist(), strict=True)
 
     def volume(self) -> Volume:
         """Return the rows of one forward exchange; a reverse exchange swaps the two sides."""

@@ -150,11 +150,6 @@ class RowRequest:
         return cls(comm, askers, row_map.to_local(rows), owners, row_map.num_local)
 
     @property
-    def num_received(self) -> int:
-        """Rows that this rank asks for."""
-        return len(self.owners)
-
-    @property
     def num_from_others(self) -> int:
         """Rows of other ranks that this rank asks for."""
         return int(np.count_nonzero(self.owners != self.comm.rank))

@@ -44,7 +44,6 @@ from hpcgnn.nn.node_types import (
     TypedModel,
     TypedRows,
     draw_vectors,
-    tensors_of,
 )
 from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, find_model, make_model
@@ -111,6 +110,5 @@ __all__ = [
     "make_model",
     "make_norm",
     "make_propagator",
-    "tensors_of",
     "xavier_linear",
 ]

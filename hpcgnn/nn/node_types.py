@@ -118,11 +118,6 @@ NodeFeatures: TypeAlias = Tensor | TypedRows
 """(N, F), or rows that depend on node types."""
 
 
-def tensors_of(features: NodeFeatures) -> tuple[Tensor, ...]:
-    """Return the tensors that hold features."""
-    return features.parts if isinstance(features, TypedRows) else (features,)
-
-
 def _rows_of(types: Tensor, number: int) -> Tensor:
     return torch.nonzero(types == number)[:, 0]
 

@@ -148,11 +148,6 @@ class EdgeBuilder:
         """The number of nodes, final after the last `add`."""
         return self._largest + 1 if self._given_nodes is None else self._given_nodes
 
-    @property
-    def num_added(self) -> int:
-        """The number of edges given to `add`."""
-        return self._num_added
-
     def __enter__(self) -> Self:
         return self
 
