@@ -77,8 +77,8 @@ HPCGNN_INLINE void store_columns(X* p, typename V::Mask tail,
 /// out = scale * out + sum over e of weights[e] * row e; a scale of 0 does not read out.
 template <class V, class X, int kRegs, bool kTail>
 void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
-                                typename V::Scalar scale, typename V::Scalar* out,
-                                std::int64_t column, int tail_lanes) {
+                  typename V::Scalar scale, typename V::Scalar* out, std::int64_t column,
+                  int tail_lanes) {
   using Reg = typename V::Reg;
   constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
   constexpr std::int64_t kDistance = prefetch_distance(kBytes);
@@ -107,8 +107,8 @@ void weighted_sum(const BatchRows<X>& batch, const typename V::Scalar* weights,
 
 /// dots[e] (+)= <row e, fixed>, overwriting in the first block of columns.
 template <class V, class X, class Fixed, int kRegs, bool kTail>
-void inner_products(const BatchRows<X>& batch, const Fixed* fixed,
-                                  typename V::Scalar* dots, std::int64_t column, int tail_lanes) {
+void inner_products(const BatchRows<X>& batch, const Fixed* fixed, typename V::Scalar* dots,
+                    std::int64_t column, int tail_lanes) {
   using Reg = typename V::Reg;
   constexpr std::int64_t kBytes = std::int64_t{kRegs} * V::kLanes * sizeof(X);
   constexpr std::int64_t kDistance = prefetch_distance(kBytes);
