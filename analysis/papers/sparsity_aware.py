@@ -34,7 +34,6 @@ from hpcgnn.plan import (
     MOVEMENTS,
     Movement,
     Ranks,
-    Survey,
     WholeGraph,
     count_traffic,
     make_share,
@@ -143,7 +142,7 @@ def _rehearsed(shop: Workshop, name: str) -> tuple[tuple[Movement | Reduction, .
     with ProcessGrid.of_this_process() as grid, GraphStore.open(store) as opened:
         whole = WholeGraph(grid, config, opened)
         ranks = Ranks(whole.row_starts(4), config.exchange)
-        surveys = {key: Survey.of(matrix, ranks) for key, matrix in whole.patterns.items()}
+        surveys = whole.surveys(ranks)
         found = in_fresh_process(make_share(whole, config, ranks, surveys, 0), epochs=5)
     return found.epoch, found.epoch_s / int(surveys[ALL].entries[0])
 

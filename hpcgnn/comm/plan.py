@@ -16,6 +16,7 @@ import numpy as np
 from hpcgnn import kernels
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.mpi import MPI
+from hpcgnn.comm.redistribute import narrow_counts
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.stages import Stage, group_by_time, start_stage
 from hpcgnn.comm.transfer import Transfer
@@ -134,6 +135,7 @@ class CommPlan:
         # Readers alone know what is wanted. The one step whose work grows with the number of ranks
         # is this exchange of counts; all that follows is among neighbours.
         layer.Alltoall(recv_counts, send_counts)
+        narrow_counts(layer, send_counts, recv_counts)
         # A neighbour in one direction is one in both: a graph of neighbours that is symmetric
         # serves the exchange and its adjoint, and the adjoint has to exist wherever the exchange
         # does.

@@ -5,17 +5,51 @@ from itertools import pairwise
 
 import numpy as np
 
+from hpcgnn.comm.collective import raise_on_all
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.row_map import RowMap
+from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 _ENTRIES_PER_STEP = 1 << 17
 
+_MOST = 2**31 - 1
+"""What a rank can send or receive in one exchange of unequal shares: MPI adds up 32-bit counts."""
+
+
+@collective
+def narrow_counts(comm: Communicator, sent: Array, received: Array) -> tuple[Array, Array]:
+    """Return int32 counts for an exchange of unequal shares.
+
+    Parameters
+    ----------
+    comm
+        The ranks that take part.
+    sent, received
+        (ranks,) integers: what this rank sends to each and receives from each.
+
+    Raises
+    ------
+    CollectiveInputError
+        Where a rank sends or receives 2**31 elements; on all ranks of `comm`.
+    """
+    largest = max(int(each.sum(dtype=np.int64)) for each in (sent, received))
+    fault = None
+    if largest > _MOST:
+        fault = InputError(
+            f"rank {comm.rank} would send or receive {largest} elements in one exchange, and "
+            f"{_MOST} is the most: start more ranks"
+        )
+    raise_on_all(comm, fault)
+    return sent.astype(np.int32), received.astype(np.int32)
+
 
 @collective
 def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
     """Send ``array[i]`` to rank ``owners[i]`` for every array; return what arrived.
+
+    Raises what `narrow_counts` does.
 
     Parameters
     ----------
@@ -34,13 +68,14 @@ def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tu
     # NumPy sorts 16-bit integers by radix: a sixth of the time.
     narrow = owners.astype(np.int16) if comm.size <= np.iinfo(np.int16).max else owners
     order = np.argsort(narrow, kind="stable")
-    send_counts = np.bincount(owners, minlength=comm.size).astype(np.int32)
-    recv_counts = np.empty(comm.size, np.int32)
-    comm.Alltoall(send_counts, recv_counts)
+    sent = np.bincount(owners, minlength=comm.size).astype(np.int64, copy=False)
+    expected = np.empty(comm.size, np.int64)
+    comm.Alltoall(sent, expected)
+    send_counts, recv_counts = narrow_counts(comm, sent, expected)
     received = []
     for array in arrays:
         outgoing = np.ascontiguousarray(array[order])
-        incoming = np.empty((int(recv_counts.sum()), *array.shape[1:]), array.dtype)
+        incoming = np.empty((int(expected.sum()), *array.shape[1:]), array.dtype)
         # One datatype an element keeps counts below 2^31 whatever the element's width.
         width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         element = MPI.BYTE.Create_contiguous(width).Commit()
@@ -74,20 +109,18 @@ def redistribute_lists(
 
     Raises
     ------
-    OverflowError
-        Where a rank sends or receives 2**31 entries; all ranks raise it.
+    CollectiveInputError
+        Where a rank sends or receives 2**31 entries.
     """
     sent = np.flatnonzero(owners >= 0)
     sent = sent[np.argsort(owners[sent], kind="stable")]
     lengths = np.diff(indptr)[sent]
     (received,) = redistribute(comm, owners[sent], lengths)
-    send_counts = np.zeros(comm.size, np.int64)
-    np.add.at(send_counts, owners[sent], lengths)
-    recv_counts = np.empty(comm.size, np.int64)
-    comm.Alltoall(send_counts, recv_counts)
-    largest = max(int(send_counts.sum()), int(recv_counts.sum()))
-    if comm.allreduce(largest, op=MPI.MAX) >= 2**31:
-        raise OverflowError("a rank would exchange 2**31 entries of lists; start more ranks")
+    sums = np.zeros(comm.size, np.int64)
+    np.add.at(sums, owners[sent], lengths)
+    expected = np.empty(comm.size, np.int64)
+    comm.Alltoall(sums, expected)
+    send_counts, recv_counts = narrow_counts(comm, sums, expected)
     ends = np.cumsum(lengths)
     outgoing = np.empty(int(lengths.sum()), entries.dtype)
     lists = max(1, len(sent) * _ENTRIES_PER_STEP // max(1, len(outgoing)))
@@ -98,12 +131,9 @@ def redistribute_lists(
         low, high = (int(before[0]), int(ends[step][-1]))
         places = np.repeat(begins - (before - low), counts) + np.arange(high - low)
         outgoing[low:high] = entries[places]
-    incoming = np.empty(int(recv_counts.sum()), entries.dtype)
+    incoming = np.empty(int(expected.sum()), entries.dtype)
     entry = MPI.BYTE.Create_contiguous(entries.itemsize).Commit()
-    comm.Alltoallv(
-        (outgoing, send_counts.astype(np.int32), entry),
-        (incoming, recv_counts.astype(np.int32), entry),
-    )
+    comm.Alltoallv((outgoing, send_counts, entry), (incoming, recv_counts, entry))
     entry.Free()
     return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), incoming
 

@@ -31,6 +31,9 @@ from hpcgnn.gallery import (
 )
 from hpcgnn.storage import GraphStore, StoreHeader, check_output
 
+MEBIBYTE = 1 << 20
+"""The unit of --memory, which tests make small."""
+
 
 @dataclass(frozen=True)
 class Streamed:
@@ -233,7 +236,7 @@ def add_streamed(cli: Any) -> None:
     add_node_data(cli, 64, 16)
     text = "MiB of edges that a process keeps before they go to temporary files beside OUT.h5 "
     text += "(default: 1024)"
-    cli.add_argument("--memory", type=count, default=1024, metavar="MIB", help=text)
+    cli.add_argument("--memory", type=at_least_one, default=1024, metavar="MIB", help=text)
 
 
 def streamed(
@@ -252,7 +255,7 @@ def streamed(
         provenance=provenance(),
     )
     nodes = make_nodes(edges.num_nodes, options.features, options.classes, options.seed)
-    return Streamed(header, edges, nodes, options.memory << 20)
+    return Streamed(header, edges, nodes, options.memory * MEBIBYTE)
 
 
 def provenance() -> dict[str, Any]:
@@ -265,6 +268,14 @@ def count(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    """Return the positive integer in `text`, for argparse."""
+    value = count(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("0: give at least 1")
     return value
 
 

@@ -145,7 +145,7 @@ def method(text: str) -> str:
 def main() -> None:
     """Partition, measure, write, print."""
     options = parser().parse_args()
-    check_output(options.output)
+    check_output(options.output, options.store)
     with GraphStore.open(options.store) as store:
         partitioner = choose(options, store)
         report("reading the pattern")

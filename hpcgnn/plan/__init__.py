@@ -9,19 +9,24 @@ bandwidth and a latency.
 """
 
 from hpcgnn.plan.candidates import Candidate, predict
+from hpcgnn.plan.degree_graph import DegreeGraph
 from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
+from hpcgnn.plan.shape import Shape, write_shape
 from hpcgnn.plan.share import Share, make_share
 from hpcgnn.plan.stand_ins import MOVEMENTS, Movement
-from hpcgnn.plan.traffic import Ranks, Survey, Traffic, count_traffic
+from hpcgnn.plan.survey import Survey, count_traffic
+from hpcgnn.plan.traffic import Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 
 __all__ = [
     "MOVEMENTS",
     "Candidate",
+    "DegreeGraph",
     "Movement",
     "Ranks",
     "Rehearsal",
+    "Shape",
     "Share",
     "Survey",
     "Traffic",
@@ -31,4 +36,5 @@ __all__ = [
     "predict",
     "rehearse",
     "sent_by_rank",
+    "write_shape",
 ]

@@ -4,16 +4,26 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hpcgnn.comm import Communicator, Network, ProcessGrid
 from hpcgnn.config.config import Config
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.console import Progress, print_json, print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.plan.candidates import Candidate, choices, predict
+from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.shape import Shape, write_shape
+from hpcgnn.plan.share import Planned
+from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES
@@ -39,11 +49,14 @@ def main(comm: Communicator) -> int:
     options = _parse()
     if comm.size > 1:
         raise InputError(f"{comm.size} ranks: planning is one process; start it without a launcher")
-    config = _read_config(options.words)
+    words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
+    config = _read_config(words)
     if config.train.task not in ("full", "links", "graphs"):
         raise InputError(
             f"train.task = {config.train.task!r}: only full graphs, links and graphs are planned"
         )
+    if options.shape and (config.train.task != "full" or config.graph.targets):
+        raise InputError("--shape plans classes of nodes: train.task=full, without graph.targets")
     if config.train.task == "graphs":
         _check_graphs(config, options.replication)
     if config.train.task == "links":
@@ -74,14 +87,18 @@ def main(comm: Communicator) -> int:
     )
     if not wanted:
         raise InputError("no replication divides a number of ranks; give --replication 1 as well")
-    with (
-        GraphStore.open(config.graph.store) as store,
-        ProcessGrid(comm) as grid,
-        Progress("rehearsing", len(wanted), "runs", quiet=options.json) as progress,
-    ):
-        whole = WholeGraph(grid, config, store)
+    with ExitStack() as stack:
+        if options.shape:
+            whole: Planned = DegreeGraph(config, Shape.read(options.shape))
+        else:
+            store = stack.enter_context(GraphStore.open(config.graph.store))
+            whole = WholeGraph(stack.enter_context(ProcessGrid(comm)), config, store)
+        if options.write_shape:
+            return _write_shape(options, whole)
+        progress = Progress("rehearsing", len(wanted), "runs", quiet=options.json)
         often = options.epochs, options.beside
-        found = list(predict(whole, config, wanted, network, *often, progress.advance))
+        advance = stack.enter_context(progress).advance
+        found = list(predict(whole, config, wanted, network, *often, advance))
     best = _best(found, options.memory)
     if options.json:
         print_json([_as_json(each, config, options.memory, best) for each in found])
@@ -108,6 +125,36 @@ def _check_links(config: Config, replication: tuple[int, ...] | None) -> None:
         raise InputError("links.ranking = 'all': its evaluation is not planned; set drawn")
     if max(replication or (config.exchange.replication,)) > 1:
         raise InputError("train.task = 'links' is planned without replication; set it to 1")
+
+
+def _write_shape(options: argparse.Namespace, whole: Planned) -> int:
+    """Write the shape of a graph, and say what its parts save."""
+    assert isinstance(whole, WholeGraph)
+    facts, pattern = whole.facts, whole.patterns[ALL].diagonal
+    if facts.directed or facts.relations or facts.type_names:
+        raise InputError(
+            "--write-shape writes graphs of one node type and one relation both ways: set "
+            "graph.undirected=true and a model that unites relations, or write the file by hand"
+        )
+    rows_of = pattern.entry_rows()
+    loops = np.bincount(rows_of[rows_of == pattern.indices], minlength=facts.num_nodes)
+    (blocks,) = options.ranks
+    starts = whole.row_starts(blocks)
+    aware = Survey.of(whole.patterns[ALL], Ranks(starts, ExchangeConfig(method="aware")))
+    rows = sum(map(len, aware.nodes))
+    values = {
+        "classes": facts.num_classes,
+        "training": float(whole.targets.mean()),
+        "features": facts.num_features,
+    }
+    degrees = np.diff(pattern.indptr) - loops
+    outside, random = outside_of(degrees, blocks, rows)
+    write_shape(options.write_shape, facts.name, {**values, "outside": outside}, degrees)
+    report(
+        f"{blocks} block rows read {rows} rows of each other, random ones would {random:.0f}: "
+        f"outside = {outside:.4g}"
+    )
+    return 0
 
 
 def _read_config(words: Sequence[str]) -> Config:
@@ -183,6 +230,19 @@ def _parse() -> argparse.Namespace:
     add("words", nargs="*", metavar="CONFIG.toml | section.key=value", help="as hpcgnn.train takes")
     add("--ranks", type=_numbers, required=True, metavar="P,...", help="numbers of ranks")
     add(
+        "--shape",
+        type=Path,
+        metavar="FILE",
+        help="plan for a graph that is not here, from its degrees (a .toml, see docs/planning.md)",
+    )
+    add(
+        "--write-shape",
+        type=Path,
+        metavar="FILE",
+        help="write the shape of the store, with the share of neighbours outside that its parts "
+        "have on so many ranks, and its degrees beside it (.csv); plan nothing",
+    )
+    add(
         "--exchange",
         type=_names((*EXCHANGES, AUTO)),
         default=("aware", "joint"),
@@ -243,6 +303,10 @@ def _parse() -> argparse.Namespace:
     options = parser.parse_intermixed_args()
     if options.epochs < 2:
         parser.error(f"--epochs {options.epochs}: at least 2, the first one also makes buffers")
+    if options.shape and options.write_shape:
+        parser.error("--shape and --write-shape: a shape is written of a store")
+    if options.write_shape and len(options.ranks) > 1:
+        parser.error("--write-shape: give one number of --ranks, whose block rows are measured")
     if options.beside < 1:
         parser.error(f"--beside {options.beside}: at least 1, the rank itself")
     if options.prefetch < 0:

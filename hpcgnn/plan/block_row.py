@@ -64,8 +64,8 @@ class BlockRows:
         local_rows = self._relations[rows] * row_map.num_local + self._nodes[rows] - row_map.start
         pattern = DistCSR(
             row_map,
-            _rows_of(indptr, local, own, values, shape, compact=restricted),
-            _rows_of(
+            kept_rows(indptr, local, own, values, shape, compact=restricted),
+            kept_rows(
                 indptr, ~local, ghost_numbers.astype(np.int32), values, (shape[0], len(ghosts))
             ),
             self._column_nodes[ghosts],
@@ -103,7 +103,7 @@ class BlockRows:
         return found[order], self._column_nodes[matrix.indices[chosen[order]]]
 
 
-def _rows_of(
+def kept_rows(
     indptr: Offsets,
     kept: Array,
     indices: LocalIndices,

@@ -12,15 +12,16 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import ExchangeChoice, candidates, joins_messages, row_bytes
 from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
-from hpcgnn.plan.share import Share, make_share
+from hpcgnn.plan.share import Planned, Share, Surveyed, make_share
 from hpcgnn.plan.stand_ins import MOVEMENTS, Movement, Reduction
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Survey, Traffic, count_traffic
+from hpcgnn.plan.survey import count_traffic
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.train.optimizer import num_evaluations
-from hpcgnn.typing import Array, Offsets
+from hpcgnn.typing import Array
 
 Moves: TypeAlias = Sequence[Movement | Reduction]
 """The exchanges and sums of a part of a run."""
@@ -124,7 +125,7 @@ def choices(
 
 @collective
 def predict(
-    whole: WholeGraph,
+    whole: Planned,
     config: Config,
     wanted: Sequence[Choice],
     network: Network,
@@ -152,10 +153,12 @@ def predict(
         node.
     """
     surveyed: tuple[object, ...] = ()
-    surveys: dict[PatternKey, Survey] = {}
+    surveys: dict[PatternKey, Surveyed] = {}
     for each in wanted:
         choice = each
         if each.exchange == AUTO:
+            if not isinstance(whole, WholeGraph):
+                raise InputError("--exchange auto needs the graph; name exchanges with --shape")
             choice = replace(each, exchange=_cheapest(whole, config, each, network), is_auto=True)
         chosen = _configured(config, choice)
         starts = whole.row_starts(choice.ranks // choice.replication)
@@ -164,12 +167,12 @@ def predict(
         key = choice.ranks, choice.replication, choice.exchange
         if key != surveyed:
             surveys.clear()
-            surveys |= {name: Survey.of(pattern, ranks) for name, pattern in whole.patterns.items()}
+            surveys |= whole.surveys(ranks)
             surveyed = key
         traffic = {name: survey.traffic(ranks) for name, survey in surveys.items()}
         traffic |= whole.traffic(starts)
         rehearsed = []
-        for block in _largest(traffic, starts, whole.targets):
+        for block in _largest(traffic, whole.trains(starts), np.diff(starts)):
             share = make_share(whole, chosen, ranks, surveys, block)
             rehearsed.append((share, in_fresh_process(share, epochs, beside)))
         share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)
@@ -246,23 +249,24 @@ def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Networ
     return ExchangeChoice.of(costs, network).method
 
 
-def _largest(traffic: Mapping[PatternKey, Traffic], starts: Offsets, targets: Array) -> list[int]:
-    """Return the block row with the most non-zeros, and that with the most rows if it is another.
+def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) -> list[int]:
+    """Return the block row with the most non-zeros, and that with the most rows.
+
+    The second one only where it has 1 % more rows than the first.
 
     Products take time by non-zeros, dense layers by rows, and either may outweigh the other. Only
-    block rows with a training node count.
+    block rows with a training node count: `trains` and `rows` are (blocks,) of each.
     """
     entries = np.sum([each.entries for each in traffic.values()], axis=0)
-    rows = np.diff(starts)
-    trains = np.add.reduceat(np.append(targets, False), starts[:-1], dtype=np.int64)
-    trains[rows == 0] = 0
     if not trains.any():
         raise InputError(
             "no labelled node is in the training split, and no edge is trained on; convert the "
             "graph with a split"
         )
-    found = (int(np.argmax(np.where(trains > 0, each, -1))) for each in (entries, rows))
-    return list(dict.fromkeys(found))
+    by_entries, by_rows = (
+        int(np.argmax(np.where(trains > 0, each, -1))) for each in (entries, rows)
+    )
+    return [by_entries, by_rows] if rows[by_rows] > 1.01 * rows[by_entries] else [by_entries]
 
 
 def _candidate(

@@ -15,7 +15,8 @@ import numpy as np
 from hpcgnn.comm import CommPlan, Communicator, Moment, ProcessGrid, Request, Stage, Transfer
 from hpcgnn.graph.products import Operators
 from hpcgnn.operator import Aggregation, OperatorSize, RankSums
-from hpcgnn.plan.share import Answers, PatternShare, Share
+from hpcgnn.plan.share import Share
+from hpcgnn.plan.survey import Answers, PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmm import (

@@ -28,7 +28,8 @@ from hpcgnn.graph.targets import read_targets, with_targets
 from hpcgnn.nn import find_model
 from hpcgnn.plan.graph_pieces import WholeGraphs
 from hpcgnn.plan.link_pairs import WholePairs
-from hpcgnn.plan.traffic import ALL, PatternKey, Traffic
+from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import DistCSR, active_sets, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
@@ -114,7 +115,7 @@ class WholeGraph:
         if self._occupied is not None:
             matrix = self._restricted("in", everything, everything)
         self.patterns: dict[PatternKey, DistCSR] = {ALL: matrix}
-        self.sets: tuple[Mask, ...] = ()
+        self._sets: tuple[Mask, ...] = ()
         if not links and (last := restricted_aggregations(config, shape)):
             depth = find_model(config.model.name).num_aggregations(shape)
             self.patterns |= self._active(depth, last)
@@ -126,6 +127,19 @@ class WholeGraph:
         """
         edges = self._store.part_edges(self._config.graph.relations or None)
         return assign_parts(self._store.row_starts, edges, blocks)
+
+    def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
+        """Return what ranks need for every pattern."""
+        return {key: Survey.of(pattern, ranks) for key, pattern in self.patterns.items()}
+
+    def trains(self, starts: Offsets) -> Array:
+        """Return (blocks,) the training nodes of each block row, or those with an edge to train."""
+        found = np.add.reduceat(np.append(self.targets, False), starts[:-1], dtype=np.int64)
+        return np.where(np.diff(starts) > 0, found, 0)
+
+    def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
+        """Return the active sets ``S_0 .. S_L`` of a block row; empty without any."""
+        return tuple(each[row_map.start : row_map.stop].copy() for each in self._sets)
 
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         """Return features, labels and split of a block of rows."""
@@ -144,7 +158,7 @@ class WholeGraph:
         directions = sorted({kind.direction for kind in self.wanted})
         # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
-        self.sets = tuple(sets)
+        self._sets = tuple(sets)
         found: dict[PatternKey, DistCSR] = {}
         for place in range(depth):
             if sets[place].all() and sets[place + 1].all():

@@ -16,11 +16,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage.leftovers import hold, sweep, temporary_files
 
 
-def check_output(path: str | os.PathLike[str]) -> None:
+def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
     """Raise `InputError` unless a file could be written at `path`; leaves nothing behind.
 
-    Commands call this before hours of work, not after.
+    Commands call this before hours of work, not after. A file of `inputs` is not written over.
     """
+    for each in inputs:
+        if Path(path).exists() and each.exists() and each.samefile(path):
+            raise InputError(f"{path}: is the input itself; choose another output")
     OutputFile(Path(path)).abandon()
 
 

@@ -5,7 +5,9 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, RowRequest, redistribute_lists
+from hpcgnn.comm import CommPlan, ProcessGrid, Request, RowMap, RowRequest, redistribute_lists
+from hpcgnn.comm.redistribute import narrow_counts
+from hpcgnn.errors import CollectiveInputError
 from hpcgnn.sparse import DistCSR
 
 MOST_LOCAL = 2**31 - 1
@@ -65,5 +67,28 @@ def test_matrix(comm: MPI.Intracomm) -> None:
 def test_lists_of_too_many_entries_are_refused(comm: MPI.Intracomm) -> None:
     entries = np.broadcast_to(np.uint8(0), 2**31)
     owners = np.full(1, comm.size - 1, np.int32)
-    with pytest.raises(OverflowError, match="start more ranks"):
+    with pytest.raises(CollectiveInputError, match="start more ranks"):
         redistribute_lists(comm, owners, np.array([0, 2**31]), entries)
+
+
+def test_counts_of_unequal_shares(comm: MPI.Intracomm) -> None:
+    most = np.full(comm.size, (2**31 - 1) // comm.size)
+    sent, received = narrow_counts(comm, most, most)
+    assert sent.dtype == received.dtype == np.int32
+    np.testing.assert_array_equal(sent, most)
+    # Each count has 32 bits, and their sum has not; one rank alone has so many.
+    over = most + 2 * (comm.rank == comm.size - 1) + (comm.size == 1)
+    for some in ((over + 1, most), (most, over + 1)):
+        if comm.rank < comm.size - 1:
+            some = (most, most)
+        with pytest.raises(CollectiveInputError, match=rf"rank {comm.size - 1} would send or rec"):
+            narrow_counts(comm, *some)
+
+
+def test_plans_of_too_many_rows_are_refused(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        pytest.skip("one count below 2**31 is fine")
+    # What is asked for is not looked at before all ranks know that it is too much.
+    counts = np.full(comm.size, 2**31 - 1, np.int32)
+    with ProcessGrid(comm) as grid, pytest.raises(CollectiveInputError, match="start more ranks"):
+        CommPlan.from_request(grid, Request(np.empty(0, np.int64), counts))

@@ -68,7 +68,7 @@ def test_an_impossible_output_is_named_first(tmp_path: Path, where: str) -> None
 
 
 def test_the_input_is_not_overwritten(edges: Path) -> None:
-    with pytest.raises(InputError, match=r"ring\.txt: is an input of the conversion"):
+    with pytest.raises(InputError, match=r"ring\.txt: is the input itself"):
         main([str(edges), "-o", str(edges)])
     assert edges.read_text() == "0 1\n1 2\n2 0\n"
 

@@ -26,7 +26,8 @@ def test_streamed_rmat_is_the_gallery_graph(
     undirected: bool,
 ) -> None:
     out = tmp_path / "rmat.h5"
-    options = ["--scale", 9, "--edge-factor", 6, "--seed", 37, "--memory", 0, "--json"]
+    options = ["--scale", 9, "--edge-factor", 6, "--seed", 37, "--memory", 1, "--json"]
+    monkeypatch.setattr(command, "MEBIBYTE", 1)
     run(monkeypatch, out, "rmat", *options, *["--undirected"] * undirected)
     printed = json.loads(capsys.readouterr().out)
     expected = gallery.rmat(9, 6, 37, undirected=undirected).to_scipy()
@@ -146,3 +147,12 @@ def test_the_command_exits_with_two(tmp_path: Path, arguments: list[str]) -> Non
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_memory_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, tmp_path / "out.h5", "rmat", "--scale", 4, "--memory", 0)
+    assert ended.value.code == 2
+    assert "--memory: 0: give at least 1" in capsys.readouterr().err

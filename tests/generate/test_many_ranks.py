@@ -13,7 +13,7 @@ from hpcgnn.generate import command, many_ranks
 from hpcgnn.storage import GraphStore
 
 KINDS = {
-    "rmat": ("rmat", "--scale", "8", "--edge-factor", "5", "--seed", "3", "--memory", "0"),
+    "rmat": ("rmat", "--scale", "8", "--edge-factor", "5", "--seed", "3", "--memory", "1"),
     "rmat undirected": ("rmat", "--scale", "8", "--undirected", "--features", "0"),
     "grid": ("grid3d", "--shape", "3,5,7", "--classes", "0"),
     "communities": ("communities", "--nodes", "301", "--classes", "4", "--mean-degree", "6"),
@@ -31,6 +31,7 @@ def test_store_is_that_of_one_process(
 ) -> None:
     monkeypatch.setattr(chunks, "CHUNK_EDGES", 300)
     monkeypatch.setattr(shapes, "GRID_CHUNK", 25)
+    monkeypatch.setattr(command, "MEBIBYTE", 1)
     for module in (many_ranks, streamed):
         monkeypatch.setattr(module, "NODE_CHUNK", 64)
     alone, together = comm_tmp_path / "alone.h5", comm_tmp_path / "together.h5"

@@ -5,7 +5,6 @@ from hpcgnn.config.config import Config
 from hpcgnn.plan import (
     Ranks,
     Rehearsal,
-    Survey,
     WholeGraph,
     make_share,
     rehearse,
@@ -23,7 +22,7 @@ def planned(
         whole = WholeGraph(alone, config, store)
         starts = whole.row_starts(ranks // replication)
         every = Ranks(starts, config.exchange, per_host)
-        surveys = {key: Survey.of(matrix, every) for key, matrix in whole.patterns.items()}
+        surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
         traffic |= whole.traffic(starts)
         block = len(starts) - 2

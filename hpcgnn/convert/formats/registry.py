@@ -142,9 +142,7 @@ def convert(
     out_path, chosen = Path(out), options or ConvertOptions()
     check_output(out_path)
     source = _read_source(Path(path), format_name, chosen)
-    for file in source.inputs:
-        if out_path.exists() and file.exists() and out_path.samefile(file):
-            raise InputError(f"{out}: is an input of the conversion; choose another output")
+    check_output(out_path, *source.inputs)
     return write_store(source, out_path, chosen, format_name)
 
 

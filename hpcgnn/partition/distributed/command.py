@@ -45,7 +45,7 @@ def main(comm: Communicator) -> int:
     tell = _tell if comm.rank == 0 else _stay_silent
     with agree(comm):
         if comm.rank == 0:
-            check_output(options.output)
+            check_output(options.output, options.store)
         store = GraphStore.open(options.store)
     with store, ProcessGrid(comm) as grid:
         with agree(comm):

@@ -8,8 +8,9 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.errors import CollectiveInputError
+from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.partition import Partition, measure, permute, read_pattern
+from hpcgnn.partition import command as one_process
 from hpcgnn.partition.distributed import command, write
 from hpcgnn.storage import EdgeData, GraphStore, StoreWriter, store_from_arrays
 
@@ -175,3 +176,21 @@ def test_a_full_disk_is_met_by_the_writer(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="No space"):
         run(MPI.COMM_SELF, monkeypatch, tmp_path / "in.h5", tmp_path / "out.h5", "--parts", 3)
     assert [each.name for each in tmp_path.iterdir()] == ["in.h5"]
+
+
+def test_the_input_is_not_written_over(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = comm_tmp_path / "in.h5", comm_tmp_path / "link.h5"
+    if comm.rank == 0:
+        make_store(path, typed=False)
+        link.symlink_to(path)
+    comm.Barrier()
+    before = path.read_bytes()
+    for out in (path, link):
+        with pytest.raises(CollectiveInputError, match=f"{out.name}: is the input itself"):
+            run(comm, monkeypatch, path, out, "--parts", 3)
+    monkeypatch.setattr(sys, "argv", ["partition", str(path), "--parts", "3", "-o", str(link)])
+    with pytest.raises(InputError, match="is the input itself"):
+        one_process.main()
+    assert path.read_bytes() == before

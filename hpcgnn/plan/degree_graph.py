@@ -1,0 +1,417 @@
+"""A graph of which only its shape is known: what ranks exchange is expected, their rows are drawn.
+
+Rows that ranks need of each other follow from degrees, see `DrawnParts`. A rank that is rehearsed
+gets a block row that is drawn, see `DrawnRow` (the model of Chung and Lu). What a cover saves is
+what it saves in such a block row, of a part with a middling number of non-zeros.
+"""
+
+from collections import deque
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from hpcgnn.comm import Place, RowMap
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
+from hpcgnn.nn import find_model
+from hpcgnn.operator import on_graph
+from hpcgnn.plan.drawn_parts import DrawnParts
+from hpcgnn.plan.drawn_row import DrawnRow, distinct
+from hpcgnn.plan.graph_pieces import WholeGraphs
+from hpcgnn.plan.link_pairs import WholePairs
+from hpcgnn.plan.reach import Reach
+from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
+from hpcgnn.plan.survey import Answers, PatternShare
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmm import Split, find_method
+from hpcgnn.spmm.cover import Cover, all_columns, all_rows
+from hpcgnn.storage import NodeBlock
+from hpcgnn.storage import Split as Role
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
+
+PLANNED = ("oblivious", "aware", "push", "joint")
+"""Exchanges that are planned from degrees."""
+
+
+class DegreeGraph:
+    """A shape, as a configuration trains on it; it stands where a `WholeGraph` does.
+
+    Parameters
+    ----------
+    config
+        The configuration; its exchange does not matter, but for active sets.
+
+    Raises
+    ------
+    InputError
+        Where the configuration asks for what degrees do not tell.
+    """
+
+    pairs: WholePairs | None = None
+    graphs: WholeGraphs | None = None
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        self._shape = shape
+        edges = _chosen(config, shape)
+        directed = any(each.is_directed for each in edges) and not config.graph.undirected
+        model = find_model(config.model.name)
+        self.wanted = on_graph(model.aggregations, directed=directed)
+        self.by_relation = any(kind.by_relation for kind in self.wanted)
+        # A node aggregates from itself, too.
+        self.loops = any(kind.self_loops for kind in self.wanted)
+        self.entries, names, self._reverses = _entries(config, edges, self.by_relation)
+        self.num_relations = len(names) or 1
+        bare = len(shape.types) == 1 and not shape.types[0].num_features
+        self._types = shape.types if bare or len(shape.types) > 1 else ()
+        num_edges = sum(each.rows.total for each in self.entries) + self.loops * shape.num_nodes
+        self.facts = GraphFacts(
+            name=shape.name,
+            fingerprint="",
+            num_nodes=shape.num_nodes,
+            num_edges=round(num_edges),
+            num_features=0 if self._types else shape.types[0].num_features,
+            num_classes=shape.num_classes,
+            multi_label=False,
+            directed=directed,
+            num_parts=0,
+            class_names=(),
+            relations=names,
+            type_names=tuple(each.name for each in self._types),
+            type_nodes=tuple(each.num_nodes for each in self._types),
+            type_features=tuple(each.num_features for each in self._types),
+            labelled_types=tuple(each.name for each in self._types[:1]),
+        )
+        sizes = shape_for(config, self.facts)
+        last = restricted_aggregations(config, sizes)
+        depth = model.num_aggregations(sizes) if last else 0
+        training = np.zeros(len(shape.types))
+        training[0] = shape.training
+        self.reach = Reach(training, self.entries, depth, last)
+        self._parts: DrawnParts | None = None
+        # That of a middling part, and that which is rehearsed.
+        self._drawn: deque[DrawnRow] = deque(maxlen=2)
+
+    def parts(self, blocks: int) -> DrawnParts:
+        """Return the parts of so many block rows; the last ones are kept."""
+        if self._parts is None or self._parts.num_parts != blocks:
+            self._parts = DrawnParts(self._shape, blocks)
+        return self._parts
+
+    def block_row(self, blocks: int, part: int) -> DrawnRow:
+        """Return the drawn block row of a part; the last two are kept."""
+        parts = self.parts(blocks)
+        for known in self._drawn:
+            if known.parts is parts and known.part == part:
+                return known
+        kinds = {"loops": self.loops, "by_relation": self.by_relation}
+        self._drawn.append(DrawnRow(parts, part, self.entries, self.reach, **kinds))
+        return self._drawn[-1]
+
+    def reverse(self, relations: Array) -> Array:
+        """Return the relations of the same edges the other way."""
+        return self._reverses[relations]
+
+    def row_starts(self, blocks: int) -> Offsets:
+        """Return (blocks + 1,) rows of so many block rows."""
+        return self.parts(blocks).starts
+
+    def trains(self, starts: Offsets) -> Array:
+        """Return (blocks,) the expected training nodes of each block row."""
+        return np.asarray(self._shape.training * self.parts(len(starts) - 1).sizes[0])
+
+    def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
+        """Return what moves beside the products: nothing."""
+        return {}
+
+    def surveys(self, ranks: Ranks) -> dict[PatternKey, "DegreeSurvey"]:
+        """Return what ranks need for every pattern.
+
+        Raises
+        ------
+        InputError
+            For an exchange that is not planned from degrees.
+        """
+        if ranks.exchange.method not in PLANNED:
+            raise InputError(
+                f"--exchange {ranks.exchange.method}: from degrees, {', '.join(PLANNED)} are "
+                "planned; name one of them"
+            )
+        if ranks.exchange.replication > 1:
+            raise InputError("replication is not planned from degrees; give --replication 1")
+        keys = (ALL, *self.reach.keys)
+        return {key: DegreeSurvey(self, ranks.num_blocks, key) for key in keys}
+
+    def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
+        """Return the active sets of a block row."""
+        return self.block_row(row_map.num_blocks, row_map.block).sets
+
+    def read_nodes(self, row_map: RowMap) -> NodeBlock:
+        """Return features, labels and split of a block of rows, which are drawn."""
+        part = row_map.block
+        row, rng = self.block_row(row_map.num_blocks, part), np.random.default_rng([part, 3])
+        labels = rng.integers(0, self._shape.num_classes, row_map.num_local)
+        sizes = row.parts.sizes[:, part]
+        features = tuple(
+            rng.random((int(size), each.num_features), np.float32)
+            for size, each in zip(sizes, self._shape.types, strict=True)
+        )
+        return NodeBlock(
+            row_map.start,
+            row_map.stop,
+            None if self._types else features[0],
+            np.where(row.trained, labels, -1).astype(np.int32),
+            np.where(row.trained, Role.TRAIN, Role.NONE).astype(np.uint8),
+            np.arange(row_map.start, row_map.stop, dtype=np.int64),
+            np.repeat(np.arange(len(sizes)), sizes).astype(np.uint8) if self._types else None,
+            features if self._types else (),
+        )
+
+
+class DegreeSurvey:
+    """What all ranks need for a pattern, in expectation; stands where a `Survey` does.
+
+    Parameters
+    ----------
+    graph
+        Whose pattern it is.
+    blocks
+        Block rows.
+    key
+        Of the pattern.
+    """
+
+    def __init__(self, graph: DegreeGraph, blocks: int, key: PatternKey) -> None:
+        self._graph, self._parts, self._key = graph, graph.parts(blocks), key
+        self._inputs = key[0]
+        self._outputs = None if key[0] is None else key[0] + 1
+        self._traffic: Traffic | None = None
+
+    def traffic(self, ranks: Ranks) -> Traffic:
+        """Return the rows that an exchange moves between block rows, in whole rows."""
+        if self._traffic is None:
+            self._traffic = self._expected(ranks)
+        return self._traffic
+
+    def _expected(self, ranks: Ranks) -> Traffic:
+        blocks, method = ranks.num_blocks, find_method(ranks.exchange.method)
+        if method.received is None:
+            fetched, pushed = np.zeros((2, blocks, blocks))
+            fetched += self._columns
+        else:
+            used, left = self._covered(blocks, method.cover)
+            fetched, pushed = used * self._ghosts, left * self._sums
+        rng = np.random.default_rng([blocks, 5])
+
+        def whole(each: Array) -> Array:
+            # Rounded up or down by chance: most pairs of many ranks exchange less than a row.
+            found = np.floor(each + rng.random(each.shape)).astype(np.int64)
+            np.fill_diagonal(found, 0)
+            return found
+
+        none = np.zeros((2, 2, blocks, 1, 1), np.int64)
+        entries = np.rint(self._entries).astype(np.int64)
+        sizes = round(self._rows.sum()), round(self._columns.sum())
+        return Traffic(whole(fetched), whole(pushed), none, entries, *sizes)
+
+    def _covered(self, blocks: int, cover: Cover) -> tuple[float, float]:
+        """Return the share of ghosts that are fetched, and of pairs of a row and a rank pushed."""
+        if cover in (all_columns, all_rows):
+            return float(cover is all_columns), float(cover is all_rows)
+        part = int(np.argsort(self._entries, kind="stable")[blocks // 2])
+        pattern = self._graph.block_row(blocks, part).pattern(self._key)
+        split = Split.of(pattern, cover)
+        owners = pattern.row_map.owner(pattern.ghosts)[pattern.remote.indices]
+        pairs = pattern.remote.entry_rows() * np.int64(blocks) + owners
+        sums = len(distinct(pairs[split.pushed])) / max(len(distinct(pairs)), 1)
+        return split.used.sum() / max(len(pattern.ghosts), 1), sums
+
+    def share(self, ranks: Ranks, place: Place) -> PatternShare:
+        """Return the drawn matrix of the rank at a place, and what others would tell it."""
+        blocks, part = ranks.num_blocks, place.block
+        method, traffic = find_method(ranks.exchange.method), self.traffic(ranks)
+        row = self._graph.block_row(blocks, part)
+        mine = row.pattern(self._key)
+        split = Split.of(mine, method.cover)
+        starts, rng = ranks.starts, np.random.default_rng([part, 6])
+        nothing, none = np.empty(0, np.int64), np.empty(0, np.int32)
+        if method.received is None:
+            ghosts = mine.ghosts
+            owners = mine.row_map.owner(ghosts)
+            # Arrays of owners hold their active nodes, which are not drawn: about in proportion.
+            sizes = np.rint(self._columns).astype(np.int64)
+            sizes[part] = mine.shape[1]
+            places = (ghosts - starts[owners]) * sizes[owners] // np.diff(starts)[owners]
+            told = Answers(none, nothing, none, none, (), (), sizes, places.astype(np.int32))
+            return PatternShare(mine, traffic.operator_size, told, told, None)
+
+        def answers(wanted: GlobalIndices, sent: Array, got: Array) -> Answers:
+            peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
+            out, into = (each[peers].astype(np.int32) for each in (sent, got))
+            return Answers(peers, wanted, out, into, (), (), np.diff(starts))
+
+        sent, got = traffic.fetched[:, part], _counts(mine, mine.ghosts[split.used])
+        held = mine.column_nodes
+        held = np.arange(mine.shape[1], dtype=np.int32) if held is None else held
+        if not len(held):
+            sent = np.zeros_like(sent)
+        asked = held[rng.integers(0, max(len(held), 1), int(sent.sum()))] + starts[part]
+        fetch, pushed = answers(asked.astype(np.int64), sent, got), None
+        if not traffic.pushed.any():
+            return PatternShare(mine, traffic.operator_size, fetch, fetch, None)
+        pushed = row.left_here(self._key, method.cover, mine, self._graph.reverse)
+        rows, _ = split.pushed_entries(mine)
+        num_rows = np.int64(mine.result_map.num_rows)
+        owners, rows = np.divmod(
+            np.unique(split.owners_of_pushed(mine) * num_rows + rows), num_rows
+        )
+        sent = np.bincount(owners, minlength=blocks)
+        got = np.bincount(mine.result_map.owner(pushed.targets), minlength=blocks)
+        return PatternShare(mine, traffic.operator_size, fetch, answers(rows, sent, got), pushed)
+
+    @cached_property
+    def _columns(self) -> Array:
+        """(blocks,) columns of each block row."""
+        shares = [self._graph.reach.of_type(self._inputs, t) for t in range(len(self._parts.sizes))]
+        return np.asarray(np.array(shares) @ self._parts.sizes)
+
+    @cached_property
+    def _rows(self) -> Array:
+        """(blocks,) rows of each block row."""
+        parts, reach, found = self._parts, self._graph.reach, np.zeros(len(self._columns))
+        if not self._graph.by_relation:
+            shares = [reach.of_type(self._outputs, t) for t in range(len(parts.sizes))]
+            return np.asarray(np.array(shares) @ parts.sizes)
+        for each in self._graph.entries:
+            # Rows without entries are left out.
+            kept = reach.of_degrees(self._outputs, each.rows) * (each.rows.degrees > 0)
+            found += parts[each.rows].drawn @ kept
+        return found
+
+    @cached_property
+    def _entries(self) -> Array:
+        """(blocks,) non-zeros of each block row."""
+        found = self._graph.loops * self._rows
+        for each in self._graph.entries:
+            ends = each.rows
+            active = ends.degrees * self._graph.reach.of_degrees(self._outputs, ends)
+            found = found + self._parts[ends].drawn @ active
+        return np.asarray(found)
+
+    @cached_property
+    def _ghosts(self) -> Array:
+        """(blocks, blocks): nodes of block row j that block row i reads."""
+        reach, parts = self._graph.reach, self._parts
+        return self._united(
+            [
+                (
+                    each.columns,
+                    0,
+                    parts[each.columns].reached(
+                        parts[each.rows], reach.active(self._outputs, each), each.outside
+                    ),
+                )
+                for each in self._graph.entries
+            ]
+        )
+
+    @cached_property
+    def _sums(self) -> Array:
+        """(blocks, blocks): rows of block row i that read some node of block row j."""
+        reach, parts = self._graph.reach, self._parts
+        return self._united(
+            [
+                (
+                    each.rows,
+                    each.relation,
+                    parts[each.rows].reached(
+                        parts[each.columns],
+                        1.0,
+                        each.outside,
+                        reach.of_degrees(self._outputs, each.rows),
+                    ),
+                )
+                for each in self._graph.entries
+            ]
+        ).T
+
+    def _united(self, found: list[tuple[Ends, int, Array]]) -> Array:
+        """Return (blocks, blocks) nodes that are reached by some entries, not twice by several.
+
+        Parameters
+        ----------
+        found
+            For some entries the ends at the nodes, what tells nodes apart beside them, and
+            (blocks, blocks) the nodes that they reach.
+        """
+        total = np.zeros((self._parts.num_parts, self._parts.num_parts))
+        for key in dict.fromkeys((ends.type, number) for ends, number, _ in found):
+            size = np.maximum(self._parts.sizes[key[0]], 1)
+            same = [n for ends, number, n in found if (ends.type, number) == key]
+            total += size * (1 - prod(1 - each / size for each in same))
+        return total
+
+
+def _counts(mine: DistCSR, nodes: GlobalIndices) -> Array:
+    return np.bincount(mine.row_map.owner(nodes), minlength=mine.row_map.num_blocks)
+
+
+def _chosen(config: Config, shape: Shape) -> list[Edges]:
+    """Return the relations that a configuration trains on."""
+    names = [each.name for each in shape.edges]
+    for name in config.graph.relations:
+        if name not in names:
+            raise InputError(f"graph.relations: {shape.name} has {', '.join(names)}, not {name!r}")
+    wanted = config.graph.relations or names
+    return [each for each in shape.edges if each.name in wanted]
+
+
+def _entries(
+    config: Config, edges: list[Edges], by_relation: bool
+) -> tuple[list[Entries], tuple[str, ...], LocalIndices]:
+    """Return the entries of the matrix, the relations that it tells apart, and their reverses."""
+    found, names = [], [each.name for each in edges] if by_relation else []
+    count = len(edges)
+    reverses = np.arange(max(len(names), 1), dtype=np.int32)
+    doubled = by_relation and config.graph.reverse and not config.graph.undirected
+    for number, each in enumerate(edges):
+        relation = number if by_relation else 0
+        found.append(Entries(each.targets, each.sources, relation, each.outside))
+        if not each.is_directed:
+            continue
+        if not (config.graph.undirected or doubled):
+            raise InputError(
+                f"the edges {each.name} go one way, and one way alone is not planned from degrees: "
+                "set graph.undirected=true"
+            )
+        back = relation + count * doubled
+        found.append(Entries(each.sources, each.targets, back, each.outside))
+    if doubled and any(each.is_directed for each in edges):
+        names += [f"{name} reversed" for name in names]
+        reverses = np.append(np.arange(count, 2 * count), np.arange(count)).astype(np.int32)
+    return found, tuple(names), reverses
+
+
+def outside_of(degrees: Array, blocks: int, rows: float) -> tuple[float, float]:
+    """Return the `Edges.outside` by which so many rows move, and those of random block rows.
+
+    Parameters
+    ----------
+    degrees
+        (nodes,) of edges both ways.
+    blocks, rows
+        Block rows, and the rows that all of them read of others in a product.
+    """
+    found, counts = np.unique(degrees, return_counts=True)
+
+    def expected(outside: float) -> float:
+        missed = (1 - 1 / blocks) ** (outside * found)
+        return float((blocks - 1) * ((1 - missed) @ counts))
+
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected(middle) < rows else (low, middle)
+    return high, expected(1.0)

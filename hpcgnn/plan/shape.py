@@ -1,0 +1,323 @@
+"""The shape of a graph that is planned for without the graph: node types and degree distributions.
+
+A shape is a TOML file:
+
+    name = "papers100M"
+    classes = 172
+    training = 0.0109                # of the nodes of the first type, those that train
+    [nodes.paper]
+    count = 111_059_956
+    features = 128
+    [edges.cites]
+    from = "paper"
+    to = "paper"
+    count = 1_615_685_872
+    outside = 1.0                    # of the neighbours, those whose part is any part
+    degrees = {exponent = 2.9, min = 1, max = 250_000}
+
+`degrees` are of edges taken both ways; a relation that has a direction has `out_degrees` of the
+nodes it comes from and `in_degrees` of those it goes to. Each is a power law as above, whose mean
+follows from the counts, or the name of a file with a line ``degree,count`` for every degree.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage import NodeType
+from hpcgnn.typing import Array
+
+_EXACT = 1024
+"""Degrees of a law above this one share classes, each 2 % wide."""
+
+_LARGEST = 10**9
+"""Nodes of a type: NumPy draws without replacement from fewer."""
+
+_KEYS = {"from", "to", "count", "outside", "degrees", "out_degrees", "in_degrees"}
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """How many ends of a relation's edges the nodes of a type have.
+
+    Parameters
+    ----------
+    type
+        The number of the node type.
+    degrees, counts
+        (classes,) float64 increasing, and int64 the nodes of each class.
+    """
+
+    type: int
+    degrees: Array
+    counts: Array
+
+    @property
+    def total(self) -> float:
+        """Ends of all nodes."""
+        return float(self.degrees @ self.counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """A relation.
+
+    Parameters
+    ----------
+    sources, targets
+        Ends at the nodes that are aggregated from, and at those that aggregate; one object where
+        edges go both ways.
+    outside
+        Of the neighbours of a node, the share whose part is drawn of all parts; the others are of
+        its own part. 1: parts are random.
+    """
+
+    name: str
+    sources: Ends
+    targets: Ends
+    outside: float
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether edges go one way."""
+        return self.sources is not self.targets
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Entries of a matrix: nodes aggregate from their neighbours by a relation.
+
+    Parameters
+    ----------
+    rows, columns
+        Ends at the nodes that aggregate, and at their neighbours.
+    relation
+        Its number, where rows are told apart by relation; else 0.
+    outside
+        As of `Edges`.
+    """
+
+    rows: Ends
+    columns: Ends
+    relation: int
+    outside: float
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """Sizes and degrees of a graph.
+
+    Parameters
+    ----------
+    training
+        Of the nodes of the first type, the share that trains.
+    types
+        The node types.
+    edges
+        The relations.
+    """
+
+    name: str
+    num_classes: int
+    training: float
+    types: tuple[NodeType, ...]
+    edges: tuple[Edges, ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(each.num_nodes for each in self.types)
+
+    @classmethod
+    def read(cls, path: Path) -> "Shape":
+        """Return the shape in a file.
+
+        Raises
+        ------
+        InputError
+            When a key is missing, unknown or out of range, or degrees and counts disagree.
+        """
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"shape {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"shape {path} is not valid TOML: {error}") from error
+        table = _Table(str(path), tables)
+        table.check({"name", "classes", "training", "nodes", "edges"})
+        types = []
+        for name, node in table.tables("nodes"):
+            node.check({"count", "features"})
+            count = node.whole("count")
+            if not 0 < count < _LARGEST:
+                raise InputError(f"{node.name}: count must be from 1 to {_LARGEST - 1}")
+            types.append(NodeType(name, count, node.whole("features", 0), np.dtype(np.float32)))
+        edges = [_edges(path, name, each, types) for name, each in table.tables("edges")]
+        if len({each.is_directed for each in edges}) != 1:
+            raise InputError(f"shape {path}: give degrees to all relations, or out_ and in_degrees")
+        training = table.number("training")
+        if not 0 < training <= 1:
+            raise InputError(f"shape {path}: training = {training} must be above 0 and at most 1")
+        name = str(table.get("name", str))
+        return cls(name, table.whole("classes"), training, tuple(types), tuple(edges))
+
+
+class _Table:
+    """A table of a shape, whose faults name it."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self.name, self._values = name, values
+
+    def check(self, known: set[str]) -> None:
+        """Raise `InputError` for a key that is unknown."""
+        for key in self._values:
+            if key not in known:
+                raise InputError(f"{self.name}: {key} is unknown; keys are {', '.join(known)}")
+
+    def get(self, key: str, *kinds: type, default: Any = None) -> Any:
+        value = self._values.get(key, default)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise InputError(f"{self.name}: {key} must be a {wanted}, not {value!r}")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        return int(self.get(key, int, default=default))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return float(self.get(key, int, float, default=default))
+
+    def tables(self, key: str) -> list[tuple[str, "_Table"]]:
+        inner = self.get(key, dict)
+        found = [(name, _Table(f"{self.name}: {key}.{name}", t)) for name, t in inner.items()]
+        if not found:
+            raise InputError(f"{self.name}: {key} is empty")
+        return found
+
+    def has(self, key: str) -> bool:
+        return key in self._values
+
+
+def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges:
+    table.check(_KEYS)
+    numbers = {each.name: number for number, each in enumerate(types)}
+    ends = []
+    for key in ("from", "to"):
+        kind = table.get(key, str)
+        if kind not in numbers:
+            raise InputError(f"{table.name}: {key} = {kind!r} is no node type of the shape")
+        ends.append(numbers[kind])
+    outside = table.number("outside", 1.0)
+    if not 0 < outside <= 1:
+        raise InputError(f"{table.name}: outside = {outside} must be above 0 and at most 1")
+    count = table.whole("count", -1)
+
+    def read(key: str, kind: int, wanted: int) -> Ends:
+        given = table.get(key, str, dict)
+        if isinstance(given, str):
+            found = _histogram(path.parent / given, kind)
+        else:
+            law = _Table(f"{table.name}.{key}", given)
+            if wanted < 0:
+                raise InputError(f"{table.name}: a law needs the count of edges")
+            found = _power_law(law, kind, types[kind].num_nodes, wanted)
+        if int(found.counts.sum()) != types[kind].num_nodes:
+            raise InputError(
+                f"{table.name}: {key} are of {found.counts.sum()} nodes, and "
+                f"{types[kind].name} has {types[kind].num_nodes}"
+            )
+        if wanted >= 0 and abs(found.total - wanted) > 0.01 * wanted + 1:
+            raise InputError(f"{table.name}: {key} are of {found.total:.0f} ends, not {wanted}")
+        return found
+
+    if table.has("degrees"):
+        if ends[0] != ends[1] or table.has("out_degrees") or table.has("in_degrees"):
+            raise InputError(
+                f"{table.name}: degrees are of edges both ways within a node type; give "
+                "out_degrees and in_degrees instead"
+            )
+        both = read("degrees", ends[0], 2 * count if count >= 0 else -1)
+        return Edges(name, both, both, outside)
+    sources, targets = (
+        read(key, kind, count)
+        for key, kind in zip(("out_degrees", "in_degrees"), ends, strict=True)
+    )
+    if abs(sources.total - targets.total) > 0.01 * targets.total + 1:
+        raise InputError(
+            f"{table.name}: {sources.total:.0f} ends out and {targets.total:.0f} in differ"
+        )
+    return Edges(name, sources, targets, outside)
+
+
+def _histogram(path: Path, kind: int) -> Ends:
+    try:
+        values = np.loadtxt(path, np.int64, delimiter=",", skiprows=1, ndmin=2)
+    except OSError as error:
+        raise InputError(f"degrees {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(
+            f"degrees {path}: write a head and lines of degree,count: {error}"
+        ) from None
+    if values.shape[1] != 2 or values.min(initial=0) < 0 or np.any(np.diff(values[:, 0]) <= 0):
+        raise InputError(f"degrees {path}: write increasing degrees, each with its count of nodes")
+    return Ends(kind, values[:, 0].astype(np.float64), values[:, 1])
+
+
+def _power_law(law: _Table, kind: int, nodes: int, ends: int) -> Ends:
+    """Return the degrees of a power law ``(d - min + q)^-exponent``, whose q gives the mean."""
+    law.check({"exponent", "min", "max"})
+    exponent, low, high = law.number("exponent"), law.whole("min", 1), law.whole("max")
+    mean = ends / nodes
+    if not 0 <= low < high:
+        raise InputError(f"{law.name}: min {low} must be from 0 to below max {high}")
+    # Bounds of the classes: every degree, then ranges.
+    bounds = np.arange(low, min(high, _EXACT) + 2, dtype=np.float64)
+    if high > _EXACT:
+        steps = np.arange(1, np.log(high / _EXACT) / np.log(1.02) + 1)
+        bounds = np.append(bounds, np.unique(np.floor((_EXACT + 1) * 1.02**steps)))
+        bounds = np.append(bounds[bounds <= high], high + 1)
+    degrees, widths = (bounds[:-1] + bounds[1:] - 1) / 2, np.diff(bounds)
+
+    def shares(shift: float) -> Array:
+        found = widths * (degrees - low + shift) ** -exponent
+        return np.asarray(found / found.sum())
+
+    # The mean rises with q.
+    least, most = 1e-6, 1e9
+    if not shares(least) @ degrees <= mean <= shares(most) @ degrees:
+        raise InputError(
+            f"{law.name}: no law of exponent {exponent} from {low} to {high} has mean {mean:.3f}"
+        )
+    for _ in range(100):
+        middle = np.sqrt(least * most)
+        least, most = (middle, most) if shares(middle) @ degrees < mean else (least, middle)
+    counts = np.diff(np.round(np.cumsum(np.append(0, shares(least))) * nodes)).astype(np.int64)
+    return Ends(kind, degrees, counts)
+
+
+def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array) -> None:
+    """Write the shape of a graph of one node type, and beside it a file of its degrees.
+
+    Parameters
+    ----------
+    values
+        classes, training, nodes, features, outside.
+    degrees
+        (nodes,) int64 of edges both ways.
+    """
+    beside = path.with_suffix(".csv")
+    found, counts = np.unique(degrees, return_counts=True)
+    lines = [f"{degree},{count}\n" for degree, count in zip(found, counts, strict=True)]
+    beside.write_text("".join(["degree,count\n", *lines]), encoding="ascii")
+    path.write_text(
+        f'name = "{name}"\nclasses = {values["classes"]}\ntraining = {values["training"]:.6g}\n\n'
+        f"[nodes.node]\ncount = {len(degrees)}\nfeatures = {values['features']}\n\n"
+        f'[edges.edge]\nfrom = "node"\nto = "node"\noutside = {values["outside"]:.6g}\n'
+        f'degrees = "{beside.name}"\n',
+        encoding="utf-8",
+    )

@@ -1,0 +1,237 @@
+"""Plans from degrees alone: expected rows are those of random parts, drawn ranks rehearse."""
+
+import json
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn import gallery
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.config.config import Config
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.file import load_config
+from hpcgnn.errors import InputError
+from hpcgnn.plan import (
+    DegreeGraph,
+    Ranks,
+    Shape,
+    Survey,
+    Traffic,
+    make_share,
+    rehearse,
+    write_shape,
+)
+from hpcgnn.plan.__main__ import main
+from hpcgnn.plan.degree_graph import PLANNED, outside_of
+from hpcgnn.plan.traffic import ALL
+from hpcgnn.sparse import DistCSR
+from tests.support.training import make_graph, write_store
+
+TYPED = """
+name = "small"
+classes = 3
+training = 0.2
+[nodes.paper]
+count = 400
+features = 5
+[nodes.author]
+count = 300
+features = 4
+[edges.cites]
+from = "paper"
+to = "paper"
+count = 2000
+out_degrees = {exponent = 3.5, min = 0, max = 40}
+in_degrees = {exponent = 2.2, min = 0, max = 200}
+[edges.writes]
+from = "author"
+to = "paper"
+count = 900
+outside = 0.5
+out_degrees = {exponent = 2.5, min = 1, max = 100}
+in_degrees = {exponent = 3.0, min = 0, max = 30}
+"""
+
+
+def config(*words: str) -> Config:
+    return load_config(None, ["graph.store=none", "run.dir=none", "model.hidden=8", *words])
+
+
+def written(folder: Path, degrees: np.ndarray, **values: float) -> Shape:
+    known = {"classes": 3, "training": 0.3, "features": 4, "outside": 1.0}
+    write_shape(folder / "shape.toml", "drawn", known | values, degrees)
+    return Shape.read(folder / "shape.toml")
+
+
+def read(folder: Path, text: str) -> Shape:
+    path = folder / "typed.toml"
+    path.write_text(text, encoding="utf-8")
+    return Shape.read(path)
+
+
+def figures(traffic: Traffic) -> list[int]:
+    """Return rows in all, of the busiest sender and of the busiest receiver."""
+    moved = traffic.fetched + traffic.pushed
+    return [int(moved.sum()), int(moved.sum(axis=0).max()), int(moved.sum(axis=1).max())]
+
+
+@pytest.mark.parametrize("method", ["aware", "push", "joint"])
+@pytest.mark.parametrize("blocks", [3, 32])
+def test_rows_are_those_of_random_parts(tmp_path: Path, method: str, blocks: int) -> None:
+    """R-MAT: a node of degree 1,000 and more beside many of none."""
+    matrix = gallery.rmat(12, 8, 3, undirected=True).to_scipy().tocsr()
+    count = matrix.shape[0]
+    degrees = np.diff(matrix.indptr).astype(np.int64)
+    order = np.random.default_rng(5).permutation(count)
+    mixed = matrix[order][:, order].tocsr()
+    mixed.sort_indices()
+    whole = DistCSR.from_rows(
+        RowMap(np.array([0, count], np.int64), 0), mixed.indptr.astype(np.int64), mixed.indices
+    )
+    graph = DegreeGraph(config("exchange.active_sets=false"), written(tmp_path, degrees))
+    assert graph.facts.num_edges == matrix.nnz
+    ranks = Ranks(graph.row_starts(blocks), ExchangeConfig(method=method))
+    found, right = graph.surveys(ranks)[ALL].traffic(ranks), Survey.of(whole, ranks).traffic(ranks)
+    assert (found.num_rows, found.num_columns) == (count, count)
+    assert found.entries.sum() == pytest.approx(matrix.nnz, abs=blocks)
+    total, sender, receiver = np.array(figures(found)) / figures(right)
+    # What a cover saves is that of one drawn block row.
+    slack = 0.15 if method == "joint" else 0.01
+    assert total == pytest.approx(1, abs=slack)
+    assert sender == pytest.approx(1, abs=slack + 0.12)
+    assert receiver == pytest.approx(1, abs=slack + 0.25)
+
+
+def test_outside_is_what_gives_the_rows_of_parts(tmp_path: Path) -> None:
+    degrees = np.random.default_rng(1).integers(0, 30, 3000)
+    rows = 0.4 * outside_of(degrees, 16, 0)[1]
+    outside, _ = outside_of(degrees, 16, rows)
+    assert 0 < outside < 0.4
+    shape = written(tmp_path, degrees, outside=outside)
+    graph = DegreeGraph(config("exchange.active_sets=false"), shape)
+    ranks = Ranks(graph.row_starts(16), ExchangeConfig(method="aware"))
+    found = graph.surveys(ranks)[ALL].traffic(ranks)
+    assert found.fetched.sum() == pytest.approx(rows, rel=0.01)
+    # The drawn rank reads as much, and has as many neighbours as before, of its own.
+    row = graph.block_row(16, 3).pattern(ALL)
+    assert len(row.ghosts) == pytest.approx(rows / 16, rel=0.1)
+    assert row.nnz == pytest.approx(degrees.sum() / 16, rel=0.1)
+
+
+def test_active_sets_are_those_of_random_training_nodes(tmp_path: Path) -> None:
+    matrix = gallery.rmat(12, 8, 3, undirected=True).to_scipy().tocsr()
+    degrees = np.diff(matrix.indptr).astype(np.int64)
+    shape = written(tmp_path, degrees, training=0.01)
+    graph = DegreeGraph(config("model.name=sage", "exchange.active_sets=true"), shape)
+    trained = np.random.default_rng(2).random((20, len(degrees))) < 0.01
+    reached = [trained, (trained @ matrix > 0) | trained]
+    ranks = Ranks(graph.row_starts(4), ExchangeConfig(method="aware"))
+    found = graph.surveys(ranks)
+    assert list(found) == [ALL, (0, "in"), (1, "in")]
+    traffic = found[1, "in"].traffic(ranks)
+    assert traffic.num_rows == pytest.approx(reached[0].sum() / 20, rel=0.1)
+    assert traffic.num_columns == pytest.approx(reached[1].sum() / 20, rel=0.15)
+    assert traffic.entries.sum() == pytest.approx((trained @ degrees).mean(), rel=0.25)
+
+
+@pytest.mark.parametrize("method", PLANNED)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model.name=sage", "graph.undirected=true", "exchange.active_sets=true"),
+        ("model.name=gcn", "graph.undirected=true", "exchange.schedule=sequential"),
+        ("model.name=gat", "model.heads=2", "graph.undirected=true"),
+        ("model.name=rgcn", "exchange.active_sets=true", "model.num_bases=2"),
+        ("model.name=rgcn", "graph.undirected=true", "exchange.schedule=sequential"),
+    ],
+)
+def test_drawn_ranks_rehearse(tmp_path: Path, words: tuple[str, ...], method: str) -> None:
+    run = config(*words, f"exchange.method={method}", "run.threads=1")
+    graph = DegreeGraph(run, read(tmp_path, TYPED))
+    ranks = Ranks(graph.row_starts(5), run.exchange)
+    surveys = graph.surveys(ranks)
+    share = make_share(graph, run, ranks, surveys, 2)
+    with ProcessGrid.of_this_process() as alone:
+        found = rehearse(alone, share, 2, 0)
+    assert found.epoch
+    assert found.ghost_bytes > 0
+    for key, survey in surveys.items():
+        traffic = survey.traffic(ranks)
+        assert share.patterns[key].block.nnz == pytest.approx(traffic.entries[2], rel=0.2, abs=20)
+
+
+def test_laws_have_the_mean_of_their_counts(tmp_path: Path) -> None:
+    cites, writes = read(tmp_path, TYPED).edges
+    for ends, count, nodes in (
+        (cites.sources, 2000, 400), (cites.targets, 2000, 400), (writes.sources, 900, 300),
+    ):  # fmt: skip
+        assert ends.counts.sum() == nodes
+        assert ends.total == pytest.approx(count, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("count = 400\nfeatures = 5", "count = 0", "count must be from 1"),
+        ("training = 0.2", "training = 0.0", "must be above 0"),
+        ("training = 0.2", "training = true", "must be a int or float"),
+        ("classes = 3", "", "classes must be a int, not None"),
+        ('to = "paper"\ncount = 900', 'to = "reader"\ncount = 900', "is no node type"),
+        ("outside = 0.5", "outside = 1.5", "must be above 0 and at most 1"),
+        ("outside = 0.5", "inside = 0.5", "inside is unknown"),
+        ("max = 200", "max = 3", "no law of exponent"),
+        ("count = 2000", "", "needs the count of edges"),
+        ("out_degrees = {exponent = 3.5, min = 0, max = 40}", 'out_degrees = "no.csv"', "no.csv"),
+        ("out_degrees = {exponent = 3.5, min = 0, max = 40}", "degrees = 1", "both ways"),
+        ("[nodes.paper]", "[nodes.paper", "not valid TOML"),
+    ],
+)
+def test_refuses_faulty_shapes(tmp_path: Path, old: str, new: str, fault: str) -> None:
+    assert old in TYPED
+    with pytest.raises(InputError, match=fault):
+        read(tmp_path, TYPED.replace(old, new))
+
+
+def test_refuses_what_degrees_do_not_tell(tmp_path: Path) -> None:
+    shape = read(tmp_path, TYPED)
+    with pytest.raises(InputError, match=r"graph\.undirected=true"):
+        DegreeGraph(config("model.name=sage"), shape)
+    graph = DegreeGraph(config("model.name=rgcn"), shape)
+    for exchange, fault in (
+        (ExchangeConfig(method="hierarchical"), "are planned"),
+        (ExchangeConfig(method="joint", replication=2), "without|--replication 1"),
+    ):
+        with pytest.raises(InputError, match=fault):
+            graph.surveys(Ranks(graph.row_starts(4), exchange))
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    common = ("model.hidden=8", "train.epochs=10", "run.threads=1")
+    monkeypatch.setattr(sys, "argv", ["hpcgnn plan", *common, *map(str, words)])
+    return main(MPI.COMM_WORLD)
+
+
+def test_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = write_store(MPI.COMM_WORLD, tmp_path, make_graph(), parts=4)
+    shape, stored = tmp_path / "shape.toml", (f"graph.store={store}", "graph.undirected=true")
+    assert command(monkeypatch, *stored, "--ranks", 4, "--write-shape", shape) == 0
+    assert "outside = " in capsys.readouterr().err
+    words = ("--shape", shape, "--ranks", "4", "--exchange", "aware", "--schedule", "resident")
+    assert command(monkeypatch, *words, "--epochs", "2", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert 0 < found["rows_max_send"] <= found["rows_total"] <= 3 * len(make_graph().split)
+    assert 0 < found["idle_bytes"] < found["peak_bytes"]
+    for more, fault in (
+        (("--exchange", "auto"), "name exchanges"),
+        (("train.task=links",), "plans classes of nodes"),
+    ):
+        with pytest.raises(InputError, match=fault):
+            command(monkeypatch, "--shape", shape, "--ranks", 4, *more)
+    with pytest.raises(InputError, match="one node type and one relation both ways"):
+        command(monkeypatch, stored[0], "--ranks", 4, "--write-shape", shape)
