@@ -65,13 +65,45 @@ class SharedWindow:
         self._windows[name].Sync()
 
     @collective
+    def gather(self, name: str, own: Array) -> tuple[Array, Array]:
+        """Return the lists of all ranks of the host, one after another, in memory that they share.
+
+        Collective over the host. They hold until the ranks ask for lists of this name again.
+
+        Parameters
+        ----------
+        own
+            (n,) of this rank, of one dtype on all ranks.
+
+        Returns
+        -------
+        lists, ends
+            (all n,) and (ranks + 1,) int64: where the list of each rank begins.
+        """
+        ends = np.cumsum([0, *self.comm.allgather(len(own))], dtype=np.int64)
+        # Nobody may still read the lists before these.
+        self.comm.Barrier()
+        whole = self.get(name, (int(ends[-1]), 1), own.dtype)[:, 0]
+        whole[ends[self.comm.rank] : ends[self.comm.rank + 1]] = own
+        self.synchronise(name)
+        return whole, ends
+
+    @collective
+    def forget(self, *names: str) -> None:
+        """Free some arrays, if they are there.
+
+        Collective over the host.
+        """
+        for name in names:
+            self._release(name)
+
+    @collective
     def close(self) -> None:
         """Free the windows.
 
         Collective over the host.
         """
-        for name in list(self._windows):
-            self._release(name)
+        self.forget(*self._windows)
 
     def _allocate(self, num_bytes: int) -> "MPI.Win":
         size = max(num_bytes, 1) if self.comm.rank == 0 else 0

@@ -216,7 +216,8 @@ def _show(
                 f"{each.train_s(config):.0f}",
             )
         )
-    print_table(f"{config.model.name} on {config.graph.store}", columns, rows)
+    size = f"{found[0].store_bytes / 1e9:.2f} GB"
+    print_table(f"{config.model.name} on {config.graph.store}, {size}", columns, rows)
     if best is None:
         report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
     else:

@@ -68,6 +68,8 @@ class Candidate:
         Bytes that all ranks, and the busiest one, send in a training epoch.
     bytes_once, bytes_evaluation
         Bytes that all ranks send before the first epoch, and in an evaluation.
+    store_bytes
+        Of the file.
     idle_bytes, peak_bytes, ghost_bytes
         Of that rank, see `Rehearsal`.
     compute_s, exchange_s
@@ -84,6 +86,7 @@ class Candidate:
     bytes_max_send: int
     bytes_once: int
     bytes_evaluation: int
+    store_bytes: int
     rehearsed_rank: int
     idle_bytes: int
     peak_bytes: int
@@ -177,7 +180,8 @@ def predict(
             rehearsed.append((share, in_fresh_process(share, epochs, beside)))
         share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)
         found = replace(found, peak_bytes=max(each.peak_bytes for _, each in rehearsed))
-        yield _candidate(choice, share, found, _Messages(traffic, ranks, network))
+        messages = _Messages(traffic, ranks, network)
+        yield _candidate(choice, share, found, messages, whole.store_bytes)
         progress()
 
 
@@ -274,6 +278,7 @@ def _candidate(
     share: Share,
     found: Rehearsal,
     messages: _Messages,
+    store_bytes: int,
 ) -> Candidate:
     once, epoch, evaluation = map(messages.sent, (found.once, found.epoch, found.evaluation))
     product = messages.sent([Movement(ALL, each, reverse=False, row_bytes=1) for each in MOVEMENTS])
@@ -286,6 +291,7 @@ def _candidate(
         bytes_max_send=int(epoch.bytes_out.max()),
         bytes_once=int(once.bytes_out.sum()),
         bytes_evaluation=int(evaluation.bytes_out.sum()),
+        store_bytes=store_bytes,
         rehearsed_rank=share.place.block * choice.replication + share.place.replica,
         idle_bytes=found.idle_bytes,
         peak_bytes=found.peak_bytes,

@@ -18,7 +18,7 @@ from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
 from hpcgnn.plan.drawn_parts import DrawnParts
-from hpcgnn.plan.drawn_row import DrawnRow, distinct
+from hpcgnn.plan.drawn_row import DrawnRow
 from hpcgnn.plan.graph_pieces import WholeGraphs
 from hpcgnn.plan.link_pairs import WholePairs
 from hpcgnn.plan.reach import Reach
@@ -26,6 +26,7 @@ from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
 from hpcgnn.plan.survey import Answers, PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import DistCSR
+from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmm import Split, find_method
 from hpcgnn.spmm.cover import Cover, all_columns, all_rows
 from hpcgnn.storage import NodeBlock
@@ -90,6 +91,7 @@ class DegreeGraph:
         training = np.zeros(len(shape.types))
         training[0] = shape.training
         self.reach = Reach(training, self.entries, depth, last)
+        self.store_bytes = shape.store_bytes
         self._parts: DrawnParts | None = None
         # That of a middling part, and that which is rehearsed.
         self._drawn: deque[DrawnRow] = deque(maxlen=2)

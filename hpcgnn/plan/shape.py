@@ -133,6 +133,15 @@ class Shape:
         """Nodes of all types."""
         return sum(each.num_nodes for each in self.types)
 
+    @property
+    def store_bytes(self) -> int:
+        """Bytes of a store: int32 columns, int64 offsets, float32 features; labels, split, ids."""
+        entries = 4 * sum(each.targets.total for each in self.edges)
+        offsets = 8 * len(self.edges) * (self.num_nodes + 1)
+        features = sum(4 * each.num_features * each.num_nodes for each in self.types)
+        # The type of a node is a byte more.
+        return round(entries + offsets + features) + (13 + (len(self.types) > 1)) * self.num_nodes
+
     @classmethod
     def read(cls, path: Path) -> "Shape":
         """Return the shape in a file.

@@ -31,6 +31,7 @@ class Planned(Protocol):
 
     facts: GraphFacts
     wanted: tuple[Aggregation, ...]
+    store_bytes: int
     pairs: WholePairs | None
     graphs: WholeGraphs | None
 

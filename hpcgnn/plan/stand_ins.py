@@ -35,6 +35,7 @@ from hpcgnn.spmm import (
     Wire,
     find_method,
 )
+from hpcgnn.spmm.exchange.peers import unite
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
@@ -166,6 +167,10 @@ class KnownPeers(Peers):
     def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
         """Return the nodes of the ghosts of every rank on this host; see `Peers`."""
         return list(self._to(ghosts).of_host)
+
+    def united(self, ghosts: Ghosts, lists: Sequence[GlobalIndices]) -> GlobalIndices:
+        """Return the increasing nodes of the lists of this host's ranks; see `Peers`."""
+        return unite(lists)
 
     def sizes(self, ghosts: Ghosts) -> Array:
         """Return the rows that each rank fetches from; see `Peers`."""

@@ -60,6 +60,7 @@ class WholeGraph:
     @collective
     def __init__(self, grid: ProcessGrid, config: Config, store: GraphStore) -> None:
         self._store, self._config = store, config
+        self.store_bytes = store.path.stat().st_size
         _require_node_data(config, store)
         links = config.train.task == "links"
         num_nodes = store.num_nodes

@@ -47,3 +47,10 @@ def first_of_equals(ordered: Array) -> Mask:
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return first
+
+
+def distinct(keys: Array) -> Array:
+    """Return the increasing distinct values of an array, which is sorted in place."""
+    # Several times faster than NumPy's, which hashes first.
+    keys.sort()
+    return np.asarray(keys[first_of_equals(keys)])

@@ -15,6 +15,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
+from hpcgnn.generate import command as generate
 from hpcgnn.plan import (
     DegreeGraph,
     Ranks,
@@ -29,6 +30,7 @@ from hpcgnn.plan.__main__ import main
 from hpcgnn.plan.degree_graph import PLANNED, outside_of
 from hpcgnn.plan.traffic import ALL
 from hpcgnn.sparse import DistCSR
+from hpcgnn.storage import GraphStore
 from tests.support.training import make_graph, write_store
 
 TYPED = """
@@ -164,6 +166,17 @@ def test_drawn_ranks_rehearse(tmp_path: Path, words: tuple[str, ...], method: st
         assert share.patterns[key].block.nnz == pytest.approx(traffic.entries[2], rel=0.2, abs=20)
 
 
+def test_stores_are_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rmat.h5"
+    words = ("generate", "rmat", "--scale", "12", "--undirected", "--features", "7", "-o", path)
+    monkeypatch.setattr(sys, "argv", list(map(str, words)))
+    generate.main()
+    with GraphStore.open(path) as store:
+        degrees = np.diff(store.read_indptr(0, store.num_nodes))
+    shape = written(tmp_path, degrees, features=7)
+    assert shape.store_bytes == pytest.approx(path.stat().st_size, rel=0.05)
+
+
 def test_laws_have_the_mean_of_their_counts(tmp_path: Path) -> None:
     cites, writes = read(tmp_path, TYPED).edges
     for ends, count, nodes in (
@@ -227,6 +240,7 @@ def test_command(
     (found,) = json.loads(capsys.readouterr().out)
     assert 0 < found["rows_max_send"] <= found["rows_total"] <= 3 * len(make_graph().split)
     assert 0 < found["idle_bytes"] < found["peak_bytes"]
+    assert found["store_bytes"] == Shape.read(shape).store_bytes
     for more, fault in (
         (("--exchange", "auto"), "name exchanges"),
         (("train.task=links",), "plans classes of nodes"),

@@ -25,7 +25,7 @@ order::
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,7 +46,10 @@ class SharedRows:
     owners
         Ranks of the layer, increasing.
     nodes
-        For each owner the increasing global nodes that any mate needs.
+        For each owner the increasing global nodes that any mate needs; forgotten by `HostLayout`
+        when everything is laid out.
+    sizes
+        How many these are.
     readers
         For each owner the number of the mate that brings its rows.
     starts
@@ -55,6 +58,7 @@ class SharedRows:
 
     owners: tuple[int, ...]
     nodes: tuple[GlobalIndices, ...]
+    sizes: tuple[int, ...]
     readers: tuple[int, ...]
     starts: tuple[int, ...]
 
@@ -86,18 +90,19 @@ class SharedRows:
         ):
             starts[number] = first
             first += len(nodes[number])
-        return cls(tuple(owners), tuple(nodes), tuple(readers), tuple(starts))
+        sizes = tuple(map(len, nodes))
+        return cls(tuple(owners), tuple(nodes), sizes, tuple(readers), tuple(starts))
 
     @property
     def num_rows(self) -> int:
         """Rows of all owners."""
-        return sum(map(len, self.nodes))
+        return sum(self.sizes)
 
     def part(self, number: int) -> slice:
         """Return where the rows of owner `number` are; nowhere if there are fewer owners."""
         if number >= len(self.owners):
             return slice(0, 0)
-        return slice(self.starts[number], self.starts[number] + len(self.nodes[number]))
+        return slice(self.starts[number], self.starts[number] + self.sizes[number])
 
     def own(self, rank: int) -> slice:
         """Return where the rows are that `rank` owns."""
@@ -175,7 +180,7 @@ class HostLayout:
     def of(
         cls,
         row_map: RowMap,
-        ghosts: Sequence[GlobalIndices],
+        everything: GlobalIndices,
         hosts: LocalIndices,
         rank: int,
         *,
@@ -185,8 +190,8 @@ class HostLayout:
 
         Parameters
         ----------
-        ghosts
-            For each mate the increasing nodes that it needs.
+        everything
+            The increasing nodes that any mate needs.
         hosts
             (ranks of the layer,) int32 the host of each.
         rank
@@ -197,7 +202,6 @@ class HostLayout:
         here, mates = int(hosts[rank]), np.flatnonzero(hosts == hosts[rank]).astype(np.int32)
         # A row is once in memory of the host however many mates read it; the columns of each mate's
         # block point into this one list.
-        everything = np.unique(np.concatenate(ghosts))
         # Increasing nodes of owners that own ranges: each owner's part is a range.
         bounds = np.searchsorted(everything, row_map.starts)
 
@@ -222,6 +226,10 @@ class HostLayout:
             # On the own host every rank reads itself.
             stages.append(shared(owners, [u % len(mates) for u in range(len(owners))]))
         return cls(tuple(stages), senders, rank, number, int(np.bincount(hosts).max()))
+
+    def without_nodes(self) -> "HostLayout":
+        """Return the layout for products: nodes are as many as the ghosts of the host, and done."""
+        return replace(self, stages=tuple(replace(each, nodes=()) for each in self.stages))
 
     @property
     def request(self) -> Request:

@@ -22,7 +22,7 @@ from hpcgnn.comm import Request, RowMap, Stage, Transfer, Volume
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel, Push
 from hpcgnn.spmm.exchange.host_layout import HostLayout, Outbox
-from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts
+from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, unite
 from hpcgnn.spmm.exchange.route import Route
 from hpcgnn.spmm.exchange.stages import (
     Combine,
@@ -39,7 +39,8 @@ def received_by_hosts(layer: LayerGhosts) -> Sequence[Request]:
     for rank, host in enumerate(layer.hosts):
         ghosts = [layer.nodes[mate] for mate in np.flatnonzero(layer.hosts == host).tolist()]
         row_map = RowMap(layer.starts, rank)
-        shared = HostLayout.of(row_map, ghosts, layer.hosts, rank, sequential=layer.sequential)
+        every = unite(ghosts)
+        shared = HostLayout.of(row_map, every, layer.hosts, rank, sequential=layer.sequential)
         found.append(shared.request)
     return found
 
@@ -61,10 +62,11 @@ class HostExchange:
         self.sequential = channel.schedule.sequential
         self.window_memory = grid.shared_window()
         hosts, row_map = grid.hosts, ghosts.row_map
-        self.ghosts = channel.peers.ghosts_of_host(ghosts)
-        self.layout = layout = HostLayout.of(
-            row_map, self.ghosts, hosts, grid.block, sequential=self.sequential
-        )
+        # In shared memory, and only for now: all lists of a host are its ranks times its ghosts.
+        needed = channel.peers.ghosts_of_host(ghosts)
+        self.ghost_counts = [len(each) for each in needed]
+        every = channel.peers.united(ghosts, needed)
+        layout = HostLayout.of(row_map, every, hosts, grid.block, sequential=self.sequential)
         # The own host comes first in a sequential schedule too: it is at distance 0.
         first = layout.stages[0]
         own_nodes = first.nodes[first.owners.index(grid.block)]
@@ -89,9 +91,11 @@ class HostExchange:
             # Every mate's sums stand in the order of its own ghosts.
             self.push_columns = StageColumns((len(ghosts.nodes),))
             self.own_parts, self.fetched_parts = (
-                [_matches(known, nodes) for known in self.ghosts]
+                [_matches(known, nodes) for known in needed]
                 for nodes in (own_nodes, layout.request.nodes)
             )
+        self.layout = layout.without_nodes()
+        self.window_memory.forget("ghosts", "united", "wanted")
         self.window = channel.schedule.window(len(self.stages))
         self.route = Route(channel, self.plan, self.stages, self._ids_of_sent(ghosts))
 
@@ -175,7 +179,7 @@ class _Fetch:
         self._starts = np.cumsum([0, *slots]).tolist()
         self._dtype, memory = exchange.wire.dtype(x), exchange.window_memory
         self._shared = memory.get("fetch", (sum(slots), x.shape[1]), self._dtype)
-        exchange.carrier.ghosts.hold(self, self._shared.nbytes // len(exchange.ghosts))
+        exchange.carrier.ghosts.hold(self, self._shared.nbytes // len(exchange.ghost_counts))
         # Mates may still read the previous product's rows.
         memory.synchronise("fetch")
         self._sent: deque[tuple[Transfer, Array]] = deque()
@@ -247,7 +251,7 @@ class _Push:
     def __init__(self, exchange: HostExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._combine = exchange, combine
         width, take = like.shape[1], exchange.carrier.take
-        self._starts = np.cumsum([0, *map(len, exchange.ghosts)]).tolist()
+        self._starts = np.cumsum([0, *exchange.ghost_counts]).tolist()
         memory, mate = exchange.window_memory, exchange.layout.mate
         self._shared = memory.get("push", (self._starts[-1], width), like.dtype)
         # Mates may still read the previous product's sums.
@@ -348,7 +352,7 @@ class _VisitingPush:
         exchange = self._exchange
         rows = max(stage.num_rows for stage in exchange.layout.stages)
         self._sums = exchange.window_memory.get("push", (rows, self._width), self._dtype)
-        exchange.carrier.ghosts.hold(self, self._sums.nbytes // len(exchange.ghosts))
+        exchange.carrier.ghosts.hold(self, self._sums.nbytes // len(exchange.ghost_counts))
         shape = max(exchange.columns.widths), self._width
         return exchange.carrier.take(shape, self._dtype, ghosts=True)
 

@@ -13,6 +13,7 @@ import numpy as np
 from hpcgnn.comm import CommPlan, ProcessGrid, Request, RowMap, redistribute
 from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR
+from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.cover import PushedEntries, Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
@@ -102,8 +103,8 @@ class Peers:
 
     @collective
     def sent_by_host(self, ghosts: Ghosts, wanted: GlobalIndices) -> list[GlobalIndices]:
-        """Return the nodes that every rank on this host sends, in rank order."""
-        return self._grid.shared_window().comm.allgather(wanted)
+        """Return the nodes that each rank of this host sends, in rank order; until asked again."""
+        return _split(*self._grid.shared_window().gather("wanted", wanted))
 
     @collective
     def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
@@ -115,8 +116,18 @@ class Peers:
 
     @collective
     def ghosts_of_host(self, ghosts: Ghosts) -> list[GlobalIndices]:
-        """Return the nodes of the ghosts of every rank on this host, in rank order."""
-        return self._grid.shared_window().comm.allgather(ghosts.nodes)
+        """Return the ghosts of each rank of this host, in rank order; until asked again."""
+        return _split(*self._grid.shared_window().gather("ghosts", ghosts.nodes))
+
+    @collective
+    def united(self, ghosts: Ghosts, lists: Sequence[GlobalIndices]) -> GlobalIndices:
+        """Return the increasing nodes of the lists of this host's ranks; until the next call."""
+        window = self._grid.shared_window()
+        rank, size, rows = window.comm.rank, window.comm.size, ghosts.row_map.num_rows
+        # Every rank unites a range of nodes, so that none sorts all of them.
+        first, last = rank * rows // size, (rank + 1) * rows // size
+        mine = [each[slice(*np.searchsorted(each, [first, last]))] for each in lists]
+        return window.gather("united", unite(mine))[0]
 
     @collective
     def sizes(self, ghosts: Ghosts) -> Array:
@@ -158,3 +169,12 @@ class Peers:
         # Replicas hold the same rows and entries, but each moves a share of its own.
         moved = self._grid.world.allreduce(num_moved)
         return OperatorSize(int(rows), int(columns), int(entries), moved)
+
+
+def unite(lists: Sequence[GlobalIndices]) -> GlobalIndices:
+    """Return the increasing nodes that are in some of the lists, int64."""
+    return distinct(np.concatenate([np.empty(0, np.int64), *lists]))
+
+
+def _split(whole: GlobalIndices, ends: Offsets) -> list[GlobalIndices]:
+    return np.split(whole, ends[1:-1])
