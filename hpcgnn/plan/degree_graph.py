@@ -205,6 +205,11 @@ class DegreeSurvey:
         else:
             used, left = self._covered(blocks, method.cover)
             fetched, pushed = used * self._ghosts, left * self._sums
+            if used and left:
+                # A hub's row is pushed and its column fetched: what else the other side reads of it
+                # is covered, whether that side has hubs or not.
+                fetched[:] = fetched.mean(axis=0)
+                pushed[:] = pushed.mean(axis=1)[:, None]
         rng = np.random.default_rng([blocks, 5])
 
         def whole(each: Array) -> Array:
