@@ -122,6 +122,6 @@ class _Half:
     def start_rest(self, plan: CommPlan, tag: int) -> None:
         """Start what is joined to nothing."""
         sent, received = self._rest
-        self.transfers = start_parts(plan.comm, sent, received, tag)
+        self.transfers = start_parts(plan.comm, sent, received, tag, plan.piece_bytes)
         for transfer in self.transfers:
             transfer.holds = self._rows

@@ -70,6 +70,9 @@ class CommPlan:
         (neighbours,) int32 rows to and from each.
     between_replicas
         Whether rows travel between the replicas of a block row, and not inside a layer.
+    piece_bytes
+        (layer_size,) int64: the most that one request of the whole exchange moves to or from each
+        rank; None: any message.
     """
 
     comm: "MPI.Distgraphcomm"
@@ -79,6 +82,7 @@ class CommPlan:
     send_counts: LocalIndices
     recv_counts: LocalIndices
     between_replicas: bool = False
+    piece_bytes: Array | None = None
 
     @classmethod
     @collective
@@ -149,7 +153,8 @@ class CommPlan:
             (request.nodes, recv_counts, MPI.INT64_T), (wanted, send_counts, MPI.INT64_T)
         )
         rows = np.arange(len(wanted), dtype=np.int32)
-        return cls(comm, layer.size, peers, rows, send_counts, recv_counts), wanted
+        counts = send_counts, recv_counts
+        return cls(comm, layer.size, peers, rows, *counts, piece_bytes=grid.piece_bytes), wanted
 
     @property
     def num_ghosts(self) -> int:
@@ -254,7 +259,10 @@ class CommPlan:
         sent, received
             Each to be waited for before its array is touched again.
         """
-        return start_stage(self.comm, stage, send, receive, forward=forward)
+        # Pieces arrive at a reader that is behind, too, and wait in memory of MPI's. One of several
+        # stages is there to hold little: its messages wait for their reader.
+        pieces = self.piece_bytes if stage is self.everything else None
+        return start_stage(self.comm, stage, send, receive, forward=forward, piece_bytes=pieces)
 
     @neighborwise_collective
     def forward(self, x: Array) -> Array:

@@ -120,7 +120,13 @@ def _messages(
 
 @neighborwise_collective
 def start_stage(
-    comm: Communicator, stage: Stage, send: Array, receive: Array, *, forward: bool
+    comm: Communicator,
+    stage: Stage,
+    send: Array,
+    receive: Array,
+    *,
+    forward: bool,
+    piece_bytes: Array | None = None,
 ) -> tuple[Transfer, Transfer]:
     """Start the messages of a stage in one direction; see `CommPlan.start_stage`."""
     outgoing, incoming = stage.ends(forward=forward)
@@ -130,7 +136,7 @@ def start_stage(
         [(message.peer, part) for message, part in rows_of_messages(messages, rows)]
         for messages, rows in ((outgoing, send), (incoming, receive))
     )
-    return start_parts(comm, sent, received, tag)
+    return start_parts(comm, sent, received, tag, piece_bytes)
 
 
 Parts: TypeAlias = Sequence[tuple[int, Array]]
@@ -139,25 +145,40 @@ Parts: TypeAlias = Sequence[tuple[int, Array]]
 
 @neighborwise_collective
 def start_parts(
-    comm: Communicator, sent: Parts, received: Parts, tag: int
+    comm: Communicator, sent: Parts, received: Parts, tag: int, piece_bytes: Array | None = None
 ) -> tuple[Transfer, Transfer]:
-    """Start to send and to receive rows of one width and dtype."""
+    """Start to send and to receive rows of one width and dtype.
+
+    Parameters
+    ----------
+    piece_bytes
+        (ranks,) int64: the most that one request moves to or from each; None: any message.
+    """
     row: MPI.Datatype | None = None
     transfers = []
     # Receives are posted first: rows that find their receive posted need no buffer of MPI's.
     for start, parts in ((comm.Irecv, received), (comm.Isend, sent)):
         requests = []
-        for peer, part in parts:
-            # Both ends see the same width, so both leave the message out.
-            if part.shape[1] > 0:
-                row = row or MPI.BYTE.Create_contiguous(part.shape[1] * part.itemsize).Commit()
-                requests.append(start((part, len(part), row), peer, tag))
+        for peer, piece in _pieces(parts, piece_bytes):
+            row = row or MPI.BYTE.Create_contiguous(piece.shape[1] * piece.itemsize).Commit()
+            requests.append(start((piece, len(piece), row), peer, tag))
         transfers.append(requests)
     if row is not None:
         # Communication under way keeps the datatype alive.
         row.Free()
     coming, going = transfers
-    return Transfer(going), Transfer(coming, [part.nbytes for _, part in received][: len(coming)])
+    sizes = [piece.nbytes for _, piece in _pieces(received, piece_bytes)]
+    return Transfer(going), Transfer(coming, sizes)
+
+
+def _pieces(parts: Parts, piece_bytes: Array | None) -> Iterator[tuple[int, Array]]:
+    """Yield what one request moves: pieces of a message, which arrive in their order."""
+    for peer, part in parts:
+        # Both ends see the same rows and width, and cut alike; rows without columns are no message.
+        if row_bytes := part.shape[1] * part.itemsize:
+            rows = len(part) if piece_bytes is None else int(piece_bytes[peer]) // row_bytes
+            step = max(rows, 1)
+            yield from ((peer, part[start : start + step]) for start in range(0, len(part), step))
 
 
 def rows_of_messages(messages: tuple[Message, ...], rows: Array) -> Iterator[tuple[Message, Array]]:

@@ -65,6 +65,26 @@ def test_rows_arrive_while_nobody_calls_mpi(comm: MPI.Intracomm, tmp_path, keeps
         assert "moving_ns" not in wait
 
 
+def test_pieces_count_that_had_arrived(comm: MPI.Intracomm, tmp_path) -> None:
+    path = trace_file(tmp_path, comm.rank)
+    sent, received = np.arange(12.0), np.zeros(12)
+    pieces = [slice(0, 3), slice(3, 7), slice(7, 12)]
+    requests = [comm.Irecv(received[each], comm.rank, 5) for each in pieces]
+    coming = Transfer(requests, [received[each].nbytes for each in pieces])
+    for each in pieces[:2]:
+        comm.Send(sent[each], comm.rank, 5)
+    later = threading.Timer(0.1, lambda: comm.Send(sent[pieces[2]], comm.rank, 5))
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("one thread alone may call MPI")
+    with TraceRecorder.open(path, comm.rank, {}) as trace, trace.span("wait.forward"):
+        later.start()
+        coming.wait(trace)
+    later.join()
+    np.testing.assert_array_equal(received, sent)
+    (wait,) = waits_of(path)
+    assert (wait["awaited_bytes"], wait["arrived_bytes"]) == (sent.nbytes, sent[:7].nbytes)
+
+
 def test_the_thread_lives_while_there_are_messages(comm: MPI.Intracomm, monkeypatch) -> None:
     monkeypatch.setattr(progress_module, "_IDLE_S", 0.01)
 

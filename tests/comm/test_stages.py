@@ -1,11 +1,15 @@
 """An exchange in stages moves what it moves at once."""
 
+from dataclasses import replace
+
 from mpi4py import MPI
 
 import numpy as np
 import pytest
 
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, shift_times
+from hpcgnn.comm import grid as grid_module
+from hpcgnn.comm.grid import _ring_bandwidth
 from tests.support.matrices import uneven_starts
 
 NUM_NODES, WIDTH = 53, 3
@@ -52,6 +56,57 @@ def test_stages_deliver_what_one_exchange_delivers(comm: MPI.Intracomm, ahead: i
                 check_arrival(plan, under_way.pop(0), x[ghosts])
         for each in under_way:
             check_arrival(plan, each, x[ghosts])
+
+
+@pytest.mark.parametrize("rows_a_piece", [0, 1, 2, 5, 1000])
+def test_long_messages_go_in_pieces(comm: MPI.Intracomm, rows_a_piece: int) -> None:
+    with ProcessGrid(comm) as grid:
+        row_map, ghosts, whole = make_plan(grid, 5)
+        # A row that is longer than a piece is a piece; between some ranks messages are whole.
+        together = (np.arange(comm.size) + comm.rank) % 3 == 0
+        limits = np.where(together, np.iinfo(np.int64).max, rows_a_piece * WIDTH * 8 + 7)
+        plan = replace(whole, piece_bytes=limits)
+        x = np.random.default_rng(2).normal(size=(NUM_NODES, WIDTH))
+        mine = np.ascontiguousarray(x[row_map.start : row_map.stop])
+        packed, rows = mine[plan.send_rows], np.empty((len(ghosts), WIDTH))
+        started = plan.start_stage(plan.everything, packed, rows, forward=True)
+        longest = np.maximum(np.where(together[plan.peers], NUM_NODES, rows_a_piece), 1)
+        for transfer, counts in zip(started, (plan.send_counts, plan.recv_counts), strict=True):
+            assert len(transfer._requests) == (-(-counts // longest)).sum()
+            transfer.wait()
+        np.testing.assert_array_equal(rows, x[ghosts])
+        y = np.random.default_rng(comm.rank).normal(size=rows.shape)
+        back, expected = np.zeros((2, *mine.shape))
+        plan.reverse_add(y, back)
+        whole.reverse_add(y, expected)
+        np.testing.assert_array_equal(back, expected)
+
+
+def test_hosts_get_pieces_over_slow_links_alone(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bandwidth, is_slow in ((25e6, True), (1e10, False)):
+        monkeypatch.setattr(grid_module, "_ring_bandwidth", lambda _, found=bandwidth: found)
+        with ProcessGrid(comm, host=f"host{comm.rank % 2}") as grid:
+            _, _, plan = make_plan(grid, 5)
+            apart = (np.arange(comm.size) - comm.rank) % 2 == 1
+            np.testing.assert_array_equal(plan.piece_bytes < 1 << 40, apart & is_slow)
+            # A stage of several waits for its reader.
+            for stage in plan.stages(*shift_times(plan.peers, comm.rank, comm.size)):
+                rows = np.zeros((stage.num_owned, 9999)), np.empty((stage.num_ghosts, 9999))
+                for transfer, messages in zip(
+                    plan.start_stage(stage, *rows, forward=True),
+                    (stage.owned, stage.ghosts),
+                    strict=True,
+                ):
+                    assert len(transfer._requests) == len(messages)
+                    transfer.wait()
+
+
+def test_links_of_ranks_are_measured(comm: MPI.Intracomm) -> None:
+    found = _ring_bandwidth(comm)
+    assert 1e6 < found < 1e12
+    assert comm.allgather(found) == [found] * comm.size
 
 
 def check_arrival(plan: CommPlan, started, expected: np.ndarray) -> None:
