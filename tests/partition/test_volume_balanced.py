@@ -190,7 +190,7 @@ def test_adjacencies_of_all_kinds_mean_the_same() -> None:
 
 @pytest.mark.parametrize("unit", [1, 1 << 24])
 def test_node_weights_are_balanced_instead_of_non_zeros(unit: int) -> None:
-    """The larger ones add up to more than METIS's integers hold."""
+    """In whatever unit weights are: the larger ones add up to more than 2^31."""
     weights = np.random.default_rng(4).integers(0, 9, 800) * unit
     found = part_graph(5, hubs(800, 2), vweights=weights)
     load = np.bincount(found.part, weights, 5)
