@@ -1,10 +1,11 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|all] [OUT]
 #
-# products times single products; ways trains epochs by all exchanges in turn; the other steps train: with one exchange and another, with 16-bit
-# floats and int8 on the wire, and with few training nodes, on active sets and without. Results go to OUT
+# products times single products; ways trains epochs by all exchanges in turn, choice by those that exchange.method=auto chooses from, in CASES over
+# RATES; the other steps train: with one exchange and another, with 16-bit floats and int8 on the wire, and with few training nodes, on active sets
+# and without. Results go to OUT
 # (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with their defaults:
 HOSTS=${HOSTS:-4}                         # emulated hosts
 RANKS_PER_HOST=${RANKS_PER_HOST:-1}       # each rank trains on one part of the graph
@@ -13,6 +14,9 @@ METHODS=${METHODS:-oblivious aware joint} # exchanges to train with
 ROUNDS=${ROUNDS:-3}                       # training runs of each kind, in turn
 EPOCHS=${EPOCHS:-4}                       # of each run; the first is not counted
 REPEAT=${REPEAT:-5}                       # of each product
+RATES=${RATES:-200mbit 1gbit}             # of choice
+CASES=${CASES:-debian.metis:sage:16 debian.metis:sage:64 debian.metis:sage:256 debian.metis:gcn:64 debian.random:sage:16 debian.random:sage:64
+    debian.random:gcn:64 rmat.random:sage:64 rmat.random:gcn:16 grid.metis:sage:64 grid.metis:gcn:16}
 LIMIT_S=${LIMIT_S:-900}                   # for one launch
 
 set -euo pipefail
@@ -93,6 +97,31 @@ ways() {
     cat "$out/ways.jsonl"
 }
 
+# cut_graph NAME METHOD KIND [OPTION...]: a generated graph, in parts
+cut_graph() {
+    local cut=$out/$1.$2.parts$ranks.h5
+    [[ -f $out/$1.h5 ]] || python -m hpcgnn.generate "${@:3}" -o "$out/$1.h5"
+    [[ -f $cut ]] || python -m hpcgnn.partition "$out/$1.h5" --parts "$ranks" --method "$2" -o "$cut"
+}
+
+choice() {
+    local rate each store model width
+    cut_graph debian metis debian-packages
+    cut_graph debian random debian-packages
+    cut_graph rmat random rmat --scale 14 --undirected
+    cut_graph grid metis grid3d --shape 24,24,24
+    for rate in $RATES; do
+        hosts rate "$state" "$rate"
+        for each in $CASES; do
+            IFS=: read -r store model width <<<"$each"
+            say "$(date +%T) $rate $each"
+            on_hosts python -m benchmarks.bench_ways "$out/$store.parts$ranks.h5" model.name="$model" \
+                model.hidden="$width" --ways aware,push,joint --rounds "$ROUNDS" --json \
+                >>"$out/choice.$rate.jsonl"
+        done
+    done
+}
+
 exchanges() {
     local round method
     for ((round = 1; round <= ROUNDS; round++)); do
@@ -148,9 +177,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active | ways) steps=("$what") ;;
-all) steps=(products exchanges wires active ways) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|all] [OUT]" || exit ;;
+products | exchanges | wires | active | ways | choice) steps=("$what") ;;
+all) steps=(products exchanges wires active ways choice) ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|all] [OUT]" || exit ;;
 esac
 prepare
 graphs

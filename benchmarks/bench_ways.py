@@ -75,7 +75,8 @@ def main(comm: Communicator) -> int:
         print_columns(COLUMNS, results)
     elif comm.rank == 0:
         for each in results:
-            print_json({"store": options.store, "ranks": comm.size, **each, **circumstances()})
+            about = {"store": options.store, "settings": options.settings, "ranks": comm.size}
+            print_json({**about, **each, **circumstances()})
     return 0
 
 
