@@ -60,10 +60,23 @@ def planned_seconds(config, ranks: int, network: Network, names) -> dict[str, fl
     return known
 
 
-def test_the_cheapest_is_taken() -> None:
-    choice = ExchangeChoice.of({"joint": 2e-3, "aware": 1e-3, "push": 1e-3}, Network())
-    assert choice.method == "aware"
-    assert "aware (modelled ms of messages a product: joint 2, aware 1" in choice.describe()
+@pytest.mark.parametrize(
+    ("aware", "joint", "push", "taken"),
+    [
+        (2.0, 1.0, 1.2, "joint"),
+        (1.04, 1.0, 1.2, "aware"),
+        (1.06, 1.04, 1.0, "joint"),
+        (1.06, 1.06, 1.0, "push"),
+        (0.0, 0.0, 0.0, "aware"),
+    ],
+)
+def test_the_first_that_is_about_the_cheapest_is_taken(
+    aware: float, joint: float, push: float, taken: str
+) -> None:
+    seconds = {"aware": aware / 1e3, "joint": joint / 1e3, "push": push / 1e3}
+    choice = ExchangeChoice.of(seconds, Network())
+    assert choice.method == taken
+    assert f"{taken} (modelled ms of messages a product: aware {aware:.3g}, " in choice.describe()
 
 
 def test_a_resumed_run_keeps_it(
@@ -82,5 +95,5 @@ def test_a_resumed_run_keeps_it(
     assert "exchange_choice" not in second
     made = first["exchange_choice"]
     assert run.summary["exchange"] == made["method"]
-    assert made["seconds"][made["method"]] == min(made["seconds"].values())
+    assert made["seconds"][made["method"]] <= 1.05 * min(made["seconds"].values())
     assert f'method = "{made["method"]}"' in (comm_tmp_path / "run" / "config.toml").read_text()
