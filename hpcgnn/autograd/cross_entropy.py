@@ -20,8 +20,8 @@ class _CrossEntropy(torch.autograd.Function):
         losses, state = logits.new_empty(len(logits)), logits.new_empty(len(logits), 2)
         labels = labels.contiguous()
         factors = None if factors is None else factors.to(logits.dtype).contiguous()
-        rows = logits.detach().numpy()
-        kernels.softmax_loss(rows, labels.numpy(), smoothing, losses.numpy(), state.numpy())
+        targets = kernels.SoftmaxTargets(logits.detach().numpy(), labels.numpy(), smoothing)
+        kernels.softmax_loss(targets, losses.numpy(), state.numpy())
         ctx.save_for_backward(logits, labels, state, factors)
         ctx.smoothing = smoothing
         return arithmetic().loss(losses if factors is None else losses * factors)
@@ -32,9 +32,7 @@ class _CrossEntropy(torch.autograd.Function):
         memory = memory_of(logits)
         result = memory.empty(logits, logits.shape)
         kernels.softmax_loss_gradient(
-            logits.detach().numpy(),
-            labels.numpy(),
-            ctx.smoothing,
+            kernels.SoftmaxTargets(logits.detach().numpy(), labels.numpy(), ctx.smoothing),
             state.numpy(),
             memory.array(result),
             factors=None if factors is None else factors.numpy(),

@@ -52,7 +52,7 @@ from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.kernels.reuse import reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
-from hpcgnn.kernels.softmax_loss import softmax_loss, softmax_loss_gradient
+from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_loss_gradient
 
 __all__ = [
     "AdditiveScore",
@@ -66,6 +66,7 @@ __all__ = [
     "SharedMeans",
     "SoftmaxGradient",
     "SoftmaxState",
+    "SoftmaxTargets",
     "SparseMatrix",
     "VertexCover",
     "attention_backward",

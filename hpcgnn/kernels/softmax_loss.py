@@ -1,5 +1,7 @@
 """The cross entropy of a softmax in one pass over the logits, and its gradient in another."""
 
+from dataclasses import dataclass
+
 from hpcgnn.kernels import _kernels
 from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import FloatArray, GlobalIndices
@@ -7,10 +9,31 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 _DTYPES = ("float32", "float64")
 
 
+@dataclass(frozen=True, eq=False)
+class SoftmaxTargets:
+    """Rows that softmaxes are taken of, and what they should be.
+
+    Parameters
+    ----------
+    logits
+        x, ``(m, C)`` float32 or float64.
+    labels
+        ``(m,)`` int64 in [0, C).
+    smoothing
+        Share in [0, 1) of the target t that all classes get alike; the label gets the rest.
+    """
+
+    logits: FloatArray
+    labels: GlobalIndices
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_array("logits", self.logits, 2, _DTYPES)
+        require_array("labels", self.labels, 1, ("int64",))
+
+
 def softmax_loss(
-    logits: FloatArray,
-    labels: GlobalIndices,
-    smoothing: float,
+    targets: SoftmaxTargets,
     losses: FloatArray,
     state: FloatArray,
     *,
@@ -21,28 +44,19 @@ def softmax_loss(
 
     Parameters
     ----------
-    logits
-        x, ``(m, C)`` float32 or float64.
-    labels
-        ``(m,)`` int64 in [0, C).
-    smoothing
-        Share in [0, 1) of the target t that all classes get alike; the label gets the rest.
     losses
         ``(m,)`` of the dtype of the logits.
     state
         ``(m, 2)`` of the dtype of the logits: what the gradient needs.
     """
-    require_array("logits", logits, 2, _DTYPES)
-    require_array("labels", labels, 1, ("int64",))
     require_array("losses", losses, 1, _DTYPES, writable=True)
     require_array("state", state, 2, _DTYPES, writable=True)
-    _kernels.softmax_loss(logits, labels, smoothing, losses, state, threads, isa)
+    t = targets
+    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, threads, isa)
 
 
 def softmax_loss_gradient(
-    logits: FloatArray,
-    labels: GlobalIndices,
-    smoothing: float,
+    targets: SoftmaxTargets,
     state: FloatArray,
     out: FloatArray,
     *,
@@ -56,7 +70,7 @@ def softmax_loss_gradient(
     Parameters
     ----------
     state
-        What `softmax_loss` wrote for the same logits.
+        What `softmax_loss` wrote for the same targets.
     out
         The shape and dtype of the logits.
     factors
@@ -64,12 +78,11 @@ def softmax_loss_gradient(
     scale
         s.
     """
-    require_array("logits", logits, 2, _DTYPES)
-    require_array("labels", labels, 1, ("int64",))
     require_array("state", state, 2, _DTYPES)
     require_array("out", out, 2, _DTYPES, writable=True)
     if factors is not None:
         require_array("factors", factors, 1, _DTYPES)
+    t = targets
     _kernels.softmax_loss_gradient(
-        logits, labels, smoothing, state, factors, scale, out, threads, isa
+        t.logits, t.labels, t.smoothing, state, factors, scale, out, threads, isa
     )

@@ -26,11 +26,12 @@ def test_losses_and_gradients(
     )
     (each @ torch.from_numpy(factors.astype(np.float64)) * 3).backward()
     losses, state = np.empty(2001, dtype), np.empty((2001, 2), dtype)
-    kernels.softmax_loss(logits, labels, smoothing, losses, state, threads=2, isa=isa)
+    targets = kernels.SoftmaxTargets(logits, labels, smoothing)
+    kernels.softmax_loss(targets, losses, state, threads=2, isa=isa)
     np.testing.assert_allclose(losses, each.detach(), rtol=tolerance * 10, atol=tolerance)
     found = np.empty_like(logits)
     kernels.softmax_loss_gradient(
-        logits, labels, smoothing, state, found, factors=factors, scale=3.0, threads=2, isa=isa
+        targets, state, found, factors=factors, scale=3.0, threads=2, isa=isa
     )
     np.testing.assert_allclose(found, exact.grad, rtol=tolerance * 10, atol=tolerance)
 
@@ -39,7 +40,8 @@ def test_losses_and_gradients(
 def test_small_losses_of_large_logits_are_precise(isa: str) -> None:
     logits = np.array([[80.0, 70, 60], [5000, 4990, 0]], np.float32)
     losses, state = np.empty(2, np.float32), np.empty((2, 2), np.float32)
-    kernels.softmax_loss(logits, np.zeros(2, np.int64), 0.0, losses, state, isa=isa)
+    targets = kernels.SoftmaxTargets(logits, np.zeros(2, np.int64))
+    kernels.softmax_loss(targets, losses, state, isa=isa)
     expected = np.log1p([np.exp(-10) + np.exp(-20), np.exp(-10)])
     np.testing.assert_allclose(losses, expected, rtol=5e-3)
 
@@ -50,11 +52,11 @@ def test_numbers_that_are_none_stay_in_their_row(isa: str, bad: float) -> None:
     logits = np.zeros((3, 20), np.float32)
     logits[1, 17] = bad
     losses, state = np.empty(3, np.float32), np.empty((3, 2), np.float32)
-    labels = np.full(3, 2)
-    kernels.softmax_loss(logits, labels, 0.0, losses, state, isa=isa)
+    targets = kernels.SoftmaxTargets(logits, np.full(3, 2))
+    kernels.softmax_loss(targets, losses, state, isa=isa)
     assert np.isnan(losses).tolist() == [False, True, False]
     found = np.empty_like(logits)
-    kernels.softmax_loss_gradient(logits, labels, 0.0, state, found, isa=isa)
+    kernels.softmax_loss_gradient(targets, state, found, isa=isa)
     assert np.isnan(found).any(axis=1).tolist() == [False, True, False]
 
 
@@ -70,4 +72,4 @@ def test_numbers_that_are_none_stay_in_their_row(isa: str, bad: float) -> None:
 )
 def test_wrong_operands_are_refused(labels: np.ndarray, state: np.ndarray, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        kernels.softmax_loss(np.zeros((2, 4)), labels, 0.0, np.empty(2), state)
+        kernels.softmax_loss(kernels.SoftmaxTargets(np.zeros((2, 4)), labels), np.empty(2), state)
