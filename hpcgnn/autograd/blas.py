@@ -24,19 +24,21 @@ _SHAPES = ((4096, 256, 256), (4096, 100, 16), (256, 2048, 100), (40, 300, 3000),
 def multiply_by_fastest() -> str:
     """Let torch multiply float32 by oneDNN where that stays float32; return who multiplies now.
 
-    It is a setting of the process, tried once. ``"oneDNN"`` or ``"BLAS"``.
+    It is a setting of the process, tried once. ``"oneDNN"``, or ``"torch"``: as it does by itself.
     """
     library: Any = torch.backends.mkldnn
     settings: Any = getattr(library, "matmul", None)
     # Versions of torch without this setting, and builds without oneDNN.
     if not hasattr(settings, "fp32_precision") or not library.is_available():
-        return "BLAS"
-    before = settings.fp32_precision
+        return "torch"
+    before, stays = settings.fp32_precision, False
     settings.fp32_precision = "bf16"
-    if _stays_float32():
-        return "oneDNN"
-    settings.fp32_precision = before
-    return "BLAS"
+    try:
+        stays = _stays_float32()
+    finally:
+        if not stays:
+            settings.fp32_precision = before
+    return "oneDNN" if stays else "torch"
 
 
 def _stays_float32(product: Callable[[Tensor, Tensor], Tensor] = matmul) -> bool:
