@@ -1,7 +1,6 @@
 """Pieces of all ranks, handed to the one that writes, a piece at a time."""
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import zip_longest
 from typing import TypeVar
 
 from hpcgnn import watchdog
@@ -21,24 +20,6 @@ def in_turn(comm: Communicator, pieces: Iterable[T], take: Callable[[T], None]) 
         for piece in pieces if source == 0 else _received(comm, source):
             take(piece)
             watchdog.beat()
-
-
-@collective
-def dealt(comm: Communicator, pieces: Iterable[T], take: Callable[[T], None]) -> None:
-    """Hand a piece of each rank after the other to `take` on rank 0, then the next of each.
-
-    Of pieces dealt out by their number modulo the ranks, `take` gets them in order, while all ranks
-    make theirs at the same time.
-    """
-    if comm.rank > 0:
-        _send(comm, pieces)
-        return
-    others: Iterable[Iterator[T]] = (_received(comm, source) for source in range(1, comm.size))
-    for row in zip_longest(pieces, *others):
-        for piece in row:
-            if piece is not None:
-                take(piece)
-                watchdog.beat()
 
 
 def _send(comm: Communicator, pieces: Iterable[T]) -> None:

@@ -1,26 +1,27 @@
 """The generating command on many ranks: each draws chunks of edges and sorts rows of its own.
 
 Chunk c is drawn by rank c modulo P, and its edges go to the ranks of their rows: P equal ranges.
-Those sort them, in files where they outgrow the memory given. Then all hand over their rows in turn
-to the one process that writes, as partitioning on many ranks does, and blocks of nodes as if dealt
-out, so that all make theirs at the same time. The store does not depend on P.
+Those sort them, in files where they outgrow the memory given, count them, and write them, with what
+their nodes have. The store does not depend on P.
 """
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn import watchdog
-from hpcgnn.comm import Communicator, RowMap, agree, dealt, in_turn, redistribute
+from hpcgnn.by_ranks import store_by_ranks
+from hpcgnn.comm import Communicator, RowMap, agree, redistribute
 from hpcgnn.console import Progress
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import NODE_CHUNK, NodeRows, append_nodes
+from hpcgnn.gallery import NODE_CHUNK, append_nodes
 from hpcgnn.generate.command import Streamed, parser, show
 from hpcgnn.launch import RankArgumentParser
 from hpcgnn.spmd import collective
-from hpcgnn.storage import EdgeBuilder, SortedRows, StoreWriter, check_output
+from hpcgnn.storage import EdgeBuilder, ShareSizes, StoreWriter, check_output
 
 
 @collective
@@ -45,39 +46,48 @@ def main(comm: Communicator) -> int:
 
 @collective
 def write(comm: Communicator, path: Path, made: Streamed) -> None:
-    """Write the store that `hpcgnn.gallery.write_streamed` writes; rank 0 writes.
-
-    An InputError (a full disk) is raised by the rank that meets it.
-    """
-    num_nodes, first = made.header.num_nodes, comm.rank == 0
+    """Write the store that `hpcgnn.gallery.write_streamed` writes; all ranks write."""
+    num_nodes, quiet = made.header.num_nodes, comm.rank > 0
     rows = RowMap(num_nodes * np.arange(comm.size + 1) // comm.size, comm.rank)
     with ExitStack() as stack:
-        writer = stack.enter_context(StoreWriter(path, made.header)) if first else None
-        scratch = path.absolute().parent
-        builder = stack.enter_context(
-            EdgeBuilder(num_nodes, memory_bytes=made.memory_bytes, scratch_dir=scratch)
-        )
-        with Progress("drawing edges", made.edges.num_edges, "edges", quiet=not first) as progress:
+        with agree(comm):
+            builder = stack.enter_context(
+                EdgeBuilder(
+                    num_nodes, memory_bytes=made.memory_bytes, scratch_dir=path.absolute().parent
+                )
+            )
+        with Progress("drawing edges", made.edges.num_edges, "edges", quiet=quiet) as progress:
             _draw(comm, made, rows, builder, progress)
-        with Progress("writing the adjacency", num_nodes, "rows", quiet=not first) as progress:
+        with agree(comm):
+            sizes = ShareSizes(rows.num_local, {"": builder.count(rows.num_local)})
+        declare = partial(_declare, made)
+        with store_by_ranks(comm, path, made.header, sizes, declare) as writer, agree(comm):
+            _append(writer, made, rows, builder, quiet=quiet)
 
-            def take_rows(block: SortedRows) -> None:
-                assert writer is not None, "only rank 0 takes"
-                writer.append_rows(block)
-                progress.advance(block.num_rows)
 
-            in_turn(comm, builder.blocks(rows.num_local), take_rows)
-        with Progress("writing node data", num_nodes, "rows", quiet=not first) as progress:
-            mine = range(comm.rank * NODE_CHUNK, num_nodes, comm.size * NODE_CHUNK)
+def _declare(made: Streamed, writer: StoreWriter) -> None:
+    none = np.empty(0, np.int64)
+    writer.append_adjacency(np.zeros(1, np.int64), none)
+    features, labels, split = made.nodes.block(0)
+    append_nodes(writer, made.nodes, (features[:0], labels[:0], split[:0]))
 
-            def take_nodes(block: NodeRows) -> None:
-                assert writer is not None, "only rank 0 takes"
-                progress.advance(append_nodes(writer, made.nodes, block))
 
-            dealt(comm, map(made.nodes.block, mine), take_nodes)
-    with agree(comm):
-        # Nobody reports success before the store is there.
-        pass
+def _append(
+    writer: StoreWriter, made: Streamed, rows: RowMap, builder: EdgeBuilder, *, quiet: bool
+) -> None:
+    """Append this rank's rows; blocks of nodes are made whole where two ranks have some each."""
+    with Progress("writing the adjacency", rows.num_local, "rows", quiet=quiet) as progress:
+        for block in builder.blocks(rows.num_local):
+            writer.append_rows(block)
+            progress.advance(block.num_rows)
+            watchdog.beat()
+    with Progress("writing node data", rows.num_local, "rows", quiet=quiet) as progress:
+        for start in range(rows.start // NODE_CHUNK * NODE_CHUNK, rows.stop, NODE_CHUNK):
+            mine = slice(max(0, rows.start - start), rows.stop - start)
+            features, labels, split = made.nodes.block(start)
+            some = features[mine], labels[mine], split[mine]
+            progress.advance(append_nodes(writer, made.nodes, some))
+            watchdog.beat()
 
 
 @collective

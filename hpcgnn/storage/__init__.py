@@ -23,6 +23,7 @@ from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
 from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, Split, StoreHeader
+from hpcgnn.storage.graph.share import ShareSizes, StoreShare
 from hpcgnn.storage.graph.sorting import SpillFile
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.storage.instances.batch import InstanceBatch
@@ -72,10 +73,12 @@ __all__ = [
     "OpenStore",
     "ParquetPredictions",
     "PredictionFile",
+    "ShareSizes",
     "SortedRows",
     "SpillFile",
     "Split",
     "StoreHeader",
+    "StoreShare",
     "StoreWriter",
     "TableColumns",
     "add_splits",

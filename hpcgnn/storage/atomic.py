@@ -7,13 +7,19 @@ first error and drops what follows; the writer asks for that error after each st
 
 import io
 import os
+import platform
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from hpcgnn.errors import InputError
 from hpcgnn.storage.leftovers import hold, sweep, temporary_files
+
+HOLE_BYTES = 1 << 12
+"""Zeros that are worth a hole in a file."""
 
 
 def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
@@ -50,7 +56,7 @@ class OutputFile(io.RawIOBase):
 
     Creating it removes what killed writers of the same file have left, and raises `InputError` when
     the directory cannot be written to. An `OSError` in a write
-    is kept in `error` instead of being raised.
+    is kept in `error` instead of being raised. Zeros behind the end become a hole.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,6 +64,10 @@ class OutputFile(io.RawIOBase):
         self.path = path
         self.error: OSError | None = None
         self._position = 0
+        self._open()
+
+    def _open(self) -> None:
+        path = self.path
         try:
             # A link is followed, so that the file it names is replaced and the link stays.
             self._target = path.resolve()
@@ -73,9 +83,9 @@ class OutputFile(io.RawIOBase):
 
     def _create(self, prefix: str) -> int:
         while True:
-            self._temporary = self._target.with_name(f"{prefix}{secrets.token_hex(6)}.tmp")
+            self.temporary = self._target.with_name(f"{prefix}{secrets.token_hex(6)}.tmp")
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(self._temporary, flags, 0o666)
+            descriptor = os.open(self.temporary, flags, 0o666)
             hold(descriptor)
             # Before it was held, another process may have taken it for a leftover.
             if os.fstat(descriptor).st_nlink:
@@ -113,14 +123,29 @@ class OutputFile(io.RawIOBase):
     def write(self, data: "memoryview[int]") -> int:  # type: ignore[override]
         """Write all of `data`, or remember why it could not be written."""
         view = memoryview(data)
+        end = self._position + len(view)
+        if self._is_hole(view):
+            self.truncate(end)
+        else:
+            self.write_at(self._position, view)
+        self._position = end
+        return len(view)
+
+    def _is_hole(self, view: "memoryview[int]") -> bool:
+        # HDF5 fills the chunks of a dataset that several processes will write.
+        if len(view) < HOLE_BYTES or self._position < os.fstat(self._descriptor).st_size:
+            return False
+        return not (any(view[:HOLE_BYTES]) or np.frombuffer(view, np.uint8).any())
+
+    def write_at(self, place: int, data: "memoryview[int] | bytes") -> None:
+        """Write all of `data` from byte `place` on, or remember why it could not be written."""
+        view = memoryview(data)
         done = 0
         try:
             while self.error is None and done < len(view):
-                done += os.pwrite(self._descriptor, view[done:], self._position + done)
+                done += os.pwrite(self._descriptor, view[done:], place + done)
         except OSError as error:
             self.error = error
-        self._position += len(view)
-        return len(view)
 
     def truncate(self, size: int | None = None) -> int:
         """Cut or extend the file to `size` bytes."""
@@ -136,12 +161,19 @@ class OutputFile(io.RawIOBase):
         if self.error is not None:
             raise write_fault(self.path, self.error) from None
 
-    def publish(self) -> None:
-        """Give the file its final name, on disk as well as in memory; raises `InputError`."""
+    def sync(self) -> None:
+        """Wait until what was written is on disk; raises `InputError`."""
         self.raise_on_error()
         try:
             os.fsync(self._descriptor)
-            self._temporary.replace(self._target)
+        except OSError as error:
+            raise write_fault(self.path, error) from None
+
+    def publish(self) -> None:
+        """Give the file its final name, on disk as well as in memory; raises `InputError`."""
+        self.sync()
+        try:
+            self.temporary.replace(self._target)
             self._sync_directory()
         except OSError as error:
             raise write_fault(self.path, error) from None
@@ -155,7 +187,7 @@ class OutputFile(io.RawIOBase):
 
     def abandon(self) -> None:
         """Close, and remove the temporary file unless it was published."""
-        self._temporary.unlink(missing_ok=True)
+        self.temporary.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
@@ -163,6 +195,35 @@ class OutputFile(io.RawIOBase):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+class OutputPart(OutputFile):
+    """Another process's way into the file that the `OutputFile` of `path` has at `temporary`.
+
+    Raises `InputError` where this host does not see it.
+    """
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        self.temporary = temporary
+        super().__init__(path)
+
+    def _open(self) -> None:
+        try:
+            # Not for reading: an NFS client then writes the bytes it is given, not whole pages.
+            self._descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: {platform.node()} cannot open the file that rank 0 has begun there "
+                f"({error.strerror}); choose a directory that all hosts share"
+            ) from None
+
+    def publish(self) -> None:
+        """Leave the name to the `OutputFile`."""
+        self.raise_on_error()
+
+    def abandon(self) -> None:
+        """Close."""
+        self.close()
 
 
 class AtomicWriter(ABC):
@@ -177,7 +238,7 @@ class AtomicWriter(ABC):
         self.path = Path(path)
 
     def __enter__(self) -> Self:
-        self._output = OutputFile(self.path)
+        self._output = self._open()
         try:
             self._begin()
         except BaseException:
@@ -196,6 +257,9 @@ class AtomicWriter(ABC):
             raise
         finally:
             self._output.abandon()
+
+    def _open(self) -> OutputFile:
+        return OutputFile(self.path)
 
     @abstractmethod
     def _begin(self) -> None:

@@ -1,9 +1,9 @@
 """One dataset at a time: appending rows to it, reading slabs of it, its checksum."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -56,7 +56,7 @@ class Column:
         self.crc = 0
         self._file = file
         self._dataset: h5py.Dataset | None = None
-        self._chunk = chunk_shape((GROWING_ROWS, *row_shape), dtype.itemsize)
+        self._chunk = self._growing_chunk()
         self._pending: list[Array] = []
         self._pending_rows = 0
 
@@ -66,6 +66,13 @@ class Column:
         assert rows.shape[1:] == self.row_shape
         self.crc = array_crc(rows, self.crc)
         self.rows += len(rows)
+        self._gather(rows)
+
+    def _growing_chunk(self) -> tuple[int, ...]:
+        return chunk_shape((GROWING_ROWS, *self.row_shape), self.dtype.itemsize)
+
+    def _gather(self, rows: Array) -> None:
+        """Write the whole chunks that there are with `rows`, and keep the rest."""
         if self._pending_rows + len(rows) < self._chunk[0]:
             # The caller may reuse its array.
             self._pending.append(rows.copy())
@@ -111,6 +118,10 @@ class Column:
             self._write(np.concatenate(self._pending))
         self._pending = []
         self._dataset.attrs["crc32"] = np.uint32(self.crc)
+
+
+MakeColumn: TypeAlias = Callable[[str, np.dtype[Any], tuple[int, ...]], Column]
+"""Makes the dataset of a path, a type and the shape of its rows."""
 
 
 def slab_pieces(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -144,6 +144,10 @@ class HDF5Writer(AtomicWriter):
     def _finish(self) -> None:
         """Complete the datasets, and write the attributes."""
 
+    def _column(self, path: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> Column:
+        """Return a new dataset that takes rows."""
+        return Column(self._file, path, dtype, row_shape)
+
     def _write_column(self, path: str, rows: Array) -> Column:
         column = Column(self._file, path, rows.dtype, rows.shape[1:])
         column.append(rows)

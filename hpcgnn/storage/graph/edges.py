@@ -24,7 +24,7 @@ from hpcgnn.storage.graph.sorting import (
     sort_edges,
 )
 from hpcgnn.storage.graph.writer import StoreWriter
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, FloatArray, Offsets
 
 PIECE = 1 << 20
 """Edges that are checked and packed at a time."""
@@ -200,14 +200,21 @@ class EdgeBuilder:
                 progress(block.num_rows)
         return num_edges
 
+    def count(self, num_rows: int) -> int:
+        """Return how many non-zeros `blocks` will yield; raises `InputError` where it would."""
+        return sum(len(keys) for _, keys, _ in self._merged(num_rows, None))
+
     def blocks(self, num_rows: int) -> Iterator[SortedRows]:
         """Yield rows 0 to `num_rows` - 1 in blocks, and leave the builder empty."""
-        self._close_run(spill=bool(self._runs))
-        merge = Merge(self._duplicates, self._self_loops == "add", self._dtype)
-        step = max(MIN_RUN, self._run_edges // 4)
-        for indptr, keys, values in merge.rows(self._runs, num_rows, step):
+        for indptr, keys, values in self._merged(num_rows, self._dtype):
             yield SortedRows(indptr, key_columns(keys), *self._columns.unpack(values))
         self.close()
+
+    def _merged(self, num_rows: int, dtype: Any) -> Iterator[tuple[Offsets, Keys, Array | None]]:
+        """Yield rows with their values, or, where `dtype` is None, without them."""
+        self._close_run(spill=bool(self._runs))
+        merge = Merge(self._duplicates, self._self_loops == "add", dtype)
+        return merge.rows(self._runs, num_rows, max(MIN_RUN, self._run_edges // 4))
 
     def _add_piece(
         self, sources: Array, targets: Array, given: Array | None, data: EdgeData

@@ -6,7 +6,7 @@ type after the other, and the names of each type are sorted by themselves: two t
 
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage.datasets import Column, damaged, read_slab
+from hpcgnn.storage.datasets import Column, MakeColumn, damaged, read_slab
 from hpcgnn.storage.graph import schema
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
@@ -59,15 +59,27 @@ class Names:
         return [each.decode() for each in self.encoded()]
 
 
+@dataclass(frozen=True)
+class NameOrder:
+    """Consecutive names from number `first` on: the ends, and where the order starts anew."""
+
+    first: int
+    first_name: bytes
+    last_name: bytes
+    breaks: list[int]
+
+
 class NameWriter:
     """Checks and appends the names of the nodes; `finish` needs the sizes of the types."""
 
-    def __init__(self, path: Path, file: h5py.File, num_nodes: int) -> None:
+    def __init__(self, path: Path, column: MakeColumn, num_nodes: int) -> None:
         self._path, self._num_nodes = path, num_nodes
-        self._offsets = Column(file, schema.NAME_OFFSETS, schema.ID_DTYPE)
-        self._data = Column(file, schema.NAME_BYTES, np.dtype("u1"))
-        self._offsets.append(np.zeros(1, np.int64))
-        self._last = b""
+        self._offsets = column(schema.NAME_OFFSETS, schema.ID_DTYPE, ())
+        self._data = column(schema.NAME_BYTES, np.dtype("u1"), ())
+        if self._offsets.rows == 0:
+            self._offsets.append(np.zeros(1, np.int64))
+        self._first = self._offsets.rows - 1
+        self._first_name = self._last = b""
         self._breaks: list[int] = []
 
     def append(self, offsets: ArrayLike, data: ArrayLike) -> None:
@@ -109,6 +121,21 @@ class NameWriter:
         self._data.finish()
         return [self._offsets, self._data]
 
+    @property
+    def order(self) -> "NameOrder":
+        """The order of the names that were appended."""
+        return NameOrder(self._first, self._first_name, self._last, self._breaks)
+
+    def join(self, orders: Iterable["NameOrder"]) -> None:
+        """Take the names of several processes for those of this one."""
+        self._last, self._breaks = b"", []
+        for each in orders:
+            if each.first_name:
+                if each.first_name <= self._last:
+                    self._breaks.append(each.first)
+                self._breaks += each.breaks
+                self._last = each.last_name
+
     def _check_text(self, names: Names, first: int) -> None:
         controls = (names.data < _SPACE) | (names.data == _DELETE)
         if controls.any():
@@ -124,6 +151,7 @@ class NameWriter:
         """Remember where the order starts anew: there a type must begin."""
         if not names:
             return
+        self._first_name = self._first_name or names[0]
         if len(self._breaks) <= schema.MAX_NODE_TYPES:
             before = [self._last, *names[:-1]]
             rising = np.fromiter(map(operator.lt, before, names), np.bool_, len(names))

@@ -59,9 +59,10 @@ class Run:
         wanted = make_keys(np.minimum(rows, MAX_ID), np.zeros_like(rows))
         return np.where(rows > MAX_ID, len(keys), np.searchsorted(keys, wanted))
 
-    def piece(self, low: int, high: int) -> tuple[Keys, Array | None]:
-        """Return the keys and values at positions `low` to `high` - 1."""
-        return self.keys[low:high], None if self.values is None else self.values[low:high]
+    def piece(self, low: int, high: int, dtype: Any) -> tuple[Keys, Array | None]:
+        """Return keys and values at positions `low` to `high` - 1; `dtype` None: keys alone."""
+        values = None if dtype is None or self.values is None else self.values[low:high]
+        return self.keys[low:high], values
 
 
 class SpillFile:
@@ -130,10 +131,10 @@ class SpilledRun(Run):
         """The keys, mapped from the file for as long as the caller holds them."""
         return self._file.mapped(np.uint64, self._keys_at, self._count)
 
-    def piece(self, low: int, high: int) -> tuple[Keys, Array | None]:
-        """Return the keys and values at positions `low` to `high` - 1, read from the file."""
+    def piece(self, low: int, high: int, dtype: Any) -> tuple[Keys, Array | None]:
+        """Return keys and values at positions `low` to `high` - 1, read from the file."""
         keys = self._file.read(np.uint64, self._keys_at, low, high)
-        if self._dtype is None:
+        if self._dtype is None or dtype is None:
             return keys, None
         return keys, self._file.read(self._dtype, self._values_at, low, high)
 
@@ -261,7 +262,7 @@ class Merge:
         """
         for start, stop, places in row_ranges(runs, num_nodes, limit):
             pieces = [
-                run.piece(low, high)
+                run.piece(low, high, self.dtype)
                 for run, (low, high) in zip(runs, places, strict=True)
                 if high > low
             ]

@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage.datasets import Column
+from hpcgnn.storage.datasets import Column, MakeColumn
 from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.storage.format import check_text, encode_json, fingerprint
 from hpcgnn.storage.graph import checks, schema
@@ -129,7 +128,7 @@ class StoreWriter(HDF5Writer):
         type are, type after type. The nodes' original ids are then 0..n - 1, in this order.
         """
         if self._names is None:
-            self._names = NameWriter(self.path, self._file, self.header.num_nodes)
+            self._names = NameWriter(self.path, self._column, self.header.num_nodes)
         self._names.append(offsets, data)
         self._output.raise_on_error()
 
@@ -173,7 +172,7 @@ class StoreWriter(HDF5Writer):
         if self._relations and "" in {relation, *self._relations}:
             raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
         self._relations[relation] = RelationWriter(
-            self.path, self._file, relation, self.header.num_nodes, weighted=weighted
+            self.path, self._column, relation, self.header.num_nodes, weighted=weighted
         )
 
     def _integers(self, name: str, block: ArrayLike) -> Array:
@@ -199,7 +198,7 @@ class StoreWriter(HDF5Writer):
     ) -> None:
         """Append rows to the dataset `name` below /nodes; `find_fault(rows, start=first row)`."""
         if name not in self._nodes:
-            self._nodes[name] = Column(self._file, f"/nodes/{name}", dtype, array.shape[1:])
+            self._nodes[name] = self._column(f"/nodes/{name}", dtype, array.shape[1:])
         column = self._nodes[name]
         if array.shape[1:] != column.row_shape or dtype != column.dtype:
             wanted = f"{column.dtype} rows of shape {column.row_shape} like the rows before"
@@ -240,8 +239,7 @@ class StoreWriter(HDF5Writer):
         """Complete the nodes' datasets, with ids 0..n - 1 where none were given; return them."""
         header = self.header
         if "original_id" not in self._nodes:
-            for start in range(0, header.num_nodes, ID_STEP):
-                self.append_original_id(np.arange(start, min(start + ID_STEP, header.num_nodes)))
+            self._append_default_ids(0, header.num_nodes)
         if header.node_types and "type" not in self._nodes:
             raise self._fault("type", "is missing, but the graph has node types")
         self._check_rows()
@@ -261,6 +259,10 @@ class StoreWriter(HDF5Writer):
             column.finish()
         written = [self._write_column(path, rows) for path, rows in described]
         return [*self._nodes.values(), *written, *self._finish_names()]
+
+    def _append_default_ids(self, start: int, stop: int) -> None:
+        for low in range(start, stop, ID_STEP):
+            self.append_original_id(np.arange(low, min(low + ID_STEP, stop)))
 
     def _finish_names(self) -> list[Column]:
         if self._names is None:
@@ -314,17 +316,19 @@ class RelationWriter:
     """Check and append the block rows of one relation; all errors are `InputError`."""
 
     def __init__(
-        self, path: Path, file: h5py.File, relation: str, num_nodes: int, *, weighted: bool
+        self, path: Path, column: MakeColumn, relation: str, num_nodes: int, *, weighted: bool
     ) -> None:
         self._path, self._num_nodes = path, num_nodes
         self._group = schema.relation_path(relation)
-        self._indptr = Column(file, f"{self._group}/indptr", schema.INDPTR_DTYPE)
-        self._indices = Column(file, f"{self._group}/indices", schema.index_dtype(num_nodes))
+        self._column = column
+        self._indptr = column(f"{self._group}/indptr", schema.INDPTR_DTYPE, ())
+        self._indices = column(f"{self._group}/indices", schema.index_dtype(num_nodes), ())
         self._weights = (
-            Column(file, f"{self._group}/weights", schema.WEIGHTS_DTYPE) if weighted else None
+            column(f"{self._group}/weights", schema.WEIGHTS_DTYPE, ()) if weighted else None
         )
-        self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
-        self._file = file
+        if self._indptr.rows == 0:
+            self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
+        self._first_row = self._indptr.rows
         self._data: dict[str, Column] = {}
 
     @property
@@ -393,11 +397,11 @@ class RelationWriter:
             return
         features = name == "features"
         if known is None:
-            if self._indptr.rows > 1:
+            if self._indptr.rows > self._first_row:
                 raise self._fault(name, "is given for some rows only; give it for all or none")
             dtype = values.dtype.newbyteorder("<") if features else schema.SPLIT_DTYPE
             path = f"{self._group}/{name}"
-            known = self._data[name] = Column(self._file, path, dtype, values.shape[1:])
+            known = self._data[name] = self._column(path, dtype, values.shape[1:])
         kinds = schema.FEATURE_DTYPES if features else (schema.SPLIT_DTYPE,)
         shape = (expected, *known.row_shape)
         if values.shape != shape or known.dtype not in kinds or values.ndim != 1 + features:

@@ -1,0 +1,105 @@
+"""Stores that all ranks write, each its rows: one ordinary store appears, whole or not at all."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm import (
+    Communicator,
+    agree,
+    allreduce_sum,
+    allreduce_xor,
+    bcast,
+    exclusive_sum,
+    redistribute,
+)
+from hpcgnn.spmd import collective
+from hpcgnn.storage import ShareSizes, StoreHeader, StoreShare, StoreWriter
+
+
+@contextlib.contextmanager
+@collective
+def store_by_ranks(
+    comm: Communicator,
+    path: Path,
+    header: StoreHeader,
+    sizes: ShareSizes,
+    declare: Callable[[StoreWriter], None],
+) -> Iterator[StoreWriter]:
+    """Give each rank a writer that takes its rows; leaving the block completes the store.
+
+    The ranks' rows stand in the store in the order of the ranks, those of a rank in the order in
+    which it appends them. The store is the one that a single process would write. Memory is a few
+    chunks for each dataset, and 8 bytes for each chunk (1 MiB) of the whole store.
+
+    Parameters
+    ----------
+    comm
+        All ranks, in an order in which the first one writes what concerns the whole.
+    path
+        In a directory that all hosts see.
+    header
+        The same on all ranks.
+    sizes
+        What this rank will append.
+    declare
+        Called with the writer on every rank: appends, in the same order, a block without rows of
+        all that any rank will append.
+
+    Yields
+    ------
+    StoreWriter
+        Errors in appending belong into an `agree`. Parts are recorded on the first rank alone.
+
+    Raises
+    ------
+    CollectiveInputError
+        Where a rank cannot write; on all ranks, and nothing is left.
+    """
+    mine = sizes.counts()
+    before, total = exclusive_sum(comm, mine), mine.copy()
+    allreduce_sum(comm, total)
+    with contextlib.ExitStack() as stack:
+        share = None
+        with agree(comm):
+            if comm.rank == 0:
+                share = stack.enter_context(StoreShare(path, header, sizes, (before, total), None))
+        temporary = bcast(comm, None if share is None else share.temporary)
+        with agree(comm):
+            if share is None:
+                made = StoreShare(path, header, sizes, (before, total), temporary)
+                share = stack.enter_context(made)
+            declare(share)
+            share.declared()
+            places = share.create() if comm.rank == 0 else None
+        assert share is not None
+        share.place(bcast(comm, places))
+        yield share
+        _join(comm, share)
+        with agree(comm):
+            stack.pop_all().close()
+
+
+@collective
+def _join(comm: Communicator, share: StoreShare) -> None:
+    """Hand heads to the ranks that write them, and tell the first rank what concerns the whole."""
+    with agree(comm):
+        heads = share.heads()
+    starts: list[list[int]] = comm.allgather([each.span.start for each in share.columns])
+    owners = [
+        np.searchsorted(begins, each.head_chunk, side="right") - 1
+        for each, begins in zip(share.columns, np.array(starts).T, strict=True)
+    ]
+    arrived = [
+        redistribute(comm, np.full(len(head), owner, np.int32), head)[0]
+        for owner, head in zip(owners, heads, strict=True)
+    ]
+    with agree(comm):
+        share.complete(arrived)
+    crcs = np.array([each.share_of_crc() for each in share.columns], np.int64)
+    allreduce_xor(comm, crcs)
+    ends = comm.gather(share.ends())
+    if ends is not None:
+        share.join(crcs.tolist(), ends)

@@ -1,0 +1,202 @@
+"""The rows of one process in a store that several processes write together."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.atomic import OutputFile, OutputPart
+from hpcgnn.storage.datasets import Column
+from hpcgnn.storage.files import LIBRARY_VERSIONS
+from hpcgnn.storage.graph import schema
+from hpcgnn.storage.graph.names import NameOrder
+from hpcgnn.storage.graph.schema import StoreHeader
+from hpcgnn.storage.graph.writer import StoreWriter
+from hpcgnn.storage.shares import PAGED, ColumnShare, Span
+from hpcgnn.typing import Array, Offsets
+
+_NODES = "/nodes"
+
+
+@dataclass(frozen=True)
+class ShareSizes:
+    """What a process writes of a store: consecutive rows, behind those of the process before.
+
+    Parameters
+    ----------
+    nodes
+        Nodes, and so rows of each relation.
+    edges
+        Non-zeros of each relation, in the same order on all processes.
+    nodes_of_type
+        Nodes of each type, in a graph with node types.
+    names, name_bytes
+        Names of nodes, and their bytes. Names need not be those of the same nodes.
+    """
+
+    nodes: int
+    edges: Mapping[str, int]
+    nodes_of_type: tuple[int, ...] = ()
+    names: int = 0
+    name_bytes: int = 0
+
+    def counts(self) -> Array:
+        """Return all of them, int64."""
+        several = (*self.nodes_of_type, *self.edges.values())
+        return np.array([self.nodes, self.names, self.name_bytes, *several], np.int64)
+
+
+@dataclass(frozen=True)
+class ShareEnds:
+    """What the processes' rows must agree on where they meet."""
+
+    names: NameOrder | None
+    id_range: tuple[int, int]
+
+
+class StoreShare(StoreWriter):
+    """Write one process's rows of a store.
+
+    First all that there will be is declared: every process appends blocks without rows. Then the
+    first process creates the datasets, all `place` them, and append their rows. `columns` are the
+    datasets; what is between two shares is for their `head` and `complete`. At last all `join`,
+    and the first process's ``with`` block completes the file.
+
+    Parameters
+    ----------
+    path, header
+        As of `StoreWriter`.
+    sizes
+        What this process writes.
+    before, total
+        The `counts` of all processes before this one, and of all.
+    temporary
+        Where the first process has begun the file; None on the first.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        header: StoreHeader,
+        sizes: ShareSizes,
+        bounds: tuple[Array, Array],
+        temporary: Path | None,
+    ) -> None:
+        super().__init__(path, header)
+        if bounds[1][0] != header.num_nodes:
+            announced = f"{bounds[1][0]} rows are announced"
+            raise InputError(f"{path}: {announced} for {header.num_nodes} nodes")
+        self._temporary = temporary
+        self.columns: list[ColumnShare] = []
+        self._spans = self._divide(sizes, *bounds)
+        self._type_counts = self._type_bounds[0].copy()
+        self._gives_ids = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that has the file open."""
+        return self._temporary is None
+
+    @property
+    def temporary(self) -> Path:
+        """Where the file is until it has its name."""
+        return self._output.temporary
+
+    def declared(self) -> None:
+        """Declare what a store has in any case, once the caller has declared the rest."""
+        if "original_id" not in self._nodes:
+            self._gives_ids = True
+            self.append_original_id(np.empty(0, np.int64))
+
+    def create(self) -> list[Offsets]:
+        """Create all datasets, on the first process; return what `place` takes."""
+        places = [each.create() for each in self.columns]
+        self._output.raise_on_error()
+        return places
+
+    def place(self, places: Sequence[Offsets]) -> None:
+        """Take the places of the chunks of `columns`."""
+        for column, found in zip(self.columns, places, strict=True):
+            column.place(found)
+
+    def heads(self) -> list[Array]:
+        """Return the head of each of `columns`; raises `InputError` where rows are missing."""
+        if self._gives_ids:
+            span = self._spans[_NODES]
+            self._append_default_ids(span.start, span.stop)
+        if not np.array_equal(self._type_counts, self._type_bounds[1]):
+            raise self._fault("type", "the nodes of a type are not as many as were announced")
+        return [each.head() for each in self.columns]
+
+    def complete(self, rows: Sequence[Array]) -> None:
+        """Write what is left, with the heads of others, and wait until it is on disk."""
+        for column, each in zip(self.columns, rows, strict=True):
+            column.complete(each)
+        self._output.sync()
+
+    def ends(self) -> ShareEnds:
+        """Return what `join` compares."""
+        names = None if self._names is None else self._names.order
+        return ShareEnds(names, self._id_range)
+
+    def join(self, crcs: Sequence[int], ends: Sequence[ShareEnds]) -> None:
+        """Stand for the whole store from now on, given its checksums and all processes' ends."""
+        for column, crc in zip(self.columns, crcs, strict=True):
+            column.join(crc)
+        self._type_counts = self._type_bounds[2]
+        lows, highs = zip(*(each.id_range for each in ends), strict=True)
+        self._id_range = (min(lows), max(highs))
+        if self._names is not None:
+            self._names.join(each.names for each in ends if each.names is not None)
+
+    def _open(self) -> OutputFile:
+        if self._temporary is None:
+            return OutputFile(self.path)
+        return OutputPart(self.path, self._temporary)
+
+    def _begin(self) -> None:
+        self._file: Any = None
+        if self.is_first:
+            self._file = h5py.File(self._output, "w", libver=LIBRARY_VERSIONS, **PAGED)
+
+    def _end(self, *, complete: bool) -> None:
+        for column in self.columns:
+            column.release()
+        if self.is_first:
+            super()._end(complete=complete)
+
+    def _column(self, path: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> Column:
+        group = path.rpartition("/")[0]
+        span = self._spans.get(path) or self._spans[group if group in self._spans else _NODES]
+        column = ColumnShare(self._file, self._output, span, (path, dtype, row_shape))
+        self.columns.append(column)
+        return column
+
+    def _divide(self, sizes: ShareSizes, before: Array, total: Array) -> dict[str, Span]:
+        """Return this process's rows of datasets, or of all others in a group, by path."""
+        mine = sizes.counts()
+        spans = [Span(b, b + m, t) for b, m, t in np.stack([before, mine, total], 1).tolist()]
+        nodes, names, name_bytes, *several = spans
+        num_types = len(self.header.node_types)
+        if len(sizes.nodes_of_type) != num_types:
+            raise ValueError("give the nodes of each type")
+        types = slice(3, 3 + num_types)
+        self._type_bounds = before[types], (before + mine)[types], total[types]
+        found = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
+        for name, span in zip(self.header.node_types, several[:num_types], strict=True):
+            found[f"/nodes/features/{schema.link_name(name)}"] = span
+        for name, span in zip(sizes.edges, several[num_types:], strict=True):
+            group = schema.relation_path(name)
+            found[f"{group}/indptr"] = self._offsets_of(nodes)
+            found[group] = span
+        return found | {_NODES: nodes}
+
+    def _offsets_of(self, rows: Span) -> Span:
+        """Return the span of offsets, of which there is one more than rows."""
+        start = 0 if self.is_first else rows.start + 1
+        return Span(start, rows.stop + 1, rows.total + 1)
