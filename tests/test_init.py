@@ -71,6 +71,7 @@ def test_every_default_may_be_uncommented(tmp_path: Path, monkeypatch: pytest.Mo
         ({"features": STEEP}, "graph.normalize_features", "standard"),
         ({}, "model.name", "sage"),
         ({"edges": {"a": EDGES, "b": EDGES}}, "model.name", "rgcn"),
+        ({"edges": {f"r{i}": EDGES for i in range(8)}}, "model.num_bases", 0),
         ({"edges": {f"r{i}": EDGES for i in range(9)}}, "model.num_bases", 8),
         ({}, "train.task", "full"),
         ({"labels": None, "split": None}, "train.task", "links"),

@@ -66,18 +66,25 @@ def weighted_metis(
     """Return METIS's parts, int32[n], of a symmetric graph without loops.
 
     `weighted` is (offsets, neighbours, edge weights, node weights); parameters and errors are those
-    of `metis`.
+    of `metis`. Node weights whose sum is more than half of what METIS counts to are scaled down.
     """
     offsets, neighbours, edge_weights, node_weights = weighted
     index = pymetis.zero_copy_dtype()
-    _check_limit("row non-zeros and nodes", int(node_weights.sum()), index)
-    _check_limit("symmetrised non-zeros", neighbours.size, index)
+    limit = int(np.iinfo(index).max)
+    if neighbours.size > limit:
+        raise InputError(
+            f"metis: {neighbours.size} symmetrised non-zeros pass the limit {limit} of this "
+            f"pymetis ({index} indices); use --method volume, block or random, or a pymetis built "
+            "with 64-bit indices"
+        )
+    scale = -(-int(node_weights.sum()) // (limit // 2))
+    scaled = node_weights // max(scale, 1)
     kind = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
     options = pymetis.Options(seed=seed, ufactor=max(1, round(1000 * imbalance)), objtype=kind)
     found = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(offsets.astype(index), neighbours.astype(index)),
-        vweights=node_weights.astype(index),
+        vweights=scaled.astype(index),
         eweights=edge_weights.astype(index),
         recursive=False,
         options=options,
@@ -92,12 +99,3 @@ def _symmetrised(graph: CSRGraph) -> Any:
     both = (both - sparse.diags_array(both.diagonal(), dtype=np.int8)).tocsr()
     both.sort_indices()
     return both
-
-
-def _check_limit(what: str, count: int, index: Any) -> None:
-    limit = np.iinfo(index).max
-    if count > limit:
-        raise InputError(
-            f"metis: {count} {what} pass the limit {limit} of this pymetis ({index} indices); "
-            "use --method block or random, or a pymetis built with 64-bit indices"
-        )

@@ -34,7 +34,6 @@ METIS_SEEDS = 2**31
 SMALLEST_METIS_IMBALANCE = 0.001
 SKETCH_SHARE = 4
 SMALLEST_SKETCH = 2**16
-HEAVIEST_SKETCH = 2**30
 MAX_THREADS = 1024
 MAX_SEED = 2**63
 
@@ -246,9 +245,7 @@ def _sketched_metis(
     )
     if num_parts == 1 or node_weights.size <= num_parts or not node_weights.any():
         return cluster % num_parts
-    scale = -(-int(node_weights.sum()) // HEAVIEST_SKETCH)
-    scaled = node_weights // max(scale, 1)
-    sketch = (offsets, neighbours, edge_weights, scaled)
+    sketch = (offsets, neighbours, edge_weights, node_weights)
     part = weighted_metis(sketch, num_parts, *_metis_terms(options))
     found: LocalIndices = part[cluster]
     return found

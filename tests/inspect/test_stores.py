@@ -45,6 +45,15 @@ def ring(tmp_path: Path) -> Path:
     return path
 
 
+def test_many_graphs(tmp_path: Path) -> None:
+    path = tmp_path / "many.h5"
+    # The largest first and the smallest last: none may be left out.
+    graph = [0, 0, 0, 1, 1, 2]
+    edges = {"": ([0, 1, 3], [1, 2, 4])}
+    store_from_arrays(path, name="many", num_nodes=6, edges=edges, graph=graph)
+    assert inspect_path(path)["graphs"] == {"count": 3, "nodes": {"min": 1, "max": 3}}
+
+
 def test_store(store: Path) -> None:
     found = inspect_path(store, verify=True, quiet=True)
     json.dumps(found)

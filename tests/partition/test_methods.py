@@ -7,6 +7,7 @@ from scipy import sparse
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition import CSRGraph, Partition, Partitioner, block, measure, metis, random
+from hpcgnn.partition.metis import weighted_metis
 from hpcgnn.partition.parts import cut_evenly
 
 FACTORIES = {
@@ -83,8 +84,20 @@ def test_metis_cuts_a_ring_where_it_must() -> None:
 
 def test_metis_names_the_limit_of_its_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pymetis, "zero_copy_dtype", lambda: np.dtype(np.int8))
-    with pytest.raises(InputError, match=r"limit 127 .*--method block or random"):
+    with pytest.raises(InputError, match=r"limit 127 .*--method volume, block or random"):
         metis()(ring(100), 2)
+
+
+def test_metis_balances_weights_beyond_what_it_counts_to() -> None:
+    both = ring(400).to_scipy()
+    weights = np.full(400, 2**40)
+    weights[:100] *= 3
+    graph = (both.indptr, both.indices, np.ones(len(both.indices)), weights)
+    part = weighted_metis(graph, 4, 3, 0.01)
+    loads = np.bincount(part, weights, 4)
+    assert loads.max() <= 1.02 * loads.mean()
+    row = np.repeat(np.arange(400), np.diff(both.indptr))
+    assert np.count_nonzero(part[row] != part[both.indices]) == 8
 
 
 @pytest.mark.parametrize(("seed", "imbalance"), [(0, 0.0), (0, -1.0), (0, np.nan), (-1, 0.05)])

@@ -11,7 +11,7 @@ from hpcgnn.comm import Communicator, allreduce_sum, bcast
 from hpcgnn.partition.distributed.rows import Pins
 from hpcgnn.partition.distributed.share import Counts, Share
 from hpcgnn.partition.metis import weighted_metis
-from hpcgnn.partition.volume_balanced import HEAVIEST_SKETCH, METIS_SEEDS, Objective, Preset
+from hpcgnn.partition.volume_balanced import METIS_SEEDS, Objective, Preset
 from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices, Offsets
 
@@ -162,8 +162,7 @@ class Grouping:
         near = near.tocsr()
         near.sort_indices()
         weights = np.ceil(near.data).astype(np.int64)
-        scale = -(-int(counts.work.sum()) // HEAVIEST_SKETCH)
-        graph = (near.indptr, near.indices, weights, np.maximum(counts.work // max(scale, 1), 1))
+        graph = (near.indptr, near.indices, weights, np.maximum(counts.work, 1))
         seed = int(generator.integers(METIS_SEEDS))
         found: LocalIndices = weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
         return found

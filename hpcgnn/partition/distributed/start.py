@@ -18,7 +18,7 @@ from hpcgnn.partition.distributed.clusters import (
 )
 from hpcgnn.partition.distributed.rows import Rows
 from hpcgnn.partition.metis import weighted_metis
-from hpcgnn.partition.volume_balanced import HEAVIEST_SKETCH, METIS_SEEDS
+from hpcgnn.partition.volume_balanced import METIS_SEEDS, SMALLEST_METIS_IMBALANCE
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -174,10 +174,10 @@ def _best_of(
 
     That is what refinement compares.
     """
-    indptr, columns, edges, weights = graph
-    scale = -(-int(weights.sum()) // HEAVIEST_SKETCH)
-    scaled = (indptr, columns, edges, weights // max(scale, 1))
-    part: LocalIndices = weighted_metis(scaled, num_parts, seed, max(imbalance, 0.001))
+    indptr, columns, edges, _ = graph
+    part: LocalIndices = weighted_metis(
+        graph, num_parts, seed, max(imbalance, SMALLEST_METIS_IMBALANCE)
+    )
     rows = np.repeat(part, np.diff(indptr))
     cut = np.where(rows != part[columns], edges, 0)
     loads = np.bincount(rows, cut, minlength=num_parts)
