@@ -123,12 +123,15 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
 def _uneven(store: GraphStore) -> bool:
     """Tell whether some columns of the first features are far larger than others."""
     features = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT)).features
-    if features is None or features.shape[1] < 2:
+    if features is None:
         return False
-    spread = np.nanstd(features.astype(np.float64), axis=0)
-    spread = spread[spread > 0]
-    # Words that a text has or has not are rare and frequent, but of one size.
-    return len(spread) > 1 and float(spread.max()) > max(1.0, _UNEVEN * float(spread.min()))
+    values = features.astype(np.float64)
+    spread = np.nanstd(values, axis=0)
+    size = np.hypot(np.nanmean(values, axis=0), spread)[spread > 0]
+    # Years are all large, and differ by little. Words that a text has or has not are rare and
+    # frequent, but of one size.
+    least = _UNEVEN * float(spread[spread > 0].min(initial=np.inf))
+    return bool(size.max(initial=0) > max(1.0, least))
 
 
 def configuration(chosen: dict[str, Any]) -> str:

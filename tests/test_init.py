@@ -23,6 +23,8 @@ EDGES = tuple(RNG.integers(0, N, (2, 90)))
 LABELS = np.arange(N) % 4
 FLAT = RNG.random((N, 3), dtype=np.float32)
 STEEP = FLAT * np.array([1, 10, 1e4], np.float32)
+YEARS = FLAT + np.array([0, 2000, 0], np.float32)
+WORDS = (FLAT < [0.5, 0.9, 1 / N]).astype(np.float32)
 SPLIT = np.arange(N, dtype=np.uint8) % 3 + 1
 
 
@@ -69,6 +71,9 @@ def test_every_default_may_be_uncommented(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({}, "graph.normalize_features", "none"),
         ({"features": STEEP}, "graph.normalize_features", "standard"),
+        ({"features": YEARS}, "graph.normalize_features", "standard"),
+        ({"features": YEARS[:, 1:2]}, "graph.normalize_features", "standard"),
+        ({"features": WORDS}, "graph.normalize_features", "none"),
         ({}, "model.name", "sage"),
         ({"edges": {"a": EDGES, "b": EDGES}}, "model.name", "rgcn"),
         ({"edges": {f"r{i}": EDGES for i in range(8)}}, "model.num_bases", 0),

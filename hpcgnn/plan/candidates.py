@@ -23,6 +23,9 @@ from hpcgnn.spmm import AUTO
 from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array
 
+CLOSE = 1.5
+"""Times the seconds of the fastest, up to which another choice is rehearsed again."""
+
 Moves: TypeAlias = Sequence[Movement | Reduction]
 """The exchanges and sums of a part of a run."""
 
@@ -76,6 +79,8 @@ class Candidate:
         Of a training epoch: computing, and messages at the given bandwidth if nothing hides them.
     evaluate_s
         Of an evaluation, its messages included.
+    spread_s
+        By which two rehearsals of an epoch differed; 0 where one was enough, see `contenders`.
     """
 
     choice: Choice
@@ -94,11 +99,16 @@ class Candidate:
     compute_s: float
     exchange_s: float
     evaluate_s: float
+    spread_s: float = 0.0
 
     @property
     def epoch_s(self) -> float:
         """Seconds of a training epoch."""
         return self.compute_s + self.exchange_s
+
+    def fits(self, memory: int | None) -> bool:
+        """Return whether a rank needs at most `memory` bytes; None: any."""
+        return memory is None or self.peak_bytes <= memory
 
     def train_s(self, config: Config) -> float:
         """Return the seconds of a whole run, without reading and planning."""
@@ -106,6 +116,46 @@ class Candidate:
         evaluations = num_evaluations(train)
         seconds = train.epochs * self.epoch_s + evaluations * self.evaluate_s
         return len(train.seeds) * seconds
+
+    def with_second(self, other: "Candidate") -> "Candidate":
+        """Return this with what a second rehearsal of the same choice found.
+
+        What disturbs a rehearsal makes it longer: the shorter seconds count.
+        """
+        return replace(
+            self,
+            compute_s=min(self.compute_s, other.compute_s),
+            evaluate_s=min(self.evaluate_s, other.evaluate_s),
+            peak_bytes=max(self.peak_bytes, other.peak_bytes),
+            spread_s=abs(self.compute_s - other.compute_s),
+        )
+
+
+def contenders(found: Sequence[Candidate], memory: int | None) -> list[int]:
+    """Return the places of those that fit `memory` bytes and are within half of the fastest.
+
+    They are to be rehearsed again, after all others, before one of them is chosen. None where it is
+    one alone.
+    """
+    fitting = [place for place, each in enumerate(found) if each.fits(memory)]
+    fastest = min((found[place].epoch_s for place in fitting), default=0.0)
+    close = [place for place in fitting if found[place].epoch_s <= CLOSE * fastest]
+    return close if len(close) > 1 else []
+
+
+def fastest(found: Sequence[Candidate], memory: int | None) -> list[Candidate]:
+    """Return those that fit `memory` and are as fast as can be told, what sends least first."""
+    fitting = [each for each in found if each.fits(memory)]
+    if not fitting:
+        return []
+    first = min(fitting, key=lambda each: each.epoch_s)
+    # A difference within what rehearsals differ by is none.
+    equal = [
+        each
+        for each in fitting
+        if each.epoch_s - first.epoch_s <= max(each.spread_s, first.spread_s)
+    ]
+    return sorted(equal, key=lambda each: (each.bytes_epoch, each.epoch_s))
 
 
 def choices(

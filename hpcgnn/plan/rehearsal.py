@@ -44,7 +44,8 @@ class Rehearsal:
     ghost_bytes
         Rows of other ranks in memory at one time, at most.
     epoch_s, evaluate_s
-        Seconds of computing and copying in a training epoch (median) and in an evaluation.
+        Seconds of computing and copying in a training epoch (median) and in an evaluation, without
+        those in which other processes had the core.
     once, epoch, evaluation
         The exchanges and sums before the first epoch, of one epoch, and of one evaluation.
     """
@@ -93,14 +94,17 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         task = _task(graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
-        rows, movements = [], []
+        rows, movements, waits = [], [], []
         for _ in range(epochs):
             moved.clear()
             run.begin_epoch()
+            waits.append(-waited_for_core())
             for step in task.steps(run.seed, run.epoch):
                 run.step(step)
                 if run.gradient_bytes:
                     moved.append(Reduction(run.gradient_bytes))
+            waits[-1] += waited_for_core()
+            before = waited_for_core()
             rows.append(run.end_epoch(stop=False)[0])
             movements.append(tuple(moved))
         training_moves, last = movements[-2], movements[-1]
@@ -108,7 +112,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         # that.
         assert last[: len(training_moves)] == training_moves, "epochs exchange alike"
         # The first epoch makes transposes and buffers, which later ones find.
-        steady = [row["epoch_s"] for row in rows[1:]]
+        steady = [row["epoch_s"] - wait for row, wait in zip(rows[1:], waits[1:], strict=True)]
         return Rehearsal(
             idle_bytes=idle_bytes,
             # The peak of a process never falls, so a process of its own for every rehearsal: see
@@ -116,7 +120,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
             peak_bytes=status_bytes("VmHWM"),
             ghost_bytes=grid.buffers.ghosts.peak,
             epoch_s=statistics.median(steady),
-            evaluate_s=rows[-1]["evaluate_s"],
+            evaluate_s=rows[-1]["evaluate_s"] - (waited_for_core() - before),
             once=once,
             epoch=training_moves,
             evaluation=last[len(training_moves) :],
@@ -137,6 +141,18 @@ def status_bytes(name: str) -> int:
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def waited_for_core() -> float:
+    """Return the seconds in which this thread could have run, and another had its core.
+
+    A run has its cores alone, and this machine may be busy. 0 where Linux does not count them.
+    """
+    try:
+        _, waited_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0
+    return int(waited_ns) / 1e9
 
 
 def _local_graph(grid: ProcessGrid, share: Share, products: Products, log: Log) -> LocalGraph:
