@@ -7,12 +7,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
-
 from hpcgnn.arguments import CommandParser
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.console import report, run_command
 from hpcgnn.errors import InputError
+from hpcgnn.graph.inputs import far_columns
 from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
 
 DESCRIPTION = """Write a configuration that trains on a store: keys that the store asks for are set,
@@ -23,9 +22,6 @@ _JOBS = Path("jobs")
 _CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
 
 _MANY_RELATIONS = 8
-_UNEVEN = 30.0
-"""Ratio of the deviations of columns from which one drowns another."""
-
 _LOOKED_AT = 4096
 _WIDTH = 100
 
@@ -103,7 +99,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
             steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
         elif not store.undirected:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
-        if not store.node_types and store.has_features and _uneven(store):
+        if not store.node_types and store.has_features and _has_far_columns(store):
             chosen["graph.normalize_features"] = "standard"
         if store.has_graphs:
             chosen["train.task"] = "graphs"
@@ -120,18 +116,9 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
     return chosen, steps
 
 
-def _uneven(store: GraphStore) -> bool:
-    """Tell whether some columns of the first features are far larger than others."""
+def _has_far_columns(store: GraphStore) -> bool:
     features = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT)).features
-    if features is None:
-        return False
-    values = features.astype(np.float64)
-    spread = np.nanstd(values, axis=0)
-    size = np.hypot(np.nanmean(values, axis=0), spread)[spread > 0]
-    # Years are all large, and differ by little. Words that a text has or has not are rare and
-    # frequent, but of one size.
-    least = _UNEVEN * float(spread[spread > 0].min(initial=np.inf))
-    return bool(size.max(initial=0) > max(1.0, least))
+    return features is not None and len(far_columns(features)) > 0
 
 
 def configuration(chosen: dict[str, Any]) -> str:

@@ -16,9 +16,11 @@ from hpcgnn.graph.label_inputs import label_columns
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock, Split
-from hpcgnn.typing import FloatArray, Mask
+from hpcgnn.typing import FloatArray, GlobalIndices, Mask
 
 _BLOCK_BYTES = 8 << 20
+_UNEVEN = 30.0
+"""Times the least deviation of a column from which another drowns it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,20 @@ class FeatureScale:
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "FeatureScale":
         """Return what `tensors` gave, without the name."""
         return cls(tensors["mean"].numpy(), tensors["deviation"].numpy())
+
+
+def far_columns(features: FloatArray) -> GlobalIndices:
+    """Return the columns of features (N, F) whose values drown those of others, or what differs.
+
+    A column counts by the root of its mean square: years are all large, and differ by little. Words
+    that a text has or has not are rare and frequent, but of one size.
+    """
+    values = features.astype(np.float64)
+    spread = values.std(axis=0) if len(values) else np.zeros(features.shape[1])
+    varies = spread > 0
+    least = _UNEVEN * spread[varies].min(initial=np.inf)
+    size = np.sqrt(np.square(values).mean(axis=0)) if len(values) else spread
+    return np.flatnonzero(varies & (size > max(1.0, least)))
 
 
 @collective

@@ -4,13 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.inputs import far_columns
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import NodeModel
+from hpcgnn.nn import NodeModel, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.evaluation import Evaluator
@@ -18,6 +20,8 @@ from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.task import Step, StoreKind
+
+_LOOKED_AT = 4096
 
 
 class GraphTask(ABC):
@@ -81,6 +85,26 @@ class GraphTask(ABC):
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
             f"replication {grid.replication}, {config.train.dtype}{_rows_format(config)}"
         )
+
+    def remarks(self) -> list[str]:
+        """Return the columns of features that drown others, by the first nodes of this rank."""
+        if self._config.graph.normalize_features != "none":
+            return []
+        features = self.graph.features
+        tables = features.parts if isinstance(features, TypedRows) else (features,)
+        said = []
+        for name, table in zip(self.facts.type_names or ("",), tables, strict=True):
+            values = table[:_LOOKED_AT].float().cpu().numpy()
+            if len(columns := far_columns(values)):
+                size = float(np.abs(values[:, columns[0]]).mean())
+                of_type = f" of {name}" if name else ""
+                said.append(
+                    f"features{of_type}: column {columns[0] + 1} is about {size:.4g}, "
+                    f"{len(columns)} of {values.shape[1]} columns outweigh others or what they "
+                    "differ by; "
+                    "graph.normalize_features=standard brings all to one scale"
+                )
+        return said
 
     def rank_details(self) -> dict[str, Any]:
         """Return sizes of this rank's share."""

@@ -132,6 +132,8 @@ def run_training(
                 directory.begin_session(session)
         if grid.rank == 0:
             report(f"{task.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
+            for remark in task.remarks():
+                report(remark)
             detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
             if checkpoint is not None:
                 report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))

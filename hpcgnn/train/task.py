@@ -89,6 +89,10 @@ class Task(Protocol):
         """Return the line that says what is about to run; not collective."""
         ...
 
+    def remarks(self) -> list[str]:
+        """Return what in this rank's inputs is likely to be a mistake, a line each."""
+        ...
+
     def rank_details(self) -> dict[str, Any]:
         """Return this rank's line in the summary, beside times and bytes; not collective."""
         ...

@@ -196,3 +196,18 @@ def test_optimisers_decay_the_layers_that_are_asked_for() -> None:
         assert [group["weight_decay"] for group in groups] == decays
         assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     assert len(groups[0]["params"]) == len(list(model.layers[0].parameters()))
+
+
+def test_columns_that_drown_others_are_named(
+    comm: MPI.Intracomm, comm_tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = training.make_graph()
+    assert graph.features is not None
+    features = graph.features.copy()
+    features[:, 1] += 3000
+    store = training.write_store(comm, comm_tmp_path, replace(graph, features=features))
+    for kind, told in (("none", comm.rank == 0), ("standard", False)):
+        words = ("train.epochs=1", f"graph.normalize_features={kind}")
+        training.train(comm, training.make_config(store, comm_tmp_path / kind, *words))
+        said = "features: column 2 is about 3000, 1 of 7 columns" in capsys.readouterr().err
+        assert said == told

@@ -171,6 +171,10 @@ class ProgramsTask:
             f"{programs.propagator}{band}, {self._config.train.dtype}"
         )
 
+    def remarks(self) -> list[str]:
+        """Return nothing: inputs are made here."""
+        return []
+
     def rank_details(self) -> dict[str, Any]:
         """Return what this rank trained on."""
         return dict(self._trained)
