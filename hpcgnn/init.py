@@ -99,7 +99,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
             steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
         elif not store.undirected:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
-        if not store.node_types and store.has_features and _has_far_columns(store):
+        if _has_far_columns(store):
             chosen["graph.normalize_features"] = "standard"
         if store.has_graphs:
             chosen["train.task"] = "graphs"
@@ -117,8 +117,9 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _has_far_columns(store: GraphStore) -> bool:
-    features = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT)).features
-    return features is not None and len(far_columns(features)) > 0
+    nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
+    tables = [nodes.features, *nodes.type_features]
+    return any(len(far_columns(each)) > 0 for each in tables if each is not None)
 
 
 def configuration(chosen: dict[str, Any]) -> str:

@@ -25,6 +25,11 @@ FLAT = RNG.random((N, 3), dtype=np.float32)
 STEEP = FLAT * np.array([1, 10, 1e4], np.float32)
 YEARS = FLAT + np.array([0, 2000, 0], np.float32)
 WORDS = (FLAT < [0.5, 0.9, 1 / N]).astype(np.float32)
+TYPED = {
+    "features": None,
+    "types": [0, 1] * (N // 2),
+    "type_features": {"a": None, "b": YEARS[::2]},
+}
 SPLIT = np.arange(N, dtype=np.uint8) % 3 + 1
 
 
@@ -74,6 +79,7 @@ def test_every_default_may_be_uncommented(tmp_path: Path, monkeypatch: pytest.Mo
         ({"features": YEARS}, "graph.normalize_features", "standard"),
         ({"features": YEARS[:, 1:2]}, "graph.normalize_features", "standard"),
         ({"features": WORDS}, "graph.normalize_features", "none"),
+        (TYPED, "graph.normalize_features", "standard"),
         ({}, "model.name", "sage"),
         ({"edges": {"a": EDGES, "b": EDGES}}, "model.name", "rgcn"),
         ({"edges": {f"r{i}": EDGES for i in range(8)}}, "model.num_bases", 0),
