@@ -21,7 +21,7 @@ from hpcgnn.gallery import NODE_CHUNK, append_nodes
 from hpcgnn.generate.command import Streamed, parser, show
 from hpcgnn.launch import RankArgumentParser
 from hpcgnn.spmd import collective
-from hpcgnn.storage import EdgeBuilder, ShareSizes, StoreWriter, check_output
+from hpcgnn.storage import EdgeBuilder, EdgeColumns, ShareSizes, StoreWriter, check_output
 
 
 @collective
@@ -66,8 +66,7 @@ def write(comm: Communicator, path: Path, made: Streamed) -> None:
 
 
 def _declare(made: Streamed, writer: StoreWriter) -> None:
-    none = np.empty(0, np.int64)
-    writer.append_adjacency(np.zeros(1, np.int64), none)
+    writer.append_rows(EdgeColumns().no_rows())
     features, labels, split = made.nodes.block(0)
     append_nodes(writer, made.nodes, (features[:0], labels[:0], split[:0]))
 

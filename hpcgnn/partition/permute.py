@@ -85,13 +85,12 @@ def appender(writer: StoreWriter, name: str) -> Callable[[Array], None]:
     return found
 
 
-def copy_names(store: GraphStore, writer: StoreWriter) -> None:
-    """Copy the names, which stand in the order of the original ids."""
-    for start, stop in even_blocks(store.num_nodes, _NAME_BYTES):
-        names = store.read_names(start, stop)
-        if names is None:
-            break
-        writer.append_names(names.offsets, names.data)
+def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) -> None:
+    """Copy names, if there are any: those of the original ids `start` to `stop` - 1."""
+    for low, high in even_blocks(stop - start, _NAME_BYTES) if stop > start else ((0, 0),):
+        names = store.read_names(start + low, start + high)
+        if names is not None:
+            writer.append_names(names.offsets, names.data)
 
 
 def columns_of(store: GraphStore, relation: str) -> EdgeColumns:
@@ -207,7 +206,7 @@ class _Permuter:
                 )
             for each in by_type:
                 self._append_type(each)
-            copy_names(self._store, self._writer)
+            copy_names(self._store, self._writer, 0, self._store.num_nodes)
             self._progress.advance(self._store.num_nodes)
 
     def _open_types(self, stack: ExitStack) -> list[_TypeRows]:

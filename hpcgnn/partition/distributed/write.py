@@ -1,21 +1,22 @@
 """The store in the order of the parts, from the rows that each rank has read.
 
 Every rank reads its rows a block at a time, gives nodes and columns their new numbers, and sends
-them to the rank of their new place, which keeps them in a scratch file. Then the ranks hand over
-their rows in turn, sorted, to the one process that writes: one ordinary store appears, whole or not
-at all, with the checks and checksums of any other. Several processes in one HDF5 file would need a
-parallel HDF5, and a file a rank leaves a set of files that readers refuse for its external links.
-Memory is a few arrays of length n / P and blocks of fixed size.
+them to the rank of their new place, which keeps them in a scratch file. From there each rank writes
+its rows, sorted: one ordinary store appears, whole or not at all, with the checks and checksums of
+any other. Memory is a few arrays of length n / P and blocks of fixed size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcgnn import watchdog
+from hpcgnn.by_ranks import store_by_ranks
 from hpcgnn.comm import (
     Communicator,
     RowMap,
@@ -23,7 +24,6 @@ from hpcgnn.comm import (
     agree,
     allreduce_sum,
     exclusive_sum,
-    in_turn,
     redistribute,
     redistribute_lists,
 )
@@ -38,7 +38,7 @@ from hpcgnn.partition.permute import (
 )
 from hpcgnn.partition.scratch import Scratch
 from hpcgnn.spmd import collective
-from hpcgnn.storage import EdgeData, GraphStore, SortedRows, StoreWriter
+from hpcgnn.storage import EdgeData, GraphStore, ShareSizes, StoreWriter
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 STEP_BYTES = 1 << 23
@@ -95,24 +95,58 @@ def write_partitioned(
     provenance: Mapping[str, Any],
     record: Callable[[StoreWriter], None],
 ) -> None:
-    """Write `store` to `path` with its nodes in the new order; rank 0 writes.
+    """Write `store` to `path` with its nodes in the new order; all ranks write.
 
-    `record` adds the parts. An InputError (a full disk) is raised by the rank that meets it.
+    `record` adds the parts.
     """
-    with ExitStack() as stack:
-        writer = None
-        if comm.rank == 0:
-            writer = stack.enter_context(StoreWriter(path, store.header(provenance)))
+    with agree(comm):
+        present = node_arrays(store, store.read_nodes(0, 1))
+    sizes = _sizes(comm, store, order)
+    declare = partial(_declare, store, present)
+    with store_by_ranks(comm, path, store.header(provenance), sizes, declare) as writer:
         mover = _Mover(comm, store, order, path.absolute().parent)
         for relation in store.relations:
             mover.move_relation(relation, writer)
-        mover.move_nodes(writer)
-        if writer is not None:
-            copy_names(store, writer)
-            record(writer)
+        mover.move_nodes(present, writer)
+        with agree(comm):
+            # Any names: theirs is the order of the original ids.
+            copy_names(store, writer, order.old.start, order.old.stop)
+            if comm.rank == 0:
+                record(writer)
+
+
+@collective
+def _sizes(comm: Communicator, store: GraphStore, order: NewOrder) -> ShareSizes:
+    """Return what this rank will write."""
+    old, num_types = order.old, len(store.node_types)
+    owners = order.new.owner(order.new_id)
+    counts = np.zeros((len(store.relations) + num_types, comm.size), np.int64)
     with agree(comm):
-        # Nobody reports success before the store is there.
-        pass
+        for row, relation in enumerate(store.relations):
+            indptr = store.read_indptr(old.start, old.stop, relation)
+            np.add.at(counts[row], owners, np.diff(indptr))
+        if num_types:
+            types = store.read_types(old.start, old.stop)
+            assert types is not None
+            np.add.at(counts, (len(store.relations) + types.astype(np.int64), owners), 1)
+        names = old.num_local if store.has_names else 0
+        name_bytes = store.name_bytes(old.start, old.stop)
+    allreduce_sum(comm, counts)
+    mine = counts[:, comm.rank].tolist()
+    edges = dict(zip(store.relations, mine, strict=False))
+    of_type = tuple(mine[len(edges) :])
+    return ShareSizes(order.new.num_local, edges, of_type, names, name_bytes)
+
+
+def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWriter) -> None:
+    for relation in store.relations:
+        writer.append_rows(columns_of(store, relation).no_rows(), relation)
+    for name, each in present.items():
+        appender(writer, name)(each[:0])
+    for kind in store.node_types:
+        if kind.dtype is not None:
+            writer.append_type_features(kind.name, np.empty((0, kind.num_features), kind.dtype))
+    copy_names(store, writer, 0, 0)
 
 
 class _Mover:
@@ -134,7 +168,7 @@ class _Mover:
             yield 0, 0
 
     @collective
-    def move_relation(self, relation: str, writer: StoreWriter | None) -> None:
+    def move_relation(self, relation: str, writer: StoreWriter) -> None:
         """Move the adjacency of a relation, and what its edges have."""
         store, comm, old, new = self._store, self._comm, self._order.old, self._order.new
         with agree(comm):
@@ -176,18 +210,18 @@ class _Mover:
                 rows = ids - new.start
                 with agree(comm):
                     scratch.scatter(*_in_runs(rows, arrived, entries, new_indptr))
-            take: Callable[[SortedRows], None] = lambda _: None  # noqa: E731
-            if writer is not None:
-                append = writer.append_rows
-                take = lambda rows: append(rows, relation)  # noqa: E731
-            in_turn(comm, sorted_blocks(new_indptr, scratch, kinds, store.num_nodes), take)
+            with agree(comm):
+                for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, store.num_nodes):
+                    writer.append_rows(sorted_rows, relation)
+                    watchdog.beat()
 
     @collective
-    def move_nodes(self, writer: StoreWriter | None) -> None:
-        """Move all that nodes have: first what each has, then the features of each type."""
+    def move_nodes(self, present: Mapping[str, Array], writer: StoreWriter) -> None:
+        """Move all that nodes have: first what each has, then the features of each type.
+
+        `present` has an example of each array that nodes have.
+        """
         store, old = self._store, self._order.old
-        with agree(self._comm):
-            present = node_arrays(store, store.read_nodes(0, 1))
         row_bytes = sum(array[:1].nbytes for array in present.values())
         types = np.zeros(self._order.new.num_local, np.uint8)
         with ExitStack() as stack:
@@ -206,14 +240,14 @@ class _Mover:
                     if name == "types":
                         types[places] = rows
             for name, scratch in scratches.items():
-                take = _nothing if writer is None else appender(writer, name)
-                self._hand_over(scratch, self._order.new.num_local, present[name], take)
+                num_rows = self._order.new.num_local
+                self._append(scratch, num_rows, present[name], appender(writer, name))
         for number, kind in enumerate(store.node_types):
             if kind.dtype is not None:
                 self._move_type(number, types, writer)
 
     @collective
-    def _move_type(self, number: int, types: Array, writer: StoreWriter | None) -> None:
+    def _move_type(self, number: int, types: Array, writer: StoreWriter) -> None:
         """Move the features of one type, whose nodes in the new order are those in `types`."""
         store, old, kind = self._store, self._order.old, self._store.node_types[number]
         mine = types == number
@@ -228,14 +262,8 @@ class _Mover:
                 places, rows = self._to_new(chosen, block.type_features[number])
                 with agree(self._comm):
                     scratch.scatter(*_by_place(rank[places], rows))
-            take: Callable[[Array], None] = _nothing
-            if writer is not None:
-                append = writer.append_type_features
-                take = lambda rows: append(kind.name, rows)  # noqa: E731
-                if kind.num_nodes == 0:
-                    # Without nodes too, the type keeps its columns.
-                    take(sample[:0])
-            self._hand_over(scratch, int(np.count_nonzero(mine)), sample, take)
+            append = partial(writer.append_type_features, kind.name)
+            self._append(scratch, int(np.count_nonzero(mine)), sample, append)
 
     @collective
     def _to_new(self, chosen: Any, rows: Array) -> tuple[LocalIndices, Array]:
@@ -245,15 +273,13 @@ class _Mover:
         return self._order.new.to_local(ids), arrived
 
     @collective
-    def _hand_over(
-        self, scratch: Scratch, num_rows: int, sample: Array, take: Callable[[Array], None]
+    def _append(
+        self, scratch: Scratch, num_rows: int, sample: Array, append: Callable[[Array], None]
     ) -> None:
-        blocks = _even(num_rows, sample[:1].nbytes)
-        in_turn(self._comm, (scratch.read(start, stop) for start, stop in blocks), take)
-
-
-def _nothing(_: Array) -> None:
-    return None
+        with agree(self._comm):
+            for start, stop in _even(num_rows, sample[:1].nbytes):
+                append(scratch.read(start, stop))
+                watchdog.beat()
 
 
 def _even(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:

@@ -91,6 +91,12 @@ class EdgeColumns:
         parts = {name: np.ascontiguousarray(values[name]) for name in values.dtype.names or ()}
         return parts.get("weight"), EdgeData(parts.get("features"), parts.get("split"))
 
+    def no_rows(self) -> SortedRows:
+        """Return a block without rows."""
+        dtype = self.record()
+        values = None if dtype is None else np.empty(0, dtype)
+        return SortedRows(np.zeros(1, np.int64), np.empty(0, np.int64), *self.unpack(values))
+
 
 class EdgeBuilder:
     """Collect the edges of one relation, then write them to a store.

@@ -188,6 +188,11 @@ class NameTable:
         data = read_slab(self._path, self._data, int(offsets[0]), int(offsets[-1]))
         return Names(offsets - offsets[0], data)
 
+    def num_bytes(self, start: int, stop: int) -> int:
+        """Return the bytes of the names of the nodes with original ids `start` to `stop` - 1."""
+        low, high = (read_slab(self._path, self._offsets, i, i + 1)[0] for i in (start, stop))
+        return int(high - low)
+
     def texts(self, ids: GlobalIndices) -> list[str]:
         """Return the names of original ids (m,), in their order; raises `IndexError`."""
         if ids.size and not 0 <= ids.min() <= ids.max() < self._starts[-1]:

@@ -254,6 +254,11 @@ class GraphStore(OpenStore):
         self._check_rows(start, stop)
         return None if self._names is None else self._names.read(start, stop)
 
+    def name_bytes(self, start: int, stop: int) -> int:
+        """Return the bytes of what `read_names` returns, 0 for a store without names."""
+        self._check_rows(start, stop)
+        return 0 if self._names is None else self._names.num_bytes(start, stop)
+
     def read_nodes(self, start: int, stop: int, split: str = "") -> NodeBlock:
         """Return the nodes' data with the named split; checks features, labels, split and types."""
         features = self._read_column("features", start, stop, checks.fault_in_features)

@@ -1,5 +1,7 @@
 """The partitioning command on many ranks: one store, that of the serial permutation."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.partition import Partition, measure, permute, read_pattern
 from hpcgnn.partition import command as one_process
 from hpcgnn.partition.distributed import command, write
-from hpcgnn.storage import EdgeData, GraphStore, StoreWriter, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from hpcgnn.storage.atomic import OutputFile
 
 NUM_NODES = 150
 
@@ -166,16 +169,23 @@ def test_a_failing_rank_leaves_nothing(
     assert [each.name for each in comm_tmp_path.iterdir()] == ["in.h5"]
 
 
-def test_a_full_disk_is_met_by_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_store(tmp_path / "in.h5", typed=False)
+def test_a_disk_that_is_full_for_one_rank_is_an_error_of_all(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = comm_tmp_path / "in.h5", comm_tmp_path / "out.h5"
+    if comm.rank == 0:
+        make_store(path, typed=False)
+    comm.Barrier()
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def full(file: OutputFile, *_: object) -> None:
+        file.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(StoreWriter, "append_features", full)
-    with pytest.raises(OSError, match="No space"):
-        run(MPI.COMM_SELF, monkeypatch, tmp_path / "in.h5", tmp_path / "out.h5", "--parts", 3)
-    assert [each.name for each in tmp_path.iterdir()] == ["in.h5"]
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(OutputFile, "write_at", full)
+    with pytest.raises(CollectiveInputError, match="No space left on device"):
+        run(comm, monkeypatch, path, out, "--parts", 3)
+    comm.Barrier()
+    assert [each.name for each in comm_tmp_path.iterdir()] == ["in.h5"]
 
 
 def test_the_input_is_not_written_over(
