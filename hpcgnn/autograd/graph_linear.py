@@ -90,9 +90,12 @@ class _Aggregated:
         if order.aggregate_first and order.project_first and for_input is not None:
             with trace.span("dense.project", order=order.backward):
                 projected = arithmetic().product(gradient, weight)
-            for_input.add(applied(back, projected, later))
+            returned = applied(back, projected, later)
+            later()
+            for_input.add(returned)
             return gradient
         returned = applied(back, gradient, later)
+        later()
         if for_input is not None:
             with trace.span("dense.project", order=order.backward):
                 for_input.add_product(returned, weight)
@@ -112,10 +115,18 @@ class _GraphLinear(torch.autograd.Function):
     ) -> Tensor:
         weights = tuple(like_rows(each, x) for each in weights)
         result, later = _Sum(), _Later()
+        trace = terms[0].operator.trace
+
+        def map_own() -> None:
+            if own is not None:
+                with trace.span("dense.own"):
+                    result.add_product(own, weights[-1].t())
+
+        # The first term to add, since it needs no rows of other ranks.
+        later.add(map_own)
         kept = [each.forward(x, w, result, later) for each, w in zip(terms, weights, strict=False)]
         later()
         if own is not None:
-            result.add_product(own, weights[-1].t())
             kept.append(own)
         assert result.total is not None
         end_rows(result.total, bias, ending)
@@ -150,14 +161,19 @@ class _GraphLinear(torch.autograd.Function):
                     if factor is not None and place not in for_weights:
                         for_weights[place] = arithmetic().contract(factor, kept[place])
 
+        for_own = for_input if ctx.own_is_input else _Sum()
+
+        def map_own() -> None:
+            if len(ctx.terms) < num_weights and needs_own and for_own is not None:
+                with ctx.terms[0].operator.trace.span("dense.own"):
+                    for_own.add_product(gradient, weights[-1])
+
         # What needs no rows of other ranks is computed while they travel.
         later = _Later()
+        later.add(map_own)
         later.add(weigh)
         for place, each in enumerate(ctx.terms):
             factors[place] = each.backward(gradient, weights[place], for_input, later)
-        for_own = for_input if ctx.own_is_input else _Sum()
-        if len(ctx.terms) < num_weights and needs_own and for_own is not None:
-            for_own.add_product(gradient, weights[-1])
         later()
         if len(for_weights) < num_weights:
             weigh()

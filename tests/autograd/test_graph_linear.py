@@ -87,12 +87,21 @@ def test_what_needs_no_rows_of_others_is_done_while_they_travel(
     names = [json.loads(line)["name"] for line in path.read_text().splitlines()[1:]]
     middle = names.index("evaluate")
     forth, back = names[:middle], names[middle:]
-    # The first term is projected behind the second's exchange, gradients behind the first one's.
-    for part, work in ((forth, "dense.project"), (back, "dense.weight_gradient")):
-        place = part.index(work)
+    # Own rows are mapped behind the first exchange, both ways, and gradients of weights with them;
+    # the first term is projected behind the second's.
+    for part, works in (
+        (forth, ["dense.own"]),
+        (forth, ["dense.project"]),
+        (back, ["dense.own", "dense.weight_gradient"]),
+    ):
+        place = part.index(works[0])
         assert part[place - 1].startswith("interior.")
-        assert part[place + 1].startswith(("wait.", "exchange.reverse", "boundary."))
+        assert part[place : place + len(works)] == works
+        after = part[place + len(works)]
+        assert after.startswith(("wait.", "exchange.reverse", "boundary."))
     assert forth.count("dense.project") == 2
+    for part in (forth, back):
+        assert part.count("dense.own") == 1
     assert back.count("dense.weight_gradient") == 1
 
 
