@@ -156,8 +156,11 @@ def start_parts(
     """
     row: MPI.Datatype | None = None
     transfers = []
+    # To the next rank first, and so round: in the order of ranks all would send to the first ones,
+    # whose links would be full, and then to the last.
+    in_turn = sorted(sent, key=lambda part: (part[0] - comm.rank) % comm.size)
     # Receives are posted first: rows that find their receive posted need no buffer of MPI's.
-    for start, parts in ((comm.Irecv, received), (comm.Isend, sent)):
+    for start, parts in ((comm.Irecv, received), (comm.Isend, in_turn)):
         requests = []
         for peer, piece in _pieces(parts, piece_bytes):
             row = row or MPI.BYTE.Create_contiguous(piece.shape[1] * piece.itemsize).Commit()

@@ -1,6 +1,8 @@
 """An exchange in stages moves what it moves at once."""
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 from mpi4py import MPI
 
@@ -10,6 +12,7 @@ import pytest
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap, shift_times
 from hpcgnn.comm import grid as grid_module
 from hpcgnn.comm.grid import _ring_bandwidth
+from hpcgnn.comm.stages import start_parts
 from tests.support.matrices import uneven_starts
 
 NUM_NODES, WIDTH = 53, 3
@@ -85,12 +88,15 @@ def test_long_messages_go_in_pieces(comm: MPI.Intracomm, rows_a_piece: int) -> N
 def test_hosts_get_pieces_over_slow_links_alone(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for bandwidth, is_slow in ((25e6, True), (1e10, False)):
+    # A piece takes a link 0.3 ms, and is of 8 to 32 KiB.
+    for bandwidth, longest in ((1e6, 8192), (5e7, 15000), (125e6, 32768), (1e10, None)):
+        is_slow = longest is not None
         monkeypatch.setattr(grid_module, "_ring_bandwidth", lambda _, found=bandwidth: found)
         with ProcessGrid(comm, host=f"host{comm.rank % 2}") as grid:
             _, _, plan = make_plan(grid, 5)
             apart = (np.arange(comm.size) - comm.rank) % 2 == 1
             np.testing.assert_array_equal(plan.piece_bytes < 1 << 40, apart & is_slow)
+            assert set(plan.piece_bytes[apart & is_slow]) <= {longest}
             # A stage of several waits for its reader.
             for stage in plan.stages(*shift_times(plan.peers, comm.rank, comm.size)):
                 rows = np.zeros((stage.num_owned, 9999)), np.empty((stage.num_ghosts, 9999))
@@ -101,6 +107,22 @@ def test_hosts_get_pieces_over_slow_links_alone(
                 ):
                     assert len(transfer._requests) == len(messages)
                     transfer.wait()
+
+
+def test_ranks_send_to_the_next_one_first() -> None:
+    started: list[tuple[str, int]] = []
+
+    def start(kind: str, _: object, peer: int, tag: int) -> None:
+        assert tag == 7
+        started.append((kind, peer))
+
+    own = SimpleNamespace(rank=2, size=5, Irecv=partial(start, "in"), Isend=partial(start, "out"))
+    parts = [(peer, np.zeros((2, WIDTH))) for peer in (0, 1, 3, 4)]
+    _, coming = start_parts(own, parts, parts, 7, np.full(5, WIDTH * 8))
+    # Pieces of a message stay together, and what is received is told in the order of ranks.
+    assert [peer for kind, peer in started if kind == "out"] == [3, 3, 4, 4, 0, 0, 1, 1]
+    assert [peer for kind, peer in started if kind == "in"] == [0, 0, 1, 1, 3, 3, 4, 4]
+    assert len(coming._requests) == len(coming._sizes) == 8
 
 
 def test_links_of_ranks_are_measured(comm: MPI.Intracomm) -> None:
