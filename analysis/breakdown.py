@@ -3,8 +3,9 @@
 Every instant counts once, for the innermost span around it (self time). Time in no span is `OTHER`:
 inside an epoch, and from the start of a session to its first epoch.
 
-An exchange is in flight from the end of its span to the span that completes it: the next ``wait``
-with the same detail, or the next ``wait`` without one. Computing then *hides* what of it moves
+An exchange is in flight from the end of its span, or from when the first of the ranks that it waits
+for has sent, if that is later and known, to the span that completes it: the next ``wait`` with the
+same detail, or the next ``wait`` without one. Computing then *hides* what of it moves
 meanwhile, which the wait's record tells: bytes that had arrived when it began. Where all had, the
 exchange moved until this was seen; where a part had, as long as the rest would have let one expect.
 Self time of `COMMUNICATION` phases is *exposed*.
@@ -12,7 +13,7 @@ Self time of `COMMUNICATION` phases is *exposed*.
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
@@ -27,6 +28,9 @@ _NANO = 1e-9
 Interval = tuple[int, int]
 Flight = tuple[SpanRecord, SpanRecord]
 """An exchange, and the span that completes it."""
+FirstSent = Mapping[tuple[int, int], int]
+"""By session and start of an exchange's span: when the first of the messages that it brings was
+sent, on the clock of who receives it."""
 
 
 @dataclass
@@ -60,8 +64,8 @@ class Hidden:
     hidden_s
         Computing while they moved.
     coverable_s
-        Computing that was there to hide them, had they moved all the time: at most as long as they
-        moved and were waited for.
+        Computing that was there to hide them, had they moved all the time since the first was sent:
+        at most as long as they moved and were waited for.
     """
 
     exchanges: int = 0
@@ -89,8 +93,16 @@ class RankTimes:
         return sum(self.phases.values())
 
 
-def measure_rank(rank: int, spans: Iterable[SpanRecord]) -> RankTimes:
-    """Sum up the spans of one rank."""
+def measure_rank(
+    rank: int, spans: Iterable[SpanRecord], first_sent: FirstSent | None = None
+) -> RankTimes:
+    """Sum up the spans of one rank.
+
+    Parameters
+    ----------
+    first_sent
+        What other ranks' traces tell; without an entry an exchange moves from the end of its span.
+    """
     times = RankTimes(rank)
     epochs: dict[tuple[int | None, int], list[SpanRecord]] = defaultdict(list)
     sessions: dict[int, list[SpanRecord]] = defaultdict(list)
@@ -102,7 +114,7 @@ def measure_rank(rank: int, spans: Iterable[SpanRecord]) -> RankTimes:
             times.names[span.name].include(total)
     times.epochs = len(epochs)
     for epoch in epochs.values():
-        _add_epoch(times, epoch)
+        _add_epoch(times, epoch, first_sent or {})
     for session in sessions.values():
         _add_outside(times, session)
     return times
@@ -118,7 +130,7 @@ def _add_outside(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
     times.outside[OTHER] += (set_up_ns - covered_ns) * _NANO
 
 
-def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
+def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord], first_sent: FirstSent) -> None:
     wall_ns = max(span.stop_ns for span in spans) - min(span.start_ns for span in spans)
     for span in spans:
         seconds = span.self_ns * _NANO
@@ -126,7 +138,7 @@ def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
         if span.phase in COMMUNICATION:
             times.exposed += seconds
     times.phases[OTHER] += (wall_ns - sum(span.self_ns for span in spans)) * _NANO
-    _add_hidden(times.hidden, _by_start(spans))
+    _add_hidden(times.hidden, _by_start(spans), first_sent)
 
 
 def _by_start(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
@@ -137,7 +149,7 @@ def _by_start(spans: Sequence[SpanRecord]) -> list[SpanRecord]:
     return nested
 
 
-def _add_hidden(found: Hidden, nested: Sequence[SpanRecord]) -> None:
+def _add_hidden(found: Hidden, nested: Sequence[SpanRecord], first_sent: FirstSent) -> None:
     hidden, coverable = list[Interval](), list[Interval]()
     for exchange, wait in _flights(nested):
         if wait.awaited_bytes:
@@ -145,10 +157,12 @@ def _add_hidden(found: Hidden, nested: Sequence[SpanRecord]) -> None:
             found.exchanges += 1
             found.awaited_bytes += wait.awaited_bytes
             found.arrived_bytes += arrived
-            moved_ns = wait.moving_ns or 0
+            # Nothing moves before somebody has sent.
+            key = exchange.session, exchange.start_ns
+            start_ns = max(exchange.stop_ns, first_sent.get(key, exchange.stop_ns))
+            moved_ns = max((wait.moving_ns or 0) - (start_ns - exchange.stop_ns), 0)
             if arrived < wait.awaited_bytes:
                 moved_ns = waited_ns * arrived // (wait.awaited_bytes - arrived)
-            start_ns = exchange.stop_ns
             for intervals, length_ns in ((hidden, moved_ns), (coverable, moved_ns + waited_ns)):
                 stop_ns = min(wait.start_ns, start_ns + length_ns)
                 intervals.append((start_ns, max(stop_ns, start_ns)))

@@ -24,6 +24,7 @@ from hpcgnn.analysis.figures import (
 )
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
+from hpcgnn.analysis.trace import first_sent, in_order, read_sessions
 from hpcgnn.console import print_json, print_table, run_command
 from hpcgnn.errors import InputError
 
@@ -59,7 +60,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
     InputError
         If no rank has recorded a span.
     """
-    ranks = [measure_rank(rank, trace.spans(rank)) for rank in trace.ranks]
+    sent = first_sent(in_order(read_sessions(trace)))
+    ranks = [measure_rank(rank, trace.spans(rank), sent.get(rank)) for rank in trace.ranks]
     if not any(times.names or times.outside for times in ranks):
         raise InputError("the trace holds no span yet; wait until the run has read its graph")
     wall = sum(_per_epoch(times, times.wall) for times in ranks)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.analysis.breakdown import flights_of
+from hpcgnn.analysis.breakdown import FirstSent, Flight, flights_of
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
@@ -95,32 +95,67 @@ def read_sessions(trace: Trace) -> list[Session]:
     return found
 
 
-def messages_of(sessions: Sequence[Session]) -> tuple[list[Message], int]:
-    """Return the messages, and how many found no counterpart.
+@dataclass(frozen=True)
+class Sent:
+    """A message: its sender's exchange, and its receiver's with the span that took it in."""
+
+    sender: Session
+    receiver: Session
+    span: SpanRecord
+    theirs: Flight
+    rows: int
+    bytes: int
+
+
+def sent_in(sessions: Sequence[Session]) -> tuple[list[Sent], int]:
+    """Return what exchanges sent, and how many messages found no counterpart.
 
     The k-th exchange of a name in a step is the same exchange on all ranks. That holds for whole
     exchanges only: a sequential schedule leaves out the stages in which a rank has nothing to do,
     and no span tells which message a stage took in.
     """
-    messages, unmatched = list[Message](), 0
+    found, unmatched = list[Sent](), 0
     for number in {each.number for each in sessions}:
         together = {each.rank: each for each in sessions if each.number == number}
         exchanges = {rank: _exchanges(each.spans) for rank, each in together.items()}
         for rank, steps in exchanges.items():
+            staged = together[rank].header.get("schedule") == "sequential"
             for step, own in steps.items():
                 for index, (span, _) in enumerate(own):
                     for peer, rows, size in span.peers or ():
                         theirs = exchanges.get(peer, {}).get(step, [])
                         if not rows:
                             continue
-                        staged = together[rank].header.get("schedule") == "sequential"
                         if staged or len(theirs) != len(own):
                             unmatched += 1
                             continue
-                        sent = together[rank].clock(span.start_ns)
-                        taken = together[peer].clock(theirs[index][1].stop_ns)
-                        messages.append(Message(number, rank, peer, rows, size, sent, taken))
+                        ends = together[rank], together[peer], span, theirs[index]
+                        found.append(Sent(*ends, rows, size))
+    return found, unmatched
+
+
+def messages_of(sessions: Sequence[Session]) -> tuple[list[Message], int]:
+    """Return the messages, and how many found no counterpart; see `sent_in`."""
+    found, unmatched = sent_in(sessions)
+    messages = []
+    for each in found:
+        sent = each.sender.clock(each.span.start_ns)
+        taken = each.receiver.clock(each.theirs[1].stop_ns)
+        ranks = each.sender.number, each.sender.rank, each.receiver.rank
+        messages.append(Message(*ranks, each.rows, each.bytes, sent, taken))
     return messages, unmatched
+
+
+def first_sent(sessions: Sequence[Session]) -> dict[int, FirstSent]:
+    """Return for each rank when the first message of each of its exchanges was sent."""
+    found: dict[int, dict[tuple[int, int], int]] = {each.rank: {} for each in sessions}
+    for each in sent_in(sessions)[0]:
+        own, clock = each.theirs[0], each.receiver.clock
+        # Messages are started at the end of their span; two clocks differ little in a flight.
+        after_ns = each.sender.clock(each.span.stop_ns) - clock(own.stop_ns)
+        firsts, key = found[each.receiver.rank], (own.session, own.start_ns)
+        firsts[key] = min(firsts.get(key, own.stop_ns + after_ns), own.stop_ns + after_ns)
+    return dict(found)
 
 
 def in_order(sessions: Sequence[Session]) -> list[Session]:

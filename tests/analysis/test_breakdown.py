@@ -20,8 +20,8 @@ def span(name, start, stop, own=None, epoch=0, seed=1, arrived=100, moving=1000)
     return SpanRecord(name, *times, seed, epoch, 0, 0, None, 0, **found)
 
 
-def hidden(*spans, of="hidden_s"):
-    return round(getattr(measure_rank(0, spans).hidden, of) * 1e3, 9)
+def hidden(*spans, of="hidden_s", first_sent=None):
+    return round(getattr(measure_rank(0, spans, first_sent).hidden, of) * 1e3, 9)
 
 
 SEQUENCES = st.lists(st.tuples(st.sampled_from(PHASES), st.integers(0, 9), st.integers(0, 3)))
@@ -145,6 +145,29 @@ def test_two_exchanges_hide_behind_the_same_computing_once():
         span("wait.reverse", 6, 6),
     )
     assert hidden(*both) == hidden(*both, of="coverable_s") == 4
+
+
+@pytest.mark.parametrize(
+    ("sent", "found", "hides", "could"),
+    [
+        # Before the exchange of this rank: nothing else.
+        (1, {"moving": 3}, 3, 4),
+        # Two of the four milliseconds are left.
+        (5, {"moving": 3}, 1, 2),
+        (5, {"arrived": 50}, 2, 2),
+        (5, {"arrived": 0}, 0, 2),
+        # When this rank waits already: computing could hide nothing.
+        (8, {"arrived": 0}, 0, 0),
+        (8, {"moving": 1}, 0, 0),
+    ],
+)
+def test_nothing_moves_before_it_was_sent(sent, found, hides, could):
+    first_sent = {(0, 2 * MS): sent * MS, (1, 2 * MS): 0}
+    both = [
+        hidden(*product(**found), of=key, first_sent=first_sent)
+        for key in ("hidden_s", "coverable_s")
+    ]
+    assert both == [hides, could]
 
 
 def test_a_blocking_exchange_hides_nothing():

@@ -128,10 +128,11 @@ def test_breakdown_of_four_ranks(run):
     assert wait["share"] == pytest.approx(14 / 50)
     assert sum(phase["share"] for phase in result["phases"].values()) == pytest.approx(1)
     assert result["phases"]["other"]["max_s"] == pytest.approx(1e-3)
-    # Half had arrived, the rest took 2 to 5 ms; there are 4 ms of computing.
+    # Half had arrived, the rest took 2 to 5 ms; there are 4 ms of computing, but for rank 0, which
+    # nobody sends to in the first 1, 2 and 3 of them.
     assert result["communication"]["hidden"]["median_s"] == pytest.approx(3.5e-3)
     assert result["communication"]["hidden"]["max_s"] == pytest.approx(4e-3)
-    assert result["communication"]["coverable"]["min_s"] == pytest.approx(4e-3)
+    assert result["communication"]["coverable"]["min_s"] == pytest.approx(2e-3)
     assert result["communication"]["exposed"]["max_s"] == pytest.approx(6e-3)
     assert result["outside_epochs"]["read"]["max_s"] == pytest.approx(2e-3)
     assert result["spans"]["exchange.forward"] == {

@@ -128,6 +128,20 @@ def test_messages_are_taken_in_after_they_were_sent_whatever_the_clocks_say(caps
     assert facts["moved_us"] == 0
 
 
+def test_when_the_first_message_was_sent_is_told_by_the_clock_of_its_receiver(tmp_path):
+    clocks = Clocks(tmp_path / "run")
+    clocks.session(10**18)
+    found = trace.first_sent(trace.read_sessions(Trace(open_run(clocks.path))))
+    for rank in range(4):
+        # Rank 0 sends first; it waits for rank 1.
+        first = 10 * US if rank == 0 else 0
+        for epoch in range(5):
+            begin = (2 + epoch) * S
+            told = found[rank].pop((0, clocks.own(rank, begin + rank * 10 * US)))
+            assert told == pytest.approx(clocks.own(rank, begin + first + 5 * US), abs=20)
+        assert not found[rank]
+
+
 def test_messages_correct_clocks_that_pings_know_badly(capsys, tmp_path):
     clocks = Clocks(tmp_path / "run", drift=0)
     clocks.session(10**18)
