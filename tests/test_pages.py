@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.partition import metis, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, store_from_arrays

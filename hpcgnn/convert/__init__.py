@@ -5,7 +5,8 @@
 `GraphSource` (`source`): streams of edges and features, arrays of labels and split; `pipeline`
 writes it.
 An edge src -> dst of the input becomes the non-zero in row dst, column src. This package may import
-`storage`; it knows nothing of MPI or torch.
+`storage`, and knows nothing of torch. Only `team` and `many_ranks`, which divide an input among
+ranks, need MPI.
 """
 
 from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange, first_fault
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
@@ -22,10 +23,10 @@ SPLIT_PREFIXES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
 
-def labelled(values: Array, where: str, class_names: Sequence[str] = ()) -> Labels:
+def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: int = 0) -> Labels:
     """Return the labels of nodes: a vector or column holds classes, a matrix 0 and 1.
 
-    `where` names the file and field in errors.
+    `where` names the file and field in errors, `first` is the node that a vector begins with.
     """
     if values.ndim == 2 and values.shape[1] != 1:
         labels, classes = _multi_labels(values, where), int(values.shape[1])
@@ -35,12 +36,14 @@ def labelled(values: Array, where: str, class_names: Sequence[str] = ()) -> Labe
                 "give one name for each column"
             )
         return Labels(labels, classes, tuple(class_names))
-    single = _single_labels(values, where, len(class_names) or None)
+    single = _single_labels(values, where, len(class_names) or None, first)
     classes = len(class_names) or max(1, int(single.max(initial=-1)) + 1)
     return Labels(single, classes, tuple(class_names))
 
 
-def _single_labels(values: Array, where: str, num_classes: int | None = None) -> NDArray[np.int32]:
+def _single_labels(
+    values: Array, where: str, num_classes: int | None, first: int
+) -> NDArray[np.int32]:
     """Return classes int32[n], -1 for none; NaN in floating-point input means none."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -57,8 +60,8 @@ def _single_labels(values: Array, where: str, num_classes: int | None = None) ->
         wrong |= values != np.floor(values)
     if (node := first_fault(wrong)) is not None:
         raise InputError(
-            f"{where}: node {node} has label {values[node]}; classes are whole numbers from 0 to "
-            f"{top}, and -1 or nan means no label"
+            f"{where}: node {first + node} has label {values[node]}; classes are whole numbers "
+            f"from 0 to {top}, and -1 or nan means no label"
         )
     return values.astype(np.int32)
 
@@ -126,8 +129,11 @@ def splits_from_masks(
     return found if len(found) > 1 else dict(zip([""], found.values(), strict=True))
 
 
-def split_from_masks(masks: Mapping[str, Array], where: str) -> NDArray[np.uint8]:
-    """Return the split uint8[n] from boolean masks [n] under the keys of `SPLIT_NAMES`."""
+def split_from_masks(masks: Mapping[str, Array], where: str, first: int = 0) -> NDArray[np.uint8]:
+    """Return the split uint8[n] from boolean masks [n] under the keys of `SPLIT_NAMES`.
+
+    `first` is the node that they begin with.
+    """
     sizes = {name: mask.shape for name, mask in masks.items()}
     for name, mask in masks.items():
         if mask.ndim != 1 or (mask.dtype != bool and not np.isin(mask, (0, 1)).all()):
@@ -138,18 +144,20 @@ def split_from_masks(masks: Mapping[str, Array], where: str) -> NDArray[np.uint8
         raise InputError(f"{where}: the masks have unequal shapes {sizes}; give one value a node")
     split = np.zeros(next(iter(sizes.values())), np.uint8)
     for name, mask in masks.items():
-        _assign(split, np.flatnonzero(mask), name, where)
+        _assign(split, np.flatnonzero(mask), name, where, first)
     return split
 
 
 def split_from_indices(
-    indices: Mapping[str, Array], num_nodes: int, where: Mapping[str, str]
+    indices: Mapping[str, Array], num_nodes: int | range, where: Mapping[str, str]
 ) -> NDArray[np.uint8]:
     """Return the split uint8[num_nodes] from node ids under the keys of `SPLIT_NAMES`.
 
-    `where` names the file and field of each key in errors.
+    Nodes may also be a range of those of the graph; all ids lie in it. `where` names the file and
+    field of each key in errors.
     """
-    split = np.zeros(num_nodes, np.uint8)
+    nodes = num_nodes if isinstance(num_nodes, range) else range(num_nodes)
+    split = np.zeros(len(nodes), np.uint8)
     for name, ids in indices.items():
         ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
         if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
@@ -157,30 +165,48 @@ def split_from_indices(
                 f"{where[name]} has shape {ids.shape} and dtype {ids.dtype}; "
                 "node ids are a vector of whole numbers"
             )
-        if (position := first_fault((ids < 0) | (ids >= num_nodes))) is not None:
-            raise InputError(
-                f"{where[name]}: node id {ids[position]} is outside 0..{num_nodes - 1}; "
-                "correct or remove it"
-            )
-        _assign(split, ids.astype(np.int64), name, where[name])
+        check_ids(ids, nodes.stop, where[name])
+        _assign(split, ids.astype(np.int64) - nodes.start, name, where[name], nodes.start)
     return split
 
 
-def _assign(split: NDArray[np.uint8], ids: NDArray[np.int64], name: str, where: str) -> None:
+def check_ids(ids: Array, num_nodes: int, where: str) -> None:
+    """Raise `InputError` for an id that is not below `num_nodes`."""
+    if (position := first_fault((ids < 0) | (ids >= num_nodes))) is not None:
+        raise InputError(
+            f"{where}: node id {ids[position]} is outside 0..{num_nodes - 1}; correct or remove it"
+        )
+
+
+def _assign(
+    split: NDArray[np.uint8], ids: NDArray[np.int64], name: str, where: str, first: int
+) -> None:
+    """Put nodes into a part; `first` is the node that the split begins with."""
     taken = ids[split[ids] != Split.NONE]
     if len(taken):
         other = Split(int(split[taken[0]])).name.lower()
-        raise InputError(f"{where}: node {taken[0]} is in {other} and in {name}; keep it in one")
+        node = first + taken[0]
+        raise InputError(f"{where}: node {node} is in {other} and in {name}; keep it in one")
     split[ids] = SPLIT_NAMES[name]
 
 
-def check_nodes(nodes: Nodes, num_nodes: int, where: str) -> None:
-    """Raise `InputError` unless all arrays have one row a node and split nodes have labels."""
-    for name, array in nodes.arrays().items():
-        if len(array) != num_nodes:
+def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: Alone = ALONE) -> None:
+    """Raise `InputError` unless all arrays have one row a node and split nodes have labels.
+
+    For all `ranks`, each of which has the rows of some nodes.
+    """
+    arrays = nodes.arrays()
+    lengths = ranks.gather([len(array) for array in arrays.values()])
+    for name, rows in zip(arrays, map(sum, zip(*lengths, strict=True)), strict=True):
+        if rows != num_nodes:
             raise InputError(
-                f"{where}: {name} has {len(array)} rows for {num_nodes} nodes; give one row a node"
+                f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
             )
+    with ranks.agree():
+        _check_labels(nodes, where, ranks.range_of(num_nodes).start)
+
+
+def _check_labels(nodes: Nodes, where: str, first: int) -> None:
     if nodes.labels is None or nodes.labels.multi_label:
         return
     for split in nodes.splits.values():
@@ -188,7 +214,7 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str) -> None:
         if node is not None:
             part = Split(int(split[node])).name.lower()
             raise InputError(
-                f"{where}: node {node} is in the {part} split but has no label; "
+                f"{where}: node {first + node} is in the {part} split but has no label; "
                 "give it one or take it out of the split"
             )
 

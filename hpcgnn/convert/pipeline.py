@@ -1,19 +1,25 @@
 """Stream a graph that was read into a store: edges first, sorted out of core, then node data."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcgnn.console import Progress
+from hpcgnn.console import Progress, report
 from hpcgnn.convert.nodes import check_nodes
+from hpcgnn.convert.parts import Parts, key_of
+from hpcgnn.convert.ranks import ALONE, Alone
+from hpcgnn.convert.read.features import finite_rows
 from hpcgnn.convert.source import (
     ConvertOptions,
     EdgeChunk,
+    EdgeStream,
     Features,
     GraphSource,
     NodeKind,
@@ -24,7 +30,16 @@ from hpcgnn.convert.splits import random_split
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.convert.tables.graphs import with_graphs
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeBuilder, EdgeColumns, EdgeData, Split, StoreHeader, StoreWriter
+from hpcgnn.storage import (
+    EdgeBuilder,
+    EdgeColumns,
+    EdgeData,
+    SortedRows,
+    SpillFile,
+    Split,
+    StoreHeader,
+    StoreWriter,
+)
 from hpcgnn.typing import Array
 
 _NODE_ROWS = 1 << 20
@@ -67,33 +82,60 @@ class Report:
 
 
 def write_store(
-    source: GraphSource, out: Path, options: ConvertOptions, format_name: str
+    source: GraphSource,
+    out: Path,
+    options: ConvertOptions,
+    format_name: str,
+    ranks: Alone = ALONE,
+    *,
+    resume: bool = False,
 ) -> Report:
     """Write `source`, read as `format_name`, to the store `out`, with a note of where it came from.
 
+    For all `ranks`, which divide the sorting; what the first rank alone has read, it writes alone.
+    With `resume` sorted edges are kept beside `out`, and a conversion that was ended goes on.
     An earlier file at `out` stays whole until the new one is complete. Raises `InputError` for
     faulty input.
     """
-    if source.nodes.features is not None or any(kind.features for kind in source.nodes.kinds):
-        options.take("dtype")
-    source = replace(source, nodes=with_graphs(source.nodes, options))
+    readers = ALONE if source.sample is None else ranks
+    reads = readers is ranks or ranks.rank == 0
     makes_split = options.take("random_split") is not None
-    if makes_split:
-        options.take("split_seed")
-        options.take("per_class")
-    options.check_used(str(source.path))
+    with ranks.agree():
+        if source.nodes.features is not None or any(kind.features for kind in source.nodes.kinds):
+            options.take("dtype")
+        source = replace(source, nodes=with_graphs(source.nodes, options))
+        if makes_split:
+            options.take("split_seed")
+            options.take("per_class")
+        if reads:
+            options.check_used(str(source.path))
+    parts = None
+    if resume:
+        key = ranks.from_first(lambda: key_of(source.inputs, options.given(), format_name))
+        parts = Parts(out.with_name(f"{out.name}.parts"), ranks, key)
     with ExitStack() as stack:
-        builders = {
-            relation: stack.enter_context(_edge_builder(source, relation, options))
-            for relation in source.relations
-        }
-        feed = EdgeFeed(source, options)
+        with ranks.agree():
+            builders = {
+                relation: stack.enter_context(
+                    _edge_builder(
+                        source, relation, options, ranks, None if parts is None else parts.file(i)
+                    )
+                )
+                for i, relation in enumerate(source.relations)
+            }
+        feed = EdgeFeed(source, options, ranks, parts)
         feed.run(builders)
         num_nodes = source.num_nodes
         if num_nodes is None:
-            num_nodes = max(builder.num_nodes for builder in builders.values())
+            most = max(builder.num_nodes for builder in builders.values())
+            num_nodes = max(ranks.gather(most))
             _check_density(source.path, num_nodes, feed.num_edges)
-        nodes = _with_split(source.nodes, num_nodes, options) if makes_split else source.nodes
+        nodes = source.nodes
+        with nullcontext() if readers is ranks else ranks.agree():
+            if reads and makes_split:
+                nodes = _with_split(nodes, num_nodes, options, readers)
+            if reads:
+                check_nodes(nodes, num_nodes, str(source.path), readers)
         header = StoreHeader(
             name=options.name or _default_name(source.path),
             num_nodes=num_nodes,
@@ -110,17 +152,23 @@ def write_store(
                 "options": options.given(),
             },
         )
-        check_nodes(nodes, num_nodes, str(source.path))
-        with StoreWriter(out, header) as writer:
-            edges = {
-                relation: _write_edges(builder, writer, relation, source.path)
-                for relation, builder in builders.items()
-            }
-            _write_nodes(writer, nodes, options)
+        with ranks.agree():
+            writer = stack.enter_context(StoreWriter(out, header)) if ranks.rank == 0 else None
+        edges = {
+            relation: _write_edges(feed.rows(builder, num_nodes), writer, relation, source, ranks)
+            for relation, builder in builders.items()
+        }
+        if reads:
+            _write_nodes(_Hand(readers, writer), nodes, num_nodes, options)
     targets = None
     if source.targets is not None:
         targets = out.with_name(f"{out.stem}-targets.npy")
         _write_targets(targets, source.targets)
+    with ranks.agree():
+        # Nobody reports success before the store is there.
+        pass
+    if parts is not None:
+        parts.remove()
     replaced = ("the split of the input, replaced by --random-split",)
     return Report(
         out,
@@ -131,7 +179,7 @@ def write_store(
         feed.num_edges,
         feed.num_zero,
         feed.num_loops,
-        {name: _split_sizes(split) for name, split in nodes.splits.items()},
+        {name: _split_sizes(split, readers) for name, split in nodes.splits.items()},
         source.columns,
         feed.link_split,
         source.ignored + (replaced if makes_split and source.nodes.splits else ()),
@@ -151,23 +199,39 @@ def _check_density(path: Path, num_nodes: int, num_edges: int) -> None:
         )
 
 
-def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions) -> Nodes:
-    """Return the nodes with a random split in place of any other."""
-    check_nodes(nodes, num_nodes, "the input")
-    assert options.random_split is not None
-    labels = None if nodes.labels is None else nodes.labels.values
-    owners = np.arange(num_nodes)
-    if nodes.graph is not None:
-        _, first, owners = np.unique(nodes.graph, return_index=True, return_inverse=True)
-        labels = None if labels is None else labels[first]
-    split = random_split(
-        labels,
-        int(owners.max()) + 1,
-        options.random_split,
-        seed=options.split_seed or 0,
-        per_class=options.per_class,
-    )
-    return replace(nodes, splits={"": split[owners]})
+def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Alone) -> Nodes:
+    """Return the nodes with a random split in place of any other; for all ranks that read.
+
+    The first draws it, for which it holds the labels of all nodes.
+    """
+    check_nodes(nodes, num_nodes, "the input", ranks)
+    if ranks.size > 1 and ranks.rank == 0:
+        report(f"--random-split: drawn by the first rank, which holds {num_nodes} labels")
+    shares = options.random_split
+    assert shares is not None
+    labels = None
+    if nodes.labels is not None:
+        (labels,) = ranks.exchange(
+            np.zeros(len(nodes.labels.values), np.int32), nodes.labels.values
+        )
+    split = np.zeros(0, np.uint8)
+    with ranks.agree():
+        if ranks.rank == 0:
+            owners = np.arange(num_nodes)
+            if nodes.graph is not None:
+                _, first, owners = np.unique(nodes.graph, return_index=True, return_inverse=True)
+                labels = None if labels is None else labels[first]
+            drawn = random_split(
+                labels,
+                int(owners.max()) + 1,
+                shares,
+                seed=options.split_seed or 0,
+                per_class=options.per_class,
+            )
+            split = drawn[owners]
+    keepers = np.repeat(np.arange(ranks.size, dtype=np.int32), np.diff(ranks.starts(num_nodes)))
+    (own,) = ranks.exchange(keepers[: len(split)], split)
+    return replace(nodes, splits={"": own})
 
 
 def _write_targets(path: Path, targets: Array) -> None:
@@ -191,18 +255,33 @@ def _missing(nodes: Nodes, targets: Path | None) -> dict[str, str]:
     return missing
 
 
-def _edge_builder(source: GraphSource, relation: str, options: ConvertOptions) -> EdgeBuilder:
+def _edge_builder(
+    source: GraphSource,
+    relation: str,
+    options: ConvertOptions,
+    ranks: Alone,
+    file: SpillFile | None,
+) -> EdgeBuilder:
     # Most of it is for finding names.
     share = len(source.relations) * (1 if source.nodes.names is None else 4)
+    columns = source.columns.get(relation, EdgeColumns())
     with _naming(source.path):
         return EdgeBuilder(
             source.num_nodes,
-            undirected=options.undirected or source.undirected,
+            # Ranks send edges both ways, each to the rank of its row.
+            undirected=ranks.size == 1 and (options.undirected or source.undirected),
             self_loops=options.self_loops,
             duplicates=options.duplicates,
-            columns=source.columns.get(relation, EdgeColumns()),
+            columns=replace(columns, ordered=_is_ordered(columns, options, ranks)),
             memory_bytes=options.memory_bytes // share,
+            spill_file=file,
         )
+
+
+def _is_ordered(columns: EdgeColumns, options: ConvertOptions, ranks: Alone) -> bool:
+    """Tell whether edges need their places in the input: where they may change what is stored."""
+    differ = columns.weighted or columns.has_data
+    return ranks.size > 1 and differ and options.duplicates != "error"
 
 
 @contextmanager
@@ -219,45 +298,85 @@ def _default_name(path: Path) -> str:
     return path.resolve().name.removeprefix("ind.").removeprefix("pyg:").split(".")[0] or "graph"
 
 
-def _progress(text: str, rows: int) -> Progress:
-    return Progress(text, rows, "rows", quiet=rows < _QUIET_BELOW_ROWS)
+def _progress(text: str, rows: int, ranks: Alone) -> Progress:
+    return Progress(text, rows, "rows", quiet=ranks.rank > 0 or rows < _QUIET_BELOW_ROWS)
 
 
-def _write_edges(builder: EdgeBuilder, writer: StoreWriter, relation: str, path: Path) -> int:
-    rows = writer.header.num_nodes
-    text = f"writing edges {relation}".rstrip()
-    with _progress(text, rows) as progress, _naming(path):
-        return builder.write(writer, relation, progress.advance)
+def _write_edges(
+    blocks: Iterator[SortedRows],
+    writer: StoreWriter | None,
+    relation: str,
+    source: GraphSource,
+    ranks: Alone,
+) -> int:
+    """Write the rows of all ranks; return their non-zeros on the first."""
+    num_edges, rows = 0, 0 if writer is None else writer.header.num_nodes
+    with _progress(f"writing edges {relation}".rstrip(), rows, ranks) as progress:
+
+        def take(block: SortedRows) -> None:
+            nonlocal num_edges
+            assert writer is not None, "only the first rank takes"
+            with _naming(source.path):
+                writer.append_rows(block, relation)
+            num_edges += block.num_edges
+            progress.advance(block.num_rows)
+
+        ranks.in_turn(_named(blocks, source.path), take)
+    return num_edges
 
 
-def _write_nodes(writer: StoreWriter, nodes: Nodes, options: ConvertOptions) -> None:
-    num_nodes = writer.header.num_nodes
+def _named(blocks: Iterator[SortedRows], path: Path) -> Iterator[SortedRows]:
+    with _naming(path):
+        yield from blocks
+
+
+@dataclass(frozen=True)
+class _Hand:
+    """Hands what `ranks` have, rank after rank, to the writer of the first."""
+
+    ranks: Alone
+    writer: StoreWriter | None
+
+    def over(self, name: str, pieces: Iterable[tuple[Any, ...]], *more: Any) -> None:
+        """Call the writer's method `name` with each of the pieces and `more`."""
+
+        def take(piece: tuple[Any, ...]) -> None:
+            getattr(self.writer, name)(*piece, *more)
+
+        self.ranks.in_turn(pieces, take)
+
+
+def _write_nodes(hand: _Hand, nodes: Nodes, num_nodes: int, options: ConvertOptions) -> None:
     if nodes.features is not None:
-        _write_features(writer.append_features, nodes.features, num_nodes, options)
+        matrix = _Matrix(nodes.features, num_nodes, options)
+        hand.over("append_features", matrix.blocks(hand.ranks))
     arrays = nodes.arrays()
     if nodes.kinds:
         types = arrays.pop("types", None)
         ends = np.cumsum([kind.num_nodes for kind in nodes.kinds])
-        for rows in _row_ranges(num_nodes):
-            by_kind = np.searchsorted(ends, np.arange(rows.start, rows.stop), side="right")
-            writer.append_types(by_kind if types is None else types[rows])
+        numbers = np.arange(num_nodes) if types is None else types
+
+        def by_kind(rows: Array) -> Array:
+            return np.searchsorted(ends, rows, side="right") if types is None else rows
+
+        hand.over("append_types", ((by_kind(rows),) for (rows,) in _blocks(numbers)))
         for kind in nodes.kinds:
             if kind.features is not None:
-                append = partial(writer.append_type_features, kind.name)
-                _write_features(append, kind.features, kind.num_nodes, options)
-    appends = {
-        "labels": writer.append_labels,
-        "original_id": writer.append_original_id,
-        "graph": writer.append_graph,
-    }
-    for name in sorted(appends.keys() & arrays.keys()):
-        for rows in _row_ranges(num_nodes):
-            appends[name](arrays[name][rows])
+                matrix = _Matrix(kind.features, kind.num_nodes, options)
+                pieces = ((kind.name, block) for (block,) in matrix.blocks(hand.ranks))
+                hand.over("append_type_features", pieces)
+    for name in ("graph", "labels", "original_id"):
+        if name in arrays:
+            hand.over(f"append_{name}", _blocks(arrays[name]))
     for name, split in zip(_split_names(nodes) or ("",), nodes.splits.values(), strict=False):
-        for rows in _row_ranges(num_nodes):
-            writer.append_split(split[rows], name)
-    for offsets, data in nodes.names() if nodes.names is not None else ():
-        writer.append_names(offsets, data)
+        hand.over("append_split", _blocks(split), name)
+    if nodes.names is not None:
+        hand.over("append_names", nodes.names())
+
+
+def _blocks(array: Array) -> Iterator[tuple[Array]]:
+    for first in range(0, len(array), _NODE_ROWS):
+        yield (array[first : first + _NODE_ROWS],)
 
 
 def _split_names(nodes: Nodes) -> tuple[str, ...]:
@@ -265,51 +384,47 @@ def _split_names(nodes: Nodes) -> tuple[str, ...]:
     return () if set(nodes.splits) <= {""} else tuple(name or "default" for name in nodes.splits)
 
 
-def _row_ranges(num_nodes: int) -> Iterator[slice]:
-    for first in range(0, num_nodes, _NODE_ROWS):
-        yield slice(first, min(first + _NODE_ROWS, num_nodes))
+@dataclass(frozen=True)
+class _Matrix:
+    """Features of `num_nodes` nodes, as the store has them."""
+
+    features: Features
+    num_nodes: int
+    options: ConvertOptions
+
+    def blocks(self, ranks: Alone) -> Iterator[tuple[Array]]:
+        """Yield the rows that this rank keeps, checked."""
+        features, num_nodes = self.features, self.num_nodes
+        kept = features.dtype.name if features.dtype.name in _FEATURE_DTYPES else "float32"
+        dtype = np.dtype(self.options.dtype or kept)
+        due = ranks.range_of(num_nodes)
+        done = features.first
+        if num_nodes == 0:
+            # A node type without nodes keeps its columns.
+            yield (np.empty((0, features.num_columns), dtype),)
+        progress = _progress("writing features", len(due), ranks)
+        with progress, closing(features.blocks()) as blocks:
+            for block in blocks:
+                rows = finite_rows(block, dtype, partial(_place, features, done))
+                done += len(rows)
+                if done > due.stop:
+                    break
+                yield (rows,)
+                progress.advance(len(rows))
+        if done != due.stop:
+            count = "more" if done > due.stop else f"only {done}"
+            raise InputError(
+                f"{features.locate(min(done, num_nodes))}: there are {count} "
+                f"feature rows for {num_nodes} nodes; give one row a node"
+            )
 
 
-def _write_features(
-    append: Callable[[Array], None], features: Features, num_nodes: int, options: ConvertOptions
-) -> None:
-    kept = features.dtype.name if features.dtype.name in _FEATURE_DTYPES else "float32"
-    dtype = np.dtype(options.dtype or kept)
-    done = 0
-    if num_nodes == 0:
-        # A node type without nodes keeps its columns.
-        append(np.empty((0, features.num_columns), dtype))
-    with _progress("writing features", num_nodes) as progress, closing(features.blocks()) as blocks:
-        for block in blocks:
-            rows = _finite_rows(block, dtype, features, done)
-            done += len(rows)
-            if done > num_nodes:
-                break
-            append(rows)
-            progress.advance(len(rows))
-    if done != num_nodes:
-        count = "more" if done > num_nodes else f"only {done}"
-        raise InputError(
-            f"{features.locate(min(done, num_nodes))}: there are {count} "
-            f"feature rows for {num_nodes} nodes; give one row a node"
-        )
+def _place(features: Features, first: int, row: int) -> str:
+    return features.locate(first + row)
 
 
-def _finite_rows(block: Array, dtype: np.dtype[Any], features: Features, first: int) -> Array:
-    with np.errstate(over="ignore"):
-        rows = block.astype(dtype, copy=False)
-    finite = np.isfinite(rows)
-    if not finite.all():
-        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), rows.shape))
-        raise InputError(
-            f"{features.locate(first + row)}: the feature in column {column + 1} is "
-            f"{rows[row, column]} as {dtype}; replace it by a finite number"
-        )
-    return rows
-
-
-def _split_sizes(split: Array) -> dict[str, int]:
-    return _named_sizes(np.bincount(split, minlength=len(Split)))
+def _split_sizes(split: Array, ranks: Alone) -> dict[str, int]:
+    return _named_sizes(np.sum(ranks.gather(np.bincount(split, minlength=len(Split))), axis=0))
 
 
 def _named_sizes(counts: Array) -> dict[str, int]:
@@ -319,49 +434,213 @@ def _named_sizes(counts: Array) -> dict[str, int]:
 _LARGEST_ID = (1 << 32) - 1
 """The largest id that `EdgeBuilder` sorts."""
 
+_SAMPLED_ROWS = 1 << 18
+
+SAVE_EVERY_S = 300.0
+"""Seconds between two savings of what has been read, where a conversion can be resumed."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What one rank has read, up to the order `end`; `done` is all."""
+
+    edges: int = 0
+    zero: int = 0
+    loops: int = 0
+    roles: list[int] = field(default_factory=lambda: [0] * len(Split))
+    end: int = 0
+    done: bool = False
+
 
 class EdgeFeed:
-    """One pass over the edges of `source`.
+    """One pass over the edges of `source`, which ends at the ranks of their rows.
 
     Afterwards `num_edges` counts the edges read, `num_zero` those left out because their weight is
     0 (a zero is no entry of the adjacency), `num_loops` those of the others from a node to itself,
     and `undirected` tells whether every edge that is stored has its reverse.
     """
 
-    def __init__(self, source: GraphSource, options: ConvertOptions) -> None:
-        self._source, self._reverse = source, options.reverse
+    def __init__(
+        self,
+        source: GraphSource,
+        options: ConvertOptions,
+        ranks: Alone = ALONE,
+        parts: Parts | None = None,
+    ) -> None:
+        self._source, self._reverse, self._ranks = source, options.reverse, ranks
+        self._parts_kept, self._saved_at = parts, time.monotonic()
         self._made_undirected = options.undirected or source.undirected
+        self._drops_loops = options.self_loops == "drop"
         weighted = any(each.weighted for each in source.columns.values())
         # Which of several unequal weights is the first may differ between a pair and its reverse.
         self._watches = not self._made_undirected and not (
             weighted and options.duplicates == "first"
         )
         self._symmetry = SymmetryCheck()
-        self.num_edges = 0
-        self.num_zero = 0
-        self.num_loops = 0
-        self._roles = np.zeros(len(Split), np.int64)
-
-    @property
-    def link_split(self) -> dict[str, int]:
-        """The edges of each role, where links have a split."""
-        return {} if not self._roles.any() else _named_sizes(self._roles)
-
-    @property
-    def undirected(self) -> bool:
-        """Whether the adjacency that is stored equals its transpose."""
-        return self._made_undirected or (self._watches and self._symmetry.symmetric)
+        self._own = _Counts()
+        self.link_split: dict[str, int] = {}
+        self.undirected = self._made_undirected
+        self.num_edges = self.num_zero = self.num_loops = 0
+        each = [source.columns.get(name, EdgeColumns()) for name in source.relations]
+        self._columns = [
+            replace(columns, ordered=_is_ordered(columns, options, ranks)) for columns in each
+        ]
+        self._starts = np.zeros(1, np.int64)
 
     def run(self, builders: Mapping[str, EdgeBuilder]) -> None:
         """Read all edges; raises `InputError` that names the place of a faulty one."""
-        # Closed at once on an error, so that the reader's progress display ends before the message.
-        with closing(self._source.edges()) as chunks:
-            for chunk in chunks:
-                self._add(chunk, builders[chunk.relation])
+        kept = self._parts_kept
+        state = None if kept is None else kept.state()
+        if state is not None:
+            self._restore(state, builders)
+        elif self._ranks.size > 1:
+            self._starts = self._find_starts()
+        if not self._own.done:
+            # Closed at once on an error, so that a progress display ends before the message.
+            with closing(self._edges()) as chunks:
+                self._read(chunks, builders)
+            self._own.done = True
+            self._save(builders)
+        self._sum_up()
         if self.num_edges == 0:
             raise InputError(f"{self._source.path}: the graph has no edges; check the input")
 
-    def _add(self, chunk: EdgeChunk, builder: EdgeBuilder) -> None:
+    def rows(self, builder: EdgeBuilder, num_nodes: int) -> Iterator[SortedRows]:
+        """Yield the sorted rows of this rank."""
+        bounds = np.append(np.minimum(self._starts, num_nodes), num_nodes)
+        rank = self._ranks.rank
+        return builder.blocks(int(bounds[rank]), int(bounds[rank + 1]))
+
+    def _edges(self) -> EdgeStream:
+        """Return what is left to be read."""
+        source, end = self._source, self._own.end
+        if end and source.edges_after is not None:
+            return source.edges_after(end)
+        if self._ranks.size > 1 and source.sample is None:
+            return _in_order(source.edges())
+        return source.edges()
+
+    def _read(self, chunks: EdgeStream, builders: Mapping[str, EdgeBuilder]) -> None:
+        """Send each edge to the rank of its row; all ranks."""
+        ranks = self._ranks
+        while True:
+            with ranks.agree():
+                chunk = next(chunks, None)
+                parts = [] if chunk is None else list(self._parts(chunk))
+            due = time.monotonic() > self._saved_at + SAVE_EVERY_S
+            votes = ranks.gather((chunk is not None, due))
+            if not any(more for more, _ in votes):
+                return
+            if ranks.size == 1:
+                for part in parts:
+                    builders[part.relation].add(part.src, part.dst, part.weights, part.data)
+            else:
+                arrived = list(self._sent(parts))
+                with ranks.agree():
+                    for relation, columns, (src, dst, values) in arrived:
+                        weights, data = columns.unpack(values)
+                        builders[relation].add(src, dst, weights, data)
+            if chunk is not None:
+                self._own.end = max(self._own.end, chunk.end)
+            if self._source.edges_after is not None and any(due for _, due in votes):
+                self._save(builders)
+
+    def _save(self, builders: Mapping[str, EdgeBuilder]) -> None:
+        """Have on disk how far this rank is, where that is kept; for all ranks."""
+        if self._parts_kept is None:
+            return
+        with self._ranks.agree():
+            state = {
+                "builders": {relation: each.save() for relation, each in builders.items()},
+                "own": asdict(self._own),
+                "symmetry": self._symmetry.sums,
+                "starts": self._starts.tolist(),
+            }
+        self._parts_kept.save(state)
+        self._saved_at = time.monotonic()
+
+    def _restore(self, state: Mapping[str, Any], builders: Mapping[str, EdgeBuilder]) -> None:
+        for relation, each in builders.items():
+            each.restore(state["builders"][relation])
+        self._own = _Counts(**state["own"])
+        self._symmetry = SymmetryCheck(state["symmetry"])
+        self._starts = np.array(state["starts"], np.int64)
+        found = self._ranks.gather(self._own.edges)
+        if self._ranks.rank == 0:
+            report(f"going on after {sum(found)} edges that were sorted before")
+
+    def _find_starts(self) -> NDArray[np.int64]:
+        """Return the first row of each rank, such that all get about as many edges."""
+        ranks, source = self._ranks, self._source
+        rows = [np.zeros(0, np.int64)]
+        stream = source.edges if source.sample is None else source.sample
+        with closing(stream()) as chunks:
+            while True:
+                with ranks.agree():
+                    chunk = next(chunks, None)
+                    for part in () if chunk is None else self._parts(chunk, counts=False):
+                        ends = (part.dst, part.src) if self._made_undirected else (part.dst,)
+                        rows += [each.astype(np.int64) for each in ends]
+                if source.sample is None or not ranks.any(chunk is not None):
+                    break
+        own = np.sort(np.concatenate(rows))
+        own = own[:: max(1, len(own) * ranks.size // _SAMPLED_ROWS)]
+        sample = np.sort(np.concatenate(ranks.gather(own)))
+        places = len(sample) * np.arange(1, ranks.size) // ranks.size
+        return np.concatenate([[0], sample[places] if len(sample) else 0 * places])
+
+    def _sent(
+        self, parts: Sequence[EdgeChunk]
+    ) -> Iterator[tuple[str, EdgeColumns, tuple[Any, ...]]]:
+        """Exchange the edges of a round; yield what arrived, by relation. For all ranks."""
+        ranks, relations = self._ranks, self._source.relations
+        number = {name: place for place, name in enumerate(relations)}
+        group = range(len(relations))
+        if len(set(self._columns)) > 1:
+            # What is sent differs from relation to relation: all send those of one.
+            mine = max((number[part.relation] for part in parts), default=-1)
+            one = max(ranks.gather(mine))
+            group = range(one, one + 1)
+        columns = self._columns[group.start]
+        src = _joined([part.src for part in parts], np.uint32)
+        dst = _joined([part.dst for part in parts], np.uint32)
+        packed = [columns.pack(part.weights, _trimmed(part.data, columns)) for part in parts]
+        record = columns.record()
+        values = None if record is None else _joined(packed, record)
+        kinds = np.repeat(
+            np.array([number[part.relation] for part in parts], np.int32),
+            [len(part.src) for part in parts],
+        )
+        if self._drops_loops:
+            kept = src != dst
+            src, dst, kinds = src[kept], dst[kept], kinds[kept]
+            values = None if values is None else values[kept]
+        if self._made_undirected:
+            turned = src != dst
+            src, dst = np.append(src, dst[turned]), np.append(dst, src[turned])
+            kinds = np.append(kinds, kinds[turned])
+            values = None if values is None else np.concatenate([values, values[turned]])
+        owners = (np.searchsorted(self._starts, dst, side="right") - 1).astype(np.int32)
+        given = [src, dst]
+        given += [kinds] if len(group) > 1 else []
+        given += [] if values is None else [values]
+        src, dst, *rest = ranks.exchange(owners, *given)
+        values = None if values is None else rest.pop()
+        if len(group) == 1:
+            yield relations[group.start], columns, (src, dst, values)
+            return
+        (kinds,) = rest
+        for each in np.flatnonzero(np.bincount(kinds)):
+            places = np.flatnonzero(kinds == each)
+            some = None if values is None else values[places]
+            yield relations[each], columns, (src[places], dst[places], some)
+
+    def _parts(self, chunk: EdgeChunk, *, counts: bool = True) -> Iterator[EdgeChunk]:
+        """Yield the edges of a chunk as they are to be stored, by relation, checked and counted."""
+        for part in chunk.by_relation(self._source.relations):
+            yield self._checked(part, counts=counts)
+
+    def _checked(self, chunk: EdgeChunk, *, counts: bool) -> EdgeChunk:
         limit = _LARGEST_ID if self._source.num_nodes is None else self._source.num_nodes - 1
         remedy = "number the nodes from 0"
         if limit == _LARGEST_ID:
@@ -371,18 +650,61 @@ class EdgeFeed:
         columns = self._source.columns.get(chunk.relation, EdgeColumns())
         weights = _finite_weights(chunk) if columns.weighted else None
         data = _finite_data(chunk)
-        self.num_edges += len(src)
+        num_read = len(src)
         if weights is not None and not weights.all():
             kept = weights != 0
-            self.num_zero += len(kept) - int(kept.sum())
             src, dst, weights, data = src[kept], dst[kept], weights[kept], data.take(kept)
-        if data.split is not None:
-            self._roles += np.bincount(data.split, minlength=len(Split))
-        self.num_loops += int(np.count_nonzero(src == dst))
         _check_within_graphs(chunk, self._source.nodes.graph)
-        if self._watches:
-            self._symmetry.update(src, dst, weights, chunk.relation)
-        builder.add(src, dst, weights, data)
+        if counts:
+            self._count(num_read, src, dst, data)
+            if self._watches:
+                self._symmetry.update(src, dst, weights, chunk.relation)
+        return replace(chunk, src=src, dst=dst, weights=weights, data=data)
+
+    def _count(self, num_read: int, src: Array, dst: Array, data: EdgeData) -> None:
+        own = self._own
+        own.edges += num_read
+        own.zero += num_read - len(src)
+        if data.split is not None:
+            counts = np.bincount(data.split, minlength=len(Split))
+            own.roles = [
+                before + int(count) for before, count in zip(own.roles, counts, strict=True)
+            ]
+        own.loops += int(np.count_nonzero(src == dst))
+
+    def _sum_up(self) -> None:
+        """Make the counts of all ranks those of each."""
+        found = self._ranks.gather((self._own, self._symmetry))
+        for own, _ in found:
+            self.num_edges += own.edges
+            self.num_zero += own.zero
+            self.num_loops += own.loops
+        roles = np.sum([own.roles for own, _ in found], axis=0)
+        self.link_split = {} if not roles.any() else _named_sizes(roles)
+        whole = SymmetryCheck()
+        for _, symmetry in found:
+            whole.add(symmetry)
+        self.undirected = self._made_undirected or (self._watches and whole.symmetric)
+
+
+def _in_order(chunks: EdgeStream) -> EdgeStream:
+    """Yield chunks that one rank reads, with the places of their edges."""
+    done = 0
+    with closing(chunks):
+        for chunk in chunks:
+            order = done + np.arange(len(chunk.src), dtype=np.uint64)
+            done += len(chunk.src)
+            yield replace(chunk, data=replace(chunk.data, order=order))
+
+
+def _trimmed(data: EdgeData, columns: EdgeColumns) -> EdgeData:
+    return data if columns.ordered else replace(data, order=None)
+
+
+def _joined(arrays: Sequence[Array | None], dtype: Any) -> Array:
+    """Return arrays one after the other as `dtype`."""
+    given = [array for array in arrays if array is not None]
+    return np.concatenate([np.zeros(0, dtype), *(array.astype(dtype) for array in given)])
 
 
 def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:

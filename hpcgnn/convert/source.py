@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -59,9 +60,9 @@ class ConvertOptions:
     labels and splits, where nodes tell theirs. `nodes` are tables of nodes, with
     `node_columns` "role=name" and `features` of chosen names; `edge_features` are columns of edges;
     `names` takes all ids as names, `nodes_from_edges` admits nodes that no table names.
-    `split_files` are "[NAME=]train,valid,test"; `root` is the folder of a data set of
-    torch-geometric. `random_split` are percentages of the nodes that train, validate and test,
-    drawn with `split_seed`; with `per_class` so many nodes of each class train.
+    `ranks` are who reads. `split_files` are "[NAME=]train,valid,test"; `root` is the folder of a
+    data set of torch-geometric. `random_split` are percentages of the nodes that train, validate
+    and test, drawn with `split_seed`; with `per_class` so many nodes of each class train.
 
     What only some inputs know is asked for with `take`, so that `check_used` can refuse an option
     that nobody asked for.
@@ -91,6 +92,7 @@ class ConvertOptions:
     per_class: int | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     memory_bytes: int = 1 << 30
+    ranks: Alone = ALONE
     taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def take(self, name: str) -> Any:
@@ -101,6 +103,7 @@ class ConvertOptions:
     def given(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, by name."""
         known = {each.name: each.default for each in fields(self) if each.init}
+        del known["ranks"]
         values = {name: getattr(self, name) for name in known}
         return {name: value for name, value in values.items() if value != known[name]}
 
@@ -126,7 +129,11 @@ def locate_in(where: str, first: int, position: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EdgeChunk:
-    """Edges src -> dst in the order of the input; `locate(i)` names the place of edge i in it."""
+    """Edges src -> dst in the order of the input; `locate(i)` names the place of edge i in it.
+
+    They belong to one `relation`, or to those of the graph with the numbers `relation_ids`. `end`
+    is the order of what follows, where the stream can go on from there.
+    """
 
     src: Array
     dst: Array
@@ -134,9 +141,15 @@ class EdgeChunk:
     weights: Array | None = None
     relation: str = ""
     data: EdgeData = field(default_factory=EdgeData)
+    relation_ids: Array | None = None
+    end: int = 0
 
-    def by_relation(self, ids: Array, relations: tuple[str, ...]) -> "Iterator[EdgeChunk]":
-        """Divide the edges by their relation numbers `ids`; raises `InputError`."""
+    def by_relation(self, relations: tuple[str, ...]) -> "Iterator[EdgeChunk]":
+        """Divide the edges by their relations; raises `InputError`."""
+        ids = self.relation_ids
+        if ids is None:
+            yield self
+            return
         position = first_fault((ids < 0) | (ids >= len(relations)))
         if position is not None:
             raise InputError(
@@ -214,12 +227,16 @@ NameBlocks: TypeAlias = Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A stream of feature rows `[rows, num_columns]`; `locate(row)` names the place of a row."""
+    """A stream of feature rows `[rows, num_columns]`; `locate(row)` names the place of a row.
+
+    The rows are `first` and those after it.
+    """
 
     num_columns: int
     dtype: np.dtype[np.generic]
     blocks: Callable[[], FeatureStream]
     locate: Callable[[int], str]
+    first: int = 0
 
     @classmethod
     def of_matrix(
@@ -228,11 +245,16 @@ class Features:
         dtype: np.dtype[np.generic],
         blocks: Callable[[int], FeatureStream],
         where: str,
+        own: range = range(0),
     ) -> "Features":
-        """Return the features of a matrix called `where`; `blocks(rows)` yields so many at once."""
+        """Return the features of a matrix called `where`; `blocks(rows)` yields so many at once.
+
+        They begin with the first of the rows that are a rank's `own`.
+        """
         columns = shape[1]
         rows = max(1, _BLOCK_VALUES // max(1, columns))
-        return cls(columns, dtype, partial(blocks, rows), lambda row: f"{where}, row {row}")
+        place = partial("{}, row {}".format, where)
+        return cls(columns, dtype, partial(blocks, rows), place, own.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +320,10 @@ class Nodes:
 class GraphSource:
     """One graph, ready to be streamed into a store.
 
-    `edges()` starts a new pass over the edges. `num_nodes` None means one more than the largest id.
+    `edges()` starts a new pass over the edges; `num_nodes` None means one more than the largest id.
+    `sample()` yields some edges of a graph that all ranks read together, each its share: all call
+    both, and get equally many chunks, and `nodes` are those of `ranks.range_of`; without it the
+    first rank reads all, and the nodes are all. `edges_after(order)` is a pass over what follows.
     `columns` are what the edges of each relation have, nothing where it is missing. `undirected`
     says that each edge stands for both directions; `targets` (g, t) are numbers to predict for
     graphs, which stand in a file beside the store; `ignored` lists what the input holds and the
@@ -315,3 +340,5 @@ class GraphSource:
     nodes: Nodes = field(default_factory=Nodes)
     targets: FloatArray | None = None
     ignored: tuple[str, ...] = ()
+    sample: Callable[[], EdgeStream] | None = None
+    edges_after: Callable[[int], EdgeStream] | None = None

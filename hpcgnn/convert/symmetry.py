@@ -5,6 +5,9 @@ edges that contains each edge as often as its reverse is zero, and that of any o
 probability 2^-64.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,19 +17,25 @@ from hpcgnn.typing import Array
 class SymmetryCheck:
     """Add edges with `update`; `symmetric` then tells whether every relation equals its reverse."""
 
-    def __init__(self) -> None:
-        self._sums: dict[str, int] = {}
+    def __init__(self, sums: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Go on from the `sums` of a check, by relation."""
+        self.sums = dict(sums)
 
     def update(self, src: Array, dst: Array, weights: Array | None, relation: str = "") -> None:
         """Count edges (m,) with ids below 2^32; the weight is part of an edge."""
         forward, backward = _hash(src, dst, weights), _hash(dst, src, weights)
         change = int(forward.sum()) - int(backward.sum())
-        self._sums[relation] = (self._sums.get(relation, 0) + change) % (1 << 64)
+        self.sums[relation] = (self.sums.get(relation, 0) + change) % (1 << 64)
+
+    def add(self, other: "SymmetryCheck") -> None:
+        """Count the edges of another check as well."""
+        for relation, change in other.sums.items():
+            self.sums[relation] = (self.sums.get(relation, 0) + change) % (1 << 64)
 
     @property
     def symmetric(self) -> bool:
         """Whether each edge so far was met as often as its reverse."""
-        return not any(self._sums.values())
+        return not any(self.sums.values())
 
 
 def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint64]:

@@ -59,7 +59,7 @@ def write(comm: Communicator, path: Path, made: Streamed) -> None:
         with Progress("drawing edges", made.edges.num_edges, "edges", quiet=quiet) as progress:
             _draw(comm, made, rows, builder, progress)
         with agree(comm):
-            sizes = ShareSizes(rows.num_local, {"": builder.count(rows.num_local)})
+            sizes = ShareSizes(rows.num_local, {"": builder.count(rows.start, rows.stop)})
         declare = partial(_declare, made)
         with store_by_ranks(comm, path, made.header, sizes, declare) as writer, agree(comm):
             _append(writer, made, rows, builder, quiet=quiet)
@@ -76,7 +76,7 @@ def _append(
 ) -> None:
     """Append this rank's rows; blocks of nodes are made whole where two ranks have some each."""
     with Progress("writing the adjacency", rows.num_local, "rows", quiet=quiet) as progress:
-        for block in builder.blocks(rows.num_local):
+        for block in builder.blocks(rows.start, rows.stop):
             writer.append_rows(block)
             progress.advance(block.num_rows)
             watchdog.beat()
@@ -93,7 +93,7 @@ def _append(
 def _draw(
     comm: Communicator, made: Streamed, rows: RowMap, builder: EdgeBuilder, progress: Progress
 ) -> None:
-    """Draw all chunks, and give `builder` the edges whose rows, counted from 0, are this rank's."""
+    """Draw all chunks, and give `builder` the edges of this rank's rows."""
     edges, num_chunks = made.edges, made.edges.num_chunks
     none = np.empty((2, 0), np.int64)
     for first in range(0, num_chunks, comm.size):
@@ -103,7 +103,7 @@ def _draw(
         if made.header.undirected:
             src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
         src, dst = redistribute(comm, rows.owner(dst), src, dst)
-        builder.add(src, dst - rows.start)
+        builder.add(src, dst)
         done = min(first + comm.size, num_chunks) - first
         progress.advance(edges.num_edges * done // num_chunks)
         watchdog.beat()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.convert import detect
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents, write_gz

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.convert import convert, from_torch_geometric
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.convert.formats.registry import detect
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 
 from hpcgnn.convert import ConvertOptions, convert, detect, from_dgl, from_torch_geometric
 from hpcgnn.convert import pipeline as pipeline_module
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.convert.nodes import relation_names
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.errors import InputError

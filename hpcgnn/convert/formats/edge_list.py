@@ -9,12 +9,20 @@ numbered in their order. A table of nodes gives them ids, labels, splits and fea
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.convert.nodes import SPLIT_NAMES, SPLIT_PREFIXES, check_nodes, split_from_indices
+from hpcgnn.convert.nodes import (
+    SPLIT_NAMES,
+    SPLIT_PREFIXES,
+    check_ids,
+    check_nodes,
+    split_from_indices,
+)
+from hpcgnn.convert.ranks import Alone, OneReaderError
 from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
@@ -29,10 +37,11 @@ from hpcgnn.convert.tables.edges import (
     open_edges,
     relation_places,
 )
-from hpcgnn.convert.tables.ids import Ids, Index, Numbers, find_index, place_ids
-from hpcgnn.convert.tables.node_data import count_rows, read_nodes
+from hpcgnn.convert.tables.ids import Ids, Index, find_index, id_rows, place_ids
+from hpcgnn.convert.tables.node_data import count_rows, nodes_of, read_nodes
 from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_columns, node_tables
 from hpcgnn.errors import InputError
+from hpcgnn.typing import GlobalIndices
 
 _TRIPLE_ENDINGS = tuple(
     f"{end}{gz}" for end in (".txt", ".tsv", ".csv", ".parquet") for gz in ("", ".gz")
@@ -78,7 +87,9 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
             f"{', '.join(_TRIPLE_ENDINGS)}; name others with --format typed-edge-list"
         )
     columns = options.take("columns")
-    table = open_edges(("", "", ""), tuple(files.values()), columns, _TRIPLES)
+    table = options.ranks.from_first(
+        lambda: open_edges(("", "", ""), tuple(files.values()), columns, _TRIPLES)
+    )
     _check_typed(table)
     parts = tuple(SPLIT_NAMES[part] for part in files)
     source = _read_plain(path, replace(table, parts=parts), options)
@@ -99,8 +110,10 @@ def first_line_says(path: Path) -> tuple[str, str]:
 
 def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ...]]) -> EdgeTable:
     paths = (path, *map(Path, options.take("more_inputs")))
-    features = options.take("edge_features") or ()
-    return open_edges(("", "", ""), paths, options.take("columns"), usual, features)
+    features, columns = options.take("edge_features") or (), options.take("columns")
+    return options.ranks.from_first(
+        lambda: open_edges(("", "", ""), paths, columns, usual, features)
+    )
 
 
 def _check_typed(table: EdgeTable) -> None:
@@ -109,8 +122,11 @@ def _check_typed(table: EdgeTable) -> None:
 
 
 def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:
+    ranks = options.ranks
     nodes = node_tables(options)
     tables = [each for each in nodes if isinstance(each, NodeTable)]
+    if ranks.size > 1 and any(each.graph >= 0 for each in tables):
+        raise OneReaderError("its nodes are of many graphs")
     if any(isinstance(each, Path) for each in nodes) and options.relabel:
         raise InputError("--relabel: rows of --nodes without ids are nodes 0, 1, ...; leave it out")
     index = find_index(
@@ -123,26 +139,24 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     names, numbers = np.zeros(0, np.str_), np.zeros(0, np.int64)
     relations: tuple[str, ...] = ("",)
     if "relation" in edges.places[0]:
-        names, relations, numbers = find_relations(edges, path)
+        names, relations, numbers = find_relations(edges, path, ranks)
     known = Nodes()
     if nodes:
         known = read_nodes(nodes, index, options)
-    elif isinstance(index, Numbers):
-        known = Nodes(original_id=index.original)
     elif index is not None:
-        known = Nodes(names=index.blocks)
+        known = nodes_of(index)
     num_nodes = options.take("num_nodes") if index is None else len(index)
     if index is None and nodes:
-        num_nodes = count_rows(known, nodes)
+        num_nodes = count_rows(known, nodes, ranks)
     known = _with_split_files(known, index, num_nodes, options)
+    columns = ranks.from_first(lambda: edges.columns)
 
-    def stream() -> EdgeStream:
-        for chunk, texts in edge_chunks(edges, index, index):
+    def stream(after: int = 0, *, sample: bool = False) -> EdgeStream:
+        for chunk, texts in edge_chunks(edges, index, index, ranks, sample=sample, after=after):
             if texts is None:
                 yield chunk
             else:
-                places = relation_places(texts, names, numbers)
-                yield from chunk.by_relation(places, relations)
+                yield replace(chunk, relation_ids=relation_places(texts, names, numbers))
 
     return GraphSource(
         path=path,
@@ -150,9 +164,11 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         inputs=(*(f.path for f in edges.files), *files_of(nodes)),
         relations=relations,
         num_nodes=num_nodes,
-        columns=dict.fromkeys(relations, edges.columns),
+        columns=dict.fromkeys(relations, columns),
         nodes=known,
         ignored=(*edges.ignored(), *chain.from_iterable(t.ignored() for t in tables)),
+        sample=partial(stream, sample=True) if ranks.size > 1 else None,
+        edges_after=stream,
     )
 
 
@@ -168,16 +184,28 @@ def _with_split_files(
             raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
         if num_nodes is None:
             raise InputError("--split-file: give the number of nodes, with --num-nodes or --nodes")
-        ids, where = {}, {}
-        for part, path in zip(SPLIT_NAMES, paths, strict=True):
-            # A line is one name, whatever stands in it.
-            file = TableFile.open(Path(path), frozenset(), header=False, separator="\t")
-            column = Ids(0, index, part)
-            blocks = ((block, 0) for block in file.blocks({0: column.kind}))
-            found = [places for _, _, (places,) in place_ids(blocks, [[column]])]
-            ids[part], where[part] = np.concatenate([np.zeros(0, np.int64), *found]), path
-        splits[name] = split_from_indices(ids, num_nodes, where)
+        ids = {
+            part: _ids_of(Path(path), Ids(0, index, part), num_nodes, options.ranks)
+            for part, path in zip(SPLIT_NAMES, paths, strict=True)
+        }
+        where = dict(zip(SPLIT_NAMES, paths, strict=True))
+        with options.ranks.agree():
+            splits[name] = split_from_indices(ids, options.ranks.range_of(num_nodes), where)
     return replace(nodes, splits=splits)
+
+
+def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: Alone) -> GlobalIndices:
+    """Return the nodes that a file lists, of those that this rank keeps; for all ranks."""
+    # A line is one name, whatever stands in it.
+    file = ranks.from_first(lambda: TableFile.open(path, frozenset(), header=False, separator="\t"))
+    pieces = ranks.pieces([file])
+    found: list[GlobalIndices] = []
+    for _, (places,) in place_ids(id_rows(ranks, pieces, [column]), [[column]]):
+        with ranks.agree():
+            check_ids(places, num_nodes, str(path))
+        owners = np.searchsorted(ranks.starts(num_nodes), places, side="right") - 1
+        found += ranks.exchange(owners.astype(np.int32), places)
+    return np.concatenate([np.zeros(0, np.int64), *found])
 
 
 def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
@@ -203,7 +231,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
             )
         index = found
         more = read_nodes(tables, index, options)
-        count = count or count_rows(more, tables)
+        count = count or count_rows(more, tables, options.ranks)
         if known.kinds or any(
             getattr(known, name) is not None and getattr(more, name) is not None
             for name in ("features", "labels")

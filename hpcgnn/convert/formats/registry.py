@@ -3,27 +3,33 @@
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hpcgnn.console import report
 from hpcgnn.convert.pipeline import Report, write_store
+from hpcgnn.convert.ranks import ALONE, Alone, OneReaderError
 from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
-from hpcgnn.convert.source import ConvertOptions, GraphSource
+from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import check_output
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The module of a reader, a line about it, the endings of its files, and the reader's name."""
+    """The module of a reader, a line about it, the endings of its files, and the reader's name.
+
+    `divided` are inputs that many ranks read together.
+    """
 
     module: str
     about: str
     endings: tuple[str, ...] = ()
     reader: str = "read"
+    divided: bool = False
 
     def read(self, path: Path, options: ConvertOptions) -> GraphSource:
         """Read `path`; raises `InputError`. Only now are the reader and its libraries imported."""
@@ -41,12 +47,15 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "graphsage": Format("graphsage", "GraphSAGE folder PREFIX-G.json, or PPI's three graphs"),
         "matlab": Format("matlab", "MATLAB .mat", endings=(".mat",)),
         "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
-        "edge-list": Format("edge_list", "lines 'src dst [weight]'"),
+        "edge-list": Format("edge_list", "lines 'src dst [weight]'", divided=True),
         "typed-edge-list": Format(
-            "edge_list", "lines 'src dst relation [weight]'", reader="read_typed"
+            "edge_list", "lines 'src dst relation [weight]'", reader="read_typed", divided=True
         ),
         "triples": Format(
-            "edge_list", "folder of triples that train, validate and test", reader="read_triples"
+            "edge_list",
+            "folder of triples that train, validate and test",
+            reader="read_triples",
+            divided=True,
         ),
         "tables": Format("table_folder", "folder of tables that a graph.toml names"),
         "torch-geometric": Format("torch_geometric", "data set by name, pyg:CLASS[/NAME]"),
@@ -133,17 +142,53 @@ def convert(
     *,
     format_name: str,
     options: ConvertOptions | None = None,
+    ranks: Alone = ALONE,
+    resume: bool = False,
 ) -> Report:
-    """Convert `path`, in the format `format_name`, into the store `out`.
+    """Convert `path`, in the format `format_name`, into the store `out`; for all `ranks`.
 
-    An earlier file at `out` stays whole until the new one is complete. Raises `InputError` for
-    faulty input, in one line that names the file, the place in it and the remedy.
+    An earlier file at `out` stays whole until the new one is complete. With `resume` sorted edges
+    are kept in a folder beside `out`, and the conversion goes on from what is there. Raises
+    `InputError` for faulty input, in one line that names the file, the place in it and the remedy.
     """
     out_path, chosen = Path(out), options or ConvertOptions()
-    check_output(out_path)
-    source = _read_source(Path(path), format_name, chosen)
-    check_output(out_path, *source.inputs)
-    return write_store(source, out_path, chosen, format_name)
+    with ranks.agree():
+        if ranks.rank == 0:
+            check_output(out_path)
+    source, chosen = _read_together(Path(path), format_name, chosen, ranks)
+    with ranks.agree():
+        if ranks.rank == 0:
+            check_output(out_path, *source.inputs)
+    return write_store(source, out_path, chosen, format_name, ranks, resume=resume)
+
+
+def _read_together(
+    path: Path, name: str, options: ConvertOptions, ranks: Alone
+) -> tuple[GraphSource, ConvertOptions]:
+    """Read `path` by all ranks, or by the first, and return how; raises `InputError`."""
+    if ranks.size == 1:
+        return _read_source(path, name, options), options
+    why = f"the format {name}"
+    if name in FORMATS and FORMATS[name].divided:
+        try:
+            options = replace(options, ranks=ranks)
+            return _read_source(path, name, options), options
+        except OneReaderError as reason:
+            why = str(reason)
+            options = replace(options, ranks=ALONE)
+    source = GraphSource(path=path, edges=_nothing, inputs=())
+    with ranks.agree():
+        if ranks.rank == 0:
+            report(f"{path}: read by the first rank alone ({why}), sorted by all")
+            source = _read_source(path, name, options)
+    # What the others need to take part in the sorting.
+    known = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
+    shared = ranks.from_first(lambda: known)
+    return source if ranks.rank == 0 else shared, options
+
+
+def _nothing() -> EdgeStream:
+    yield from ()
 
 
 def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:

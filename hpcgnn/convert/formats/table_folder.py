@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.convert.nodes import edge_ends, join_types, relation_names
+from hpcgnn.convert.ranks import Alone
 from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -96,7 +97,13 @@ class _Folder:
         plain = len(counts) == len(by_name) == 1
         return GraphSource(
             path=self._path,
-            edges=partial(_typed_stream, by_name, indices, edge_ends(relations, counts)),
+            edges=partial(
+                _typed_stream,
+                by_name,
+                indices,
+                edge_ends(relations, counts),
+                self._options.ranks,
+            ),
             inputs=(self._file, *inputs),
             relations=("",) if plain else tuple(by_name),
             num_nodes=sum(counts.values()),
@@ -128,7 +135,7 @@ class _Folder:
                 given, ends, options, relabel=not tables, without_ids=first_table(tables)
             )
             if index is None:
-                rows = count_rows(read_nodes(tables, None, options), tables)
+                rows = count_rows(read_nodes(tables, None, options), tables, options.ranks)
                 index = Numbers(np.arange(rows))
             indices[name] = index
         return indices
@@ -213,10 +220,11 @@ def _typed_stream(
     edges: Mapping[str, EdgeTable],
     indices: Mapping[str, Index],
     ends: Mapping[str, tuple[TypeRange, TypeRange]],
+    ranks: Alone,
 ) -> EdgeStream:
     for relation, table in edges.items():
         source, target = ends[relation]
         one = len(edges) == 1 and len(indices) == 1
-        for chunk, _ in edge_chunks(table, indices[source.name], indices[target.name]):
+        for chunk, _ in edge_chunks(table, indices[source.name], indices[target.name], ranks):
             named = replace(chunk, relation="" if one else relation)
             yield named.between(source, target)

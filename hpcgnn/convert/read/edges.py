@@ -52,7 +52,7 @@ class EdgeArrays:
         return self.weights is not None
 
     def chunks(self) -> EdgeStream:
-        """Yield the edges in stored order, each chunk divided by relation."""
+        """Yield the edges in stored order."""
         weights = self._in_step(self.weights)
         relation_ids = self._in_step(self.relation_ids)
         features = self._rows()
@@ -63,11 +63,9 @@ class EdgeArrays:
                 values = next(weights) if weights else None
                 data = EdgeData(next(features) if features else None)
                 locate = partial(locate_in, self.where, first)
-                chunk = EdgeChunk(src, dst, locate, values, data=data)
-                if relation_ids:
-                    yield from chunk.by_relation(next(relation_ids), self.relations)
-                else:
-                    yield chunk
+                ids = next(relation_ids) if relation_ids else None
+                relation = self.relations[0]
+                yield EdgeChunk(src, dst, locate, values, relation, data, ids)
                 first += len(src)
                 progress.advance(len(src))
 

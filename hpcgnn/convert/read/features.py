@@ -1,8 +1,10 @@
 """Matrices of features, dense in a file or sparse in memory, as streams of dense rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from hpcgnn.convert.read.npy import ArrayFile
 from hpcgnn.convert.source import ConvertOptions, Features, FeatureStream
@@ -11,17 +13,33 @@ from hpcgnn.typing import Array
 
 
 def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
-    """Return the rows of a matrix of numbers [n, f] as features; raises `InputError`."""
+    """Return the rows of a matrix of numbers [n, f] that a rank keeps; raises `InputError`."""
     if len(array.shape) != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
         raise InputError(
             f"{array.where} has shape {array.shape} and dtype {array.dtype} where features, "
             "numbers [n, f], are due; convert it before saving"
         )
 
-    def blocks(rows: int) -> FeatureStream:
-        return array.rows(rows, options.memory_bytes)
+    own = options.ranks.range_of(array.shape[0])
 
-    return Features.of_matrix(array.shape, array.dtype, blocks, array.where)
+    def blocks(rows: int) -> FeatureStream:
+        return array.rows(rows, options.memory_bytes, own)
+
+    return Features.of_matrix(array.shape, array.dtype, blocks, array.where, own)
+
+
+def finite_rows(block: Array, dtype: np.dtype[Any], locate: Callable[[int], str]) -> Array:
+    """Return rows as `dtype`; raises `InputError` for what is not finite, at the place of a row."""
+    with np.errstate(over="ignore"):
+        rows = block.astype(dtype, copy=False)
+    finite = np.isfinite(rows)
+    if not finite.all():
+        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), rows.shape))
+        raise InputError(
+            f"{locate(row)}: the feature in column {column + 1} is {rows[row, column]} as {dtype}; "
+            "replace it by a finite number"
+        )
+    return rows
 
 
 def checked_matrix(

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ PARQUET = (".parquet", ".pq")
 """The endings of files of that format."""
 
 LONGEST_LINE_BYTES = 1 << 30
+_GZIP = b"\x1f\x8b"
 _NO_TEXT = {
     b"\xff\xfe": "is text in UTF-16; save it as UTF-8",
     b"\xfe\xff": "is text in UTF-16; save it as UTF-8",
@@ -35,24 +36,47 @@ _QUIET_BELOW_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines of a file: `data` ends with a line feed, `first_line` counts from 1."""
+    """Whole lines of a file: `data` ends with a line feed, `line` counts from 1 at byte `base`."""
 
     path: Path
     data: bytes
-    first_line: int
+    line: int
+    base: int = 0
+
+    @property
+    def first_line(self) -> int:
+        """The number of the first line in its file, before which lines may have to be counted."""
+        return self.line + (_count_lines(self.path, self.base) if self.base else 0)
+
+    def counted(self) -> "TextBlock":
+        """Return the block with its first line's number in the file."""
+        return TextBlock(self.path, self.data, self.first_line)
+
+
+Span: TypeAlias = tuple[int, int]
+"""The lines that begin at the bytes from the first to before the second."""
 
 
 def read_blocks(
-    path: Path, block_bytes: int = BLOCK_BYTES, longest_line: int = LONGEST_LINE_BYTES
+    path: Path,
+    block_bytes: int = BLOCK_BYTES,
+    longest_line: int = LONGEST_LINE_BYTES,
+    span: Span | None = None,
 ) -> Iterator[TextBlock]:
     """Yield the lines of `path` in blocks of about `block_bytes`; the last line gets its line feed.
 
-    Raises `InputError` for a missing, unreadable, truncated or damaged file, and for a line of more
-    than `longest_line` bytes.
+    `span` chooses some lines. Raises `InputError` for a missing, unreadable, truncated or damaged
+    file, and for a line of more than `longest_line` bytes.
     """
     pending: list[bytes] = []
-    first_line = 1
-    for piece in read_pieces(path, block_bytes):
+    first_line, base = 1, 0
+    pieces: Iterator[bytes]
+    if span is None or span[0] == 0:
+        pieces = read_pieces(path, block_bytes, span)
+    else:
+        base = _line_after(path, span[0])
+        pieces = _lines_between(path, base, span[1], block_bytes)
+    for piece in pieces:
         cut = piece.rfind(b"\n") + 1
         if cut == 0:
             pending.append(piece)
@@ -63,20 +87,73 @@ def read_blocks(
                 )
             continue
         data = b"".join([*pending, memoryview(piece)[:cut]])
-        yield TextBlock(path, data, first_line)
+        yield TextBlock(path, data, first_line, base)
         # Many times faster than to count in bytes.
         first_line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
         pending = [piece[cut:]]
     if rest := b"".join(pending):
-        yield TextBlock(path, rest + b"\n", first_line)
+        yield TextBlock(path, rest + b"\n", first_line, base)
 
 
-def read_pieces(path: Path, size: int) -> Generator[bytes, None, None]:
-    """Yield the bytes of a file, `size` at a time, unpacked and without a byte order mark."""
+def _line_after(path: Path, place: int) -> int:
+    """Return where the first line begins that does not begin before byte `place` > 0."""
+    try:
+        with path.open("rb") as file:
+            file.seek(place - 1)
+            while line := file.readline(BLOCK_BYTES):
+                if line.endswith(b"\n"):
+                    break
+            return file.tell()
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+def _lines_between(path: Path, start: int, stop: int, size: int) -> Iterator[bytes]:
+    """Yield, `size` bytes at a time, the lines that begin at bytes `start` to `stop` - 1."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            piece = b"\n"
+            while start < stop and (piece := file.read(min(size, stop - start))):
+                start += len(piece)
+                yield piece
+            # The last line ends where it ends.
+            while not piece.endswith(b"\n") and (piece := file.readline(size)):
+                yield piece
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+def _count_lines(path: Path, stop: int) -> int:
+    """Return how many lines end before byte `stop`."""
+    return sum(piece.count(b"\n") for piece in _lines_between(path, 0, stop, BLOCK_BYTES))
+
+
+def is_packed(path: Path) -> bool:
+    """Tell whether a file is gzipped, and so has no lines to begin at; raises `InputError`."""
+    require_file(path)
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_GZIP)) == _GZIP
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+def read_pieces(path: Path, size: int, span: Span | None = None) -> Generator[bytes, None, None]:
+    """Yield the bytes of a file, `size` at a time, unpacked and without a byte order mark.
+
+    Of a file that is not packed, the lines of a `span` from 0 on.
+    """
     require_file(path)
     try:
         total = path.stat().st_size
-        quiet = total < _QUIET_BELOW_BYTES
+        if span is not None and span[1] < total:
+            first = True
+            for piece in _lines_between(path, 0, span[1], size):
+                yield _checked(path, piece) if first else piece
+                first = False
+            return
+        quiet = total < _QUIET_BELOW_BYTES or span is not None
         progress = Progress(f"reading {path.name}", total >> 10, "KiB", quiet=quiet)
         with path.open("rb") as raw, progress:
             stream = _decompressed(raw)
@@ -102,9 +179,9 @@ def _checked(path: Path, head: bytes) -> bytes:
 
 def _decompressed(raw: IO[bytes]) -> IO[bytes]:
     # The first bytes decide, not the name: .gz files are often unpacked without being renamed.
-    magic = raw.read(2)
+    magic = raw.read(len(_GZIP))
     raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if magic == b"\x1f\x8b" else raw  # type: ignore[return-value]
+    return gzip.GzipFile(fileobj=raw) if magic == _GZIP else raw  # type: ignore[return-value]
 
 
 def require_file(path: Path, remedy: str = "check the path") -> Path:

@@ -31,6 +31,7 @@ _MOST_BYTES = 1 << 29
 _BLOCK_NAMES = 1 << 16
 _HASHED_AT_ONCE = 1 << 15
 _SAMPLES = 64
+_PREFIX_BYTES = 32
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
@@ -61,9 +62,7 @@ class _Run:
 
     def names(self, low: int, high: int) -> Any:
         """Return the same as a binary array."""
-        offsets, data = self.parts(low, high)
-        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-        return pa.Array.from_buffers(pa.binary(), high - low, buffers)
+        return texts_of(*self.parts(low, high))
 
     def name(self, place: int) -> bytes:
         """Return one of the names."""
@@ -336,6 +335,32 @@ def parts_of(texts: Any) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     low, high = int(offsets[0]), int(offsets[-1])
     data = np.frombuffer(data_buffer, np.uint8) if high else np.zeros(0, np.uint8)
     return offsets.astype(np.int64) - low, data[low:high]
+
+
+def texts_of(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:
+    """Return texts as a binary array; `offsets` begin at 0."""
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def join_texts(columns: Sequence[Any]) -> Any:
+    """Return binary arrays one after the other as one."""
+    return pa.concat_arrays([pa.array([], pa.binary()), *columns])
+
+
+def prefixes(texts: Any) -> NDArray[np.bytes_]:
+    """Return the first bytes of names, which sort as the names do, or are equal."""
+    offsets, data = parts_of(texts)
+    found = np.zeros(len(texts), f"S{_PREFIX_BYTES}")
+    letters = found.view(np.uint8).reshape(-1, _PREFIX_BYTES)
+    lengths = np.minimum(np.diff(offsets), _PREFIX_BYTES)
+    for low in range(0, len(texts), _HASHED_AT_ONCE):
+        part = slice(low, low + _HASHED_AT_ONCE)
+        width = int(lengths[part].max(initial=0))
+        filled = np.arange(width) < lengths[part, None]
+        places = offsets[:-1][part, None] + np.arange(width)
+        letters[part, :width][filled] = data[places[filled]]
+    return found
 
 
 def _mix(value: Hashes) -> Hashes:

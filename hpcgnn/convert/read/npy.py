@@ -5,6 +5,7 @@ which could execute code: it is refused.
 """
 
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -66,23 +67,26 @@ class ArrayFile:
         if declared > held:
             raise InputError(f"{self.where} is truncated; copy or save the file again")
 
-    def rows(self, count: int, memory_bytes: int) -> Generator[Array, None, None]:
-        """Yield consecutive blocks of `count` rows.
+    def rows(
+        self, count: int, memory_bytes: int, own: range | None = None
+    ) -> Generator[Array, None, None]:
+        """Yield consecutive blocks of `count` rows, of all or of a range.
 
         A matrix stored column by column has no rows to stream: it is loaded, or refused when it is
         larger than `memory_bytes`.
         """
         width = math.prod(self.shape[1:])
+        start, stop = (0, self.shape[0]) if own is None else (own.start, own.stop)
         if self.fortran_order and len(self.shape) > 1:
             if math.prod(self.shape) * self.dtype.itemsize > memory_bytes:
                 raise InputError(
                     f"{self.where} is stored column by column and larger than --memory; save "
                     "np.ascontiguousarray(array), or allow more memory"
                 )
-            whole = self.load()
+            whole = self.load()[start:stop]
             yield from (whole[first : first + count] for first in range(0, len(whole), count))
         elif width:
-            for values in self.flat(0, self.shape[0] * width, count * width):
+            for values in self.flat(start * width, stop * width, count * width):
                 yield values.reshape(-1, *self.shape[1:])
 
     def flat(self, start: int, stop: int, count: int) -> Iterator[Array]:
@@ -90,9 +94,13 @@ class ArrayFile:
         size, native = self.dtype.itemsize, self.dtype.newbyteorder("=")
         with _open(self.path, self.member) as stream:
             _read_header(stream, self.where)
-            # Skipped by reading: a zip member's checksum is only looked at after all of it is read.
-            for first in range(0, start * size, _PIECE_VALUES):
-                _read_exactly(stream, min(_PIECE_VALUES, start * size - first), self.where)
+            skipped = start * size
+            if self.member is None:
+                stream.seek(skipped, os.SEEK_CUR)
+                skipped = 0
+            # By reading: a zip member's checksum is only looked at after all of it is read.
+            for first in range(0, skipped, _PIECE_VALUES):
+                _read_exactly(stream, min(_PIECE_VALUES, skipped - first), self.where)
             for first in range(start, stop, count):
                 data = _read_exactly(stream, min(count, stop - first) * size, self.where)
                 yield np.frombuffer(data, self.dtype).astype(native, copy=False)

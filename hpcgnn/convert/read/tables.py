@@ -9,7 +9,7 @@ looked at one by one, to name the line.
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,15 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from hpcgnn.convert.read.files import BLOCK_BYTES, PARQUET, TextBlock, read_blocks, require_file
+from hpcgnn.convert.read.files import (
+    BLOCK_BYTES,
+    PARQUET,
+    Span,
+    TextBlock,
+    is_packed,
+    read_blocks,
+    require_file,
+)
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
@@ -103,7 +111,8 @@ class TableFile:
     """A table: the names of its columns ("" without a header), and what parts them in text.
 
     `header_line` is the line of the header, 0 without one; `numeric` tells for each column whether
-    the first rows hold numbers; `head` are the fields of first rows, at least of one.
+    the first rows hold numbers; `head` are the fields of first rows, at least of one. With `span`
+    it stands for some rows of its file: lines of text, or row groups of Parquet.
     """
 
     path: Path
@@ -112,6 +121,7 @@ class TableFile:
     header_line: int
     separator: str
     head: tuple[tuple[str, ...], ...]
+    span: Span | None = None
 
     @property
     def is_parquet(self) -> bool:
@@ -207,23 +217,50 @@ class TableFile:
             yield from _parquet_blocks(self, kinds)
             return
         text = any(kind == "text" for kind in kinds.values())
-        past_head = False
-        for block in read_blocks(self.path, block_bytes, _LONGEST_LINE_BYTES):
+        past_head = self.span is not None and self.span[0] > 0
+        for block in read_blocks(self.path, block_bytes, _LONGEST_LINE_BYTES, self.span):
             data = block.data
             if not past_head and (head := _HEAD.match(data)):
                 data = b"\n" * head[0].count(b"\n") + data[head.end() :]
             if not text and (b"#" in data or b"%" in data):
                 data = _COMMENT.sub(b"", data)
             past_head = past_head or not data.isspace()
-            table = self._parse(TextBlock(block.path, data, block.first_line), kinds)
+            table = self._parse(replace(block, data=data), kinds)
             if table.num_rows:
                 yield table
+
+    def no_rows(self, kinds: Mapping[int, Kind]) -> Table:
+        """Return what `blocks` would yield for no rows."""
+        columns = {place: pa.array([], _TYPES[kind]) for place, kind in kinds.items()}
+        return Table(columns, 0, lambda _: str(self.path))
+
+    def pieces(self, piece_bytes: int) -> "list[tuple[TableFile, int]]":
+        """Divide the rows into files with spans of about `piece_bytes`; return the bytes of each.
+
+        A packed text is one piece, and so is a row group. Raises `InputError`.
+        """
+        if self.is_parquet:
+            sizes = _group_bytes(self.path)
+            starts = [0]
+            for group in range(1, len(sizes)):
+                if sum(sizes[starts[-1] : group + 1]) > piece_bytes:
+                    starts.append(group)
+            spans = list(zip(starts, [*starts[1:], len(sizes)], strict=True))
+            return [(replace(self, span=span), sum(sizes[slice(*span)])) for span in spans]
+        packed = is_packed(self.path)
+        size = self.path.stat().st_size
+        starts = [0]
+        if not packed and size > piece_bytes:
+            head = _head_bytes(self.path)
+            starts += [start for start in range(piece_bytes, size, piece_bytes) if start > head]
+        spans = list(zip(starts, [*starts[1:], size], strict=True))
+        return [(replace(self, span=span), span[1] - span[0]) for span in spans]
 
     def _parse(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
         data = _without_line(block, self.header_line)
         if self.separator == " ":
             data = _single_blanks(data)
-        block = TextBlock(block.path, data, block.first_line)
+        block = replace(block, data=data)
         places = sorted(kinds)
         odd = (b"x" in data or b"X" in data) and "text" not in kinds.values()
         # What these mean beside a quote differs from reader to reader.
@@ -274,9 +311,17 @@ class TableFile:
 
     def _slow(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
         """Read a block line by line; raises `InputError` that names the first faulty line."""
+        try:
+            return self._by_line(block, kinds)
+        except InputError:
+            if not block.base:
+                raise
+            return self._by_line(block.counted(), kinds)
+
+    def _by_line(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
         rows: list[tuple[str, ...]] = []
         lines: list[int] = []
-        for number, line in enumerate(block.data.split(b"\n")[:-1], block.first_line):
+        for number, line in enumerate(block.data.split(b"\n")[:-1], block.line):
             text = line.decode("utf-8", "surrogateescape").strip("\r")
             where = f"{block.path}: line {number}"
             if not text.strip():
@@ -296,12 +341,14 @@ class TableFile:
             for column, kind in sorted(kinds.items()):
                 _check_field(fields[column], kind, f"{where}, column {column + 1}")
             rows.append(fields)
-            lines.append(number)
+            lines.append(number - block.line)
         columns = {}
         for place, kind in kinds.items():
             values = [row[place] for row in rows]
             columns[place] = _column(values, kind)
-        return Table(columns, len(rows), lambda row: f"{block.path}: line {lines[row]}")
+        return Table(
+            columns, len(rows), lambda row: f"{block.path}: line {block.first_line + lines[row]}"
+        )
 
     def _locate(self, block: TextBlock, row: int) -> str:
         filled = [i for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
@@ -375,8 +422,9 @@ def _single_blanks(data: bytes) -> bytes:
 
 def _without_line(block: TextBlock, number: int) -> bytes:
     """Return the block with line `number` of the file emptied, if it is in the block."""
-    position = number - block.first_line
-    if number == 0 or not 0 <= position < block.data.count(b"\n"):
+    position = number - block.line
+    # A span that does not begin with the file begins after its header.
+    if number == 0 or block.base or not 0 <= position < block.data.count(b"\n"):
         return block.data
     lines = block.data.split(b"\n", position + 1)
     lines[position] = b""
@@ -408,7 +456,7 @@ def _first_lines(path: Path, given: str | None) -> tuple[list[tuple[int, tuple[s
     found: list[tuple[int, tuple[str, ...]]] = []
     separator = ""
     for block in read_blocks(path, 1 << 16, _LONGEST_LINE_BYTES):
-        for number, line in enumerate(block.data.split(b"\n")[:-1], block.first_line):
+        for number, line in enumerate(block.data.split(b"\n")[:-1], block.line):
             text = line.decode("utf-8", "surrogateescape").strip("\r\n")
             if not text.strip() or (not found and text.lstrip()[0] in "#%"):
                 continue
@@ -430,6 +478,26 @@ def _separator(text: str) -> str:
     if comma or semicolon:
         return "," if comma >= semicolon else ";"
     return " " if len(plain.split()) > 1 else ","
+
+
+def _head_bytes(path: Path) -> int:
+    """Return where the first line ends that is neither empty nor a comment."""
+    with path.open("rb") as file:
+        for line in file:
+            text = line.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if text and text[0] not in b"#%":
+                break
+        return file.tell()
+
+
+def _group_bytes(path: Path) -> list[int]:
+    """Return the sizes of the row groups of a Parquet file; raises `InputError`."""
+
+    def sizes() -> list[int]:
+        metadata = _parquet().ParquetFile(path).metadata
+        return [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
+
+    return _reading(path, sizes) or [0]
 
 
 def _open_parquet(path: Path) -> TableFile:
@@ -462,11 +530,15 @@ def _reading(path: Path, step: Callable[[], Any]) -> Any:
 
 def _parquet_blocks(file: TableFile, kinds: Mapping[int, Kind]) -> Iterator[Table]:
     names = [file.names[place] for place in sorted(kinds)]
-    batches = _reading(
-        file.path,
-        lambda: _parquet().ParquetFile(file.path).iter_batches(_BATCH_ROWS, columns=names),
-    )
+    whole = _reading(file.path, lambda: _parquet().ParquetFile(file.path))
+    groups = range(whole.metadata.num_row_groups)
     first = 0
+    if file.span is not None:
+        first = sum(whole.metadata.row_group(i).num_rows for i in groups[: file.span[0]])
+        groups = groups[slice(*file.span)]
+    batches = _reading(
+        file.path, lambda: whole.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names)
+    )
     while (batch := _reading(file.path, lambda: next(batches, None))) is not None:
         columns = {
             place: _cast(file, batch.column(file.names[place]), place, kind)

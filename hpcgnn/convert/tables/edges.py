@@ -1,7 +1,8 @@
 """Tables of edges: which column is what, the relations that they name, and their edges."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import EdgeType
-from hpcgnn.convert.read.tables import Kind, Table, TableFile
+from hpcgnn.convert.ranks import Alone, Rows, own_rows, sampled
+from hpcgnn.convert.read.tables import Kind, TableFile
 from hpcgnn.convert.source import EdgeChunk
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
@@ -61,17 +63,42 @@ class EdgeTable:
             for file, places in zip(self.files, self.places, strict=True)
         ]
 
-    def tables(self, roles: Mapping[str, Kind]) -> Iterator[tuple[Table, int]]:
+    def rows(self, roles: Mapping[str, Kind], ranks: Alone, after: int = 0) -> Iterator[Rows]:
         """Yield the rows of all files with the columns of those `roles` that they have.
 
-        Beside them comes the number of the file. Columns of features come with every role.
+        They begin with the order `after`. Columns of features come with every role. For all ranks,
+        which divide the files.
         """
-        for number, (file, places) in enumerate(zip(self.files, self.places, strict=True)):
-            kinds: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
-            if self.features:
-                kinds |= file.feature_kinds(self.features[number])
-            for table in file.blocks(kinds):
-                yield table, number
+        kinds = partial(self._kinds, roles)
+        return self._rounds(own_rows(ranks, ranks.pieces(self.files), kinds, after), kinds, ranks)
+
+    def sample(self, roles: Mapping[str, Kind], ranks: Alone) -> Iterator[Rows]:
+        """Yield some rows of this rank's share; for all ranks."""
+        kinds = partial(self._kinds, roles)
+        return self._rounds(sampled(ranks, ranks.pieces(self.files), kinds), kinds, ranks)
+
+    def _rounds(
+        self, rows: Iterator[Rows], kinds: Callable[[int], dict[int, Kind]], ranks: Alone
+    ) -> Iterator[Rows]:
+        def checked() -> Iterator[Rows]:
+            for each in rows:
+                # What is missing is told before ranks look for ids together.
+                named = kinds(each.place)
+                for role in ("src", "dst"):
+                    place = self.places[each.place][role]
+                    if place in named:
+                        ids = each.table.texts if named[place] == "text" else each.table.integers
+                        ids(place)
+                yield each
+
+        return ranks.rounds(checked(), lambda: Rows(self.files[0].no_rows(kinds(0)), 0, 0))
+
+    def _kinds(self, roles: Mapping[str, Kind], number: int) -> dict[int, Kind]:
+        places = self.places[number]
+        kinds: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
+        if self.features:
+            kinds |= self.files[number].feature_kinds(self.features[number])
+        return kinds
 
     def ignored(self) -> Iterator[str]:
         """Yield what of the files is left out."""
@@ -175,12 +202,13 @@ def _decoded(texts: Any) -> NDArray[np.str_]:
 
 
 def find_relations(
-    edges: EdgeTable, path: Path
+    edges: EdgeTable, path: Path, ranks: Alone
 ) -> tuple[NDArray[np.str_], tuple[str, ...], NDArray[np.int64]]:
     """Return the sorted names of relations, the relations in stored order, the place of each."""
-    found: set[bytes] = set()
-    for table, file in edges.tables({"relation": "text"}):
-        found.update(table.texts(edges.places[file]["relation"]).unique().to_pylist())
+    own: set[bytes] = set()
+    for table, place, _ in edges.rows({"relation": "text"}, ranks):
+        own.update(table.texts(edges.places[place]["relation"]).unique().to_pylist())
+    found = set[bytes]().union(*ranks.gather(own))
     if not found:
         raise InputError(f"{path}: the graph has no edges; check the input")
     try:
@@ -196,9 +224,18 @@ def find_relations(
 
 
 def edge_chunks(
-    edges: EdgeTable, source: Index | None, target: Index | None
+    edges: EdgeTable,
+    source: Index | None,
+    target: Index | None,
+    ranks: Alone,
+    *,
+    sample: bool = False,
+    after: int = 0,
 ) -> Iterator[tuple[EdgeChunk, Any]]:
-    """Yield the edges of a table with the places of their ends, and their relations if any."""
+    """Yield the edges of a table with the places of their ends, and their relations if any.
+
+    For all ranks, which divide them; all from the order `after` on, or a `sample`.
+    """
     columns = [
         (Ids(places["src"], source, "source"), Ids(places["dst"], target, "target"))
         for places in edges.places
@@ -210,7 +247,8 @@ def edge_chunks(
         "weight": "number",
         "relation": "text",
     }
-    for table, file, (sources, targets) in place_ids(edges.tables(kinds), columns):
+    given = edges.sample(kinds, ranks) if sample else edges.rows(kinds, ranks, after)
+    for (table, file, order), (sources, targets) in place_ids(given, columns):
         places = edges.places[file]
         weights = table.numbers(places["weight"]) if "weight" in places else None
         texts = table.texts(places["relation"]) if "relation" in places else None
@@ -219,8 +257,12 @@ def edge_chunks(
             features = edges.files[file].features(table, edges.features[file])
         if edges.parts:
             split = np.full(table.num_rows, edges.parts[file], np.uint8)
-        data = EdgeData(features, split)
-        yield EdgeChunk(sources, targets, table.locate, weights, data=data), texts
+        orders = None
+        if ranks.size > 1:
+            orders = order + np.arange(table.num_rows, dtype=np.uint64)
+        data = EdgeData(features, split, orders)
+        end = order + table.num_rows
+        yield EdgeChunk(sources, targets, table.locate, weights, data=data, end=end), texts
 
 
 def relation_places(texts: Any, names: NDArray[np.str_], numbers: Array) -> Array:

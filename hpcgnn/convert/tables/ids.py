@@ -1,22 +1,35 @@
 """The ids of nodes in tables: whole numbers or names of any kind, and their places in order."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcgnn.convert.read.names import NameSurvey, NameTable, first_not_utf8, first_of_each, parts_of
+from hpcgnn.convert.ranks import Alone, Piece, Rows, own_rows, sampled
+from hpcgnn.convert.read.names import (
+    NameSurvey,
+    NameTable,
+    first_not_utf8,
+    first_of_each,
+    join_texts,
+    parts_of,
+    prefixes,
+    texts_of,
+)
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, first_fault
+from hpcgnn.convert.source import ConvertOptions, NameBlocks, first_fault
 from hpcgnn.errors import InputError
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 Column: TypeAlias = tuple[TableFile, int]
 """A file and the place of a column in it."""
 
 _PENDING_IDS = 1 << 23
+_SAMPLE_BITS = 18
 _BLANK, _DELETE = ord(" "), 0x7F
 
 
@@ -29,8 +42,11 @@ class Numbers:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def positions(self, values: GlobalIndices) -> GlobalIndices:
-        """Return the place of each of `values`, -1 for none."""
+    def positions(self, columns: Sequence[GlobalIndices]) -> list[GlobalIndices]:
+        """Return the place of each id of some columns, -1 for none."""
+        return [self._positions(values) for values in columns]
+
+    def _positions(self, values: GlobalIndices) -> GlobalIndices:
         order = np.argsort(values)
         ordered = values[order]
         found = np.empty(len(values), np.int64)
@@ -50,7 +66,86 @@ class Numbers:
         return None if size and self.ids[0] == 0 and self.ids[-1] == size - 1 else self.ids
 
 
-Index: TypeAlias = Numbers | NameTable
+class Divided:
+    """Ids of which each rank holds a range, sorted: the ids of all ranks, rank after rank.
+
+    `borders` are the least ids of the ranks after the first. Numbers or names.
+    """
+
+    def __init__(self, ranks: Alone, borders: Array, own: Numbers | NameTable) -> None:
+        self._ranks, self._borders, self.own = ranks, borders, own
+        counts = ranks.gather(len(own))
+        self._start, self._total = sum(counts[: ranks.rank]), sum(counts)
+
+    def __len__(self) -> int:
+        return self._total
+
+    def positions(self, columns: Sequence[Any]) -> list[GlobalIndices]:
+        """Return the place of each id of some columns, -1 for none; for all ranks."""
+        ends = np.cumsum([0, *(len(column) for column in columns)])
+        wanted = joined(columns, named=isinstance(self.own, NameTable))
+        owners = owners_of(wanted, self._borders)
+        asked = send_ids(self._ranks, owners, wanted)
+        (askers,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
+        with self._ranks.agree():
+            (found,) = self.own.positions([asked])
+        found = np.where(found < 0, -1, found + self._start)
+        (answers,) = self._ranks.exchange(askers, found)
+        # They come back by owner, and as they were sent among those of one.
+        places = np.empty(len(owners), np.int64)
+        places[np.argsort(owners, kind="stable")] = answers
+        return [places[low:high] for low, high in itertools.pairwise(ends)]
+
+    @property
+    def original(self) -> GlobalIndices | None:
+        """The ids of this rank, None where those of all are 0..n - 1."""
+        assert isinstance(self.own, Numbers)
+        ids, start = self.own.ids, self._start
+        plain = not len(ids) or (ids[0] == start and ids[-1] == start + len(ids) - 1)
+        return ids if self._ranks.any(not plain) else None
+
+    def blocks(self) -> NameBlocks:
+        """Yield the names of this rank."""
+        assert isinstance(self.own, NameTable)
+        yield from self.own.blocks()
+
+
+Index: TypeAlias = Numbers | NameTable | Divided
+
+
+def has_names(index: Index | None) -> bool:
+    """Tell whether ids are names."""
+    return isinstance(index.own if isinstance(index, Divided) else index, NameTable)
+
+
+def joined(columns: Sequence[Any], *, named: bool) -> Any:
+    """Return some columns of names or numbers as one."""
+    if named:
+        return join_texts(columns)
+    return np.concatenate([np.zeros(0, np.int64), *columns])
+
+
+def owners_of(ids: Any, borders: Array) -> LocalIndices:
+    """Return the ranks (int32) of names or numbers."""
+    keys = ids if isinstance(ids, np.ndarray) else prefixes(ids)
+    return np.searchsorted(borders, keys, side="right").astype(np.int32)
+
+
+def send_ids(ranks: Alone, owners: LocalIndices, ids: Any) -> Any:
+    """Send names or numbers to their ranks; return what arrived. For all ranks."""
+    if isinstance(ids, np.ndarray):
+        return ranks.exchange(owners, ids)[0]
+    return texts_of(*ranks.exchange_lists(owners, *parts_of(ids)))
+
+
+def find_borders(ranks: Alone, ids: Any) -> Array:
+    """Return the least ids of the ranks after the first, from some `ids` of each; for all ranks."""
+    keys = np.sort(ids if isinstance(ids, np.ndarray) else prefixes(ids))
+    own = keys[:: max(1, len(keys) * ranks.size >> _SAMPLE_BITS)]
+    sample = np.sort(np.concatenate(ranks.gather(own)))
+    if not len(sample):
+        return np.zeros(0, sample.dtype)
+    return sample[len(sample) * np.arange(1, ranks.size) // ranks.size]
 
 
 def find_index(
@@ -77,20 +172,49 @@ def find_index(
         )
     if not (is_text or relabel or tables):
         return None
-    every = [*tables, *(ends if from_edges else [])]
-    if not is_text:
-        merger = _IdMerger()
-        for file, place in every:
-            for table in file.blocks({place: "integer"}):
-                merger.add(table.integers(place))
-        return Numbers(merger.ids())
-    survey = NameSurvey(options.memory_bytes)
-    for group in _by_file(every):
-        for table in group[0].blocks(dict.fromkeys(group[1], "text")):
-            for place in group[1]:
-                _check_texts(table, place)
-                survey.add(table.texts(place))
-    return survey.finish()
+    groups = _by_file([*tables, *(ends if from_edges else [])])
+    ranks = options.ranks
+    read = partial(_read_ids, groups, named=is_text, ranks=ranks)
+    survey = NameSurvey(options.memory_bytes) if is_text else _IdMerger()
+    if ranks.size == 1:
+        for ids in read():
+            survey.add(ids)
+        return survey.finish()
+    borders = find_borders(ranks, joined(list(read(sample=True)), named=is_text))
+    for ids in read():
+        arrived = send_ids(ranks, owners_of(ids, borders), ids)
+        with ranks.agree():
+            survey.add(arrived)
+    with ranks.agree():
+        own = survey.finish()
+    return Divided(ranks, borders, own)
+
+
+def _read_ids(
+    groups: Sequence[tuple[TableFile, list[int]]],
+    *,
+    named: bool,
+    ranks: Alone,
+    sample: bool = False,
+) -> Iterator[Any]:
+    """Yield the ids of columns, names or numbers, all or a `sample`; for all ranks."""
+
+    def kinds(number: int) -> dict[int, Kind]:
+        return dict.fromkeys(groups[number][1], "text" if named else "integer")
+
+    pieces = ranks.pieces([file for file, _ in groups])
+
+    def read(rows: Iterable[Rows]) -> Iterator[Any]:
+        for table, number, _ in rows:
+            for place in groups[number][1]:
+                if named:
+                    _check_texts(table, place)
+                yield table.texts(place) if named else table.integers(place)
+
+    nothing = joined([], named=named)
+    if sample:
+        return ranks.rounds(read(sampled(ranks, pieces, kinds)), lambda: nothing)
+    return ranks.rounds(read(own_rows(ranks, pieces, kinds)), lambda: nothing)
 
 
 def _by_file(columns: Sequence[tuple[TableFile, int]]) -> list[tuple[TableFile, list[int]]]:
@@ -140,6 +264,10 @@ class _IdMerger:
         if self._count > max(_PENDING_IDS, len(self._merged)):
             self.ids()
 
+    def finish(self) -> Numbers:
+        """Return all ids."""
+        return Numbers(self.ids())
+
     def ids(self) -> GlobalIndices:
         """Return the distinct ids so far, sorted."""
         self._merged = _distinct(np.concatenate([self._merged, *self._pending]))
@@ -163,23 +291,44 @@ class Ids:
     @property
     def kind(self) -> Kind:
         """How the column is read."""
-        return "text" if isinstance(self.index, NameTable) else "integer"
+        return "text" if has_names(self.index) else "integer"
+
+    def values(self, table: Table) -> Any:
+        """Return the ids of some rows."""
+        return table.texts(self.column) if has_names(self.index) else table.integers(self.column)
+
+
+def id_rows(ranks: Alone, pieces: Sequence[Piece], columns: Sequence[Ids]) -> Iterator[Rows]:
+    """Yield the rows of pieces with a column of ids of each file; all ranks divide them."""
+
+    def kinds(place: int) -> dict[int, Kind]:
+        return {columns[place].column: columns[place].kind}
+
+    def checked() -> Iterator[Rows]:
+        for rows in own_rows(ranks, pieces, kinds):
+            # What is missing is told before ranks look for ids together.
+            columns[rows.place].values(rows.table)
+            yield rows
+
+    return ranks.rounds(checked(), lambda: Rows(pieces[0].file.no_rows(kinds(0)), 0, 0))
 
 
 def place_ids(
-    blocks: Iterable[tuple[Table, int]], columns: Sequence[Sequence[Ids]]
-) -> Iterator[tuple[Table, int, list[GlobalIndices]]]:
+    blocks: Iterable[Rows], columns: Sequence[Sequence[Ids]]
+) -> Iterator[tuple[Rows, list[GlobalIndices]]]:
     """Yield blocks of tables, with the places of the ids of the `columns` of their file.
 
-    A block comes with the number of its file. Blocks are searched together where names outgrow
-    memory. Raises `InputError` for an id that is not known.
+    Blocks are searched together where names outgrow memory. Raises `InputError` for an id that is
+    not known. For all ranks where one of the indices is `Divided`.
     """
     limit = max((_batch_bytes(ids) for each in columns for ids in each), default=0)
-    group: list[tuple[Table, int]] = []
+    group: list[Rows] = []
     size = 0
-    for table, file in blocks:
-        group.append((table, file))
-        size += sum(_search_bytes(table.texts(ids.column)) for ids in columns[file] if limit)
+    for rows in blocks:
+        group.append(rows)
+        size += sum(
+            _search_bytes(rows.table.texts(ids.column)) for ids in columns[rows.place] if limit
+        )
         if size >= limit:
             yield from _placed(group, columns)
             group, size = [], 0
@@ -196,34 +345,29 @@ def _search_bytes(texts: Any) -> int:
 
 
 def _placed(
-    group: Sequence[tuple[Table, int]], columns: Sequence[Sequence[Ids]]
-) -> Iterator[tuple[Table, int, list[GlobalIndices]]]:
-    named: dict[int, list[Any]] = {}
-    for table, file in group:
-        for ids in columns[file]:
-            if isinstance(ids.index, NameTable):
-                named.setdefault(id(ids.index), []).append((ids.index, table.texts(ids.column)))
-    found = {
-        key: iter(each[0][0].positions([texts for _, texts in each])) for key, each in named.items()
-    }
-    for table, file in group:
+    group: Sequence[Rows], columns: Sequence[Sequence[Ids]]
+) -> Iterator[tuple[Rows, list[GlobalIndices]]]:
+    wanted: dict[int, tuple[Index, list[Any]]] = {}
+    for rows in group:
+        for ids in columns[rows.place]:
+            if ids.index is not None:
+                each = wanted.setdefault(id(ids.index), (ids.index, []))
+                each[1].append(ids.values(rows.table))
+    found = {key: iter(index.positions(values)) for key, (index, values) in wanted.items()}
+    for rows in group:
         places = []
-        for ids in columns[file]:
+        for ids in columns[rows.place]:
             if ids.index is None:
-                places.append(table.integers(ids.column))
+                places.append(rows.table.integers(ids.column))
                 continue
-            if isinstance(ids.index, Numbers):
-                these = ids.index.positions(table.integers(ids.column))
-            else:
-                these = next(found[id(ids.index)])
-            _check_known(table, ids, these)
-            places.append(these)
-        yield table, file, places
+            places.append(next(found[id(ids.index)]))
+            _check_known(rows.table, ids, places[-1])
+        yield rows, places
 
 
 def _check_known(table: Table, ids: Ids, places: GlobalIndices) -> None:
     if (row := first_fault(places < 0)) is not None:
-        if isinstance(ids.index, NameTable):
+        if has_names(ids.index):
             raw = table.texts(ids.column)[row].as_py()
             shown = repr(raw.decode("utf-8", "replace"))
         else:

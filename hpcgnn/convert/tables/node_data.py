@@ -1,8 +1,9 @@
 """What tables of nodes hold: labels, splits and features, in the order of the nodes."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_masks
-from hpcgnn.convert.read.features import array_features
+from hpcgnn.convert.ranks import PLACE_BITS, Alone, Piece, locate, own_rows
+from hpcgnn.convert.read.features import array_features, finite_rows
+from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.npy import open_npy
-from hpcgnn.convert.read.tables import Table, classes_of
+from hpcgnn.convert.read.tables import Kind, Table, classes_of
 from hpcgnn.convert.source import (
     ConvertOptions,
     Features,
@@ -21,7 +24,7 @@ from hpcgnn.convert.source import (
     Nodes,
     first_fault,
 )
-from hpcgnn.convert.tables.ids import Ids, Index, Numbers, place_ids
+from hpcgnn.convert.tables.ids import Ids, Index, Numbers, has_names, id_rows, place_ids
 from hpcgnn.convert.tables.nodes import NodeTable
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
@@ -49,82 +52,181 @@ def read_nodes(
     matrices = [each for each in nodes if isinstance(each, Path)]
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
         raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
-    order = _order(tables, index)
+    ranks = options.ranks
+    order = _Order.of(tables, index, ranks)
     fields: dict[str, Any] = {}
     if matrices:
         fields["features"] = array_features(open_npy(matrices[0]), options)
     elif any(table.features for table in tables):
-        fields["features"] = _features(tables, order)
+        fields["features"] = _features(tables, order, options)
     if any(table.label >= 0 for table in tables):
         fields["labels"] = _labels(tables, order)
     if any(table.graph >= 0 for table in tables):
         fields["graph"] = _graphs(tables, order)
     fields["splits"] = _splits(tables, order)
-    if isinstance(index, Numbers):
-        fields["original_id"] = index.original
-    elif index is not None:
-        fields["names"] = index.blocks
-    return Nodes(**fields)
+    return replace(nodes_of(index), **fields)
 
 
-def count_rows(known: Nodes, tables: Sequence[NodeTable | Path]) -> int:
-    """Return the number of rows of tables, of which `known` has been read."""
+def nodes_of(index: Index | None) -> Nodes:
+    """Return what ids tell of the nodes."""
+    if index is None:
+        return Nodes()
+    if has_names(index):
+        assert not isinstance(index, Numbers)
+        return Nodes(names=index.blocks)
+    assert not isinstance(index, NameTable)
+    return Nodes(original_id=index.original)
+
+
+def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: Alone) -> int:
+    """Return the number of rows of tables, of which `known` has been read; for all ranks."""
     for array in known.arrays().values():
-        return len(array)
+        return sum(ranks.gather(len(array)))
     for each in tables:
         if isinstance(each, Path):
             return open_npy(each).shape[0]
-    return sum(t.num_rows for each in tables if isinstance(each, NodeTable) for t in each.whole())
+    given = [each for each in tables if isinstance(each, NodeTable)]
+    return ranks.from_first(lambda: sum(t.num_rows for each in given for t in each.whole()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Where the rows of the tables go: `places` [rows] among `num_nodes`, None for as they are."""
+    """Where the rows of the tables go that this rank has read: `places` among `num_nodes`.
 
+    None stands for as they are, where one rank reads. `pieces` are those of all ranks, and
+    `num_rows` the rows of each that this rank reads.
+    """
+
+    ranks: Alone
+    pieces: Sequence[Piece]
+    num_rows: Sequence[int]
     places: GlobalIndices | None
     num_nodes: int
 
+    @classmethod
+    def of(cls, tables: Sequence[NodeTable], index: Index | None, ranks: Alone) -> "_Order":
+        """Find the places of all rows; raises `InputError` for an id that occurs twice."""
+        pieces = ranks.pieces([table.file for table in tables])
+        if index is None or not any(table.id >= 0 for table in tables):
+            if ranks.size == 1:
+                return cls(ranks, pieces, (), None, 0)
+            return cls._in_file_order(tables, pieces, ranks)
+        columns = [Ids(table.id, index, "node") for table in tables]
+        places, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        counts = dict.fromkeys((piece.number for piece in ranks.share(pieces)), 0)
+        for rows, (these,) in place_ids(id_rows(ranks, pieces, columns), [(c,) for c in columns]):
+            places.append(these)
+            orders.append(rows.order + np.arange(len(these)))
+            if len(these):
+                counts[rows.order >> PLACE_BITS] += len(these)
+        made = cls(ranks, pieces, list(counts.values()), np.concatenate(places), len(index))
+        made._check_unique(tables, np.concatenate(orders))
+        in_order = len(made) == len(index) and bool((np.diff(np.concatenate(places)) == 1).all())
+        if ranks.size == 1 and in_order:
+            return replace(made, places=None)
+        return made
+
+    @classmethod
+    def _in_file_order(
+        cls, tables: Sequence[NodeTable], pieces: Sequence[Piece], ranks: Alone
+    ) -> "_Order":
+        """Give rows their numbers, for which all ranks count theirs."""
+        counts: dict[int, int] = {}
+        with ranks.agree():
+            for piece in ranks.share(pieces):
+                column = tables[piece.place].any_column
+                counts[piece.number] = sum(
+                    table.num_rows for table in piece.file.blocks({column: "text"})
+                )
+        rows = np.zeros(len(pieces) + 1, np.int64)
+        for each in ranks.gather(counts):
+            for number, count in each.items():
+                rows[number + 1] = count
+        first = np.cumsum(rows)
+        own = [np.arange(count) + first[number] for number, count in counts.items()]
+        places = np.concatenate([np.zeros(0, np.int64), *own])
+        return cls(ranks, pieces, list(counts.values()), places, int(first[-1]))
+
+    def __len__(self) -> int:
+        return sum(self.num_rows)
+
+    @property
+    def own(self) -> range:
+        """The nodes whose data this rank keeps."""
+        return self.ranks.range_of(self.num_nodes)
+
     def put(self, values: Array, none: float) -> Array:
-        """Return the values of all nodes, `none` for those without a row."""
+        """Return the values of the nodes kept here, `none` for those without a row; for all ranks.
+
+        `values` are of the rows that this rank has read.
+        """
         if self.places is None:
             return values
-        found = np.full((self.num_nodes, *values.shape[1:]), none, values.dtype)
-        found[self.places] = values
+        places, values = self._sent(self.places, values)
+        found = np.full((len(self.own), *values.shape[1:]), none, values.dtype)
+        found[places - self.own.start] = values
         return found
 
+    def _sent(self, places: GlobalIndices, values: Array) -> tuple[Array, ...]:
+        owners = np.searchsorted(self.ranks.starts(self.num_nodes), places, side="right") - 1
+        return self.ranks.exchange(owners.astype(np.int32), places, values)
 
-def _order(tables: Sequence[NodeTable], index: Index | None) -> _Order:
-    """Find the places of all rows; raises `InputError` for an id that occurs twice."""
-    if index is None or not any(table.id >= 0 for table in tables):
-        return _Order(None, 0)
-    columns = [(Ids(table.id, index, "node"),) for table in tables]
-    blocks = (
-        (block, number)
-        for number, (table, (ids,)) in enumerate(zip(tables, columns, strict=True))
-        for block in table.file.blocks({ids.column: ids.kind})
-    )
-    parts = [places for _, _, (places,) in place_ids(blocks, columns)]
-    places = np.concatenate([np.zeros(0, np.int64), *parts])
-    ordered = np.argsort(places, kind="stable")
-    twice = first_fault(places[ordered[1:]] == places[ordered[:-1]])
-    if twice is not None:
-        first, second = sorted(int(i) for i in ordered[twice : twice + 2])
-        raise InputError(
-            f"{_place_of(tables, second)}: the id occurs twice, first in "
-            f"{_place_of(tables, first).rpartition(': ')[2]}; remove one of them"
-        )
-    if len(places) == len(index) and (np.diff(places) == 1).all():
-        return _Order(None, len(index))
-    return _Order(places, len(index))
+    def put_rows(self, blocks: Iterable[Array], width: int) -> Array:
+        """Return matrix rows likewise, in a scratch file; zeros for nodes without a row.
 
+        For all ranks, also those without blocks.
+        """
+        with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
+            shape = (len(self.own), width)
+            scratch.truncate(max(1, 4 * shape[0] * shape[1]))
+            whole = np.memmap(scratch, np.float32, "r+", shape=shape) if shape[0] else None
+        first = 0
+        for block in self.ranks.rounds(blocks, lambda: np.zeros((0, width), np.float32)):
+            assert self.places is not None
+            places, rows = self._sent(self.places[first : first + len(block)], block)
+            first += len(block)
+            if whole is not None:
+                whole[places - self.own.start] = rows
+        return np.zeros(shape, np.float32) if whole is None else whole
 
-def _place_of(tables: Sequence[NodeTable], row: int) -> str:
-    for table in tables:
-        for block in table.file.blocks({table.id: "text"}):
-            if row < block.num_rows:
-                return block.locate(row)
-            row -= block.num_rows
-    return str(tables[0].file.path)
+    def _check_unique(self, tables: Sequence[NodeTable], orders: GlobalIndices) -> None:
+        assert self.places is not None
+        places, orders = self._sent(self.places, orders)
+        with self.ranks.agree():
+            ordered = np.lexsort((orders, places))
+            twice = first_fault(places[ordered[1:]] == places[ordered[:-1]])
+            if twice is not None:
+                first, second = (int(orders[i]) for i in ordered[twice : twice + 2])
+                raise InputError(
+                    f"{self.locate(tables, second)}: the id occurs twice, first in "
+                    f"{self.locate(tables, first).rpartition(': ')[2]}; remove one of them"
+                )
+
+    def locate(self, tables: Sequence[NodeTable], order: int) -> str:
+        """Return the place of a row by its order."""
+        return locate(self.pieces, lambda place: tables[place].any_column, order)
+
+    def column(
+        self,
+        tables: Sequence[NodeTable],
+        column: Callable[[NodeTable], int],
+        kind: Kind,
+        read: Callable[[Table, int], Array],
+    ) -> list[Array]:
+        """Return a column of the rows that this rank reads, in parts; for all ranks.
+
+        Where a table lacks it (`column` below 0), its values are 0.
+        """
+        found = []
+        with self.ranks.agree():
+            for piece in self.ranks.share(self.pieces):
+                table = tables[piece.place]
+                place = column(table)
+                for block in piece.file.blocks({max(place, 0): kind if place >= 0 else "text"}):
+                    # A byte, since what is there is a role or a mask.
+                    nothing = np.zeros(block.num_rows, np.uint8)
+                    found.append(nothing if place < 0 else read(block, place))
+        return found
 
 
 def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
@@ -142,27 +244,32 @@ def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
 
 
 def _labels(tables: Sequence[NodeTable], order: _Order) -> Labels:
+    ranks = order.ranks
     table = next(each for each in tables if each.label >= 0)
     path, column = table.file.path, table.label
     if not all(each.label >= 0 for each in tables):
         raise InputError(f"{path}: has labels, other tables of nodes have none; give them to all")
     where = f"{path}: {table.file.describe(column)}"
     if all(each.file.numeric[each.label] for each in tables):
-        parts = [
-            block.numbers(each.label)
-            for each in tables
-            for block in each.file.blocks({each.label: "number"})
-        ]
-        return labelled(order.put(np.concatenate([np.zeros(0), *parts]), np.nan), where)
-    chunks = [
-        block.texts(each.label)
-        for each in tables
-        for block in each.file.blocks({each.label: "text"})
-    ]
-    names, codes = _classes(chunks, where)
+        parts = order.column(tables, lambda each: each.label, "number", Table.numbers)
+        values = order.put(np.concatenate([np.zeros(0), *parts]), np.nan)
+        with ranks.agree():
+            found = labelled(values, where, first=order.own.start)
+        return replace(found, num_classes=max(ranks.gather(found.num_classes)))
+    chunks = order.column(tables, lambda each: each.label, "text", Table.texts)
+    with ranks.agree():
+        mine, codes = _classes(chunks, where)
+    names = sorted(set[str]().union(*ranks.gather(mine)), key=str.encode)
+    codes = _renumbered(mine, names)[codes]
     if names[:1] == [""]:
         names, codes = names[1:], codes - 1
     return Labels(order.put(codes.astype(np.int32), -1), len(names), tuple(names))
+
+
+def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the place of each of a rank's `own` names among those of all."""
+    places = {name: place for place, name in enumerate(names)}
+    return np.array([places[name] for name in own], np.int64)
 
 
 def _classes(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
@@ -175,20 +282,22 @@ def _classes(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.i
 def _splits(tables: Sequence[NodeTable], order: _Order) -> dict[str, NDArray[np.uint8]]:
     found = {}
     for name in dict.fromkeys(name for table in tables for name in table.splits):
-        parts = [_roles_of(table, table.splits.get(name, -1)) for table in tables]
-        found[name] = order.put(np.concatenate(parts), Split.NONE)
+        parts = order.column(tables, partial(_place_in, "splits", name), "text", _roles)
+        values = np.concatenate([np.zeros(0, np.uint8), *parts])
+        found[name] = order.put(values, Split.NONE)
     if masks := {part: i for table in tables for part, i in table.masks.items()}:
         columns = {}
-        for part in masks:
-            values = [
-                _mask(block, table.masks[part])
-                for table in tables
-                if part in table.masks
-                for block in table.file.blocks({table.masks[part]: "text"})
-            ]
-            columns[part] = order.put(np.concatenate([np.zeros(0, np.uint8), *values]), 0)
-        found[""] = split_from_masks(columns, str(tables[0].file.path))
+        for name in masks:
+            parts = order.column(tables, partial(_place_in, "masks", name), "text", _mask)
+            columns[name] = order.put(np.concatenate([np.zeros(0, np.uint8), *parts]), 0)
+        with order.ranks.agree():
+            where = str(tables[0].file.path)
+            found[""] = split_from_masks(columns, where, order.own.start)
     return found
+
+
+def _place_in(kind: str, name: str, table: NodeTable) -> int:
+    return int(getattr(table, kind).get(name, -1))
 
 
 def _mask(block: Table, column: int) -> NDArray[np.uint8]:
@@ -203,59 +312,47 @@ def _mask(block: Table, column: int) -> NDArray[np.uint8]:
     return np.array([values[word] for word in words], np.uint8)
 
 
-def _roles_of(table: NodeTable, column: int) -> NDArray[np.uint8]:
-    parts = [np.zeros(0, np.uint8)]
-    if column < 0:
-        return np.zeros(sum(block.num_rows for block in table.whole()), np.uint8)
-    for block in table.file.blocks({column: "text"}):
-        names, codes = _classes([block.texts(column)], block.locate(0))
-        roles = np.array([_SPLIT_WORDS.get(name.strip().lower(), -1) for name in names], np.int64)
-        values = roles[codes]
-        if (row := first_fault(values < 0)) is not None:
-            raise InputError(
-                f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where a "
-                "split is due; give train, valid, test or none"
-            )
-        parts.append(values.astype(np.uint8))
-    return np.concatenate(parts)
+def _roles(block: Table, column: int) -> NDArray[np.uint8]:
+    names, codes = _classes([block.texts(column)], block.locate(0))
+    roles = np.array([_SPLIT_WORDS.get(name.strip().lower(), -1) for name in names], np.int64)
+    values = roles[codes]
+    if (row := first_fault(values < 0)) is not None:
+        raise InputError(
+            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where a "
+            "split is due; give train, valid, test or none"
+        )
+    return values.astype(np.uint8)
 
 
-def _features(tables: Sequence[NodeTable], order: _Order) -> Features:
+def _features(tables: Sequence[NodeTable], order: _Order, options: ConvertOptions) -> Features:
     """Return the features of the rows, put in order through a scratch file where need be."""
-    widths = [table.file.width(table.features) for table in tables]
+    ranks = order.ranks
+    widths = ranks.from_first(lambda: [table.file.width(table.features) for table in tables])
     for table, width in zip(tables, widths, strict=True):
         if width != widths[0]:
             raise InputError(
                 f"{table.file.path}: has {width} columns of features where {tables[0].file.path} "
                 f"has {widths[0]}; give all nodes the same"
             )
+    dtype = np.dtype(np.float32)
+
+    def kinds(place: int) -> dict[int, Kind]:
+        return tables[place].file.feature_kinds(tables[place].features)
 
     def rows() -> FeatureStream:
-        for table in tables:
-            for block in table.file.blocks(table.file.feature_kinds(table.features)):
-                yield table.file.features(block, table.features)
+        for block, place, _ in own_rows(ranks, order.pieces, kinds):
+            features = tables[place].file.features(block, tables[place].features)
+            # Where rows change ranks or places, none could be named later on.
+            yield finite_rows(features, np.dtype(options.dtype or dtype), block.locate)
+
+    if order.places is None:
+        return Features(widths[0], dtype, rows, lambda _: str(tables[0].file.path))
+    whole = order.put_rows(rows(), widths[0])
 
     def ordered() -> FeatureStream:
-        if order.places is None:
-            yield from rows()
-            return
-        with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
-            shape = (order.num_nodes, widths[0])
-            scratch.truncate(4 * shape[0] * shape[1])
-            whole = np.memmap(scratch, np.float32, "r+", shape=shape)
-            first = 0
-            for block in rows():
-                whole[order.places[first : first + len(block)]] = block
-                first += len(block)
-            step = max(1, _SCRATCH_BYTES // (4 * widths[0]))
-            for start in range(0, shape[0], step):
-                yield np.array(whole[start : start + step])
+        step = max(1, _SCRATCH_BYTES // (4 * widths[0]))
+        for start in range(0, len(whole), step):
+            yield np.array(whole[start : start + step])
 
-    def locate(row: int) -> str:
-        given = row
-        if order.places is not None:
-            # Rows that no table gives are zeros, which nothing complains of.
-            given = int(np.flatnonzero(order.places == row)[0])
-        return _place_of([replace(table, id=table.features[0]) for table in tables], given)
-
-    return Features(widths[0], np.dtype(np.float32), ordered, locate)
+    first = order.own.start if ranks.size > 1 else 0
+    return Features(widths[0], dtype, ordered, lambda _: str(tables[0].file.path), first)

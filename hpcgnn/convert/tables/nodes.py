@@ -38,10 +38,14 @@ class NodeTable:
     masks: Mapping[str, int]
     features: tuple[int, ...]
 
+    @property
+    def any_column(self) -> int:
+        """One of the columns, for those who look for rows only."""
+        return next(iter(self.features), max(self.label, 0))
+
     def whole(self) -> Iterator[Table]:
         """Yield all rows, with a column of them."""
-        column = next(iter(self.features), max(self.label, 0))
-        return self.file.blocks({column: "text"})
+        return self.file.blocks({self.any_column: "text"})
 
     def integers(self, column: int) -> GlobalIndices:
         """Return a column of whole numbers."""

@@ -47,16 +47,18 @@ class EdgeData:
     """What edges have besides their weights, in the order of a block's non-zeros; None: nothing.
 
     `features` (nnz, F) are float16, float32 or float64; `split` (nnz,) uint8 of `Split` is the role
-    of each edge where links are predicted.
+    of each edge where links are predicted. `order` (nnz,) uint64 are the places of edges in their
+    input, for an `EdgeBuilder` that does not get them in this order; a store has none.
     """
 
     features: FloatArray | None = None
     split: Array | None = None
+    order: Array | None = None
 
     def take(self, chosen: Any) -> "EdgeData":
         """Return the data of some edges: a mask, a slice or positions."""
-        features = None if self.features is None else self.features[chosen]
-        return EdgeData(features, None if self.split is None else self.split[chosen])
+        arrays = (self.features, self.split, self.order)
+        return EdgeData(*(None if array is None else array[chosen] for array in arrays))
 
 
 @dataclass(frozen=True)

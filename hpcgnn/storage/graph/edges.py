@@ -1,7 +1,7 @@
 """Edges in any order and number into sorted, unique block rows, within a bounded memory."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -40,12 +40,16 @@ _NO_DATA = EdgeData()
 
 @dataclass(frozen=True)
 class EdgeColumns:
-    """What every edge of a relation has: a weight, a role in a split, features of a type."""
+    """What every edge of a relation has: a weight, a role in a split, features of a type.
+
+    With `ordered` edges also tell their places in the input, and may be added in any order.
+    """
 
     weighted: bool = False
     split: bool = False
     num_features: int = 0
     dtype: str = "<f4"
+    ordered: bool = False
 
     @classmethod
     def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
@@ -57,14 +61,15 @@ class EdgeColumns:
 
     @property
     def has_data(self) -> bool:
-        """Whether edges have more than a weight."""
+        """Whether edges have more than a weight, of what is stored."""
         return self.split or self.num_features > 0
 
     def record(self) -> Any:
         """Return the type of the values that are sorted with the edges, None for none."""
-        if not self.has_data:
+        if not (self.has_data or self.ordered):
             return np.dtype("<f4") if self.weighted else None
-        fields: list[Any] = [("weight", "<f4")] if self.weighted else []
+        fields: list[Any] = [("order", "<u8")] if self.ordered else []
+        fields += [("weight", "<f4")] if self.weighted else []
         fields += [("split", "u1")] if self.split else []
         if self.num_features:
             fields.append(("features", self.dtype, (self.num_features,)))
@@ -72,9 +77,14 @@ class EdgeColumns:
 
     def pack(self, weights: Array | None, data: EdgeData) -> Array | None:
         """Return the values of edges; raises `ValueError` where something is missing."""
-        if not self.has_data:
+        if not (self.has_data or self.ordered):
             return weights
-        given = {"weight": weights, "split": data.split, "features": data.features}
+        given = {
+            "weight": weights,
+            "split": data.split,
+            "features": data.features,
+            "order": data.order,
+        }
         parts = {name: array for name, array in given.items() if array is not None}
         dtype = self.record()
         if set(parts) != set(dtype.names):
@@ -86,10 +96,12 @@ class EdgeColumns:
 
     def unpack(self, values: Array | None) -> tuple[FloatArray | None, EdgeData]:
         """Return weights and data of values."""
-        if values is None or not self.has_data:
+        if values is None or values.dtype.names is None:
             return values, _NO_DATA
         parts = {name: np.ascontiguousarray(values[name]) for name in values.dtype.names or ()}
-        return parts.get("weight"), EdgeData(parts.get("features"), parts.get("split"))
+        return parts.get("weight"), EdgeData(
+            parts.get("features"), parts.get("split"), parts.get("order")
+        )
 
     def no_rows(self) -> SortedRows:
         """Return a block without rows."""
@@ -108,8 +120,9 @@ class EdgeBuilder:
     each node without a loop one of weight 1. `num_nodes` None means 1 + the largest id.
 
     Past `memory_bytes` edges go, sorted, to an unnamed file in `scratch_dir` (default: the
-    system's, see TMPDIR). A block of one row is never divided. The result does not depend on
-    `memory_bytes`, nor on how edges are divided over `add`.
+    system's, see TMPDIR), or to a `spill_file`, from which another builder can go on. A block of
+    one row is never divided. The result does not depend on `memory_bytes`, nor on how edges are
+    divided over `add`.
     """
 
     def __init__(
@@ -122,6 +135,7 @@ class EdgeBuilder:
         columns: EdgeColumns = EdgeColumns(),
         memory_bytes: int = 1 << 30,
         scratch_dir: str | os.PathLike[str] | None = None,
+        spill_file: SpillFile | None = None,
     ) -> None:
         if num_nodes is not None and not 0 <= num_nodes <= MAX_ID + 1:
             raise InputError(f"{num_nodes} nodes are given; edges of 0..{MAX_ID + 1} can be sorted")
@@ -135,14 +149,14 @@ class EdgeBuilder:
                     "edges with features or a split have no sum; choose what becomes of "
                     "duplicates (first, error)"
                 )
-            columns = EdgeColumns(weighted=True)
+            columns = EdgeColumns(weighted=True, ordered=columns.ordered)
         self._columns, self._dtype = columns, columns.record()
         each = BYTES_PER_EDGE
         if self._dtype is not None:
             each += _BYTES_OF_ORDER + 2 * self._dtype.itemsize
         self._run_edges = max(MIN_RUN, memory_bytes // each)
         self._scratch_parent = scratch_dir
-        self._scratch: SpillFile | None = None
+        self._scratch = spill_file
         self._largest = -1
         self._num_added = 0
         self._runs: list[Run] = []
@@ -187,6 +201,20 @@ class EdgeBuilder:
             some = None if values is None else values[part]
             self._add_piece(sources[part], targets[part], some, data.take(part))
 
+    def save(self) -> dict[str, Any]:
+        """Put all edges aside on disk, in a `spill_file`; return what `restore` takes, for JSON."""
+        self._close_run(spill=True)
+        assert self._scratch is not None, "a spill file was given"
+        self._scratch.sync()
+        runs = [run.places for run in self._runs if isinstance(run, SpilledRun)]
+        return {"runs": runs, "size": self._scratch.size, "largest": self._largest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what another builder has put aside in the file, before the first edge."""
+        assert self._scratch is not None, "a spill file was given"
+        self._scratch.size, self._largest = state["size"], state["largest"]
+        self._runs = [SpilledRun(self._scratch, tuple(p), self._dtype) for p in state["runs"]]
+
     def write(
         self, writer: StoreWriter, relation: str = "", progress: Callable[[int], None] | None = None
     ) -> int:
@@ -199,28 +227,30 @@ class EdgeBuilder:
         if num_nodes < self.num_nodes:
             raise ValueError(f"the store has {num_nodes} nodes, the edges have {self.num_nodes}")
         num_edges = 0
-        for block in self.blocks(num_nodes):
+        for block in self.blocks(0, num_nodes):
             writer.append_rows(block, relation)
             num_edges += block.num_edges
             if progress is not None:
                 progress(block.num_rows)
         return num_edges
 
-    def count(self, num_rows: int) -> int:
+    def count(self, start: int, stop: int) -> int:
         """Return how many non-zeros `blocks` will yield; raises `InputError` where it would."""
-        return sum(len(keys) for _, keys, _ in self._merged(num_rows, None))
+        return sum(len(keys) for _, keys, _ in self._merged(start, stop, None))
 
-    def blocks(self, num_rows: int) -> Iterator[SortedRows]:
-        """Yield rows 0 to `num_rows` - 1 in blocks, and leave the builder empty."""
-        for indptr, keys, values in self._merged(num_rows, self._dtype):
+    def blocks(self, start: int, stop: int) -> Iterator[SortedRows]:
+        """Yield rows `start` to `stop` - 1, which all edges are in, and leave the builder empty."""
+        for indptr, keys, values in self._merged(start, stop, self._dtype):
             yield SortedRows(indptr, key_columns(keys), *self._columns.unpack(values))
         self.close()
 
-    def _merged(self, num_rows: int, dtype: Any) -> Iterator[tuple[Offsets, Keys, Array | None]]:
+    def _merged(
+        self, start: int, stop: int, dtype: Any
+    ) -> Iterator[tuple[Offsets, Keys, Array | None]]:
         """Yield rows with their values, or, where `dtype` is None, without them."""
         self._close_run(spill=bool(self._runs))
         merge = Merge(self._duplicates, self._self_loops == "add", dtype)
-        return merge.rows(self._runs, num_rows, max(MIN_RUN, self._run_edges // 4))
+        return merge.rows(self._runs, range(start, stop), max(MIN_RUN, self._run_edges // 4))
 
     def _add_piece(
         self, sources: Array, targets: Array, given: Array | None, data: EdgeData
@@ -271,7 +301,7 @@ class EdgeBuilder:
         run = Run(keys, values)
         if spill:
             self._scratch = self._scratch or SpillFile(self._scratch_parent)
-            run = SpilledRun(run, self._scratch)
+            run = SpilledRun.write(run, self._scratch)
         self._runs.append(run)
 
 

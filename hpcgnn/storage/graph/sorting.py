@@ -10,6 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -68,15 +69,20 @@ class Run:
 class SpillFile:
     """An unnamed file for runs: it vanishes with its last user, also when the process is killed.
 
-    Raises `InputError` where `directory` (None: the system's, see TMPDIR) takes no file.
+    With a `name` it stays, and `size` is what counts of it. Raises `InputError` where `directory`
+    (None: the system's, see TMPDIR) takes no file.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None, name: str | None = None) -> None:
         self._directory = directory or tempfile.gettempdir()
-        self._size = 0
+        self.size = 0
         try:
-            with tempfile.TemporaryFile(dir=directory) as file:
-                self._descriptor = os.dup(file.fileno())
+            if name is None:
+                with tempfile.TemporaryFile(dir=directory) as file:
+                    self._descriptor = os.dup(file.fileno())
+            else:
+                path = Path(self._directory) / name
+                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise InputError(
                 f"{error.filename or self._directory}: no scratch file can be made there "
@@ -86,12 +92,12 @@ class SpillFile:
 
     def append(self, array: Array) -> int:
         """Write an array behind the others; return where it begins, in bytes."""
-        start = self._size
+        start = self.size
         view = array.reshape(-1).view(np.uint8).data
         try:
             while view:
-                count = os.pwrite(self._descriptor, view, self._size)
-                self._size += count
+                count = os.pwrite(self._descriptor, view, self.size)
+                self.size += count
                 view = view[count:]
         except OSError as error:
             raise InputError(
@@ -99,6 +105,13 @@ class SpillFile:
                 "name a larger scratch directory (TMPDIR) or allow more memory"
             ) from None
         return start
+
+    def sync(self) -> None:
+        """Have all that was written on disk; raises `InputError`."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise InputError(f"{self._directory}: cannot be written ({error.strerror})") from None
 
     def read(self, dtype: Any, start: int, low: int, high: int) -> Array:
         """Return elements `low` to `high` - 1 of the array that begins at byte `start`."""
@@ -112,19 +125,25 @@ class SpillFile:
 
     def mapped(self, dtype: type[Any], start: int, count: int) -> Array:
         """Return an array that is mapped from the file for as long as the caller holds it."""
-        whole = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+        whole = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
         return np.frombuffer(whole, dtype, count, start)
 
 
 class SpilledRun(Run):
     """A run in a file, of which only the pieces asked for are in memory."""
 
-    def __init__(self, run: Run, file: SpillFile) -> None:
+    def __init__(self, file: SpillFile, places: tuple[int, int, int], dtype: Any) -> None:
+        """Take a run of `file`: the number of its keys, where they begin, and where values do."""
+        self._file, self.places, self._dtype = file, places, dtype
+        self._count, self._keys_at, self._values_at = places
+
+    @classmethod
+    def write(cls, run: Run, file: SpillFile) -> "SpilledRun":
         """Write `run` to `file`; raises `InputError` where the disk is full."""
-        self._file, self._count = file, len(run.keys)
-        self._keys_at = file.append(run.keys)
-        self._dtype = None if run.values is None else run.values.dtype
-        self._values_at = 0 if run.values is None else file.append(run.values)
+        keys_at = file.append(run.keys)
+        values_at = 0 if run.values is None else file.append(run.values)
+        dtype = None if run.values is None else run.values.dtype
+        return cls(file, (len(run.keys), keys_at, values_at), dtype)
 
     @property
     def keys(self) -> Keys:  # type: ignore[override]
@@ -140,11 +159,17 @@ class SpilledRun(Run):
 
 
 def sort_edges(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
-    """Sort edges, `keys` in place where there are no values; equal keys keep their order."""
+    """Sort edges, `keys` in place where there are no values.
+
+    Equal keys have the order that their values tell, or keep theirs.
+    """
     if values is None:
         keys.sort()
         return keys, None
-    order = np.argsort(keys, kind="stable")
+    if "order" in (values.dtype.names or ()):
+        order = np.lexsort((values["order"], keys))
+    else:
+        order = np.argsort(keys, kind="stable")
     return keys[order], values[order]
 
 
@@ -163,13 +188,16 @@ def keep_first(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
     return keys[mask], None if values is None else values[mask]
 
 
-def sum_equal(keys: Keys, weights: Array) -> tuple[Keys, Array]:
+def sum_equal(keys: Keys, values: Array) -> tuple[Keys, Array]:
     """Add up the weights of equal sorted keys in float64."""
     starts = np.flatnonzero(first_of_each(keys))
     if len(starts) == len(keys):
-        return keys, weights
-    sums = np.add.reduceat(weights, starts, dtype=np.float64)
-    return keys[starts], sums.astype(weights.dtype)
+        return keys, values
+    kept = values[starts]
+    named = values.dtype.names is not None
+    weights, sums = (values["weight"], kept["weight"]) if named else (values, kept)
+    sums[:] = np.add.reduceat(weights, starts, dtype=np.float64)
+    return keys[starts], kept
 
 
 def refuse_equal(keys: Keys) -> None:
@@ -185,17 +213,17 @@ def refuse_equal(keys: Keys) -> None:
 
 
 def row_ranges(
-    runs: Sequence[Run], num_nodes: int, limit: int
+    runs: Sequence[Run], rows: range, limit: int
 ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """Yield row ranges in order, with the positions of their edges in each run.
+    """Yield ranges of `rows` in order, with the positions of their edges in each run.
 
     A range has at most `limit` edges and `limit` rows, or a single row.
     """
     stride = max(1, limit // (2 * max(1, len(runs))))
     samples = [run.sample_rows(stride) for run in runs]
-    grid = np.arange(0, num_nodes, limit, dtype=np.int64)
+    grid = np.arange(rows.start, rows.stop, limit, dtype=np.int64)
     # The row after a sampled one too, so that a heavy row can stand alone.
-    borders = np.sort(np.concatenate([grid, [num_nodes], *samples, *(s + 1 for s in samples)]))
+    borders = np.sort(np.concatenate([grid, [rows.stop], *samples, *(s + 1 for s in samples)]))
     borders = borders[first_of_each(borders)]
     positions = [run.positions(borders) for run in runs]
     edges = np.sum(positions, axis=0) if positions else np.zeros_like(borders)
@@ -237,10 +265,13 @@ def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[
     keys = np.concatenate([keys, make_keys(nodes, nodes)])
     if values is not None:
         loops = np.zeros(len(nodes), values.dtype)
-        if values.dtype.names is None:
+        names = values.dtype.names
+        if names is None:
             loops[:] = 1
-        elif "weight" in values.dtype.names:
+        elif "weight" in names:
             loops["weight"] = 1
+        if "order" in (names or ()):
+            loops["order"] = np.iinfo(np.uint64).max
         values = np.concatenate([values, loops])
     return keep_first(*sort_edges(keys, values))
 
@@ -254,13 +285,13 @@ class Merge:
     dtype: Any
 
     def rows(
-        self, runs: Sequence[Run], num_nodes: int, limit: int
+        self, runs: Sequence[Run], rows: range, limit: int
     ) -> Iterator[tuple[Offsets, Keys, Array | None]]:
-        """Yield all rows as offsets, keys and values of about `limit` edges.
+        """Yield `rows` as offsets, keys and values of about `limit` edges.
 
         Raises `InputError` for refused duplicates.
         """
-        for start, stop, places in row_ranges(runs, num_nodes, limit):
+        for start, stop, places in row_ranges(runs, rows, limit):
             pieces = [
                 run.piece(low, high, self.dtype)
                 for run, (low, high) in zip(runs, places, strict=True)

@@ -11,7 +11,7 @@ import scipy.sparse
 import torch
 
 from hpcgnn.convert import ConvertOptions, from_dgl, from_scipy, from_torch_geometric
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from hpcgnn.convert import ConvertOptions, convert, detect
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.convert.read import tables
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.convert.__main__ import main
+from hpcgnn.convert.command import main
 from hpcgnn.convert.programs import ProgramOptions, convert_programs
 from hpcgnn.convert.programs import conversion as parts_module
 from hpcgnn.errors import InputError

@@ -131,7 +131,7 @@ def test_ranges_are_bounded() -> None:
     for _ in range(7):
         rows = np.minimum(rng.geometric(0.01, 900), n - 1)
         runs.append(Run(np.sort(make_keys(rows, rng.integers(0, n, 900))), None))
-    ranges = list(row_ranges(runs, n, limit))
+    ranges = list(row_ranges(runs, range(n), limit))
     assert ranges[0][0] == 0
     assert ranges[-1][1] == n
     assert [r[0] for r in ranges[1:]] == [r[1] for r in ranges[:-1]]

@@ -1,0 +1,102 @@
+"""What a conversion keeps while it runs, to go on where it was ended: sorted runs, and how far.
+
+`OUT.h5.parts` has the sorted runs of each rank, and a state of each rank in generations: a
+manifest names the one that all ranks have written whole. What was appended to the runs after it
+counts for nothing.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcgnn import __version__
+from hpcgnn.convert.ranks import Alone
+from hpcgnn.errors import InputError
+from hpcgnn.storage import SpillFile, write_whole
+
+_MANIFEST = "manifest.json"
+
+
+class Parts:
+    """The folder of one conversion."""
+
+    def __init__(self, folder: Path, ranks: Alone, key: Mapping[str, Any]) -> None:
+        """Open or make the folder; for all ranks.
+
+        `key` is what the conversion is of: `InputError` where the folder is that of another.
+        """
+        self._folder, self._ranks = folder, ranks
+        self._key = json.loads(json.dumps({**key, "ranks": ranks.size, "version": __version__}))
+        self._generation: int = ranks.from_first(self._open)
+
+    def _open(self) -> int:
+        """Return the generation to go on from, 0 without any."""
+        manifest = self._folder / _MANIFEST
+        try:
+            self._folder.mkdir(exist_ok=True)
+            found = json.loads(manifest.read_text()) if manifest.exists() else None
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{self._folder}: cannot be used ({error}); remove it to begin anew"
+            ) from error
+        if found is None:
+            return 0
+        changed = [name for name, value in self._key.items() if found["key"].get(name) != value]
+        if changed:
+            raise InputError(
+                f"{self._folder}: is of a conversion with other {', '.join(changed)}; give the "
+                "same, or remove the folder to begin anew"
+            )
+        return int(found["generation"])
+
+    def state(self) -> Any:
+        """Return what this rank saved last, None without anything; for all ranks."""
+        state = None
+        with self._ranks.agree():
+            if self._generation:
+                file = self._state_file(self._generation)
+                try:
+                    state = json.loads(file.read_text())
+                except (OSError, ValueError) as error:
+                    raise InputError(
+                        f"{file}: cannot be read ({error}); remove {self._folder} to begin anew"
+                    ) from error
+        return state
+
+    def file(self, number: int) -> SpillFile:
+        """Return the file of this rank's sorted runs of a relation."""
+        return SpillFile(self._folder, f"{self._ranks.rank}-{number}.runs")
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Save the state of this rank, whose runs are on disk; for all ranks."""
+        new = self._generation + 1
+        with self._ranks.agree():
+            write_whole(self._state_file(new), json.dumps(state).encode())
+        with self._ranks.agree():
+            if self._ranks.rank == 0:
+                manifest = {"key": self._key, "generation": new}
+                write_whole(self._folder / _MANIFEST, json.dumps(manifest).encode())
+        with self._ranks.agree():
+            self._state_file(self._generation).unlink(missing_ok=True)
+        self._generation = new
+
+    def remove(self) -> None:
+        """Remove the folder: the store is there; for all ranks."""
+        with self._ranks.agree():
+            if self._ranks.rank == 0:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _state_file(self, generation: int) -> Path:
+        return self._folder / f"{self._ranks.rank}.{generation}.json"
+
+
+def key_of(inputs: Sequence[Path], options: Mapping[str, Any], format_name: str) -> dict[str, Any]:
+    """Return what a conversion is of: files by size and time, options, the format."""
+    try:
+        found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    given = {name: value for name, value in options.items() if name != "memory_bytes"}
+    return {"inputs": found, "options": given, "format": format_name}

@@ -1,0 +1,338 @@
+"""Graphs converted by many ranks: the store that one process writes."""
+
+import gzip
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from mpi4py import MPI
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hpcgnn.convert import many_ranks, pipeline, ranks
+from hpcgnn.convert.command import main
+from hpcgnn.convert.parts import Parts
+from hpcgnn.errors import CollectiveInputError
+from tests.support.graph_files import Little
+
+NODES = 90
+
+
+def edges(seed: int, count: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Skewed rows with duplicates and loops, and weights that differ."""
+    rng = np.random.default_rng(seed)
+    src = rng.integers(0, NODES, count)
+    dst = np.minimum(rng.geometric(0.05, count), NODES - 1)
+    return src, np.where(rng.random(count) < 0.1, src, dst), rng.integers(-1, 3, count) / 2
+
+
+def table(path: Path, columns: list[object], header: str = "", end: str = "\n") -> Path:
+    """Write columns as comma-separated lines."""
+    lines = [header] * bool(header) + [
+        ",".join(map(str, row)) for row in zip(*columns, strict=True)
+    ]
+    path.write_bytes(end.join(lines).encode() + end.encode())
+    return path
+
+
+def one_csv(folder: Path) -> list[str]:
+    return [str(table(folder / "e.csv", list(edges(1)), "src,dst,weight"))]
+
+
+def crlf(folder: Path) -> list[str]:
+    return [str(table(folder / "e.csv", list(edges(1)[:2]), end="\r\n"))]
+
+
+def no_last_newline(folder: Path) -> list[str]:
+    path = table(folder / "e.csv", list(edges(2)))
+    path.write_bytes(b"# a comment\n\n" + path.read_bytes().rstrip())
+    return [str(path)]
+
+
+def many_files(folder: Path) -> list[str]:
+    names = []
+    for number in range(5):
+        path = table(
+            folder / f"e{number}.csv", list(edges(number, 10 + 70 * number)), "src,dst,weight"
+        )
+        if number % 2:
+            packed = folder / f"e{number}.csv.gz"
+            packed.write_bytes(gzip.compress(path.read_bytes()))
+            path = packed
+        names.append(str(path))
+    return names
+
+
+def two_lines(folder: Path) -> list[str]:
+    (folder / "e.tsv").write_text("0\t1\n5\t2\n")
+    return [str(folder / "e.tsv")]
+
+
+def parquet(folder: Path) -> list[str]:
+    names = []
+    for number, rows in enumerate((7, 120, 400)):
+        src, dst, weights = edges(number, 400)
+        path = folder / f"e{number}.parquet"
+        pq.write_table(
+            pa.table({"src": src, "dst": dst, "weight": weights}), path, row_group_size=rows
+        )
+        names.append(str(path))
+    return names
+
+
+def typed(folder: Path) -> list[str]:
+    src, dst, weights = edges(4)
+    relations = np.array(["likes", "knows", "über"])[np.arange(300) * 7 % 3]
+    return [str(table(folder / "t.csv", [src, dst, relations, weights], "src,dst,relation,weight"))]
+
+
+def triples(folder: Path) -> list[str]:
+    for seed, part in enumerate(("train", "valid", "test")):
+        src, dst, _ = edges(seed, 40)
+        table(folder / f"{part}.txt", [[f"n{i}" for i in src], ["r"] * 40, [f"n{i}" for i in dst]])
+    return [str(folder)]
+
+
+def edge_features(folder: Path) -> list[str]:
+    src, dst, weights = edges(5)
+    path = table(folder / "e.csv", [src, dst, weights, src * 0.5], "src,dst,f,g")
+    return [str(path), "--edge-features", "f,g"]
+
+
+def named(folder: Path) -> list[str]:
+    src, dst, weights = edges(6)
+    names = [f"{'long prefix of all names ' * (i % 2)}user {i * 37 % 91}é" for i in range(NODES)]
+    columns = [[names[i] for i in src], [names[i] for i in dst], weights]
+    return [str(table(folder / "n.csv", columns, "src,dst,weight"))]
+
+
+def node_table(
+    folder: Path, ids: Callable[[int], object], header: str = "id,label,split,a,b"
+) -> Path:
+    rng = np.random.default_rng(8)
+    order = rng.permutation(NODES)
+    labels = rng.integers(0, 4, NODES)
+    split = np.array(["train", "valid", "test", ""])[rng.integers(0, 4, NODES)]
+    columns = [[ids(i) for i in order], labels, split, rng.random(NODES), order]
+    return table(folder / "nodes.csv", columns, header)
+
+
+def with_nodes(folder: Path) -> list[str]:
+    nodes = node_table(folder, lambda i: 10 * i - 7)
+    src, dst, _ = edges(9)
+    return [str(table(folder / "e.csv", [10 * src - 7, 10 * dst - 7])), "--nodes", str(nodes)]
+
+
+def with_named_nodes(folder: Path) -> list[str]:
+    nodes = node_table(folder, lambda i: f"x{i}", "id,class,set,a,b")
+    src, dst, _ = edges(9)
+    lines = table(folder / "e.csv", [[f"x{i}" for i in src], [f"x{i}" for i in dst]])
+    for part, first in (("a", 0), ("b", 30), ("c", 60)):
+        (folder / part).write_text("".join(f"x{i}\n" for i in range(first, first + 20)))
+    files = ",".join(str(folder / part) for part in "abc")
+    return [str(lines), "--nodes", str(nodes), "--split-file", f"more={files}"]
+
+
+def with_rows_of_nodes(folder: Path) -> list[str]:
+    rng = np.random.default_rng(8)
+    classes = np.array(["cat", "dog", "", "ape"])[rng.integers(0, 4, NODES)]
+    masks = [np.arange(NODES) % 3 == part for part in range(2)]
+    masks = [mask & (classes != "") for mask in masks]
+    columns = [classes, *(mask.astype(int) for mask in masks)]
+    nodes = table(folder / "nodes.csv", columns, "label,train_mask,val_mask")
+    np.save(folder / "x.npy", rng.random((NODES, 3)))
+    words = ["--nodes", str(nodes), "--nodes", str(folder / "x.npy"), "--dtype", "float16"]
+    return [*crlf(folder), *words]
+
+
+def npz(folder: Path) -> list[str]:
+    return [str(Little().write_npz(folder / "g.npz"))]
+
+
+def metis(folder: Path) -> list[str]:
+    (folder / "g.graph").write_text("4 3 001\n2 5 3 6\n1 5\n1 6 4 7\n3 7\n")
+    return [str(folder / "g.graph")]
+
+
+CASES = {
+    "csv": (one_csv, ()),
+    "csv undirected": (one_csv, ("--undirected", "--self-loops", "add")),
+    "csv sums": (one_csv, ("--duplicates", "sum", "--undirected", "--self-loops", "drop")),
+    "csv reversed": (one_csv, ("--reverse", "--self-loops", "add", "--memory", "1")),
+    "counted": (crlf, ("--duplicates", "sum")),
+    "crlf": (crlf, ("--undirected",)),
+    "no last newline": (no_last_newline, ("--num-nodes", "101")),
+    "many files": (many_files, ()),
+    "relabel": (many_files, ("--relabel",)),
+    "two lines": (two_lines, ()),
+    "two lines relabelled": (two_lines, ("--relabel", "--undirected")),
+    "parquet": (parquet, ()),
+    "typed": (typed, ("--undirected",)),
+    "triples": (triples, ()),
+    "edge features": (edge_features, ("--undirected", "--self-loops", "add")),
+    "names": (named, ("--undirected",)),
+    "numbers as names": (crlf, ("--names",)),
+    "nodes": (with_nodes, ("--random-split", "50,20,20", "--split-seed", "3")),
+    "named nodes": (with_named_nodes, ()),
+    "rows of nodes": (with_rows_of_nodes, ()),
+    "npz": (npz, ("--random-split", "50,20,20")),
+    "metis": (metis, ("--undirected",)),
+}
+
+
+def content(path: Path) -> dict[str, object]:
+    """All datasets of a file by name, as bytes, and the attributes of its root."""
+    found: dict[str, object] = {}
+
+    def take(name: str, each: object) -> None:
+        if isinstance(each, h5py.Dataset):
+            found[name] = (each.dtype, each.shape, each.chunks, each[()].tobytes())
+
+    with h5py.File(path) as file:
+        file.visititems(take)
+        found["/"] = {name: str(value) for name, value in file.attrs.items()}
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_store_is_that_of_one_process(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: str,
+) -> None:
+    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    write, words = CASES[case]
+    folder, together, alone = (comm_tmp_path / name for name in ("in", "together.h5", "alone.h5"))
+    if comm.rank == 0:
+        folder.mkdir()
+    files = comm.bcast(write(folder) if comm.rank == 0 else None)
+    given = [*files, *words, "--name", "g", "--json", "-o"]
+    monkeypatch.setattr(sys, "argv", ["convert", *given, str(together)])
+    assert many_ranks.main(comm) == 0
+    printed = capsys.readouterr().out
+    if comm.rank == 0:
+        main([*given, str(alone)])
+        expected = json.loads(capsys.readouterr().out)
+        assert content(together) == content(alone)
+        for summary in (expected, found := json.loads(printed)):
+            del summary["path"], summary["seconds"]
+        assert found == expected
+    else:
+        assert printed == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("{} 3", (), "line 301 has 1 fields"),
+        ("7,-3", (), "line 301: target id -3 is outside"),
+        ("7,x", (), "line 301, column 2 holds 'x'"),
+        ("7,", (), "line 301, column 2 is empty"),
+        ("7,8\n4,5\n4,5", ("--duplicates", "error"), "edge 4 -> 5 is given more than once"),
+    ],
+)
+def test_a_faulty_line_ends_all_ranks(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    path = comm_tmp_path / "e.csv"
+    if comm.rank == 0:
+        lines = [f"{i},{i + 1}" for i in range(10, 310)]
+        path.write_text("\n".join([*lines, text, *(f"{i},{i + 3}" for i in range(500, 800))]))
+    comm.barrier()
+    monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
+    with pytest.raises(CollectiveInputError, match=message):
+        many_ranks.main(comm)
+    comm.barrier()
+    assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
+
+
+class Killed(BaseException):
+    """The end of a process, as far as a test can make it."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """Let the conversion end in a stage: at a saving, before rows are written, after all is."""
+    if stage.isdigit():
+        left = [int(stage)]
+        save = Parts.save
+
+        def dying(self: Parts, state: object) -> None:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            save(self, state)
+
+        monkeypatch.setattr(Parts, "save", dying)
+        return
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    target, name = {"rows": (pipeline, "_write_edges"), "end": (Parts, "remove")}[stage]
+    monkeypatch.setattr(target, name, killed)
+
+
+@pytest.mark.parametrize(
+    ("case", "stage"),
+    [
+        ("typed", "0"),
+        ("csv sums", "1"),
+        ("nodes", "2"),
+        ("nodes", "rows"),
+        ("npz", "rows"),
+        ("typed", "end"),
+    ],
+)
+def test_an_ended_conversion_goes_on(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: str,
+    stage: str,
+) -> None:
+    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
+    write, words = CASES[case]
+    folder, together, alone = (comm_tmp_path / name for name in ("in", "together.h5", "alone.h5"))
+    if comm.rank == 0:
+        folder.mkdir()
+    files = comm.bcast(write(folder) if comm.rank == 0 else None)
+    given = [*files, *words, "--name", "g", "--json", "-o"]
+    monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
+    with monkeypatch.context() as patch:
+        kill_at(patch, stage)
+        with pytest.raises(Killed):
+            many_ranks.main(comm)
+    comm.barrier()
+    parts = together.with_name("together.h5.parts")
+    assert parts.exists()
+    monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume", "--reverse"])
+    if (parts / "manifest.json").exists():
+        with pytest.raises(CollectiveInputError, match="of a conversion with other options"):
+            many_ranks.main(comm)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
+    assert many_ranks.main(comm) == 0
+    if comm.rank == 0:
+        gone_on = re.search(r"going on after (\d+) edges", capsys.readouterr().err)
+        assert (gone_on is not None) == (stage != "0")
+        assert gone_on is None or int(gone_on[1]) > 0
+        main([*given, str(alone), "--resume"])
+        assert content(together) == content(alone)
+        left = sorted(each.name for each in comm_tmp_path.iterdir())
+        assert left == ["alone.h5", "in", "together.h5"]
