@@ -2,6 +2,10 @@
 
     python -m benchmarks.bench_convert [--edges 1,5,20,50] [--nodes 0.02,0.4] [--memory M] [--json]
     python -m benchmarks.bench_convert --edges 2 --nodes 0.1 --ids numbers --repeat 5 [--json]
+    python -m benchmarks.bench_convert --edges 50 --nodes 0.02 --ids numbers --ranks 1,2,4 [--json]
+
+With `--ranks` many ranks convert it together, started with ``mpiexec -n P`` (or what MPIEXEC says):
+CPU seconds are of all ranks, and the peak is that of the rank with the largest.
 
 The input is made first: lines of two ids that are drawn at random. `nodes` is the number of ids
 that are drawn from, as a share of the edges. `read` are seconds of reading the file's columns
@@ -10,12 +14,17 @@ resident set too.
 """
 
 import argparse
+import json
 import os
+import resource
+import runpy
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -46,7 +55,10 @@ def main() -> None:
     cli.add_argument("--ids", choices=("names", "numbers"), default="names")
     cli.add_argument("--memory", default="1024", metavar="MIB")
     cli.add_argument("--repeat", type=int, default=1, help="runs of each case; medians are shown")
+    cli.add_argument("--ranks", type=comma_separated, default=(), metavar="P")
+    cli.add_argument("--files", type=int, default=0, help="Parquet files instead of one text")
     cli.add_argument("--json", action="store_true")
+    cli.add_argument("--as-rank", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     cli.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     cli.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     options = cli.parse_args()
@@ -55,10 +67,18 @@ def main() -> None:
         Case(int(float(edges) * MILLION), int(float(edges) * float(share) * MILLION), named)
         for edges, share in product(options.edges, options.nodes)
     ]
-    if options.make:
-        make(options.make, cases[0])
+    if options.as_rank:
+        convert_as_rank(options.as_rank)
+    elif options.make:
+        make(options.make, cases[0], options.files)
     elif options.read:
         read(options.read, named=named)
+    elif options.ranks:
+        ranks = [int(each) for each in options.ranks]
+        show_ranks(
+            [row for case in cases for row in measure_ranks(case, options, ranks)],
+            as_json=options.json,
+        )
     else:
         found = [measure(case, options.memory, options.repeat) for case in cases]
         show(found, options.memory, as_json=options.json)
@@ -113,6 +133,66 @@ def measure(case: Case, memory: str, repeat: int) -> dict[str, Any]:
         }
 
 
+def measure_ranks(
+    case: Case, options: argparse.Namespace, ranks: list[int]
+) -> list[dict[str, Any]]:
+    """Return what the conversion of a case takes on each number of ranks."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
+        path, out, usage = (Path(folder) / name for name in ("edges.tsv", "out.h5", "usage"))
+        usage.mkdir()
+        share = str(case.num_ids / case.num_edges)
+        words = ["--edges", str(case.num_edges / MILLION), "--nodes", share, "--ids", options.ids]
+        words += ["--files", str(options.files), "--make", str(path)]
+        run(["-m", "benchmarks.bench_convert", *words])
+        inputs = sorted(map(str, Path(folder).glob("edges*")))
+        for number in ranks:
+            command = [*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(number)]
+            command += [sys.executable, "-m", "benchmarks.bench_convert", "--as-rank", str(usage)]
+            command += [*inputs, "-o", str(out), "--memory", options.memory, "--json"]
+            start = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            seconds = time.perf_counter() - start
+            each = [json.loads(file.read_text()) for file in usage.iterdir()]
+            for file in usage.iterdir():
+                file.unlink()
+            rows.append(
+                {
+                    "num_edges": case.num_edges,
+                    "ids": options.ids,
+                    "files": len(inputs),
+                    "memory_mib": int(options.memory),
+                    "ranks": number,
+                    "cpu_s": sum(rank["cpu_s"] for rank in each),
+                    "seconds": seconds,
+                    "peak_mib": max(rank["peak_mib"] for rank in each),
+                    "fingerprint": fingerprint(out),
+                }
+            )
+    return rows
+
+
+def show_ranks(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print what numbers of ranks took."""
+    if as_json:
+        print_json([{**each, **circumstances()} for each in found])
+        return
+    keys = ("num_edges", "ids", "files", "ranks", "cpu_s", "seconds", "peak_mib", "fingerprint")
+    text = [[f"{v:.1f}" if isinstance(v, float) else v for v in map(r.get, keys)] for r in found]
+    print_table("convert by ranks", keys, text)
+
+
+def convert_as_rank(words: list[str]) -> None:
+    """Convert as one rank, and write what it took into the folder of the first word."""
+    sys.argv = ["convert", *words[1:]]
+    try:
+        runpy.run_module("hpcgnn.convert", run_name="__main__", alter_sys=True)
+    finally:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        took = {"cpu_s": usage.ru_utime + usage.ru_stime, "peak_mib": usage.ru_maxrss / 1024}
+        (Path(words[0]) / f"{os.getpid()}.json").write_text(json.dumps(took))
+
+
 def run(arguments: list[str]) -> tuple[str, float, Any]:
     """Run Python; return what it printed, its seconds and its resources."""
     start = time.perf_counter()
@@ -132,25 +212,32 @@ def run(arguments: list[str]) -> tuple[str, float, Any]:
 # What follows imports what it needs itself: a process inherits the peak of the one that starts it.
 
 
-def make(path: Path, case: Case) -> None:
-    """Write the lines of a case."""
+def make(path: Path, case: Case, files: int) -> None:
+    """Write the lines of a case, in one text or in Parquet files."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
     import pyarrow.csv as pa_csv  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
 
     draw = np.random.default_rng(7)
     plain = pa_csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-    with path.open("wb") as file:
-        for first in range(0, case.num_edges, LINES):
-            count = min(LINES, case.num_edges - first)
+    with ExitStack() as stack:
+        file = None if files else stack.enter_context(path.open("wb"))
+        lines = -(-case.num_edges // files) if files else LINES
+        for first in range(0, case.num_edges, lines):
+            count = min(lines, case.num_edges - first)
             columns = [pa.array(draw.integers(0, case.num_ids, count)) for _ in range(2)]
             if case.named:
                 columns = [
                     pc.binary_join_element_wise("user_", column.cast(pa.string()), "")
                     for column in columns
                 ]
-            pa_csv.write_csv(pa.table(columns, ["src", "dst"]), file, plain)
+            table = pa.table(columns, ["src", "dst"])
+            if file is None:
+                pq.write_table(table, path.with_name(f"edges-{first:012}.parquet"))
+            else:
+                pa_csv.write_csv(table, file, plain)
 
 
 def read(path: Path, *, named: bool) -> None:
@@ -162,6 +249,14 @@ def read(path: Path, *, named: bool) -> None:
     for table in TableFile.open(path, frozenset()).blocks({0: kind, 1: kind}):
         assert table.num_rows
     sys.stdout.write(f"{time.process_time() - start}\n")
+
+
+def fingerprint(store: Path) -> str:
+    """Return what tells a store from another."""
+    from hpcgnn.storage import GraphStore  # noqa: PLC0415
+
+    with GraphStore.open(store) as graph:
+        return str(graph.fingerprint)
 
 
 def num_nodes(store: Path) -> int:
