@@ -291,7 +291,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     [
         ("typed", "0"),
         ("csv sums", "1"),
-        ("nodes", "2"),
+        ("nodes", "1"),
         ("nodes", "rows"),
         ("npz", "rows"),
         ("typed", "end"),
