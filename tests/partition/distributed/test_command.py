@@ -15,6 +15,7 @@ from hpcgnn.partition import Partition, measure, permute, read_pattern
 from hpcgnn.partition import command as one_process
 from hpcgnn.partition.distributed import command, write
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
 
 NUM_NODES = 150
@@ -180,10 +181,12 @@ def test_a_disk_that_is_full_for_one_rank_is_an_error_of_all(
     def full(file: OutputFile, *_: object) -> None:
         file.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    # So that every rank has chunks of its own.
+    monkeypatch.setattr(file_format, "CHUNK_BYTES", 64)
     if comm.rank == comm.size - 1:
         monkeypatch.setattr(OutputFile, "write_at", full)
     with pytest.raises(CollectiveInputError, match="No space left on device"):
-        run(comm, monkeypatch, path, out, "--parts", 3)
+        run(comm, monkeypatch, path, out, "--parts", 16)
     comm.Barrier()
     assert [each.name for each in comm_tmp_path.iterdir()] == ["in.h5"]
 
