@@ -23,7 +23,7 @@ TINY = 1
 def build(path: Path, builder: EdgeBuilder, *, num_nodes: int | None = None) -> CSRBlock:
     header = StoreHeader(name="g", num_nodes=num_nodes or builder.num_nodes)
     with StoreWriter(path, header) as writer:
-        counted = builder.count(header.num_nodes)
+        counted = builder.count(0, header.num_nodes)
         count = builder.write(writer)
     with GraphStore.open(path) as store:
         block = store.read_adjacency(0, store.num_nodes)
