@@ -157,6 +157,9 @@ def _add_hidden(found: Hidden, nested: Sequence[SpanRecord], first_sent: FirstSe
             found.exchanges += 1
             found.awaited_bytes += wait.awaited_bytes
             found.arrived_bytes += arrived
+            if arrived == wait.awaited_bytes and wait.moving_ns is None:
+                # All was there, and nobody saw since when.
+                continue
             # Nothing moves before somebody has sent.
             key = exchange.session, exchange.start_ns
             start_ns = max(exchange.stop_ns, first_sent.get(key, exchange.stop_ns))

@@ -119,7 +119,7 @@ def product(**found):
         ({"moving": 1000}, 4, 4),
         ({"moving": 1}, 1, 3),
         # Nobody saw when it came.
-        ({"moving": None}, 0, 2),
+        ({"moving": None}, 0, 0),
         # Half was there: the other half took 2 ms.
         ({"arrived": 50}, 2, 4),
         ({"arrived": 90}, 4, 4),
