@@ -210,11 +210,13 @@ def _check_labels(nodes: Nodes, where: str, first: int) -> None:
     if nodes.labels is None or nodes.labels.multi_label:
         return
     for split in nodes.splits.values():
-        node = first_fault((split != Split.NONE) & (nodes.labels.values < 0))
+        bare = (split != Split.NONE) & (nodes.labels.values < 0)
+        node = first_fault(bare)
         if node is not None:
             part = Split(int(split[node])).name.lower()
+            more = f", like {bare.sum() - 1} more" if bare.sum() > 1 else ""
             raise InputError(
-                f"{where}: node {first + node} is in the {part} split but has no label; "
+                f"{where}: node {first + node} is in the {part} split but has no label{more}; "
                 "give it one or take it out of the split"
             )
 

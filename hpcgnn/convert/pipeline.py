@@ -137,7 +137,7 @@ def write_store(
             if reads:
                 check_nodes(nodes, num_nodes, str(source.path), readers)
         header = StoreHeader(
-            name=options.name or _default_name(source.path),
+            name=options.name or source.name or _default_name(source.path),
             num_nodes=num_nodes,
             num_classes=0 if nodes.labels is None else nodes.labels.num_classes,
             multi_label=nodes.labels is not None and nodes.labels.multi_label,

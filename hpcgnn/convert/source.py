@@ -325,9 +325,9 @@ class GraphSource:
     both, and get equally many chunks, and `nodes` are those of `ranks.range_of`; without it the
     first rank reads all, and the nodes are all. `edges_after(order)` is a pass over what follows.
     `columns` are what the edges of each relation have, nothing where it is missing. `undirected`
-    says that each edge stands for both directions; `targets` (g, t) are numbers to predict for
-    graphs, which stand in a file beside the store; `ignored` lists what the input holds and the
-    store has no place for.
+    says that each edge stands for both directions; `name` is what the input calls the graph;
+    `targets` (g, t) are numbers to predict for graphs, which stand in a file beside the store;
+    `ignored` lists what the input holds and the store has no place for.
     """
 
     path: Path
@@ -336,6 +336,7 @@ class GraphSource:
     relations: tuple[str, ...] = ("",)
     num_nodes: int | None = None
     columns: Mapping[str, EdgeColumns] = field(default_factory=dict)
+    name: str = ""
     undirected: bool = False
     nodes: Nodes = field(default_factory=Nodes)
     targets: FloatArray | None = None

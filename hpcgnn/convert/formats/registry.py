@@ -105,6 +105,8 @@ def detect(path: Path) -> tuple[str, str]:
         return "planetoid", "the name begins with ind."
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; check the path")
+    if path.name in _FOLDERS:
+        return _FOLDERS[path.name], f"it is a {path.name}"
     ending = Path(path.name.removesuffix(".gz")).suffix.lower()
     if ending in _REFUSED:
         raise InputError(f"{path}: is not converted; {_REFUSED[ending]}")

@@ -40,7 +40,8 @@ class Description:
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the graph that the graph.toml of a folder describes; raises `InputError`."""
+    """Read the graph that a graph.toml, or that of a folder, describes; raises `InputError`."""
+    path = path.parent if path.is_file() else path
     file = path / "graph.toml"
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -95,6 +96,8 @@ class _Folder:
                 if isinstance(table, NodeTable):
                     ignored += table.ignored()
         plain = len(counts) == len(by_name) == 1
+        if not isinstance(graph_name := self._tables.get("name", ""), str):
+            raise InputError(f"{self._file}: name = {graph_name!r} must be a text")
         return GraphSource(
             path=self._path,
             edges=partial(
@@ -108,6 +111,7 @@ class _Folder:
             relations=("",) if plain else tuple(by_name),
             num_nodes=sum(counts.values()),
             columns={("" if plain else name): each.columns for name, each in by_name.items()},
+            name=graph_name,
             undirected=bool(self._tables.get("undirected", False)),
             nodes=self._joined(known, indices, counts),
             ignored=tuple(ignored),

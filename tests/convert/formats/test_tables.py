@@ -434,6 +434,18 @@ def test_columns_of_edges_are_features(tmp_path: Path) -> None:
         )
 
 
+def test_a_description_is_named_itself_and_names_the_graph(tmp_path: Path) -> None:
+    file = shop(tmp_path / "shop") / "graph.toml"
+    assert detect(file) == ("tables", "it is a graph.toml")
+    report = convert(file, tmp_path / "o.h5", format_name="tables")
+    assert report.header.name == "shop"
+    file.write_text('name = "market"\n' + file.read_text())
+    assert convert(file, tmp_path / "o.h5", format_name="tables").header.name == "market"
+    file.write_text(file.read_text().replace('"market"', "3"))
+    with pytest.raises(InputError, match=r"graph\.toml: name = 3 must be a text"):
+        convert(file, tmp_path / "o.h5", format_name="tables")
+
+
 def test_folders_have_features_of_edges_for_each_relation(tmp_path: Path) -> None:
     (tmp_path / "graph.toml").write_text(
         '[edges."user,buys/returns,item"]\nfiles = ["buys.csv"]\nfeatures = ["price"]\n'
