@@ -182,7 +182,8 @@ def _read_together(
     with ranks.agree():
         if ranks.rank == 0:
             report(f"{path}: read by the first rank alone ({why}), sorted by all")
-            source = _read_source(path, name, options)
+            # Edges are numbered as they are read: reading is not taken up in the middle.
+            source = replace(_read_source(path, name, options), edges_after=None)
     # What the others need to take part in the sorting.
     known = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
     shared = ranks.from_first(lambda: known)
