@@ -324,6 +324,32 @@ def test_rows_that_are_not_as_announced_are_refused(
 
 
 @pytest.mark.usefixtures("small_chunks")
+def test_rows_of_relations_may_be_of_other_nodes(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    made = Made(150, typed=False)
+    low, high = divided(150, comm.size, "few")[comm.rank : comm.rank + 2]
+    start, stop = divided(150, comm.size, "first")[comm.rank : comm.rank + 2]
+    sizes = ShareSizes(stop - start, made.sizes(low, high).edges, rows=high - low)
+
+    def append(writer: StoreWriter, nodes: slice, rows: slice) -> None:
+        bounds = made.values["indptr"][rows.start : rows.stop + 1]
+        writer.append_adjacency(bounds - bounds[0], made.values["indices"][bounds[0] : bounds[-1]])
+        writer.append_features(made.values["features"][nodes])
+        writer.append_labels(made.values["labels"][nodes])
+
+    def declare(writer: StoreWriter) -> None:
+        append(writer, slice(0, 0), slice(0, 0))
+
+    path = comm_tmp_path / "together.h5"
+    with store_by_ranks(comm, path, made.header, sizes, declare) as share, agree(comm):
+        append(share, slice(start, stop), slice(low, high))
+    if comm.rank:
+        return
+    with StoreWriter(comm_tmp_path / "alone.h5", made.header) as alone:
+        append(alone, slice(0, 150), slice(0, 150))
+    assert layout(path) == layout(comm_tmp_path / "alone.h5")
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_names_are_in_order_where_ranks_meet(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     made = Made(40, typed=False, names=True)
     texts = made.values["texts"].texts()

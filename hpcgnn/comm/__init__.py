@@ -14,7 +14,6 @@ from hpcgnn.comm.collective import (
 )
 from hpcgnn.comm.device_support import takes_device_memory
 from hpcgnn.comm.grid import Place, ProcessGrid
-from hpcgnn.comm.hand_over import in_turn
 from hpcgnn.comm.joined import JoinedMessages, are_joined
 from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.moment import Moment
@@ -72,7 +71,6 @@ __all__ = [
     "bcast",
     "clock_offset",
     "exclusive_sum",
-    "in_turn",
     "measure_links",
     "mpi_library",
     "raise_on_all",

@@ -4,8 +4,8 @@ Files are divided into pieces, of one large file too: lines from one byte to ano
 Parquet. Each rank reads some of them, and edges go to the ranks of their rows, which sort them in
 files where they outgrow the memory given. Ids that are names, or numbers to relabel, are divided
 among the ranks by ranges, as the sorted ids are. Data of nodes goes to the ranks of equal ranges of
-nodes. The store does not depend on the number of ranks: edges carry their places in the input where
-it matters which of several is the first.
+nodes. All write the store, each its rows and its nodes. It does not depend on the number of ranks:
+edges carry their places in the input where it matters which of several is the first.
 """
 
 from hpcgnn.comm import Communicator

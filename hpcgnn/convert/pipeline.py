@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn import watchdog
 from hpcgnn.console import Progress, report
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
@@ -34,7 +36,7 @@ from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
     EdgeData,
-    SortedRows,
+    ShareSizes,
     SpillFile,
     Split,
     StoreHeader,
@@ -92,7 +94,8 @@ def write_store(
 ) -> Report:
     """Write `source`, read as `format_name`, to the store `out`, with a note of where it came from.
 
-    For all `ranks`, which divide the sorting; what the first rank alone has read, it writes alone.
+    For all `ranks`, which divide the sorting, and write what they have: of nodes that the first
+    rank alone has read, it writes all.
     With `resume` sorted edges are kept beside `out`, and a conversion that was ended goes on.
     An earlier file at `out` stays whole until the new one is complete. Raises `InputError` for
     faulty input.
@@ -136,37 +139,50 @@ def write_store(
                 nodes = _with_split(nodes, num_nodes, options, readers)
             if reads:
                 check_nodes(nodes, num_nodes, str(source.path), readers)
-        header = StoreHeader(
-            name=options.name or source.name or _default_name(source.path),
-            num_nodes=num_nodes,
-            num_classes=0 if nodes.labels is None else nodes.labels.num_classes,
-            multi_label=nodes.labels is not None and nodes.labels.multi_label,
-            undirected=feed.undirected,
-            class_names=() if nodes.labels is None else nodes.labels.class_names,
-            node_types=tuple(kind.name for kind in nodes.kinds),
-            splits=_split_names(nodes),
-            provenance={
-                "command": "convert",
-                "format": format_name,
-                "inputs": [file.name for file in source.inputs],
-                "options": options.given(),
-            },
+        columns = list(_columns(nodes, num_nodes, options, readers)) if reads else []
+        header, no_rows = ranks.from_first(
+            lambda: (
+                StoreHeader(
+                    name=options.name or source.name or _default_name(source.path),
+                    num_nodes=num_nodes,
+                    num_classes=0 if nodes.labels is None else nodes.labels.num_classes,
+                    multi_label=nodes.labels is not None and nodes.labels.multi_label,
+                    undirected=feed.undirected,
+                    class_names=() if nodes.labels is None else nodes.labels.class_names,
+                    node_types=tuple(kind.name for kind in nodes.kinds),
+                    splits=_split_names(nodes),
+                    provenance={
+                        "command": "convert",
+                        "format": format_name,
+                        "inputs": [file.name for file in source.inputs],
+                        "options": options.given(),
+                    },
+                ),
+                [(column.append, column.none) for column in columns],
+            )
         )
-        with ranks.agree():
-            writer = stack.enter_context(StoreWriter(out, header)) if ranks.rank == 0 else None
-        edges = {
-            relation: _write_edges(feed.rows(builder, num_nodes), writer, relation, source, ranks)
-            for relation, builder in builders.items()
-        }
-        if reads:
-            _write_nodes(_Hand(readers, writer), nodes, num_nodes, options)
+        share = _Share(
+            source.path,
+            builders,
+            feed.range_of(num_nodes),
+            nodes,
+            readers.range_of(num_nodes) if reads else range(0),
+        )
+        sizes, declare = partial(share.sizes, header), partial(share.declare, no_rows)
+        with ranks.store(out, header, sizes, declare) as writer, ranks.agree():
+            own_edges = {
+                relation: share.write_edges(writer, relation, quiet=ranks.rank > 0)
+                for relation in builders
+            }
+            for column in columns:
+                column.write(writer)
     targets = None
-    if source.targets is not None:
-        targets = out.with_name(f"{out.stem}-targets.npy")
-        _write_targets(targets, source.targets)
     with ranks.agree():
-        # Nobody reports success before the store is there.
-        pass
+        if source.targets is not None:
+            targets = out.with_name(f"{out.stem}-targets.npy")
+            _write_targets(targets, source.targets)
+    totals = ranks.gather(own_edges)
+    edges = {relation: sum(each[relation] for each in totals) for relation in own_edges}
     if parts is not None:
         parts.remove()
     replaced = ("the split of the input, replaced by --random-split",)
@@ -298,85 +314,115 @@ def _default_name(path: Path) -> str:
     return path.resolve().name.removeprefix("ind.").removeprefix("pyg:").split(".")[0] or "graph"
 
 
-def _progress(text: str, rows: int, ranks: Alone) -> Progress:
-    return Progress(text, rows, "rows", quiet=ranks.rank > 0 or rows < _QUIET_BELOW_ROWS)
-
-
-def _write_edges(
-    blocks: Iterator[SortedRows],
-    writer: StoreWriter | None,
-    relation: str,
-    source: GraphSource,
-    ranks: Alone,
-) -> int:
-    """Write the rows of all ranks; return their non-zeros on the first."""
-    num_edges, rows = 0, 0 if writer is None else writer.header.num_nodes
-    with _progress(f"writing edges {relation}".rstrip(), rows, ranks) as progress:
-
-        def take(block: SortedRows) -> None:
-            nonlocal num_edges
-            assert writer is not None, "only the first rank takes"
-            with _naming(source.path):
-                writer.append_rows(block, relation)
-            num_edges += block.num_edges
-            progress.advance(block.num_rows)
-
-        ranks.in_turn(_named(blocks, source.path), take)
-    return num_edges
-
-
-def _named(blocks: Iterator[SortedRows], path: Path) -> Iterator[SortedRows]:
-    with _naming(path):
-        yield from blocks
+def _progress(text: str, rows: int, *, quiet: bool) -> Progress:
+    return Progress(text, rows, "rows", quiet=quiet or rows < _QUIET_BELOW_ROWS)
 
 
 @dataclass(frozen=True)
-class _Hand:
-    """Hands what `ranks` have, rank after rank, to the writer of the first."""
+class _Share:
+    """What this rank writes: `rows` of each relation, and what the `own` nodes have."""
 
-    ranks: Alone
-    writer: StoreWriter | None
+    path: Path
+    builders: Mapping[str, EdgeBuilder]
+    rows: range
+    nodes: Nodes
+    own: range
 
-    def over(self, name: str, pieces: Iterable[tuple[Any, ...]], *more: Any) -> None:
-        """Call the writer's method `name` with each of the pieces and `more`."""
+    def sizes(self, header: StoreHeader) -> ShareSizes:
+        """Count what is there."""
+        start, stop = self.rows.start, self.rows.stop
+        with _naming(self.path):
+            edges = {name: builder.count(start, stop) for name, builder in self.builders.items()}
+        of_type = np.zeros(len(header.node_types), np.int64)
+        if self.nodes.kinds:
+            for types in _types(self.nodes, self.own):
+                of_type += np.bincount(types, minlength=len(of_type))
+        names = name_bytes = 0
+        for offsets, data in () if self.nodes.names is None else self.nodes.names():
+            names += len(offsets) - 1
+            name_bytes += len(data)
+        sizes = len(self.own), edges, tuple(of_type.tolist()), names, name_bytes
+        return ShareSizes(*sizes, rows=len(self.rows))
 
-        def take(piece: tuple[Any, ...]) -> None:
-            getattr(self.writer, name)(*piece, *more)
+    def declare(self, no_rows: Iterable[tuple[str, tuple[Any, ...]]], writer: StoreWriter) -> None:
+        """Append blocks without rows, for nodes those that are given with their methods."""
+        for relation, builder in self.builders.items():
+            writer.append_rows(builder.no_rows(), relation)
+        for append, none in no_rows:
+            getattr(writer, append)(*none)
 
-        self.ranks.in_turn(pieces, take)
+    def write_edges(self, writer: StoreWriter, relation: str, *, quiet: bool) -> int:
+        """Write the rows of a relation, and return how many non-zeros they have."""
+        num_edges, rows = 0, self.rows
+        title = f"writing edges {relation}".rstrip()
+        with _progress(title, len(rows), quiet=quiet) as progress, _naming(self.path):
+            for block in self.builders[relation].blocks(rows.start, rows.stop):
+                writer.append_rows(block, relation)
+                num_edges += block.num_edges
+                progress.advance(block.num_rows)
+                watchdog.beat()
+        return num_edges
 
 
-def _write_nodes(hand: _Hand, nodes: Nodes, num_nodes: int, options: ConvertOptions) -> None:
+@dataclass(frozen=True)
+class _Column:
+    """Some of what nodes have: `pieces` of it are what the writer's method `append` takes.
+
+    `none` is a piece without rows.
+    """
+
+    append: str
+    none: tuple[Any, ...]
+    pieces: Iterable[tuple[Any, ...]]
+
+    def write(self, writer: StoreWriter) -> None:
+        """Append all pieces."""
+        for piece in self.pieces:
+            getattr(writer, self.append)(*piece)
+            watchdog.beat()
+
+
+def _columns(
+    nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Alone
+) -> Iterator[_Column]:
+    """Yield what the nodes of this rank have, in the order of the store."""
     if nodes.features is not None:
         matrix = _Matrix(nodes.features, num_nodes, options)
-        hand.over("append_features", matrix.blocks(hand.ranks))
+        yield _Column("append_features", (matrix.none,), zip(matrix.blocks(ranks)))
     arrays = nodes.arrays()
+    arrays.pop("types", None)
     if nodes.kinds:
-        types = arrays.pop("types", None)
-        ends = np.cumsum([kind.num_nodes for kind in nodes.kinds])
-        numbers = np.arange(num_nodes) if types is None else types
-
-        def by_kind(rows: Array) -> Array:
-            return np.searchsorted(ends, rows, side="right") if types is None else rows
-
-        hand.over("append_types", ((by_kind(rows),) for (rows,) in _blocks(numbers)))
+        types = _types(nodes, ranks.range_of(num_nodes))
+        yield _Column("append_types", (np.empty(0, np.uint8),), zip(types))
         for kind in nodes.kinds:
             if kind.features is not None:
                 matrix = _Matrix(kind.features, kind.num_nodes, options)
-                pieces = ((kind.name, block) for (block,) in matrix.blocks(hand.ranks))
-                hand.over("append_type_features", pieces)
+                named = zip(repeat(kind.name), matrix.blocks(ranks))
+                yield _Column("append_type_features", (kind.name, matrix.none), named)
     for name in ("graph", "labels", "original_id"):
         if name in arrays:
-            hand.over(f"append_{name}", _blocks(arrays[name]))
+            yield _Column(f"append_{name}", (arrays[name][:0],), zip(_blocks(arrays[name])))
     for name, split in zip(_split_names(nodes) or ("",), nodes.splits.values(), strict=False):
-        hand.over("append_split", _blocks(split), name)
+        yield _Column("append_split", (split[:0], name), zip(_blocks(split), repeat(name)))
     if nodes.names is not None:
-        hand.over("append_names", nodes.names())
+        none = (np.zeros(1, np.int64), np.empty(0, np.uint8))
+        yield _Column("append_names", none, nodes.names())
 
 
-def _blocks(array: Array) -> Iterator[tuple[Array]]:
+def _blocks(array: Array) -> Iterator[Array]:
     for first in range(0, len(array), _NODE_ROWS):
-        yield (array[first : first + _NODE_ROWS],)
+        yield array[first : first + _NODE_ROWS]
+
+
+def _types(nodes: Nodes, own: range) -> Iterator[Array]:
+    """Yield the types of `own` nodes, some at a time."""
+    if nodes.types is not None:
+        yield from _blocks(nodes.types)
+        return
+    ends = np.cumsum([kind.num_nodes for kind in nodes.kinds])
+    for first in range(own.start, own.stop, _NODE_ROWS):
+        numbers = np.arange(first, min(first + _NODE_ROWS, own.stop))
+        yield np.searchsorted(ends, numbers, side="right")
 
 
 def _split_names(nodes: Nodes) -> tuple[str, ...]:
@@ -392,24 +438,29 @@ class _Matrix:
     num_nodes: int
     options: ConvertOptions
 
-    def blocks(self, ranks: Alone) -> Iterator[tuple[Array]]:
+    @property
+    def none(self) -> Array:
+        """No rows, as `blocks` yields them."""
+        own = self.features.dtype.name
+        kept = own if own in _FEATURE_DTYPES else "float32"
+        return np.empty((0, self.features.num_columns), self.options.dtype or kept)
+
+    def blocks(self, ranks: Alone) -> Iterator[Array]:
         """Yield the rows that this rank keeps, checked."""
         features, num_nodes = self.features, self.num_nodes
-        kept = features.dtype.name if features.dtype.name in _FEATURE_DTYPES else "float32"
-        dtype = np.dtype(self.options.dtype or kept)
+        dtype = self.none.dtype
         due = ranks.range_of(num_nodes)
         done = features.first
-        if num_nodes == 0:
-            # A node type without nodes keeps its columns.
-            yield (np.empty((0, features.num_columns), dtype),)
-        progress = _progress("writing features", len(due), ranks)
+        # A node type without nodes keeps its columns.
+        yield self.none
+        progress = _progress("writing features", len(due), quiet=ranks.rank > 0)
         with progress, closing(features.blocks()) as blocks:
             for block in blocks:
                 rows = finite_rows(block, dtype, partial(_place, features, done))
                 done += len(rows)
                 if done > due.stop:
                     break
-                yield (rows,)
+                yield rows
                 progress.advance(len(rows))
         if done != due.stop:
             count = "more" if done > due.stop else f"only {done}"
@@ -505,11 +556,11 @@ class EdgeFeed:
         if self.num_edges == 0:
             raise InputError(f"{self._source.path}: the graph has no edges; check the input")
 
-    def rows(self, builder: EdgeBuilder, num_nodes: int) -> Iterator[SortedRows]:
-        """Yield the sorted rows of this rank."""
+    def range_of(self, num_nodes: int) -> range:
+        """Return the rows whose edges this rank has."""
         bounds = np.append(np.minimum(self._starts, num_nodes), num_nodes)
         rank = self._ranks.rank
-        return builder.blocks(int(bounds[rank]), int(bounds[rank + 1]))
+        return range(int(bounds[rank]), int(bounds[rank + 1]))
 
     def _edges(self) -> EdgeStream:
         """Return what is left to be read."""

@@ -7,11 +7,13 @@ by MPI costs it nothing.
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from hpcgnn.console import Progress
+from hpcgnn.storage import ShareSizes, StoreHeader, StoreWriter
 from hpcgnn.typing import Array
 
 if TYPE_CHECKING:
@@ -80,10 +82,20 @@ class Alone:
         del owners
         return offsets, data
 
-    def in_turn(self, pieces: Iterable[T], take: Callable[[T], None]) -> None:
-        """Hand the pieces of all ranks, rank after rank, to `take` on the first."""
-        for piece in pieces:
-            take(piece)
+    def store(
+        self,
+        path: Path,
+        header: StoreHeader,
+        sizes: Callable[[], ShareSizes],
+        declare: Callable[[StoreWriter], None],
+    ) -> AbstractContextManager[StoreWriter]:
+        """Give each rank a writer of its rows; leaving the block completes the store.
+
+        Where there are several, `sizes` tells what this rank will append, and `declare` appends a
+        block without rows of all that any rank will append.
+        """
+        del sizes, declare
+        return StoreWriter(path, header)
 
     def any(self, holds: bool) -> bool:
         """Tell whether `holds` is true on a rank."""
@@ -110,6 +122,10 @@ class Alone:
     def starts(self, num_nodes: int) -> Array:
         """Return the first of the nodes whose data each rank keeps, and their number."""
         return num_nodes * np.arange(self.size + 1) // self.size
+
+    def keepers(self, places: Array, num_nodes: int) -> Array:
+        """Return the ranks (int32) that keep the data of the nodes `places`."""
+        return (np.searchsorted(self.starts(num_nodes), places, side="right") - 1).astype(np.int32)
 
     def progress(self, text: str, pieces: Sequence[Piece]) -> Progress:
         """Return what shows how much of its pieces the first rank has read; files show theirs."""

@@ -1,23 +1,18 @@
 """The ranks that read one input together, by MPI."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from hpcgnn import watchdog
-from hpcgnn.comm import (
-    Communicator,
-    agree,
-    bcast,
-    in_turn,
-    raise_on_all,
-    redistribute,
-    redistribute_lists,
-)
+from hpcgnn.by_ranks import store_by_ranks
+from hpcgnn.comm import Communicator, agree, bcast, redistribute, redistribute_lists
 from hpcgnn.console import Progress
 from hpcgnn.convert.ranks import QUIET_BELOW_BYTES, Alone, Piece, dealt_pieces, divide
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.spmd import collective
+from hpcgnn.storage import ShareSizes, StoreHeader, StoreWriter
 from hpcgnn.typing import Array
 
 T = TypeVar("T")
@@ -60,22 +55,20 @@ class Team(Alone):
         """Send each list, ``data[offsets[i]:offsets[i + 1]]``, to rank ``owners[i]``."""
         return redistribute_lists(self._comm, owners, offsets, data)
 
+    @contextmanager
     @collective
-    def in_turn(self, pieces: Iterable[T], take: Callable[[T], None]) -> None:
-        """Hand the pieces of all ranks, rank after rank, to `take` on the first.
-
-        What making a piece raises is raised on all ranks.
-        """
-        faults: list[Exception] = []
-
-        def sound() -> Iterator[T]:
-            try:
-                yield from pieces
-            except Exception as error:
-                faults.append(error)
-
-        in_turn(self._comm, sound(), take)
-        raise_on_all(self._comm, faults[0] if faults else None)
+    def store(
+        self,
+        path: Path,
+        header: StoreHeader,
+        sizes: Callable[[], ShareSizes],
+        declare: Callable[[StoreWriter], None],
+    ) -> Iterator[StoreWriter]:
+        """Give each rank a writer of its rows, see `store_by_ranks`."""
+        with agree(self._comm):
+            mine = sizes()
+        with store_by_ranks(self._comm, path, header, mine, declare) as writer:
+            yield writer
 
     @collective
     def rounds(self, items: Iterable[T], nothing: Callable[[], T]) -> Iterator[T]:

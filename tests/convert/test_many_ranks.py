@@ -1,7 +1,9 @@
 """Graphs converted by many ranks: the store that one process writes."""
 
+import errno
 import gzip
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from hpcgnn.convert import many_ranks, pipeline, ranks
 from hpcgnn.convert.command import main
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import CollectiveInputError
+from hpcgnn.storage import format as file_format
 from tests.support.graph_files import Little
 
 NODES = 90
@@ -160,6 +163,32 @@ def metis(folder: Path) -> list[str]:
     return [str(folder / "g.graph")]
 
 
+def node_types(folder: Path) -> list[str]:
+    """Types with features, of other numbers, and without; names."""
+    rng = np.random.default_rng(4)
+    users, items = [f"u{i}" for i in range(70)], [f"item {i}" for i in range(20)]
+    numbers = [rng.random(70), rng.random(70), np.arange(70) % 3]
+    table(folder / "users.csv", [users, *numbers], "id,a,b,group")
+    table(folder / "items.csv", [items], "id")
+    table(folder / "buys.csv", [rng.choice(users, 200), rng.choice(items, 200)], "src,dst")
+    table(folder / "knows.csv", [rng.choice(users, 90), rng.choice(users, 90)], "src,dst")
+    (folder / "graph.toml").write_text(
+        '[nodes.user]\nfiles = ["users.csv"]\nlabel = "group"\n'
+        '[nodes.item]\nfiles = ["items.csv"]\n'
+        '[edges."user,buys,item"]\nfiles = ["buys.csv"]\n'
+        '[edges."user,knows,user"]\nfiles = ["knows.csv"]\n'
+    )
+    return [str(folder)]
+
+
+def graphs(folder: Path) -> list[str]:
+    numbers = np.arange(NODES)
+    nodes = table(folder / "nodes.csv", [numbers, numbers // 9, numbers % 4], "id,graph,a")
+    given = table(folder / "graphs.csv", [numbers[:10], numbers[:10] % 2], "graph,label")
+    path = table(folder / "e.csv", [numbers, numbers // 9 * 9])
+    return [str(path), "--nodes", str(nodes), "--graphs", str(given)]
+
+
 CASES = {
     "csv": (one_csv, ()),
     "csv undirected": (one_csv, ("--undirected", "--self-loops", "add")),
@@ -183,6 +212,8 @@ CASES = {
     "rows of nodes": (with_rows_of_nodes, ()),
     "npz": (npz, ("--random-split", "50,20,20")),
     "metis": (metis, ("--undirected",)),
+    "node types": (node_types, ()),
+    "graphs": (graphs, ("--random-split", "50,30,20")),
 }
 
 
@@ -209,6 +240,8 @@ def test_store_is_that_of_one_process(
     case: str,
 ) -> None:
     monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    # So that ranks have chunks of their own, and meet in some.
+    monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
     write, words = CASES[case]
     folder, together, alone = (comm_tmp_path / name for name in ("in", "together.h5", "alone.h5"))
     if comm.rank == 0:
@@ -260,6 +293,35 @@ def test_a_faulty_line_ends_all_ranks(
     assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
 
 
+@pytest.mark.parametrize("fault", ["No space left on device", "the feature in column 2 is nan"])
+def test_what_one_rank_cannot_write_ends_all(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
+    if comm.rank == 0:
+        table(comm_tmp_path / "e.csv", list(edges(1)[:2]))
+        features = np.ones((NODES, 3))
+        # Read by the last rank.
+        features[-1, 1] = np.nan if "nan" in fault else 1
+        np.save(comm_tmp_path / "x.npy", features)
+    comm.barrier()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if comm.size == 1 and "space" in fault:
+        pytest.skip("what one process writes is HDF5's")
+    if comm.rank == comm.size - 1 and "space" in fault:
+        monkeypatch.setattr(os, "pwrite", full)
+    files = [str(comm_tmp_path / name) for name in ("e.csv", "x.npy", "s.h5")]
+    words = ["convert", files[0], "--nodes", files[1], "-o", files[2]]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(CollectiveInputError, match=fault):
+        many_ranks.main(comm)
+    comm.barrier()
+    assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "x.npy"]
+
+
 class Killed(BaseException):
     """The end of a process, as far as a test can make it."""
 
@@ -282,7 +344,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    target, name = {"rows": (pipeline, "_write_edges"), "end": (Parts, "remove")}[stage]
+    target, name = {"rows": (pipeline._Share, "write_edges"), "end": (Parts, "remove")}[stage]
     monkeypatch.setattr(target, name, killed)
 
 
@@ -294,6 +356,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
         ("nodes", "1"),
         ("nodes", "rows"),
         ("npz", "rows"),
+        ("graphs", "rows"),
         ("typed", "end"),
     ],
 )

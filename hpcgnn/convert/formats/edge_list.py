@@ -203,8 +203,7 @@ def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: Alone) -> GlobalIndi
     for _, (places,) in place_ids(id_rows(ranks, pieces, [column]), [[column]]):
         with ranks.agree():
             check_ids(places, num_nodes, str(path))
-        owners = np.searchsorted(ranks.starts(num_nodes), places, side="right") - 1
-        found += ranks.exchange(owners.astype(np.int32), places)
+        found += ranks.exchange(ranks.keepers(places, num_nodes), places)
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 

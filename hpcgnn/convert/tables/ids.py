@@ -98,11 +98,15 @@ class Divided:
 
     @property
     def original(self) -> GlobalIndices | None:
-        """The ids of this rank, None where those of all are 0..n - 1."""
+        """The ids of the nodes that this rank keeps, None where those of all are 0..n - 1."""
         assert isinstance(self.own, Numbers)
         ids, start = self.own.ids, self._start
         plain = not len(ids) or (ids[0] == start and ids[-1] == start + len(ids) - 1)
-        return ids if self._ranks.any(not plain) else None
+        if not self._ranks.any(not plain):
+            return None
+        keepers = self._ranks.keepers(np.arange(start, start + len(ids)), self._total)
+        (kept,) = self._ranks.exchange(keepers, ids)
+        return kept
 
     def blocks(self) -> NameBlocks:
         """Yield the names of this rank."""

@@ -168,8 +168,7 @@ class _Order:
         return found
 
     def _sent(self, places: GlobalIndices, values: Array) -> tuple[Array, ...]:
-        owners = np.searchsorted(self.ranks.starts(self.num_nodes), places, side="right") - 1
-        return self.ranks.exchange(owners.astype(np.int32), places, values)
+        return self.ranks.exchange(self.ranks.keepers(places, self.num_nodes), places, values)
 
     def put_rows(self, blocks: Iterable[Array], width: int) -> Array:
         """Return matrix rows likewise, in a scratch file; zeros for nodes without a row.

@@ -238,6 +238,10 @@ class EdgeBuilder:
         """Return how many non-zeros `blocks` will yield; raises `InputError` where it would."""
         return sum(len(keys) for _, keys, _ in self._merged(start, stop, None))
 
+    def no_rows(self) -> SortedRows:
+        """Return a block without rows, of the kind that `blocks` yields."""
+        return self._columns.no_rows()
+
     def blocks(self, start: int, stop: int) -> Iterator[SortedRows]:
         """Yield rows `start` to `stop` - 1, which all edges are in, and leave the builder empty."""
         for indptr, keys, values in self._merged(start, stop, self._dtype):

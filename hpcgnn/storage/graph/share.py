@@ -30,13 +30,15 @@ class ShareSizes:
     Parameters
     ----------
     nodes
-        Nodes, and so rows of each relation.
+        Nodes, and so rows of each relation unless `rows` says otherwise.
     edges
         Non-zeros of each relation, in the same order on all processes.
     nodes_of_type
         Nodes of each type, in a graph with node types.
     names, name_bytes
         Names of nodes, and their bytes. Names need not be those of the same nodes.
+    rows
+        Rows of each relation, where they are not those of the same nodes.
     """
 
     nodes: int
@@ -44,11 +46,13 @@ class ShareSizes:
     nodes_of_type: tuple[int, ...] = ()
     names: int = 0
     name_bytes: int = 0
+    rows: int | None = None
 
     def counts(self) -> Array:
         """Return all of them, int64."""
         several = (*self.nodes_of_type, *self.edges.values())
-        return np.array([self.nodes, self.names, self.name_bytes, *several], np.int64)
+        rows = self.nodes if self.rows is None else self.rows
+        return np.array([self.nodes, rows, self.names, self.name_bytes, *several], np.int64)
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,11 @@ class StoreShare(StoreWriter):
         temporary: Path | None,
     ) -> None:
         super().__init__(path, header)
-        if bounds[1][0] != header.num_nodes:
-            announced = f"{bounds[1][0]} rows are announced"
-            raise InputError(f"{path}: {announced} for {header.num_nodes} nodes")
+        for announced in bounds[1][:2].tolist():
+            if announced != header.num_nodes:
+                raise InputError(
+                    f"{path}: {announced} rows are announced for {header.num_nodes} nodes"
+                )
         self._temporary = temporary
         self.columns: list[ColumnShare] = []
         self._spans = self._divide(sizes, *bounds)
@@ -181,18 +187,18 @@ class StoreShare(StoreWriter):
         """Return this process's rows of datasets, or of all others in a group, by path."""
         mine = sizes.counts()
         spans = [Span(b, b + m, t) for b, m, t in np.stack([before, mine, total], 1).tolist()]
-        nodes, names, name_bytes, *several = spans
+        nodes, rows, names, name_bytes, *several = spans
         num_types = len(self.header.node_types)
         if len(sizes.nodes_of_type) != num_types:
             raise ValueError("give the nodes of each type")
-        types = slice(3, 3 + num_types)
+        types = slice(4, 4 + num_types)
         self._type_bounds = before[types], (before + mine)[types], total[types]
         found = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
         for name, span in zip(self.header.node_types, several[:num_types], strict=True):
             found[f"/nodes/features/{schema.link_name(name)}"] = span
         for name, span in zip(sizes.edges, several[num_types:], strict=True):
             group = schema.relation_path(name)
-            found[f"{group}/indptr"] = self._offsets_of(nodes)
+            found[f"{group}/indptr"] = self._offsets_of(rows)
             found[group] = span
         return found | {_NODES: nodes}
 
