@@ -8,7 +8,7 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn import launch, watchdog
-from hpcgnn.errors import InputError
+from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.launch import check_world, is_first, stall_limit
 
 
@@ -71,3 +71,17 @@ def test_one_process_leaves_by_its_own_status(
         launch.run_mpi_command("train", leave)
     assert ended.value.code == 3
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", [CollectiveInputError, InputError])
+def test_a_fault_of_the_input_is_one_line(
+    kind: type[InputError], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_world: MPI.Intracomm) -> int:
+        raise kind("no room")
+
+    monkeypatch.setattr(launch, "_world", lambda: MPI.COMM_SELF)
+    with pytest.raises(SystemExit) as ended:
+        launch.run_mpi_command("train", fail)
+    assert ended.value.code == 2
+    assert capfd.readouterr().err == "hpcgnn train: error: no room\n"
