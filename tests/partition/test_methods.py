@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pymetis
 import pytest
@@ -98,6 +100,23 @@ def test_metis_balances_weights_beyond_what_it_counts_to() -> None:
     assert loads.max() <= 1.02 * loads.mean()
     row = np.repeat(np.arange(400), np.diff(both.indptr))
     assert np.count_nonzero(part[row] != part[both.indices]) == 8
+
+
+def test_weights_are_scaled_to_what_metis_counts_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[np.ndarray] = []
+
+    def part_graph(_parts: int, _graph: object, **given: np.ndarray) -> SimpleNamespace:
+        seen.append(given["vweights"])
+        return SimpleNamespace(vertex_part=[0, 1, 1])
+
+    monkeypatch.setattr(pymetis, "zero_copy_dtype", lambda: np.dtype(np.int16))
+    monkeypatch.setattr(pymetis, "CSRAdjacency", lambda *arrays: arrays)
+    monkeypatch.setattr(pymetis, "part_graph", part_graph)
+    offsets, neighbours = np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1])
+    for weights, scale in (([1, 2, 3], 1), ([100_000, 40, 20_000], 8), ([0, 0, 0], 1)):
+        graph = (offsets, neighbours, np.ones(4), np.array(weights))
+        assert weighted_metis(graph, 2, 0, 0.05).tolist() == [0, 1, 1]
+        assert seen[-1].tolist() == [each // scale for each in weights]
 
 
 @pytest.mark.parametrize(("seed", "imbalance"), [(0, 0.0), (0, -1.0), (0, np.nan), (-1, 0.05)])
