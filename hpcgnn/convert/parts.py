@@ -36,20 +36,21 @@ class Parts:
         manifest = self._folder / _MANIFEST
         try:
             self._folder.mkdir(exist_ok=True)
-            found = json.loads(manifest.read_text()) if manifest.exists() else None
-        except (OSError, ValueError) as error:
+            if not manifest.exists():
+                return 0
+            found = json.loads(manifest.read_text())
+            key, generation = dict(found["key"]), int(found["generation"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{self._folder}: cannot be used ({error}); remove it to begin anew"
             ) from error
-        if found is None:
-            return 0
-        changed = [name for name, value in self._key.items() if found["key"].get(name) != value]
+        changed = [name for name, value in self._key.items() if key.get(name) != value]
         if changed:
             raise InputError(
                 f"{self._folder}: is of a conversion with other {', '.join(changed)}; give the "
                 "same, or remove the folder to begin anew"
             )
-        return int(found["generation"])
+        return generation
 
     def state(self) -> Any:
         """Return what this rank saved last, None without anything; for all ranks."""

@@ -138,8 +138,8 @@ def contenders(found: Sequence[Candidate], memory: int | None) -> list[int]:
     one alone.
     """
     fitting = [place for place, each in enumerate(found) if each.fits(memory)]
-    fastest = min((found[place].epoch_s for place in fitting), default=0.0)
-    close = [place for place in fitting if found[place].epoch_s <= CLOSE * fastest]
+    least_s = min((found[place].epoch_s for place in fitting), default=0.0)
+    close = [place for place in fitting if found[place].epoch_s <= CLOSE * least_s]
     return close if len(close) > 1 else []
 
 

@@ -231,6 +231,15 @@ def content(path: Path) -> dict[str, object]:
     return found
 
 
+def words_of(comm: MPI.Intracomm, folder: Path, case: str) -> list[str]:
+    """Write the files of a case; return the words of its command, but for the output."""
+    write, words = CASES[case]
+    if comm.rank == 0:
+        folder.mkdir()
+    files = comm.bcast(write(folder) if comm.rank == 0 else None)
+    return [*files, *words, "--name", "g", "--json", "-o"]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_store_is_that_of_one_process(
     comm: MPI.Intracomm,
@@ -242,12 +251,8 @@ def test_store_is_that_of_one_process(
     monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
     # So that ranks have chunks of their own, and meet in some.
     monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
-    write, words = CASES[case]
-    folder, together, alone = (comm_tmp_path / name for name in ("in", "together.h5", "alone.h5"))
-    if comm.rank == 0:
-        folder.mkdir()
-    files = comm.bcast(write(folder) if comm.rank == 0 else None)
-    given = [*files, *words, "--name", "g", "--json", "-o"]
+    given = words_of(comm, comm_tmp_path / "in", case)
+    together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together)])
     assert many_ranks.main(comm) == 0
     printed = capsys.readouterr().out
@@ -370,12 +375,8 @@ def test_an_ended_conversion_goes_on(
 ) -> None:
     monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
     monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
-    write, words = CASES[case]
-    folder, together, alone = (comm_tmp_path / name for name in ("in", "together.h5", "alone.h5"))
-    if comm.rank == 0:
-        folder.mkdir()
-    files = comm.bcast(write(folder) if comm.rank == 0 else None)
-    given = [*files, *words, "--name", "g", "--json", "-o"]
+    given = words_of(comm, comm_tmp_path / "in", case)
+    together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
     with monkeypatch.context() as patch:
         kill_at(patch, stage)

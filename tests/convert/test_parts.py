@@ -1,0 +1,23 @@
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.convert.parts import Parts
+from hpcgnn.convert.ranks import ALONE
+from hpcgnn.errors import InputError
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"key": 3, "generation": 1}', '{"key": {}}'])
+def test_a_damaged_manifest_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"cannot be used .*; remove it to begin anew"):
+        Parts(tmp_path, ALONE, {"format": "edge-list"})
+
+
+def test_what_was_saved_is_found_by_the_same_conversion_alone(tmp_path: Path) -> None:
+    kept = Parts(tmp_path, ALONE, {"format": "edge-list"})
+    assert kept.state() is None
+    kept.save({"end": 7})
+    assert Parts(tmp_path, ALONE, {"format": "edge-list"}).state() == {"end": 7}
+    with pytest.raises(InputError, match="with other format; give the same"):
+        Parts(tmp_path, ALONE, {"format": "triples"})
