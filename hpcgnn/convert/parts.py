@@ -6,21 +6,22 @@ counts for nothing.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hpcgnn import __version__
 from hpcgnn.convert.ranks import Alone
 from hpcgnn.errors import InputError
-from hpcgnn.storage import SpillFile, write_whole
+from hpcgnn.storage import SpillFile, hold, write_whole
 
 _MANIFEST = "manifest.json"
 
 
 class Parts:
-    """The folder of one conversion."""
+    """The folder of one conversion, which no other uses until the end of the ``with``."""
 
     def __init__(self, folder: Path, ranks: Alone, key: Mapping[str, Any]) -> None:
         """Open or make the folder; for all ranks.
@@ -29,17 +30,41 @@ class Parts:
         """
         self._folder, self._ranks = folder, ranks
         self._key = json.loads(json.dumps({**key, "ranks": ranks.size, "version": __version__}))
-        self._generation: int = ranks.from_first(self._open)
+        self._lock: int | None = None
+        try:
+            self._generation: int = ranks.from_first(self._open)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _open(self) -> int:
         """Return the generation to go on from, 0 without any."""
         manifest = self._folder / _MANIFEST
         try:
             self._folder.mkdir(exist_ok=True)
+            self._lock = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+            if not hold(self._lock):
+                raise BlockingIOError
             if not manifest.exists():
                 return 0
             found = json.loads(manifest.read_text())
             key, generation = dict(found["key"]), int(found["generation"])
+        except BlockingIOError:
+            raise InputError(
+                f"{self._folder}: another conversion uses it; wait for that to end, or choose "
+                "another output"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{self._folder}: cannot be used ({error}); remove it to begin anew"

@@ -112,10 +112,27 @@ def write_store(
             options.take("per_class")
         if reads:
             options.check_used(str(source.path))
-    parts = None
-    if resume:
-        key = ranks.from_first(lambda: key_of(source.inputs, options.given(), format_name))
-        parts = Parts(out.with_name(f"{out.name}.parts"), ranks, key)
+    if not resume:
+        return _write(source, out, options, format_name, ranks, None)
+    key = ranks.from_first(lambda: key_of(source.inputs, options.given(), format_name))
+    with Parts(out.with_name(f"{out.name}.parts"), ranks, key) as parts:
+        report = _write(source, out, options, format_name, ranks, parts)
+        parts.remove()
+    return report
+
+
+def _write(
+    source: GraphSource,
+    out: Path,
+    options: ConvertOptions,
+    format_name: str,
+    ranks: Alone,
+    parts: Parts | None,
+) -> Report:
+    """Write the store by options that have been checked."""
+    readers = ALONE if source.sample is None else ranks
+    reads = readers is ranks or ranks.rank == 0
+    makes_split = options.take("random_split") is not None
     with ExitStack() as stack:
         with ranks.agree():
             builders = {
@@ -183,8 +200,6 @@ def write_store(
             _write_targets(targets, source.targets)
     totals = ranks.gather(own_edges)
     edges = {relation: sum(each[relation] for each in totals) for relation in own_edges}
-    if parts is not None:
-        parts.remove()
     replaced = ("the split of the input, replaced by --random-split",)
     return Report(
         out,

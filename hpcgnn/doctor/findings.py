@@ -198,7 +198,8 @@ def _folder(folder: FolderFacts) -> Iterable[Finding]:
             "put stores and run directories on a file system that all hosts share",
         )
         return
-    seen = f"{folder.path}: {folder.write_bytes_per_s / 1e6:,.0f} MB/s written and synced"
+    where = f"{folder.path} ({folder.kind})" if folder.kind else folder.path
+    seen = f"{where}: {folder.write_bytes_per_s / 1e6:,.0f} MB/s written and synced"
     slow = folder.write_bytes_per_s < _SLOW_WRITING
     yield Finding(
         "files",
@@ -206,6 +207,14 @@ def _folder(folder: FolderFacts) -> Iterable[Finding]:
         seen,
         "checkpoints take as long: choose a faster file system for run.dir" if slow else "",
     )
+    if folder.kind.startswith("nfs"):
+        yield Finding(
+            "NFS",
+            REMARK,
+            f"{folder.path} is on it, and all ranks read and write through one server",
+            "put stores on a parallel file system where there is one; else run convert, generate "
+            "and partition on ranks of one host: several that write one file were not tried on NFS",
+        )
     if not folder.locks:
         yield Finding(
             "file locks",

@@ -1,11 +1,12 @@
 """What a file system is like for stores and run directories."""
 
+import contextlib
 import fcntl
 import os
 import platform
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcgnn.comm import Communicator, bcast
@@ -22,6 +23,9 @@ class FolderFacts:
     ----------
     fault
         Why nothing can be written there; empty where it can.
+    kind
+        Of its file system, as the kernel calls it (``lustre``, ``nfs4``); empty where it is not
+        known.
     write_bytes_per_s
         Of 64 MiB, until the disk has them.
     unseen
@@ -30,6 +34,7 @@ class FolderFacts:
 
     path: Path
     fault: str = ""
+    kind: str = ""
     write_bytes_per_s: float = 0.0
     locks: bool = True
     unseen: tuple[str, ...] = ()
@@ -53,13 +58,7 @@ def try_folder(comm: Communicator, path: Path) -> FolderFacts:
         made.cleanup()
     comm.Barrier()
     unseen = tuple(dict.fromkeys(host for host, found in seen if not found))
-    return FolderFacts(
-        path=path,
-        fault=facts.fault,
-        write_bytes_per_s=facts.write_bytes_per_s,
-        locks=facts.locks,
-        unseen=unseen,
-    )
+    return replace(facts, unseen=unseen)
 
 
 def _try_here(path: Path, file: Path) -> FolderFacts:
@@ -76,4 +75,20 @@ def _try_here(path: Path, file: Path) -> FolderFacts:
         stream.flush()
         os.fsync(stream.fileno())
     seconds = time.perf_counter() - start
-    return FolderFacts(path=path, write_bytes_per_s=_WRITTEN_BYTES / seconds, locks=locks)
+    return FolderFacts(
+        path=path, kind=_kind(path), write_bytes_per_s=_WRITTEN_BYTES / seconds, locks=locks
+    )
+
+
+def _kind(path: Path) -> str:
+    """Return the type of the file system that is mounted nearest above a folder."""
+    place, nearest, kind = path.resolve(), Path(), ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            # proc(5): the fifth field is where, with spaces in octal; the type is behind " - ".
+            fields, _, behind = line.partition(" - ")
+            point = Path(fields.split(" ")[4].replace(r"\040", " "))
+            # What is mounted later at the same place hides what was there.
+            if place.is_relative_to(point) and len(point.parts) >= len(nearest.parts):
+                nearest, kind = point, behind.split(" ")[0]
+    return kind

@@ -36,6 +36,7 @@ from hpcgnn.storage.instances.schema import (
     InstanceSplit,
 )
 from hpcgnn.storage.instances.writer import InstanceWriter
+from hpcgnn.storage.leftovers import hold
 from hpcgnn.storage.predictions import (
     CsvLinks,
     CsvPredictions,
@@ -84,6 +85,7 @@ __all__ = [
     "add_splits",
     "assign_parts",
     "check_output",
+    "hold",
     "is_instance_store",
     "store_from_arrays",
     "write_whole",

@@ -15,10 +15,18 @@ _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp")
 _FOLDER = "hpcgnn-scratch-"
 
 
-def hold(descriptor: int) -> None:
-    """Mark an open file or folder as in use until it is closed, where its file system has locks."""
-    with contextlib.suppress(OSError):
+def hold(descriptor: int) -> bool:
+    """Mark an open file or folder as in use until it is closed; return whether no other uses it.
+
+    Some parallel file systems have no locks: nothing is marked there, and the check is the user's.
+    """
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 @contextlib.contextmanager

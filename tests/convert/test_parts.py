@@ -15,9 +15,19 @@ def test_a_damaged_manifest_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 def test_what_was_saved_is_found_by_the_same_conversion_alone(tmp_path: Path) -> None:
-    kept = Parts(tmp_path, ALONE, {"format": "edge-list"})
-    assert kept.state() is None
-    kept.save({"end": 7})
-    assert Parts(tmp_path, ALONE, {"format": "edge-list"}).state() == {"end": 7}
+    with Parts(tmp_path, ALONE, {"format": "edge-list"}) as kept:
+        assert kept.state() is None
+        kept.save({"end": 7})
+    with Parts(tmp_path, ALONE, {"format": "edge-list"}) as kept:
+        assert kept.state() == {"end": 7}
     with pytest.raises(InputError, match="with other format; give the same"):
         Parts(tmp_path, ALONE, {"format": "triples"})
+
+
+def test_two_conversions_cannot_share_the_folder(tmp_path: Path) -> None:
+    with Parts(tmp_path, ALONE, {"format": "edge-list"}):
+        for _ in range(2):
+            with pytest.raises(InputError, match="another conversion uses it; wait for that"):
+                Parts(tmp_path, ALONE, {"format": "edge-list"})
+    with Parts(tmp_path, ALONE, {"format": "edge-list"}):
+        pass

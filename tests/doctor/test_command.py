@@ -1,6 +1,7 @@
 """The doctor on every rank: it measures, tries the folder, and leaves nothing behind."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def test_folder_is_left_as_it_was(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
     facts = try_folder(comm, comm_tmp_path)
     assert facts.write_bytes_per_s > 0
     assert facts.locks
+    told = subprocess.check_output(["df", "--output=fstype", comm_tmp_path], text=True)
+    assert facts.kind == told.split()[-1]
     assert not facts.fault
     assert not facts.unseen
     assert list(comm_tmp_path.iterdir()) == []

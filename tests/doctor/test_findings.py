@@ -93,6 +93,7 @@ def test_batch_system() -> None:
         ({"fault": "/scratch: Permission denied"}, "files", FAULT, "--dir DIR"),
         ({"unseen": ("n2",)}, "files", FAULT, "all hosts share"),
         ({"write_bytes_per_s": 1e6}, "files", REMARK, "faster file system"),
+        ({"kind": "nfs4"}, "NFS", REMARK, "ranks of one host"),
         ({"locks": False}, "file locks", REMARK, "HDF5_USE_FILE_LOCKING=FALSE"),
     ],
 )
@@ -100,6 +101,12 @@ def test_folder(folder: dict[str, Any], topic: str, verdict: str, told: str) -> 
     finding = found(folder=replace(FOLDER, **folder))[topic]
     assert finding.verdict == verdict
     assert told in finding.remedy
+
+
+def test_a_file_system_is_named() -> None:
+    on_lustre = found(folder=replace(FOLDER, kind="lustre"))
+    assert on_lustre["files"].seen.startswith("/scratch (lustre): 1,000 MB/s")
+    assert "NFS" not in on_lustre
 
 
 def test_links() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
+from hpcgnn.storage import hold
 from hpcgnn.train.run.checkpoint import checkpoint_paths
 
 _FREE_SECTIONS = ("exchange", "run", "trace")
@@ -103,17 +103,12 @@ class RunDirectory:
             os.close(lock)
 
     def _lock(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not hold(lock):
             holder = os.pread(lock, _HOLDER_BYTES, 0).decode(errors="replace").strip()
             raise InputError(
                 f"run.dir {self.path} is in use ({holder}): wait for that run to end, or choose "
                 "another run.dir"
-            ) from None
-        except OSError:
-            # Some parallel file systems have no locks: the check is then up to the user.
-            pass
+            )
         with self._faults(f"run.dir {self.path}", "free space, or choose another directory"):
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{platform.node()}, process {os.getpid()}\n".encode(), 0)
