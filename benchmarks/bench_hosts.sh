@@ -1,12 +1,14 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|sar|all] [OUT]
 #
-# products times single products; ways trains epochs by all exchanges in turn, choice by those that exchange.method=auto chooses from, in CASES over
-# RATES; the other steps train: with one exchange and another, with 16-bit floats and int8 on the wire, and with few training nodes, on active sets
-# and without. Results go to OUT
-# (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with their defaults:
+# products times single products; ways trains epochs by all exchanges in turn, choice by those that
+# exchange.method=auto chooses from, in CASES over RATES; sar times the SAR package, where it is
+# installed, beside ours over RATES; the other steps train: with one exchange and another, with
+# 16-bit floats and int8 on the wire, and with few training nodes, on active sets and without.
+# Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
+# their defaults:
 HOSTS=${HOSTS:-4}                         # emulated hosts
 RANKS_PER_HOST=${RANKS_PER_HOST:-1}       # each rank trains on one part of the graph
 RATE=${RATE:-200mbit}                     # of every link, both ways
@@ -14,7 +16,7 @@ METHODS=${METHODS:-oblivious aware joint} # exchanges to train with
 ROUNDS=${ROUNDS:-3}                       # training runs of each kind, in turn
 EPOCHS=${EPOCHS:-4}                       # of each run; the first is not counted
 REPEAT=${REPEAT:-5}                       # of each product
-RATES=${RATES:-200mbit 1gbit}             # of choice
+RATES=${RATES:-200mbit 1gbit}             # of choice and sar
 CASES=${CASES:-debian.metis:sage:16 debian.metis:sage:64 debian.metis:sage:256 debian.metis:gcn:64 debian.random:sage:16 debian.random:sage:64
     debian.random:gcn:64 rmat.random:sage:64 rmat.random:gcn:16 grid.metis:sage:64 grid.metis:gcn:16}
 LIMIT_S=${LIMIT_S:-900}                   # for one launch
@@ -122,6 +124,19 @@ choice() {
     done
 }
 
+sar() {
+    local rate precision
+    for rate in $RATES; do
+        hosts rate "$state" "$rate"
+        for precision in float32 bfloat16; do
+            say "$(date +%T) sar, $rate, ours in $precision"
+            on_hosts python -m benchmarks.bench_sar "$graph" train.precision="$precision" \
+                exchange.keep_products=never --ours aware,joint --sar sequential,one-shot,one-shot+mfg \
+                --rounds "$ROUNDS" --json >>"$out/sar.$rate.$precision.jsonl"
+        done
+    done
+}
+
 exchanges() {
     local round method
     for ((round = 1; round <= ROUNDS; round++)); do
@@ -177,9 +192,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active | ways | choice) steps=("$what") ;;
+products | exchanges | wires | active | ways | choice | sar) steps=("$what") ;;
 all) steps=(products exchanges wires active ways choice) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|all] [OUT]" || exit ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|sar|all] [OUT]" || exit ;;
 esac
 prepare
 graphs

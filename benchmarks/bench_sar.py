@@ -1,14 +1,21 @@
-"""Epochs of the public SAR package over gloo beside ours, on the same parts.
+"""Epochs of the public SAR package over gloo beside ours, on the same parts and weights.
 
     mpiexec -n 4 python -m benchmarks.bench_sar STORE.h5 [--width 256] [--rounds 5]
 
 GraphSAGE (mean) without dropout on the graph with the reverse of every edge, in the parts of the
 store; epochs by every way in turn, between barriers, the slowest rank's seconds, medians over the
-rounds. ``ours, sequential`` is SAR's algorithm as ``exchange.schedule`` has it. Where the package
-``sar`` (github.com/IntelLabs/SAR, with DGL) is not installed nothing runs.
+rounds. ``ours, sequential`` is SAR's algorithm as ``exchange.schedule`` has it. All start with the
+same weights, and the losses of their epochs are told. Where the package ``sar``
+(github.com/IntelLabs/SAR, with DGL) is not installed nothing runs.
 
-What calls the package was written by its sources and was never run against it: it is not on PyPI,
-whose ``sar`` is another, and was not to be had.
+A mode of SAR is ``sequential`` (aggregation and rematerialisation: its default), ``kept`` (the
+same without rematerialisation) or ``one-shot`` (all remote rows at once); after a plus, ``mfg``
+restricts each layer to the rows that the loss reaches, as ``exchange.active_sets`` does with ours,
+and a number is how many blocks are fetched ahead (SAR's pipeline_depth, 1 by default).
+
+Bytes are what an epoch had at most beyond what was resident before it, on the rank that needed
+most. What a way keeps from its first epoch on is in the others' base: memory is compared with one
+way a process (``--ours joint --sar ''``, then ``--ours '' --sar sequential``).
 """
 
 import socket
@@ -16,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +34,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.bench_ways import Way
-from benchmarks.columns import Columns, print_columns, ratio, seconds, text
+from benchmarks.bench_memory import status_bytes
+from benchmarks.bench_ways import Way, process_like_training
+from benchmarks.columns import Columns, megabytes, print_columns, ratio, seconds, text
 from benchmarks.exchange_graphs import StoredGraph
 from benchmarks.report import circumstances
 from benchmarks.spmm_peers import import_dgl
@@ -38,17 +47,27 @@ from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import Split
 from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.loop import SeedRun
+
+
+def loss_text(value: float) -> str:
+    return f"{value:.6f}"
+
 
 COLUMNS: Columns = {
     "way": ("way", text),
     "epoch s": ("epoch_s", seconds),
+    "epochs add MB": ("peak_bytes", megabytes),
     "over the fastest": ("over_fastest", ratio),
+    "first loss": ("first_loss", loss_text),
+    "last loss": ("last_loss", loss_text),
 }
 OURS = {
-    "ours, aware": ("aware", "resident"),
-    "ours, joint": ("joint", "resident"),
-    "ours, sequential": ("aware", "sequential"),
+    "aware": ("aware", "resident"),
+    "joint": ("joint", "resident"),
+    "sequential": ("aware", "sequential"),
 }
+SAR_MODES = "sequential,sequential+0,kept,one-shot"
 
 
 def main(comm: Communicator) -> int:
@@ -56,48 +75,95 @@ def main(comm: Communicator) -> int:
         prog="python -m benchmarks.bench_sar", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument("store", type=Path)
+    cli.add_argument("settings", nargs="*", metavar="section.key=value", help="of ours")
     cli.add_argument("--width", type=int, default=256, help="of hidden layers (default: 256)")
     cli.add_argument("--layers", type=int, default=3, help="(default: 3)")
     cli.add_argument("--rounds", type=int, default=5, help="epochs by each (default: 5)")
+    cli.add_argument("--ours", default=",".join(OURS), help=f"of {', '.join(OURS)} (default: all)")
+    cli.add_argument("--sar", default=SAR_MODES, help=f"modes of SAR (default: {SAR_MODES})")
     cli.add_argument("--json", action="store_true", help="print one JSON object a way")
     options = cli.parse_args()
-    if not is_installed():
+    chosen = [word for word in options.ours.split(",") if word]
+    if unknown := [word for word in chosen if word not in OURS]:
+        raise InputError(f"--ours: {unknown[0]!r} is none of {', '.join(OURS)}")
+    modes = [SARMode.read(word) for word in options.sar.split(",") if word]
+    if modes and not is_installed():
         raise InputError(
             "SAR is not installed (PyPI's sar is something else): install github.com/IntelLabs/SAR "
             "and DGL; nothing ran"
         )
     words = ["model.name=sage", f"model.hidden={options.width}", "model.dropout=0"]
-    words += [f"model.num_layers={options.layers}", "graph.undirected=true"]
-    with ProcessGrid(comm) as grid, tempfile.TemporaryDirectory() as folder:
+    words += [f"model.num_layers={options.layers}", "graph.undirected=true", *options.settings]
+    with process_like_training(comm) as grid, tempfile.TemporaryDirectory() as folder:
         ways = {}
-        for name, (method, schedule) in OURS.items():
-            keys, place = [*words, f"exchange.schedule={schedule}"], Path(folder) / schedule
+        for name in chosen or ["aware"]:
+            method, schedule = OURS[name]
+            keys, place = [*words, f"exchange.schedule={schedule}"], Path(folder) / name
             ways[name] = Way.opened(grid, str(options.store), keys, method, place)
-        matrix = StoredGraph(options.store, (), undirected=True).block_row(grid)
-        task = ways["ours, aware"].run._task
-        epochs: dict[str, Callable[[], None]] = {name: each.epoch for name, each in ways.items()}
-        epochs["SAR over gloo"] = sar_epoch(grid, matrix, task, options.width, options.layers)
+        epochs = {f"ours, {name}": ours_epoch(ways[name]) for name in chosen}
+        package = Package.started(grid) if modes else None
+        if package is not None:
+            matrix = StoredGraph(options.store, (), undirected=True).block_row(grid)
+            some = next(iter(ways.values())).run
+            epochs |= {f"SAR, {mode.name}": package.epoch(mode, matrix, some) for mode in modes}
         times: dict[str, list[float]] = {name: [] for name in epochs}
+        losses: dict[str, list[float]] = {name: [] for name in epochs}
+        peaks = dict.fromkeys(epochs, 0)
         for number in range(options.rounds + 1):
             for name, epoch in epochs.items():
+                before = reset_peak()
                 grid.world.Barrier()
                 began = time.perf_counter()
-                epoch()
+                share = epoch()
                 took = max(grid.world.allgather(time.perf_counter() - began))
+                losses[name].append(grid.world.allreduce(share))
+                peaks[name] = max(
+                    peaks[name], *grid.world.allgather(status_bytes("VmHWM") - before)
+                )
                 # The first makes transposes, buffers and connections.
                 times[name] += [took] if number else []
-    fastest = min(map(statistics.median, times.values()))
+        if package is not None:
+            package.end()
+    fastest = min(map(statistics.median, times.values()), default=0.0)
     for name, found in times.items() if comm.rank == 0 and options.json else ():
         about = {"store": str(options.store), "ranks": comm.size, "width": options.width}
-        print_json({**about, "way": name, "epochs_s": found, **circumstances()})
+        about |= {"layers": options.layers, "settings": options.settings}
+        told = {"way": name, "epochs_s": found, "losses": losses[name], "peak_bytes": peaks[name]}
+        print_json({**about, **told, **circumstances()})
     if comm.rank == 0 and not options.json:
         print(f"{options.store}, {comm.size} ranks: {circumstances()}")
         rows = {name: statistics.median(found) for name, found in times.items()}
         print_columns(
             COLUMNS,
-            [{"way": k, "epoch_s": v, "over_fastest": v / fastest} for k, v in rows.items()],
+            [
+                {
+                    "way": name,
+                    "epoch_s": took,
+                    "peak_bytes": peaks[name],
+                    "over_fastest": took / fastest,
+                    "first_loss": losses[name][0],
+                    "last_loss": losses[name][-1],
+                }
+                for name, took in rows.items()
+            ],
         )
     return 0
+
+
+def reset_peak() -> int:
+    """Begin a new high-water mark of the resident set; return its bytes now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return status_bytes("VmRSS")
+
+
+def ours_epoch(way: Way) -> Callable[[], float]:
+    """Return an epoch of ours; it tells this rank's share of the loss."""
+
+    def epoch() -> float:
+        way.epoch()
+        return float(way.run._losses[0])
+
+    return epoch
 
 
 def is_installed() -> bool:
@@ -107,48 +173,127 @@ def is_installed() -> bool:
     return where is not None and Path(where).with_name("construct_shard_manager.py").exists()
 
 
-def sar_epoch(
-    grid: ProcessGrid, matrix: DistCSR, task: NodeTask, width: int, layers: int
-) -> Callable[[], None]:
-    """Return an epoch by the package, on the rows of this rank; collective."""
+@dataclass(frozen=True)
+class SARMode:
+    """How SAR trains: see the head of this file."""
+
+    name: str
+    way: str
+    restricted: bool
+    depth: int
+
+    @classmethod
+    def read(cls, word: str) -> "SARMode":
+        """Return the mode that `word` names."""
+        way, *more = word.split("+")
+        depths = [each for each in more if each.isdecimal()]
+        known = way in ("sequential", "kept", "one-shot") and len(depths) <= 1
+        if not known or set(more) - {"mfg", *depths}:
+            raise InputError(f"--sar: {word!r} is no mode of SAR")
+        return cls(word, way, "mfg" in more, int(depths[0]) if depths else 1)
+
+
+@dataclass(frozen=True)
+class Package:
+    """SAR, connected."""
+
+    grid: ProcessGrid
+    sar: Any
+    dgl: Any
+
+    @classmethod
+    def started(cls, grid: ProcessGrid) -> "Package":
+        """Connect the ranks over gloo; collective."""
+        sar, dgl = import_sar()
+        place = None
+        if grid.rank == 0:
+            with socket.socket() as free:
+                free.bind(("", 0))
+                place = (sar.comm.get_socket().ip_addr, free.getsockname()[1])
+        address, port = bcast(grid.world, place)
+        sar.initialize_comms(grid.rank, grid.size, address, "gloo", master_port_number=port)
+        return cls(grid, sar, dgl)
+
+    def end(self) -> None:
+        """Close the connections; collective."""
+        torch.distributed.destroy_process_group()
+
+    def epoch(self, mode: SARMode, matrix: DistCSR, run: SeedRun) -> Callable[[], float]:
+        """Return an epoch by the package that starts with the weights of `run`; collective.
+
+        It tells this rank's share of the loss.
+        """
+        assert isinstance(run._task, NodeTask)
+        sar, graph = self.sar, run._task.graph
+        features, labels = graph.features, graph.labels
+        if not isinstance(features, Tensor) or labels is None or labels.ndim != 1:
+            raise InputError("SAR's example wants features of every node, and one label each")
+        # SAR has one format.
+        convolutions, features = self.convolutions(run), features.float()
+        train = torch.from_numpy(np.flatnonzero(graph.split == Split.TRAIN))
+        count = self.grid.world.allreduce(len(train))
+        target = torch.from_numpy(labels.astype(np.int64))[train]
+        graphs, depth = self.graphs(mode, matrix, train, len(convolutions)), mode.depth
+        if mode.restricted:
+            features, train = features[graphs[0].input_nodes], torch.arange(len(train))
+        if mode.way == "one-shot":
+            # The same graph for all layers is one object.
+            whole = {id(each): each.get_full_partition_graph() for each in set(graphs)}
+            graphs = [whole[id(each)] for each in graphs]
+        optimiser = torch.optim.Adam(convolutions.parameters(), lr=0.01)
+
+        def epoch() -> float:
+            sar.Config.disable_sr, sar.Config.pipeline_depth = mode.way == "kept", depth
+            rows = features
+            for place, (each, layer) in enumerate(zip(convolutions, graphs, strict=True)):
+                rows = each(layer, rows if place == 0 else functional.relu(rows, inplace=True))
+            loss = functional.cross_entropy(rows[train], target, reduction="sum") / count
+            optimiser.zero_grad()
+            loss.backward()
+            sar.gather_grads(convolutions)
+            optimiser.step()
+            return float(loss.detach())
+
+        return epoch
+
+    def convolutions(self, run: SeedRun) -> nn.ModuleList:
+        """Return DGL's layers with the weights of our model."""
+        ours: Any = run.model.layers
+        shapes = [layer.own.weight.shape for layer in ours]
+        theirs: list[Any] = [self.dgl.nn.SAGEConv(b, a, "mean") for a, b in shapes]
+        with torch.no_grad():
+            for each, layer in zip(theirs, ours, strict=True):
+                each.fc_self.weight.copy_(layer.own.weight)
+                each.fc_self.bias.copy_(layer.own.bias)
+                each.fc_neigh.weight.copy_(layer.neighbours[0])
+        return nn.ModuleList(theirs)
+
+    def graphs(self, mode: SARMode, matrix: DistCSR, train: Tensor, layers: int) -> list[Any]:
+        """Return SAR's graph of every layer; collective."""
+        data = partition_data(self.sar.common_tuples, matrix)
+        if mode.restricted:
+            return self.sar.construct_mfgs(data, train + matrix.row_map.start, layers)
+        return [self.sar.construct_full_graph(data)] * layers
+
+
+def import_sar() -> tuple[Any, Any]:
+    """Return the modules of SAR and DGL."""
     dgl = import_dgl()
+    if not hasattr(dgl.heterograph, "DGLHeteroGraph"):
+        # SAR names types so; DGL 2 has only the other name.
+        dgl.heterograph.DGLHeteroGraph = dgl.DGLGraph
     import sar  # noqa: PLC0415  (only where it is installed)
 
-    address = bcast(grid.world, socket.gethostbyname(socket.gethostname()))
-    sar.initialize_comms(grid.rank, grid.size, address, "gloo")
-    graph = sar.construct_full_graph(partition_data(sar.common_tuples.PartitionData, matrix))
-    features, labels = task.graph.features, task.graph.labels
-    if not isinstance(features, Tensor) or labels is None or labels.ndim != 1:
-        raise InputError("SAR's example wants features of every node, and one label each")
-    train = torch.from_numpy(np.flatnonzero(task.graph.split == Split.TRAIN))
-    count = grid.world.allreduce(len(train))
-    target = torch.from_numpy(labels.astype(np.int64))[train]
-    hidden, classes = [width] * (layers - 1), task.graph.facts.num_classes
-    widths = [features.shape[1], *hidden, classes]
-    convolutions = nn.ModuleList(dgl.nn.SAGEConv(a, b, "mean") for a, b in pairwise(widths))
-    sar.sync_params(convolutions)
-    optimiser = torch.optim.Adam(convolutions.parameters(), lr=0.01)
-
-    def epoch() -> None:
-        rows = features
-        for place, each in enumerate(convolutions):
-            rows = each(graph, rows if place == 0 else functional.relu(rows))
-        loss = functional.cross_entropy(rows[train], target, reduction="sum") / count
-        optimiser.zero_grad()
-        loss.backward()
-        sar.gather_grads(convolutions)
-        optimiser.step()
-
-    return epoch
+    return sar, dgl
 
 
-def partition_data(make: Any, matrix: DistCSR) -> Any:
+def partition_data(tuples: Any, matrix: DistCSR) -> Any:
     """Return what SAR loads for a rank: edges by the part that their source is in.
 
     Parameters
     ----------
-    make
-        SAR's tuple; its last fields differ between versions.
+    tuples
+        SAR's; the last fields of its partition data differ between versions.
     matrix
         The block row of this rank: an edge from every column to its row.
     """
@@ -158,7 +303,8 @@ def partition_data(make: Any, matrix: DistCSR) -> Any:
     owners = row_map.owner(sources)
     ends = [torch.from_numpy(each.astype(np.int64)) for each in (sources, targets)]
     chosen = [torch.from_numpy(owners == part) for part in range(row_map.num_blocks)]
-    shards = [_Shard((ends[0][each], ends[1][each])) for each in chosen]
+    edges = [(ends[0][each], ends[1][each]) for each in chosen]
+    shards = [tuples.ShardEdgesAndFeatures(each, {}) for each in edges]
     starts = row_map.starts.tolist()
     known = {
         "all_shard_edges": shards,
@@ -167,14 +313,7 @@ def partition_data(make: Any, matrix: DistCSR) -> Any:
         "node_type_names": ["_N"],
         "edge_type_names": ["_E"],
     }
-    return make(*(known.get(name) for name in make._fields))
-
-
-class _Shard:
-    """SAR's shard: sources and targets of edges, global numbers, without features."""
-
-    def __init__(self, edges: tuple[Tensor, Tensor]) -> None:
-        self.edges, self.edge_features = edges, dict[str, Tensor]()
+    return tuples.PartitionData(*(known.get(name) for name in tuples.PartitionData._fields))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ those epochs tell, see docs/trace.md, summed over ranks. The last line is of ``e
 seconds over those of the fastest of them.
 """
 
+import contextlib
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,12 @@ from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context
+from hpcgnn.kernels import reused_memory
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.loop import SeedRun
+from hpcgnn.train.process import prepare_process
 
 WAYS = "oblivious,aware,push,joint,joint+int8"
 COLUMNS: Columns = {
@@ -62,7 +66,7 @@ def main(comm: Communicator) -> int:
     cli.add_argument("--json", action="store_true", help="print one JSON object a way")
     options = cli.parse_args()
     words = ["model.name=sage", "model.num_layers=3", "model.hidden=256", *options.settings]
-    with ProcessGrid(comm) as grid, tempfile.TemporaryDirectory() as folder:
+    with process_like_training(comm) as grid, tempfile.TemporaryDirectory() as folder:
         ways = [
             Way.opened(grid, options.store, words, name, Path(folder))
             for name in options.ways.split(",")
@@ -80,6 +84,14 @@ def main(comm: Communicator) -> int:
             about = {"store": options.store, "settings": options.settings, "ranks": comm.size}
             print_json({**about, **each, **circumstances()})
     return 0
+
+
+@contextlib.contextmanager
+def process_like_training(comm: Communicator) -> Iterator[ProcessGrid]:
+    """Give a grid whose processes multiply, and keep memory, as those that train; collective."""
+    with ProcessGrid(comm) as grid, reused_memory():
+        prepare_process(grid, 1)
+        yield grid
 
 
 @dataclass

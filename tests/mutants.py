@@ -3,14 +3,16 @@
     python -m tests.mutants --number 200 --seed 7 [--contexts .coverage] [hpcgnn/nn ...]
 
 A comparison, a sign or a small integer of `hpcgnn/` outside of GPU code is changed in a copy of the
-tree. The tests of the mirrored folder run on one rank, then on 4; with a coverage file whose
-contexts are tests (docs/contributing.md), first those that pass the changed line, on both. A test
-that fails, or that runs out of time, has caught the change; it must pass without. Prints a line for
-each change, and at the end those that survived: a test is missing, or the two programs are equal.
+tree. The tests of the mirrored folder run on one rank, and for what nobody noticed there on 4; with
+a coverage file whose contexts are tests (docs/contributing.md), first some that pass the changed
+line. A test that fails, or that runs out of time, has caught the change; it must pass without.
+Prints a line for each, and at the end those that survived: a test is missing, or the two programs
+are equal.
 """
 
 import argparse
 import ast
+import itertools
 import os
 import random
 import re
@@ -243,18 +245,21 @@ def main() -> None:
         import_module(name)
     draw, contexts = random.Random(options.seed), Contexts(options.contexts, options.first)
     chosen = draw.sample(every, min(options.number, len(every)))
-    survivors = []
+    left = [(mutant, contexts.of(mutant, draw), mirrored(mutant.file)) for mutant in chosen]
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(Path(folder), options.limit)
-        for number, mutant in enumerate(chosen, 1):
-            near, some = mirrored(mutant.file), contexts.of(mutant, draw)
-            worlds = sorted({1, options.ranks})
-            runs = [(tests, ranks) for tests in (some, near) for ranks in worlds]
-            found = (tree.catches(mutant, tests, ranks) for tests, ranks in runs if tests)
-            by = next((each for each in found if each), None)
-            survivors += [] if by else [mutant]
-            caught = number - len(survivors)
-            print(f"{caught}/{number} {mutant}  => {by or 'SURVIVED'}", flush=True)
+        # What costs least comes first, and leaves few for the rest.
+        for ranks, (kind, what) in itertools.product(
+            sorted({1, options.ranks}), ((1, "tests of the line"), (2, "the folder"))
+        ):
+            left, tried = [], left
+            for number, each in enumerate(tried, 1):
+                mutant, tests = each[0], each[kind]
+                by = tree.catches(mutant, tests, ranks) if tests else None
+                left += [] if by else [each]
+                place = f"{number - len(left)} of {number} by {what} on {ranks}"
+                print(f"{place}: {mutant}  => {by or 'SURVIVED'}", flush=True)
+    survivors = [mutant for mutant, _, _ in left]
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} caught, of {len(every)} possible")
     for mutant in survivors:
         print(f"survived: {mutant}")

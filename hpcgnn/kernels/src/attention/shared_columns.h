@@ -22,7 +22,8 @@ struct SharedColumns {
   using Batch = typename Softmax<V>::Batch;
 
   // Two sums of so many registers, and a row, fit the 32 or 16 of the machine.
-  static constexpr int kMost = V::kLanes * sizeof(Scalar) == 64 ? 8 : 4;
+  static constexpr int kMost =
+      V::kLanes * sizeof(Scalar) == 64 || kColumnRegs < 4 ? kColumnRegs : 4;
   // Edges ahead: they and a batch fit the level-1 cache.
   static constexpr std::int64_t kAhead = 16;
   static constexpr std::int64_t kNever = std::int64_t{1} << 60;
