@@ -39,7 +39,7 @@ from hpcgnn.convert.tables.edges import (
 )
 from hpcgnn.convert.tables.ids import Ids, Index, find_index, id_rows, place_ids
 from hpcgnn.convert.tables.node_data import count_rows, nodes_of, read_nodes
-from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_columns, node_tables
+from hpcgnn.convert.tables.nodes import NodeTable, files_of, id_columns, lack_of_ids, node_tables
 from hpcgnn.errors import InputError
 from hpcgnn.typing import GlobalIndices
 
@@ -134,7 +134,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         edges.ends("src", "dst"),
         options,
         relabel=options.take("relabel"),
-        without_ids=first_table(tables),
+        without_ids=lack_of_ids(tables),
     )
     names, numbers = np.zeros(0, np.str_), np.zeros(0, np.int64)
     relations: tuple[str, ...] = ("",)
@@ -221,7 +221,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
     if tables:
         given = [each for each in tables if isinstance(each, NodeTable)]
         found = find_index(
-            id_columns(given), [], options, relabel=False, without_ids=first_table(given)
+            id_columns(given), [], options, relabel=False, without_ids=lack_of_ids(given)
         )
         if isinstance(found, NameTable) or (found is not None and found.original is not None):
             raise InputError(

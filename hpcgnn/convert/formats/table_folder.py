@@ -23,7 +23,7 @@ from hpcgnn.convert.source import (
 from hpcgnn.convert.tables.edges import USUAL, EdgeTable, edge_chunks, open_edges
 from hpcgnn.convert.tables.ids import Index, Numbers, find_index
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
-from hpcgnn.convert.tables.nodes import NodeTable, files_of, first_table, id_columns, open_nodes
+from hpcgnn.convert.tables.nodes import NodeTable, files_of, id_columns, lack_of_ids, open_nodes
 from hpcgnn.errors import InputError
 
 
@@ -135,9 +135,8 @@ class _Folder:
                     f"{self._file}: the nodes of {name!r} have no ids where others have names; "
                     "give their table a column id"
                 )
-            index = find_index(
-                given, ends, options, relabel=not tables, without_ids=first_table(tables)
-            )
+            lack = lack_of_ids(tables, f"{self._file}: [nodes.{name}]")
+            index = find_index(given, ends, options, relabel=not tables, without_ids=lack)
             if index is None:
                 rows = count_rows(read_nodes(tables, None, options), tables, options.ranks)
                 index = Numbers(np.arange(rows))
@@ -189,18 +188,19 @@ class _Folder:
 
     def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
         where = f'edges."{name}"'
-        kind = tuple(name.split(","))
+        parts = name.split(",")
         self._check(table, {"file", "files", "src", "dst", "weight", "features"}, where)
-        if len(kind) != 3 or not all(kind):
+        if len(parts) != 3 or not all(parts):
             raise InputError(f"{self._file}: [{where}] must be named SOURCE,RELATION,TARGET")
         named = [f"{role}={table[role]}" for role in ("src", "dst", "weight") if role in table]
         if named and not {"src", "dst"} <= set(table):
             raise InputError(f"{self._file}: [{where}] must name both src and dst, or neither")
-        source, relation, target = kind
+        source, relation, target = parts
         paths = self._paths(table, where)
         features = table.get("features", ())
         features = (features,) if isinstance(features, str) else tuple(features)
-        return open_edges((source, relation, target), paths, named or None, USUAL, features)
+        kind, section = (source, relation, target), f"{self._file}: [{where}]"
+        return open_edges(kind, paths, named or None, USUAL, features, section)
 
     def _nodes(self, name: str, table: dict[str, Any]) -> tuple[NodeTable | Path, ...]:
         where = f"nodes.{name}"
@@ -212,7 +212,9 @@ class _Folder:
                 columns[role] = "+".join(value) if isinstance(value, list) else str(value)
         features = table.get("features")
         features = [features] if isinstance(features, str) else features
-        return tuple(open_nodes(path, columns, features) for path in self._paths(table, where))
+        section = f"{self._file}: [{where}]"
+        paths = self._paths(table, where)
+        return tuple(open_nodes(path, columns, features, section) for path in paths)
 
 
 def _chained(tables: Sequence[NameTable]) -> NameBlocks:

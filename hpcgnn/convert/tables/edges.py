@@ -115,19 +115,22 @@ def open_edges(
     columns: Sequence[str] | None,
     usual: Mapping[int, tuple[str, ...]],
     features: Sequence[str] = (),
+    section: str = "",
 ) -> EdgeTable:
     """Return the table of some files; raises `InputError` where its columns cannot be told.
 
     `columns` are the roles in their order or "role=name", None to find out by the header or by
-    their number (`usual`); `features` are names of columns.
+    their number (`usual`); `features` are names of columns. Both are of a `section` of a file where
+    one is given, and of the command otherwise.
     """
     by_name = columns is not None and any("=" in each for each in columns)
     header = True if by_name else None
     files = tuple(TableFile.open(path, KNOWN_EDGES, header=header) for path in paths)
     chosen = tuple(
-        tuple(file.column(name, "--edge-features") for name in features) for file in files
+        tuple(file.column(name, section or "--edge-features") for name in features)
+        for file in files
     )
-    places = tuple(_edge_places(file, columns, usual, len(features)) for file in files)
+    places = tuple(_edge_places(file, columns, usual, len(features), section) for file in files)
     return EdgeTable(kind, files, places, chosen if features else ())
 
 
@@ -136,12 +139,14 @@ def _edge_places(
     columns: Sequence[str] | None,
     usual: Mapping[int, tuple[str, ...]],
     num_features: int,
+    section: str,
 ) -> dict[str, int]:
     """Return the places of the roles of a file of edges."""
     if columns is not None and any("=" in each for each in columns):
         given = [each.partition("=")[::2] for each in columns]
         _check_roles([role for role, _ in given])
-        return {role: file.column(name, "--columns") for role, name in given if role != "skip"}
+        option = section or "--columns"
+        return {role: file.column(name, option) for role, name in given if role != "skip"}
     if columns is None:
         found = named_places(file, _EDGE_NAMES)
         if "src" in found and "dst" in found:
@@ -151,9 +156,11 @@ def _edge_places(
             columns = (*columns, *["skip"] * num_features)
     if columns is None:
         line = file.header_line or _first_line(file)
+        remedy = f"with --columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
+        if section:
+            remedy = f'in {section}, src = "NAME" and dst = "NAME"'
         raise InputError(
-            f"{file.path}: line {line} has {len(file.names)} fields; say what they are with "
-            f"--columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
+            f"{file.path}: line {line} has {len(file.names)} fields; say what they are {remedy}"
         )
     _check_roles(columns)
     if len(columns) != len(file.names):

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +23,9 @@ from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, NameBlocks, first_fault
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Column: TypeAlias = tuple[TableFile, int]
 """A file and the place of a column in it."""
@@ -158,22 +160,20 @@ def find_index(
     options: ConvertOptions,
     *,
     relabel: bool,
-    without_ids: Path | None = None,
+    without_ids: str = "",
 ) -> Index | None:
     """Return the ids of the nodes of a type, None where they are their numbers 0, 1, ...
 
     They are those of the columns of `tables` of nodes, or without any (or with
-    `options.nodes_from_edges`) those of the `ends` of edges. `without_ids` is a table of nodes that
-    has none. Raises `InputError` for faulty ids.
+    `options.nodes_from_edges`) those of the `ends` of edges. `without_ids` is the
+    fault where ids are needed and no table has any. Raises `InputError` for faulty ids.
     """
     from_edges = options.take("nodes_from_edges") or not tables
     is_text = options.take("names") or any(
         file.has_names(place) for file, place in [*tables, *ends]
     )
-    if is_text and without_ids is not None and not tables:
-        raise InputError(
-            f"{without_ids}: has no column of ids; name it with --node-columns id=NAME"
-        )
+    if is_text and without_ids and not tables:
+        raise InputError(without_ids)
     if not (is_text or relabel or tables):
         return None
     groups = _by_file([*tables, *(ends if from_edges else [])])

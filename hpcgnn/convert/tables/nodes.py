@@ -78,12 +78,12 @@ def node_tables(options: ConvertOptions) -> tuple[NodeTable | Path, ...]:
 
 
 def open_nodes(
-    path: Path, columns: Mapping[str, str], features: Sequence[str] | None
+    path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str = ""
 ) -> NodeTable | Path:
     """Return a table of nodes, or the path of a matrix of features (.npy); raises `InputError`.
 
     `columns` maps roles to the names of columns, `features` are those to take (None: all others of
-    numbers).
+    numbers), both of a `section` of a file where one is given, and of the command otherwise.
     """
     if path.suffix.lower() == ".npy":
         open_npy(path)
@@ -93,7 +93,7 @@ def open_nodes(
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
     file = TableFile.open(path, _KNOWN_NODES)
     places = named_places(file, _NODE_NAMES)
-    option = "--node-columns"
+    option = section or "--node-columns"
     for role in ("id", "graph", "label"):
         if role in columns:
             places[role] = file.column(columns[role], option)
@@ -116,7 +116,7 @@ def open_nodes(
     own, graph, label = (places.get(role, -1) for role in ("id", "graph", "label"))
     taken = {own, graph, label, *splits.values(), *masks.values(), *left}
     if features is not None:
-        chosen_features = tuple(file.column(name, "--features") for name in features)
+        chosen_features = tuple(file.column(name, section or "--features") for name in features)
     else:
         numeric = enumerate(file.numeric)
         chosen_features = tuple(i for i, is_number in numeric if is_number and i not in taken)
@@ -128,9 +128,11 @@ def id_columns(tables: Sequence[NodeTable | Path]) -> list[Column]:
     return [(t.file, t.id) for t in tables if isinstance(t, NodeTable) and t.id >= 0]
 
 
-def first_table(tables: Sequence[NodeTable | Path]) -> Path | None:
-    """Return the first file that is a table, None where there is none."""
-    return next((each.file.path for each in tables if isinstance(each, NodeTable)), None)
+def lack_of_ids(tables: Sequence[NodeTable | Path], section: str = "") -> str:
+    """Return the fault of the first table where ids are needed, empty where there is no table."""
+    path = next((each.file.path for each in tables if isinstance(each, NodeTable)), None)
+    remedy = f'in {section}, id = "NAME"' if section else "with --node-columns id=NAME"
+    return "" if path is None else f"{path}: has no column of ids; name it {remedy}"
 
 
 def files_of(nodes: Sequence[NodeTable | Path]) -> Iterator[Path]:
