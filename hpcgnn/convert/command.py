@@ -132,6 +132,11 @@ def _parser(make: Callable[..., CommandParser]) -> CommandParser:
         help="columns of --nodes that are features, also of vectors (default: all other numbers)",
     )
     parser.add_argument(
+        "--label-separator",
+        metavar="TEXT",
+        help="what stands between the labels of a node that may have several",
+    )
+    parser.add_argument(
         "--edge-features",
         metavar="A,B,...",
         help="columns of edge lists that are features of the edges",

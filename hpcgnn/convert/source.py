@@ -33,6 +33,7 @@ _SPECIAL = frozenset(
         "graphs",
         "node_columns",
         "features",
+        "label_separator",
         "edge_features",
         "names",
         "nodes_from_edges",
@@ -58,7 +59,8 @@ class ConvertOptions:
     names one of several splits, a folder for OGB and a column number for masks; `num_nodes` raises
     the number of nodes above the largest id of an edge list. `graphs` is a table of graphs with
     labels and splits, where nodes tell theirs. `nodes` are tables of nodes, with
-    `node_columns` "role=name" and `features` of chosen names; `edge_features` are columns of edges;
+    `node_columns` "role=name" and `features` of chosen names; `label_separator` stands between the
+    labels of a node in its one column; `edge_features` are columns of edges;
     `names` takes all ids as names, `nodes_from_edges` admits nodes that no table names.
     `ranks` are who reads. `split_files` are "[NAME=]train,valid,test"; `root` is the folder of a
     data set of torch-geometric. `random_split` are percentages of the nodes that train, validate
@@ -81,6 +83,7 @@ class ConvertOptions:
     graphs: str | None = None
     node_columns: tuple[str, ...] | None = None
     features: tuple[str, ...] | None = None
+    label_separator: str | None = None
     edge_features: tuple[str, ...] | None = None
     names: bool = False
     nodes_from_edges: bool = False

@@ -40,8 +40,8 @@ def random_split(
     check_shares(shares)
     split = np.zeros(num_nodes, np.uint8)
     known = np.arange(num_nodes)
-    if labels is not None and labels.ndim == 1:
-        known = np.flatnonzero(labels >= 0)
+    if labels is not None:
+        known = np.flatnonzero(labels >= 0 if labels.ndim == 1 else labels.any(axis=1))
     order = np.random.default_rng(seed).permutation(known)
     ends = np.rint(np.cumsum(shares) * len(known) / 100).astype(np.int64)
     sizes = np.diff(ends, prepend=0)

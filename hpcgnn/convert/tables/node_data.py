@@ -60,7 +60,7 @@ def read_nodes(
     elif any(table.features for table in tables):
         fields["features"] = _features(tables, order, options)
     if any(table.label >= 0 for table in tables):
-        fields["labels"] = _labels(tables, order)
+        fields["labels"] = _labels(tables, order, options.take("label_separator"))
     if any(table.graph >= 0 for table in tables):
         fields["graph"] = _graphs(tables, order)
     fields["splits"] = _splits(tables, order)
@@ -242,14 +242,14 @@ def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
     return numbers
 
 
-def _labels(tables: Sequence[NodeTable], order: _Order) -> Labels:
+def _labels(tables: Sequence[NodeTable], order: _Order, separator: str | None) -> Labels:
     ranks = order.ranks
     table = next(each for each in tables if each.label >= 0)
     path, column = table.file.path, table.label
     if not all(each.label >= 0 for each in tables):
         raise InputError(f"{path}: has labels, other tables of nodes have none; give them to all")
     where = f"{path}: {table.file.describe(column)}"
-    if all(each.file.numeric[each.label] for each in tables):
+    if separator is None and all(each.file.numeric[each.label] for each in tables):
         parts = order.column(tables, lambda each: each.label, "number", Table.numbers)
         values = order.put(np.concatenate([np.zeros(0), *parts]), np.nan)
         with ranks.agree():
@@ -260,9 +260,28 @@ def _labels(tables: Sequence[NodeTable], order: _Order) -> Labels:
         mine, codes = _classes(chunks, where)
     names = sorted(set[str]().union(*ranks.gather(mine)), key=str.encode)
     codes = _renumbered(mine, names)[codes]
+    if separator is not None:
+        return _several_labels(names, codes, separator, where, order)
     if names[:1] == [""]:
         names, codes = names[1:], codes - 1
     return Labels(order.put(codes.astype(np.int32), -1), len(names), tuple(names))
+
+
+def _several_labels(
+    names: Sequence[str], codes: NDArray[np.int64], separator: str, where: str, order: _Order
+) -> Labels:
+    """Return the labels of nodes whose one name, of `names`, holds all that a node has."""
+    lists = [[part.strip() for part in name.split(separator)] for name in names]
+    classes = sorted({part for parts in lists for part in parts} - {""}, key=str.encode)
+    if not classes:
+        raise InputError(
+            f"{where}: holds no label; name another column with --node-columns label=NAME"
+        )
+    places = {name: place for place, name in enumerate(classes)}
+    has = np.zeros((len(names), len(classes)), np.uint8)
+    for row, parts in zip(has, lists, strict=True):
+        row[[places[part] for part in parts if part]] = 1
+    return Labels(order.put(has[codes], 0), len(classes), tuple(classes))
 
 
 def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
