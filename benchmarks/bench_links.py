@@ -406,7 +406,7 @@ def judge(task: LinkTask, found: Found) -> dict[str, float]:
     known = tested.known
     if known is None:
         return values | rank_metrics(grid, scores.ranks())
-    ranks = rank_among_all(found.blocks, tested.edges, scores, known)
+    ranks = rank_among_all(found.blocks, tested.edges, scores, known, None)
     raw = rank_metrics(grid, ranks.raw)
     return values | rank_metrics(grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
 

@@ -87,7 +87,7 @@ class WholePairs:
             rows = [self._needed(share, starts, each).rows for each in range(len(starts) - 1)]
             asked[share] = np.concatenate([mine.to_local(r[mine.is_local(r)]) for r in rows])
         return LinkShare(
-            Links(links.names, every, shares, links.both_ways),
+            Links(links.names, every, shares, links.both_ways, links.types),
             {share: self._needed(share, starts, block) for share in SHARES},
             {name: edges[chosen] for name, edges, chosen in self._judged(starts, block)},
             asked,

@@ -181,6 +181,9 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
     ):
         (tmp_path / "g.csv").write_text(text)
         assert detect(tmp_path / "g.csv")[0] == name
+    assert detect(tmp_path / "g.csv")[1] == "line 1 has a word in it"
+    (tmp_path / "g.csv").write_text("# SNAP\n\n0 1 cites\n")
+    assert detect(tmp_path / "g.csv")[1] == "line 3 has a word in it"
 
 
 @pytest.mark.parametrize(

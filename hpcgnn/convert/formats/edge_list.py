@@ -33,6 +33,7 @@ from hpcgnn.convert.tables.edges import (
     EdgeTable,
     edge_chunks,
     find_relations,
+    first_line,
     names_relation,
     open_edges,
     relation_places,
@@ -102,10 +103,10 @@ def first_line_says(path: Path) -> tuple[str, str]:
     file = TableFile.open(path, KNOWN_EDGES)
     if names_relation(file):
         return "typed-edge-list", "its header names a relation"
-    fields, line = file.head[0], file.header_line + 1
+    fields, line = file.head[0], file.header_line or first_line(file)
     if not file.header_line and len(fields) > 2 and file.numeric[0] and not file.numeric[2]:
         return "typed-edge-list", f"line {line} has a word in it"
-    return "edge-list", f"line {file.header_line or line} has {len(fields)} fields"
+    return "edge-list", f"line {line} has {len(fields)} fields"
 
 
 def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ...]]) -> EdgeTable:

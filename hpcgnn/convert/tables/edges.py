@@ -155,7 +155,7 @@ def _edge_places(
         if columns is not None and num_features:
             columns = (*columns, *["skip"] * num_features)
     if columns is None:
-        line = file.header_line or _first_line(file)
+        line = file.header_line or first_line(file)
         remedy = f"with --columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
         if section:
             remedy = f'in {section}, src = "NAME" and dst = "NAME"'
@@ -171,7 +171,8 @@ def _edge_places(
     return {role: place for place, role in enumerate(columns) if role != "skip"}
 
 
-def _first_line(file: TableFile) -> int:
+def first_line(file: TableFile) -> int:
+    """Return the number of the first line that is neither empty nor a comment."""
     for table in file.blocks({0: "text"}):
         return int(table.locate(0).rpartition(" ")[2])
     return 1

@@ -15,7 +15,7 @@ from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, redistribute, start_bro
 from hpcgnn.nn import Scorer
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import Links
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices, Mask
 
 BLOCK_BYTES = 64 << 20
 """Bound of a block of scores, and of a piece of embeddings."""
@@ -116,6 +116,15 @@ class Block:
     queries: slice
     first: int
     scores: FloatArray
+
+    @property
+    def rows(self) -> slice:
+        """The global rows of the piece."""
+        return slice(self.first, self.first + self.scores.shape[1])
+
+    def keep(self, chosen: Mask) -> None:
+        """Give all but the chosen (q, B) the lowest score of all."""
+        self.scores[~chosen] = -np.inf
 
     def set_aside(self, rows: GlobalIndices) -> None:
         """Give the node (q,) of each query, a global row, the lowest score of all."""

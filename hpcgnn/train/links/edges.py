@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree, redistribute
+from hpcgnn.comm import (
+    Communicator,
+    ProcessGrid,
+    RowMap,
+    RowRequest,
+    agree,
+    allreduce_sum,
+    redistribute,
+    share_on_hosts,
+)
 from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
@@ -184,12 +193,41 @@ class Links:
         Those of each of `SHARES`.
     both_ways
         Whether each of them stands for its reverse as well.
+    types
+        (num_rows,) uint8 the node types of all rows, which the ranks of a host share; None without
+        types.
     """
 
     names: tuple[str, ...]
     every: LinkEdges
     shares: Mapping[str, LinkEdges]
     both_ways: bool
+    types: Array | None
+
+    @collective
+    def joined_types(self, layer: Communicator, relation: int) -> Mask | None:
+        """Return (T, T) which types the edges of a relation lead to from each type.
+
+        None without types, and where the relation has no edge.
+        """
+        if self.types is None:
+            return None
+        count = int(self.types.max(initial=0)) + 1
+        of_it = self.every.relations == relation
+        found = np.zeros((count, count), np.int64)
+        found[self.types[self.every.sources[of_it]], self.types[self.every.targets[of_it]]] = 1
+        allreduce_sum(layer, found)
+        if self.both_ways:
+            found = found + found.T
+        return found > 0 if found.any() else None
+
+
+@collective
+def _types_of_all(grid: ProcessGrid, store: GraphStore, row_map: RowMap) -> Array | None:
+    """Return (num_rows,) uint8 the node types of the rows of all ranks, None without types."""
+    with agree(grid.world):
+        types = store.read_types(row_map.start, row_map.stop)
+    return None if types is None else share_on_hosts(grid, "links.types", types)
 
 
 @collective
@@ -201,7 +239,8 @@ def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: R
     undirected = store.undirected or config.graph.undirected
     every, _ = read_links(grid, store, row_map, ids, names, undirected=undirected)
     none = every[np.zeros(len(every), np.bool_)]
-    return Links(names, every, dict.fromkeys(SHARES, none), undirected)
+    types = _types_of_all(grid, store, row_map)
+    return Links(names, every, dict.fromkeys(SHARES, none), undirected, types)
 
 
 def _predicted(grid: ProcessGrid, config: Config, store: GraphStore) -> tuple[str, ...]:
@@ -240,4 +279,5 @@ def deal_links(
         gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
     hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
     shares = {name: edges[mask] for name, mask in masks.items()}
-    return Links(names, edges[edges.relations < len(names)], shares, undirected), hidden
+    types = _types_of_all(grid, store, row_map)
+    return Links(names, edges[edges.relations < len(names)], shares, undirected, types), hidden

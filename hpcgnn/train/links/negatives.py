@@ -17,7 +17,7 @@ from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, mixed, uniform
-from hpcgnn.typing import GlobalIndices
+from hpcgnn.typing import Array, GlobalIndices
 
 
 class Numbered:
@@ -75,6 +75,8 @@ class Ends:
         (num_local,) int64 original ids.
     trained
         The edges of this rank that are trained on.
+    types
+        (num_rows,) uint8 the node types of all rows; None without types.
     """
 
     layer: Communicator
@@ -82,6 +84,16 @@ class Ends:
     ids: GlobalIndices
     trained: LinkEdges
     num_relations: int
+    types: Array | None
+
+    def kinds(self, rows: GlobalIndices) -> Array:
+        """Return (m,) the types of global rows (m,), of which all are one without types."""
+        return np.zeros(len(rows), np.uint8) if self.types is None else self.types[rows]
+
+    @property
+    def num_kinds(self) -> int:
+        """How many types there may be."""
+        return 1 if self.types is None else int(self.types.max(initial=0)) + 1
 
 
 class WrongEnds(Protocol):
@@ -94,23 +106,50 @@ class WrongEnds(Protocol):
         ...
 
 
+class Candidates:
+    """Rows that wrong ends are drawn from, equally likely: of the type of the right end.
+
+    Parameters
+    ----------
+    keys, rows
+        (m,) int64 different keys, which order the rows, and global rows.
+    """
+
+    @collective
+    def __init__(self, ends: Ends, keys: GlobalIndices, rows: GlobalIndices) -> None:
+        self._ends, kinds = ends, ends.kinds(rows)
+        self._rows = [
+            Numbered(ends.layer, keys[kinds == kind], rows[kinds == kind])
+            for kind in range(ends.num_kinds)
+        ]
+
+    @collective
+    def draw(self, edges: LinkEdges, words: NDArray[np.uint64]) -> GlobalIndices:
+        """Return a row for each of the mixed bits (E, count), in their shape."""
+        kinds, drawn = self._ends.kinds(edges.targets), np.empty(words.shape, np.int64)
+        for kind, rows in enumerate(self._rows):
+            of_it = kinds == kind
+            drawn[of_it] = rows.draw(words[of_it])
+        return drawn
+
+
 def _words(edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> NDArray[np.uint64]:
     """Return (E, count) mixed bits, of which each draw takes its own."""
     return mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
 
 
 class Uniform:
-    """All nodes are equally likely."""
+    """All nodes of the type are equally likely."""
 
     @collective
     def __init__(self, ends: Ends) -> None:
         rows = np.arange(ends.row_map.start, ends.row_map.stop, dtype=np.int64)
-        self._nodes = Numbered(ends.layer, ends.ids, rows)
+        self._nodes = Candidates(ends, ends.ids, rows)
 
     @collective
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return wrong ends; see `WrongEnds`."""
-        return self._nodes.draw(_words(edges, count, seeds))
+        return self._nodes.draw(edges, _words(edges, count, seeds))
 
 
 class ByDegree:
@@ -118,12 +157,12 @@ class ByDegree:
 
     @collective
     def __init__(self, ends: Ends) -> None:
-        self._targets = Numbered(ends.layer, ends.trained.words, ends.trained.targets)
+        self._targets = Candidates(ends, ends.trained.words, ends.trained.targets)
 
     @collective
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return wrong ends; see `WrongEnds`."""
-        return self._targets.draw(_words(edges, count, seeds))
+        return self._targets.draw(edges, _words(edges, count, seeds))
 
 
 class ByRelation:
@@ -136,7 +175,7 @@ class ByRelation:
             of_it = ends.trained.relations == relation
             rows = np.unique(ends.trained.targets[of_it])
             keys = ends.ids[ends.row_map.to_local(rows)]
-            self._targets.append(Numbered(ends.layer, keys, rows))
+            self._targets.append(Candidates(ends, keys, rows))
 
     @collective
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
@@ -144,14 +183,14 @@ class ByRelation:
         words, rows = _words(edges, count, seeds), np.empty((len(edges), count), np.int64)
         for relation, targets in enumerate(self._targets):
             of_it = edges.relations == relation
-            rows[of_it] = targets.draw(words[of_it])
+            rows[of_it] = targets.draw(edges[of_it], words[of_it])
         return rows
 
 
 class InBatch:
     """The targets of the other edges of a batch; batches of ``count + 1`` are drawn anew each time.
 
-    The rows that scores need are then those of the edges themselves.
+    The rows that scores need are then those of the edges themselves, of whatever type.
     """
 
     def __init__(self, ends: Ends) -> None:

@@ -117,7 +117,7 @@ class DrawnPairs:
     ) -> None:
         self._grid, self._row_map, self._options = grid, row_map, options
         self._edges = links.shares["train"]
-        ends = Ends(grid.layer, row_map, ids, self._edges, len(links.names))
+        ends = Ends(grid.layer, row_map, ids, self._edges, len(links.names), links.types)
         self._wrong_ends, self._nodes = NEGATIVES[options.negatives](ends), Uniform(ends)
         self.tested: Mapping[str, Tested] = {name: self._test(links, name) for name in SHARES[1:]}
 

@@ -207,7 +207,8 @@ def best_targets(
     """Return the targets with the largest scores for each source of this rank's share.
 
     Sources follow each other as they are asked for, the targets of one from the best on. A source
-    is no target of its own.
+    is no target of its own. Targets are of the node types that edges of the relation lead to from
+    the source's type; where the relation has no edge, of any.
 
     Parameters
     ----------
@@ -229,12 +230,15 @@ def best_targets(
         rows = find_rows(task, asked)[_share(grid, len(asked))]
     queries = Queries(rows, np.full(len(rows), relation, np.int64))
     known = None if with_known else KnownTargets.of(grid, row_map, task.links, queries)
+    types, joined = task.links.types, task.links.joined_types(grid.layer, relation)
     embeddings = model.embed(graph.view, graph.features)
     best = torch.full((len(rows), count), -torch.inf, dtype=embeddings.dtype)
     places = torch.full((len(rows), count), -1, dtype=torch.int64)
     for block in score_all(grid, row_map, embeddings, model.scorer, queries):
         some, scores = block.queries, block.scores
         block.set_aside(rows[some])
+        if types is not None and joined is not None:
+            block.keep(joined[types[rows[some]]][:, types[block.rows]])
         if known is not None:
             scores[known.between(some, block.first, scores.shape[1])] = -np.inf
         both = torch.cat([best[some], torch.from_numpy(scores)], dim=1)

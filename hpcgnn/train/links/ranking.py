@@ -74,7 +74,7 @@ def _rank(larger: Array, not_lower: Array) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Ranks of the edges of a rank among all nodes.
+    """Ranks of the edges of a rank among all nodes of the target's type.
 
     Parameters
     ----------
@@ -90,9 +90,13 @@ class Ranks:
 
 @collective
 def rank_among_all(
-    blocks: Iterator[Block], edges: LinkEdges, scores: Scores, known: KnownTargets
+    blocks: Iterator[Block],
+    edges: LinkEdges,
+    scores: Scores,
+    known: KnownTargets,
+    types: Array | None,
 ) -> Ranks:
-    """Return the ranks of edges among all nodes.
+    """Return the ranks of edges among all nodes of the target's type.
 
     Parameters
     ----------
@@ -100,6 +104,8 @@ def rank_among_all(
         Scores of the edges' sources and all nodes.
     known
         The targets of the edges' sources.
+    types
+        (num_rows,) uint8 the node types of all rows; None without types.
     """
     low, high = scores.bounds
     counts = np.zeros((2, 2, len(edges)), np.int64)
@@ -108,6 +114,8 @@ def rank_among_all(
         # No edge ends where it begins.
         block.set_aside(edges.sources[some])
         block.set_aside(edges.targets[some])
+        if types is not None:
+            block.keep(types[edges.targets[some]][:, None] == types[block.rows])
         places, columns = known.between(some, block.first, found.shape[1])
         known_scores = found[places, columns]
         for (raw, filtered), bound, exceeds in zip(

@@ -28,7 +28,7 @@ from hpcgnn.train.sampled.graph import home_rows, share_whole
 from hpcgnn.train.sampled.input import StepInput, SubgraphInput
 from hpcgnn.train.sampled.task import check_fan_outs, check_sampled_options
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.typing import GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +64,15 @@ def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
 class LinkBatches(StepInput[LinkStep]):
     """Batches of edges with sampled neighbours; ranks take pieces of the same batches."""
 
-    def __init__(self, views: SampledViews, edges: LinkEdges, num_relations: int) -> None:
+    def __init__(self, views: SampledViews, edges: LinkEdges, links: Links) -> None:
         self.views, self._edges = views, edges
         self._grid, self._graph, self._sampling = views.parts
         self._options = views.context.config.links
         alone, num_nodes = self._grid.alone(), self._graph.edges.num_nodes
         # Every rank draws the wrong ends of whole batches by itself: no matter how many there are.
         row_map = RowMap(np.array([0, num_nodes], np.int64), 0)
-        ends = Ends(alone.layer, row_map, self._graph.node_ids, edges, num_relations)
+        ids, num_relations = self._graph.node_ids, len(links.names)
+        ends = Ends(alone.layer, row_map, ids, edges, num_relations, links.types)
         self._wrong_ends = NEGATIVES[self._options.negatives](ends)
         self._size = min(self._sampling.budget, len(edges))
         self.num_steps = self._sampling.steps or -(-len(edges) // self._size)
@@ -116,8 +117,9 @@ class LinkSubgraphs(StepInput[LinkStep]):
     """The edges within sampled subgraphs, told from wrong ends in the same subgraph."""
 
     @collective
-    def __init__(self, views: SampledViews, edges: LinkEdges) -> None:
+    def __init__(self, views: SampledViews, edges: LinkEdges, types: Array | None) -> None:
         self.views, self._count = views, views.context.config.links.num_negatives
+        self._types = np.zeros(views.graph.edges.num_nodes, np.uint8) if types is None else types
         self._input = SubgraphInput.of_whole(views)
         self.num_steps = self._input.num_steps
         self._edges = edges[np.argsort(edges.targets, kind="stable")]
@@ -163,7 +165,15 @@ class LinkSubgraphs(StepInput[LinkStep]):
         edges, sources = edges[inside], near[inside]
         targets = np.repeat(np.arange(len(nodes)), lengths)[inside]
         words = mixed(edges.words[:, None], *seeds, np.arange(self._count)[None, :])
-        wrong = np.minimum((uniform(words) * len(nodes)).astype(np.int64), max(len(nodes) - 1, 0))
+        # Of the type of the target, which is one of them.
+        kinds = self._types[nodes]
+        of_kinds = np.argsort(kinds, kind="stable")
+        first, last = (
+            np.searchsorted(kinds[of_kinds], kinds[targets], side)[:, None]
+            for side in ("left", "right")
+        )
+        nth = (uniform(words) * (last - first)).astype(np.int64)
+        wrong = of_kinds[np.minimum(first + nth, last - 1)]
         from_row, to_row, wrong_row = (
             (each + before).astype(np.int32) for each in (sources, targets, wrong)
         )
@@ -191,8 +201,8 @@ def link_steps(context: Context, graph: LocalGraph, links: Links) -> StepInput[L
         edges = share_edges(grid, links)
     with context.trace.span("plan.sampling"):
         if config.sampling.sampler == "neighbour":
-            return LinkBatches(views, edges, len(links.names))
-        return LinkSubgraphs(views, edges)
+            return LinkBatches(views, edges, links)
+        return LinkSubgraphs(views, edges, links.types)
 
 
 def check_sampled_links(config: Config) -> None:

@@ -189,7 +189,7 @@ class LinkTask(GraphTask):
         edges = tested.edges
         queries, row_map = Queries(edges.sources, edges.relations), self.graph.row_map
         blocks = score_all(self.grid, row_map, embeddings, model.scorer, queries)
-        ranks = rank_among_all(blocks, edges, scores, tested.known)
+        ranks = rank_among_all(blocks, edges, scores, tested.known, self.links.types)
         raw = rank_metrics(self.grid, ranks.raw)
         return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
 

@@ -79,6 +79,7 @@ def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> 
             "links.num_negatives=3",
             "links.negatives=batch",
         ),
+        ("types", "model.name=sage", "links.negatives=degree", "links.ranking=all"),
     ],
     ids=lambda setting: setting[0],
 )
@@ -86,6 +87,8 @@ def test_losses_and_metrics_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
 ) -> None:
     graph = make_graph(weighted=True).with_relations()
+    if setting[0] == "types":
+        graph, setting = graph.with_types(), setting[1:]
     graph = replace(graph, ids=np.random.default_rng(5).permutation(len(graph.ids)) * 7 - 30)
     words = (*WORDS, *setting, "run.save_predictions=false")
     random = write_store(comm, comm_tmp_path, graph)
@@ -206,6 +209,10 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
             ("links.negatives=batch", "links.num_negatives=9999"),
             r"links.num_negatives = 9999: a batch has \d+ edges",
         ),
+        (
+            ("links.valid=0", "train.patience=3"),
+            "train.patience = 3, but no edge chooses the model",
+        ),
         (("links.scorer=complex", "model.hidden=5"), "needs an even links.width, not 5"),
     ],
 )
@@ -265,6 +272,7 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
         ("model.name=rgcn", "links.scorer=distmult", "links.relations=['cites', 'names']"),
         ("model.name=sage", "links.scorer=mlp", "graph.undirected=true"),
         ("model.name=sage", "links.scorer=complex", "links.width=6"),
+        ("types", "model.name=sage"),
     ],
     ids=lambda setting: setting[0],
 )
@@ -279,6 +287,8 @@ def test_ranks_among_all_nodes_are_exact(
     monkeypatch.setattr(candidates, "BLOCK_BYTES", 3 * 2 * 8)
     graph = replace(make_graph(), ids=np.random.default_rng(5).permutation(61) * 7 - 30)
     graph = graph.with_relations()
+    if setting[0] == "types":
+        graph, setting = graph.with_types(), setting[1:]
     store = write_store(comm, comm_tmp_path, graph)
     words = (*WORDS, *setting, "links.ranking=all", "run.save_predictions=false")
     config = make_config(store, comm_tmp_path / "run", *words)
@@ -289,6 +299,10 @@ def test_ranks_among_all_nodes_are_exact(
         embeddings = model(task.graph.view, task.graph.features, None)
         # All on every rank, in the order of the rows.
         shares = comm.allgather((embeddings, task.links.every, task.links.shares["test"]))
+        ids_of = np.concatenate(comm.allgather(task.graph.products.node_ids))
+    # By original ids, not by what the task says of rows.
+    kinds = np.zeros(61) if graph.types is None else graph.types[np.argsort(graph.ids)]
+    kinds = kinds[np.searchsorted(np.sort(graph.ids), ids_of)]
     rows = torch.cat([each[0] for each in shares])
     names = ("sources", "targets", "relations")
     every, tested = (
@@ -307,7 +321,7 @@ def test_ranks_among_all_nodes_are_exact(
             others = [
                 scores[n]
                 for n in range(61)
-                if n not in (s, d) and (prefix or (s, n, r) not in known)
+                if n not in (s, d) and (prefix or (s, n, r) not in known) and kinds[n] == kinds[d]
             ]
             wins = np.sum(np.array(others) > scores[d] + step)
             ties = np.sum(np.abs(np.array(others) - scores[d]) <= step)
@@ -318,6 +332,27 @@ def test_ranks_among_all_nodes_are_exact(
     assert found["test_mrr"] > found["test_raw_mrr"]
 
 
+@pytest.mark.parametrize("name", ["uniform", "degree", "relation"])
+def test_wrong_ends_are_of_the_type_of_the_right_one(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
+    graph = make_graph().with_relations().with_types()
+    store = write_store(comm, comm_tmp_path, graph)
+    config = make_config(store, comm_tmp_path / "run", *WORDS, f"links.negatives={name}")
+    with ProcessGrid(comm) as grid:
+        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
+        pairs = task.pairs.trained(1, 0)
+        found = [pairs.needed, *(each.pairs.needed for each in task.pairs.tested.values())]
+        ids_of = np.concatenate(comm.allgather(task.graph.products.node_ids))
+    types = dict(zip(graph.ids.tolist(), graph.types.tolist(), strict=True))
+    seen = set()
+    for needed in found:
+        kinds = np.array([types[each] for each in ids_of[needed.rows].tolist()] or [0])
+        assert (kinds[needed.wrong] == kinds[needed.targets][:, None]).all()
+        seen |= {(int(a), int(b)) for a, b in zip(needed.targets, needed.wrong[:, 0], strict=True)}
+    assert comm.allreduce(sum(a != b for a, b in seen)) > 0
+
+
 @pytest.mark.parametrize("name", ["relation", "batch"])
 def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
     store = write_store(comm, comm_tmp_path, make_graph().with_relations())
@@ -325,7 +360,14 @@ def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, 
     with ProcessGrid(comm) as grid:
         task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
         trained, graph = task.links.shares["train"], task.graph
-        ends = Ends(comm, graph.row_map, graph.products.node_ids, trained, len(task.links.names))
+        ends = Ends(
+            comm,
+            graph.row_map,
+            graph.products.node_ids,
+            trained,
+            len(task.links.names),
+            task.links.types,
+        )
         wrong = NEGATIVES[name](ends).draw(trained, 3, (1, 0))
         again = NEGATIVES[name](ends).draw(trained, 3, (1, 1))
     gathered = comm.allgather((trained.targets, trained.relations, wrong))

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from mpi4py import MPI
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
@@ -19,6 +21,7 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates
+from hpcgnn.train.links.predictions import _share, best_targets
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
@@ -161,6 +164,36 @@ def test_best_targets_of_nodes(
     assert all(each in every for each in found)
 
 
+@pytest.mark.parametrize("undirected", [False, True])
+def test_best_targets_are_of_the_types_that_edges_lead_to(
+    comm: MPI.Intracomm, comm_tmp_path: Path, undirected: bool
+) -> None:
+    graph = training.make_graph(num_nodes=NUM_NODES, directed=True).with_types()
+    assert graph.types is not None
+    sources, targets = np.flatnonzero(graph.types == 0), np.flatnonzero(graph.types == 1)
+    ends = np.resize(targets, len(sources)), sources
+    matrix = sp.csr_array((np.ones(len(sources)), ends), (NUM_NODES, NUM_NODES))
+    store = training.write_store(comm, comm_tmp_path, replace(graph, relations={"buys": matrix}))
+    words = ("train.task=links", "model.name=sage", f"graph.undirected={undirected}".lower())
+    config = training.make_config(store, comm_tmp_path / "run", *words)
+    with ProcessGrid(comm) as grid:
+        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
+        model = task.make_model(1)
+        rows = best_targets(task, model, None, 0, NUM_NODES, with_known=True)
+    pairs = {(int(graph.ids[s]), int(graph.ids[d])) for s in sources for d in targets}
+    if undirected:
+        pairs |= {(d, s) for s, d in pairs}
+    found = comm.allgather(list(zip(rows.sources.tolist(), rows.targets.tolist(), strict=True)))
+    assert sorted(each for part in found for each in part) == sorted(pairs)
+
+
+def test_ranks_score_alike_many_pairs(comm: MPI.Intracomm) -> None:
+    with ProcessGrid(comm) as grid:
+        shares = comm.allgather(range(11)[_share(grid, 11)])
+    assert [pair for share in shares for pair in share] == list(range(11))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
 def test_embeddings_are_those_of_the_run(
     comm_tmp_path: Path, run: training.Run, predict: training.Predict
 ) -> None:
@@ -212,7 +245,9 @@ def test_another_store_is_aggregated_over_whole(
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
     rows = np.load(comm_tmp_path / "e.npy")
     np.testing.assert_allclose(rows, run.predictions()["embeddings"], rtol=1e-4, atol=1e-6)
-    predict(comm_tmp_path / "top.csv", "--store", other, "--top", "2", "--relation", "cites")
+    predict(comm_tmp_path / "top.csv", "--store", other, "--top", "1", "--relation", "cites")
+    sources = [int(each["source"]) for each in read_csv(comm_tmp_path / "top.csv")]
+    assert sources == list(range(NUM_NODES))
 
 
 @pytest.mark.parametrize(
@@ -220,6 +255,7 @@ def test_another_store_is_aggregated_over_whole(
     [
         (("--top", 3), "--relation: several are predicted; give one of cites, names"),
         (("--top", 3, "--relation", "cite"), "unknown relation, predicted are: 'cite'; did you"),
+        (("--top", 0, "--relation", "cites"), "--top does not apply: give a number from 1 on"),
         (("--pairs", "nowhere.csv"), "--pairs nowhere.csv: No such file or directory"),
         (("--what", "probabilities"), "--what does not apply: links have scores and embeddings"),
         (("--with-known",), "--with-known does not apply: give --top"),

@@ -44,13 +44,18 @@ WALKS = (
         (*BATCHES, "model.name=gcn", "links.negatives=batch", "links.loss=cross_entropy"),
         (*WALKS, "model.name=sage", "links.scorer=distmult"),
         (*WALKS, "model.name=gcn", "links.loss=margin", "sampling.threads=0"),
+        (*BATCHES, "model.name=sage", "types"),
+        (*WALKS, "model.name=sage", "types"),
     ],
-    ids=lambda setting: setting[3] if "neighbour" in setting[0] else "walk",
+    ids=lambda setting: "-".join(setting[3 if "neighbour" in setting[0] else 4 :]),
 )
 def test_losses_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
 ) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
+    graph = make_graph(weighted=True)
+    if setting[-1] == "types":
+        graph, setting = graph.with_types(), setting[:-1]
+    store = write_store(comm, comm_tmp_path, graph)
     words = (*SAMPLED, *setting, "run.save_predictions=false")
     together = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics
     alone = metrics_alone(comm, store, comm_tmp_path / "alone", *words)
