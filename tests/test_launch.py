@@ -45,7 +45,8 @@ def test_the_limit_of_a_stall_is_known_before_anything_is_imported(tmp_path: Pat
     assert stall_limit([file, "train.epochs=3"]) == 30
     assert stall_limit(["run.stall_s=0", file]) == 0
     assert stall_limit([folder, "-o", "out.h5"]) == 30
-    for words in ([], [str(tmp_path / "none.toml")], ["run.stall_s=[["], ["run.stall_s=-1"]):
+    unread = ("run.stall_s=[[", "run.stall_s=-1", "run.stall_s=inf")
+    for words in ([], [str(tmp_path / "none.toml")], *([word] for word in unread)):
         assert stall_limit(words) == watchdog.DEFAULT_LIMIT_S
 
 

@@ -53,6 +53,16 @@ def test_sums_are_equal_bits_and_accurate(comm: MPI.Intracomm, name: str) -> Non
     assert float(error.max()) < (1e-7 if whole.dtype == torch.float32 else 1e-12)
 
 
+def test_products_with_short_numbers_are_exact() -> None:
+    draw = np.random.default_rng(6)
+    short = draw.integers(-7, 8, (900, 2))
+    long = draw.integers(-(2**40), 2**40, (900, 3))
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        left, right = torch.from_numpy(short).double(), torch.from_numpy(long).double()
+        found = ExactArithmetic(grid).contract(left, right * 2.0**-40)
+    np.testing.assert_allclose(found, (short.T @ long) * 2.0**-40, rtol=1e-15)
+
+
 def test_a_sum_without_a_number_is_none_on_every_rank(comm: MPI.Intracomm) -> None:
     rows = torch.ones((3, 2))
     if comm.rank == comm.size - 1:

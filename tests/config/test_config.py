@@ -132,6 +132,8 @@ def test_options_that_a_model_does_not_heed(overrides: list[str], message: str) 
         "train.dtype=float16",
         "graph.store=''",
         "graph.normalize_features=max",
+        "links.valid=1",
+        "links.test=1",
         "exchange.method=telepathy",
         "exchange.replication=0",
         "exchange.schedule=lazy",

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpcgnn.convert import many_ranks, pipeline, ranks
+from hpcgnn.convert import many_ranks, pipeline, ranks, team
 from hpcgnn.convert.command import main
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import CollectiveInputError
@@ -154,6 +154,13 @@ def with_rows_of_nodes(folder: Path) -> list[str]:
     return [*crlf(folder), *words]
 
 
+def with_lists_of_labels(folder: Path) -> list[str]:
+    rng = np.random.default_rng(8)
+    lists = ["|".join(rng.permutation(["a", "b", "é"])[: i % 4]) for i in range(NODES)]
+    nodes = table(folder / "nodes.csv", [rng.permutation(NODES), lists], "id,label")
+    return [*crlf(folder), "--nodes", str(nodes), "--label-separator", "|"]
+
+
 def npz(folder: Path) -> list[str]:
     return [str(Little().write_npz(folder / "g.npz"))]
 
@@ -210,6 +217,7 @@ CASES = {
     "nodes": (with_nodes, ("--random-split", "50,20,20", "--split-seed", "3")),
     "named nodes": (with_named_nodes, ()),
     "rows of nodes": (with_rows_of_nodes, ()),
+    "lists of labels": (with_lists_of_labels, ("--random-split", "50,20,20")),
     "npz": (npz, ("--random-split", "50,20,20")),
     "metis": (metis, ("--undirected",)),
     "node types": (node_types, ()),
@@ -251,20 +259,21 @@ def test_store_is_that_of_one_process(
     monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
     # So that ranks have chunks of their own, and meet in some.
     monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(team, "QUIET_BELOW_BYTES", 0)
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together)])
     assert many_ranks.main(comm) == 0
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr()
     if comm.rank == 0:
         main([*given, str(alone)])
         expected = json.loads(capsys.readouterr().out)
         assert content(together) == content(alone)
-        for summary in (expected, found := json.loads(printed)):
+        for summary in (expected, found := json.loads(printed.out)):
             del summary["path"], summary["seconds"]
         assert found == expected
     else:
-        assert printed == ""
+        assert printed.out == printed.err == ""
 
 
 @pytest.mark.parametrize(

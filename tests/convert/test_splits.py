@@ -37,6 +37,13 @@ def test_each_class_trains_with_as_many_nodes() -> None:
     assert np.bincount(split).tolist() == [40 - 12 - 17, 12, 7, 10]
 
 
+def test_of_several_labels_a_node_needs_one() -> None:
+    labels = np.array([[0, 0], [1, 0], [1, 1], [0, 0], [0, 1], [1, 0]], np.uint8)
+    split = random_split(labels, 6, (50, 25, 25))
+    assert split[[0, 3]].tolist() == [Split.NONE, Split.NONE]
+    assert np.bincount(split).tolist() == [2, 2, 1, 1]
+
+
 def test_a_graph_without_labels_is_split_as_a_whole() -> None:
     assert np.bincount(random_split(None, 10, (50, 30, 20))).tolist() == [0, 5, 3, 2]
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 
 from hpcgnn import gallery
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import GalleryGraph, shapes
+from hpcgnn.gallery import GalleryGraph, communities, shapes
 from hpcgnn.storage import GraphStore, Split
 
 UNDIRECTED = {
@@ -132,6 +133,24 @@ def test_mixing_is_the_share_of_edges_that_ignore_blocks() -> None:
         assert inside == pytest.approx(expected, abs=0.06)
 
 
+@pytest.mark.parametrize("seed", [3, 4])
+def test_sizes_of_communities_begin_at_20_nodes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    labels: list[np.ndarray] = []
+    monkeypatch.setattr(communities, "dcsbm", lambda each, *_, **__: labels.append(each))
+    gallery.lfr(4000, seed)
+    # The last community has what is left.
+    sizes = np.bincount(labels[0])[:-1]
+    assert 20 <= sizes.min() < 30
+    assert 300 < sizes.max() <= 400
+
+
+def test_degrees_do_not_tell_the_place_in_a_block() -> None:
+    labels = np.zeros(30, np.int32)
+    graphs = [gallery.dcsbm(labels, seed, mean_degree=4, exponent=9) for seed in range(300)]
+    degrees = np.mean([np.bincount(graph.dst, minlength=30) for graph in graphs], axis=0)
+    np.testing.assert_allclose(degrees, degrees.mean(), rtol=0.15)
+
+
 def drawn(edges: gallery.CommunityEdges) -> tuple[np.ndarray, np.ndarray]:
     pairs = [edges.chunk(number) for number in range(edges.num_chunks)]
     src, dst = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
@@ -163,6 +182,18 @@ def test_streamed_communities_have_a_power_law_of_degrees(exponent: float) -> No
 def test_wrong_communities_are_refused(arguments: tuple[float, ...]) -> None:
     with pytest.raises(InputError):
         gallery.CommunityEdges(*arguments)
+
+
+def test_one_community_is_enough() -> None:
+    src, dst = drawn(gallery.CommunityEdges(50, 1, 3))
+    assert len(src) == 250
+    assert max(src.max(), dst.max()) < 50
+
+
+def test_planted_graphs_are_connected_each() -> None:
+    graphs = gallery.planted_graphs(60, 3, 2, 5).graphs
+    _, parts = connected_components(graphs.to_scipy())
+    np.testing.assert_array_equal(parts, graphs.graph)
 
 
 def test_neighbours_tell_the_class_of_streamed_communities() -> None:

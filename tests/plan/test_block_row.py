@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from hpcgnn.comm import RowMap
+from hpcgnn.comm import Place, RowMap
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.plan import Ranks, Survey
 from hpcgnn.plan.block_row import BlockRows
 from hpcgnn.sparse import DistCSR
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
@@ -46,3 +48,15 @@ def test_entries_that_are_pushed_reach_the_owner_of_their_column() -> None:
         ]
         assert list(zip(*found, strict=True)) == wanted
     assert matrix.nnz == whole.nnz
+
+
+def test_a_rank_names_those_that_it_only_reads_from() -> None:
+    # The second of three nodes reads the first, each on a rank of its own.
+    row_map = RowMap(np.array([0, 3], np.int64), 0)
+    whole = DistCSR.from_rows(row_map, np.array([0, 0, 1, 1], np.int64), np.zeros(1, np.int32))
+    ranks = Ranks(np.arange(4), ExchangeConfig(method="aware"))
+    survey = Survey.of(whole, ranks)
+    shares = [survey.share(ranks, Place(3, 1, rank, 0, ranks.hosts(0))).fetch for rank in range(3)]
+    found = [(each.peers.tolist(), each.send_counts.tolist()) for each in shares]
+    assert found == [([1], [1]), ([0], [0]), ([], [])]
+    assert [each.recv_counts.tolist() for each in shares] == [[0], [1], []]

@@ -164,6 +164,26 @@ def test_drawn_ranks_rehearse(tmp_path: Path, words: tuple[str, ...], method: st
     for key, survey in surveys.items():
         traffic = survey.traffic(ranks)
         assert share.patterns[key].block.nnz == pytest.approx(traffic.entries[2], rel=0.2, abs=20)
+        if method == "push":
+            left = share.patterns[key].pushed
+            assert left is not None
+            expected = traffic.pushed[:, 2].sum()
+            assert len(left.targets) == pytest.approx(expected, rel=0.2, abs=35)
+
+
+def test_seconds_that_others_had_the_core_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcgnn.plan.rehearsal.waited_for_core", lambda: 1e6)
+    run = config("model.name=sage", "graph.undirected=true", "exchange.method=aware")
+    graph = DegreeGraph(run, read(tmp_path, TYPED))
+    ranks = Ranks(graph.row_starts(5), run.exchange)
+    share = make_share(graph, run, ranks, graph.surveys(ranks), 2)
+    with ProcessGrid.of_this_process() as alone:
+        found = rehearse(alone, share, 2, 0)
+    # It was as much before as behind.
+    assert 0 < found.epoch_s < 600
+    assert 0 < found.evaluate_s < 600
 
 
 def test_stores_are_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +255,10 @@ def test_command(
     shape, stored = tmp_path / "shape.toml", (f"graph.store={store}", "graph.undirected=true")
     assert command(monkeypatch, *stored, "--ranks", 4, "--write-shape", shape) == 0
     assert "outside = " in capsys.readouterr().err
+    both = make_graph().adjacency != 0
+    both = (both + both.T).tolil()
+    both.setdiag(False)
+    assert [edges.targets.total for edges in Shape.read(shape).edges] == [both.nnz]
     words = ("--shape", shape, "--ranks", "4", "--exchange", "aware", "--schedule", "resident")
     assert command(monkeypatch, *words, "--epochs", "2", "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)

@@ -42,6 +42,7 @@ def test_products_and_transposes(num_nodes: int, seed: int, accumulate: bool) ->
     dense = to_dense(part)
     rng = np.random.default_rng(seed)
     for operand, expected in ((part, dense), (part.transposed, dense.T)):
+        assert operand.shape == expected.shape
         x = rng.normal(size=(expected.shape[1], 3))
         out = rng.normal(size=(expected.shape[0], 3))
         wanted = expected @ x + (out if accumulate else 0)

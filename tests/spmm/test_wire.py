@@ -20,6 +20,7 @@ from hpcgnn.spmm import (
     make_exchange,
     make_wire,
 )
+from hpcgnn.spmm.remote import _names
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
@@ -113,6 +114,17 @@ def test_gradients_may_travel_otherwise(comm: MPI.Intracomm) -> None:
         if comm.size > 1:
             error = np.abs(product.apply(np.ascontiguousarray(x[mine])) - exact)
             assert comm.allreduce(float(error.max(initial=0)), MPI.MAX) > 1e-3
+
+
+def test_rows_of_a_lone_node_have_a_name_for_each_relation() -> None:
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        part = block_row(ugly_matrix(1, 1), RowMap(np.array([0, 1], np.int64), 0))
+        trace, ids = TraceRecorder.off(), np.array([7], np.int64)
+        wire = make_wire("int8")
+        channel = Channel(grid, wire, RESIDENT, Carrier(grid), trace, Peers(grid), ids)
+        found = _names(channel, part, None, 3)
+    assert found is not None
+    assert found.tolist() == [7, 7 + (1 << 40), 7 + (2 << 40)]
 
 
 def test_broadcasts_and_unknown_pairs_are_refused(comm: MPI.Intracomm) -> None:

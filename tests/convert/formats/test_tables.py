@@ -116,6 +116,34 @@ def test_a_table_of_nodes_gives_labels_splits_and_features(tmp_path: Path) -> No
     assert report.ignored == ("header in line 1", "nodes.csv: note")
 
 
+@pytest.mark.parametrize("label", ["0", ""])
+def test_one_class_may_be_all(tmp_path: Path, label: str) -> None:
+    found = build(tmp_path, f"id,label\nu1,0\nu2,0\nu3,{label}\n")
+    assert found.store.num_classes == 1
+    assert found.nodes.labels.tolist() == [0, 0, int(label or -1)]
+
+
+@pytest.mark.parametrize("name", ["cat", "7"])
+def test_a_column_may_hold_several_labels(tmp_path: Path, name: str) -> None:
+    nodes = f"id,label\nu3,\nu1,{name}\nu2, zoo; {name};\n"
+    found = build(tmp_path, nodes, label_separator=";", random_split=(50, 50, 0))
+    assert found.store.class_names == (name, "zoo")
+    assert found.nodes.labels.tolist() == [[1, 0], [1, 1], [0, 0]]
+    assert sorted(found.nodes.split.tolist()) == [0, 1, 2]
+    assert found.nodes.split[2] == Split.NONE
+
+
+def test_numbers_without_a_separator_are_several_labels_too(tmp_path: Path) -> None:
+    found = build(tmp_path, "id,label\nu1,3\nu2,5\nu3,3\n", label_separator=",")
+    assert found.store.class_names == ("3", "5")
+    assert found.nodes.labels.tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_masks_in_the_words_of_any_program_are_a_split(tmp_path: Path) -> None:
+    nodes = "train_mask,id,val_mask,test_mask\nTrue,u1,False,0\n0.0,u2,1.0,\nfalse,u3,0,TRUE\n"
+    assert build(tmp_path, nodes).nodes.split.tolist() == [1, 2, 3]
+
+
 def test_parquet_gives_the_store_of_text(tmp_path: Path) -> None:
     nodes = NODES
     build(tmp_path, nodes)
@@ -203,6 +231,7 @@ def shop(folder: Path, description: str | None = None) -> Path:
     write(folder / "buys.csv", "user,item,times\nann,i1,2\nbob,i3,1\n")
     write(folder / "likes.tsv", "bob\ti2\n")
     write(folder / "knows.tsv", "ann\tbob\n")
+    write(folder / "wide.csv", "from_user,to_user,times,day\nann,bob,1,2\n")
     write(
         folder / "graph.toml",
         description
@@ -250,6 +279,19 @@ def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
         ('[edges."a,b,c"]\n', r"needs files = "),
         ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "user"', "both src and dst"),
         ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "usr"\ndst = "item"', "no column 'usr'"),
+        (
+            '[edges."a,b,c"]\nfile = "wide.csv"',
+            r'4 fields; say what they are in .*\.toml: \[edges\."a,b,c"\], src = "NAME" and',
+        ),
+        ('[edges."a,b,c"]\nfile = "buys.csv"\nfeatures = "day"', r'"a,b,c"\]: .* no column .day'),
+        (
+            '[nodes.a]\nfile = "buys.csv"\n[edges."a,b,a"]\nfile = "knows.tsv"',
+            r'buys\.csv: has no column of ids; name it in .*toml: \[nodes\.a\], id = "NAME"',
+        ),
+        (
+            '[nodes.a]\nfile = "buys.csv"\nid = "nam"\n[edges."a,b,a"]\nfile = "knows.tsv"',
+            r"\[nodes\.a\]: .*buys\.csv has no column 'nam'; it has user, item, times",
+        ),
     ],
 )
 def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message: str) -> None:
@@ -270,6 +312,12 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         (NODES + ",cat,1,2,,\n", EDGES, {}, r"line 5, column 1: the id is empty"),
         (NODES + 'u4,"cat,1,2,,\n', EDGES, {}, r"line 5 has a quote that is not closed"),
         (NODES, EDGES, {"features": ("c",)}, r"--features: .*nodes\.csv has no column 'c'; it has"),
+        (
+            "id,label\nu1,;\nu2,\n",
+            EDGES,
+            {"label_separator": ";"},
+            r"label: holds no label; name",
+        ),
         (NODES, EDGES, {"node_columns": ("label=c",)}, r"--node-columns: .* no column 'c'"),
         (NODES, EDGES, {"node_columns": ("colour=c",)}, r"'colour' is none of id, graph, label"),
         (NODES, EDGES, {"columns": ("src=a", "dst=b")}, r"--columns: .* no column 'a'"),

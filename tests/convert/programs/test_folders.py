@@ -58,7 +58,10 @@ def test_splits_keep_files_packages_and_snippets_apart(folder: Path, tmp_path: P
 
 
 def test_processes_and_a_stop_change_nothing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     convert_programs([folder], tmp_path / "one.h5")
     convert_programs([folder], tmp_path / "two.h5", processes=2)
@@ -83,8 +86,11 @@ def test_processes_and_a_stop_change_nothing(
         return make(files, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(parts_module, "_make_part", resume)
+    capsys.readouterr()
     convert_programs([folder], tmp_path / "three.h5")
     assert len(made) == 2
+    *_, told = (line for line in capsys.readouterr().err.splitlines() if "programs:" in line)
+    assert told == "converting programs: 100 % (43 files)"
     stores = [InstanceStore.open(tmp_path / f"{name}.h5") for name in ("one", "two", "three")]
     assert len({store.fingerprint for store in stores}) == 1
     for store in stores:

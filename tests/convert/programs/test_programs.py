@@ -124,6 +124,17 @@ def test_simple_relations() -> None:
     assert len(order) == 14
 
 
+def test_names_behind_other_letters_are_found_in_a_last_line_without_an_end() -> None:
+    source = SourceFile("def f(é, b): return é, b")
+    names = [node for node in ast.walk(source.tree) if isinstance(node, ast.Name)]
+    assert [source.name_token(name) for name in names] == [9, 11]
+
+
+def test_edges_are_in_order() -> None:
+    graph, _, _ = graph_at(MANY, 3)
+    assert graph.edges.tolist() == sorted(graph.edges.tolist())
+
+
 def test_every_node_but_the_root_has_one_parent() -> None:
     graph, _, _ = graph_at(MANY, 3)
     children = graph.edges[graph.edges[:, 0] == 0][:, 2]

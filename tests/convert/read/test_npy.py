@@ -80,6 +80,13 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+def test_the_second_version_of_the_header_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, np.arange(6).reshape(3, 2), version=(2, 0))
+    assert open_npy(path).load().tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
 def header(text: bytes) -> bytes:
     """Return an .npy file of version 1 that begins with this header, and holds nothing."""
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text

@@ -140,6 +140,13 @@ def test_names_need_ids_of_their_own(tmp_path: Path) -> None:
         write(tmp_path / "wrong.h5", names=NAMES, original_id=np.arange(7) + 10)
 
 
+def test_a_single_node_has_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "single.h5"
+    store_from_arrays(path, name="single", num_nodes=1, edges={"": ([], [])}, names=["only"])
+    with GraphStore.open(path) as store:
+        assert store.names(np.array([0])) == ["only"]
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", "a\nb", ""])
 def test_wrong_split_names(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="split"):

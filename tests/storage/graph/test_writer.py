@@ -93,6 +93,12 @@ def test_refused(
     assert list(plain_store.parent.iterdir()) == [plain_store]
 
 
+def test_every_split_of_the_header_is_due(tmp_path: Path) -> None:
+    header = StoreHeader(name="g", num_nodes=3, splits=("first", "second"))
+    with pytest.raises(InputError, match=r"splits/second: is missing"):
+        write(tmp_path / "a.h5", EDGES, lambda w: w.append_split([1, 2, 3], "first"), header=header)
+
+
 def test_refused_features_that_change(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give float32 rows of shape"):
         write(

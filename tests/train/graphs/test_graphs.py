@@ -219,7 +219,10 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
     ("words", "message"),
     [
         (("model.name=rgcn",), "graphs.batch=0"),
-        (("train.label_augmentation=0.5",), "train.label_augmentation"),
+        (
+            ("train.label_augmentation=0.5",),
+            "train.label_augmentation does not apply to train.task",
+        ),
         (("correct_and_smooth.enabled=true",), "correct_and_smooth"),
         (("model.embeddings=true",), "model.embeddings"),
         (("graph.structure=spectral",), "graph.structure"),

@@ -14,6 +14,7 @@ from hpcgnn.analysis.epoch_breakdown import summarise
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.run.session import commit_of, describe_session, launcher_of, seconds_of_process
 from tests.support import training
 
@@ -49,6 +50,16 @@ def test_summary_tells_of_every_start(
         assert min(setup.values()) >= 0
         assert sum(setup.values()) < second["wall_s"]
         assert all(second["setup_s"][phase] >= value for phase, value in setup.items())
+
+
+def test_phases_and_the_rest_are_the_whole_set_up(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TraceRecorder, "seconds_by_phase", lambda _: {"read": 1e6})
+    config = training.make_config(store, comm_tmp_path / "run", "train.epochs=1")
+    summary = training.train(comm, config).summary
+    for detail in summary["ranks_detail"]:
+        assert 0 < sum(detail["setup_s"].values()) < summary["sessions"][0]["wall_s"]
 
 
 def test_epochs_are_counted_one_way(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path) -> None:
