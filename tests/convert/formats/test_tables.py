@@ -289,8 +289,8 @@ def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
             r'buys\.csv: has no column of ids; name it in .*toml: \[nodes\.a\], id = "NAME"',
         ),
         (
-            '[nodes.a]\nfile = "buys.csv"\nid = "nam"\n[edges."a,b,a"]\nfile = "knows.tsv"',
-            r"\[nodes\.a\]: .*buys\.csv has no column 'nam'; it has user, item, times",
+            '[nodes.a]\nfile = "buys.csv"\nid = "key"\n[edges."a,b,a"]\nfile = "knows.tsv"',
+            r"\[nodes\.a\]: .*buys\.csv has no column 'key'; it has user, item, times",
         ),
     ],
 )
