@@ -145,7 +145,7 @@ from hpcgnn.storage import GraphStore
 import hpcgnn
 graph = hpcgnn.open_graph(None, "types.4.h5", model={"name": "sage"}).__enter__()
 graph_view, rows = graph.view, graph.features
-items, users, tags, types = *rows.tables, rows.types
+items, users, tags, types = *rows.parts, rows.types
 """,
     "docs/partitioner.md": """
 from scipy import sparse
@@ -162,6 +162,10 @@ multiply_interior_rows = lambda: None
 import os; os.makedirs("run/trace")
 """,
 }
+
+
+def call(words: str) -> None:
+    subprocess.run([sys.executable, "-m", "hpcgnn", *words.split()], check=True)
 
 
 def planted() -> None:
@@ -200,19 +204,14 @@ def for_a_tour() -> None:
 
 def for_sampling() -> None:
     Path("data").mkdir()
-    commands = (
-        "generate debian-packages -o data/debian.h5",
-        "partition data/debian.h5 --parts 4 --method metis -o data/debian.4.h5",
-    )
-    for words in commands:
-        subprocess.run([sys.executable, "-m", "hpcgnn", *words.split()], check=True)
+    call("generate debian-packages -o data/debian.h5")
+    call("partition data/debian.h5 --parts 4 --method metis -o data/debian.4.h5")
 
 
 def for_planning() -> None:
     planted()
     Path("data").mkdir()
-    command = "partition mine.h5 --parts 64 --method block -o data/mine.64.h5"
-    subprocess.run([sys.executable, "-m", "hpcgnn", *command.split()], check=True)
+    call("partition mine.h5 --parts 64 --method block -o data/mine.64.h5")
     Path("my.toml").write_text('[model]\nname = "gcn"\n')
 
 
@@ -223,8 +222,7 @@ def for_links() -> None:
 
 def for_an_export() -> None:
     planted()
-    words = "train graph.store=mine.h5 run.dir=runs/one train.epochs=2 model.name=sage"
-    subprocess.run([sys.executable, "-m", "hpcgnn", *words.split()], check=True)
+    call("train graph.store=mine.h5 run.dir=runs/one train.epochs=2 model.name=sage")
 
 
 def for_a_model() -> None:
@@ -233,13 +231,27 @@ def for_a_model() -> None:
     Path("own_model.py").write_text(text)
 
 
+def for_models() -> None:
+    planted()
+    call("generate planted-types --nodes 600 --features 8 --classes 16 --seed 5 -o types.h5")
+    call("partition types.h5 --parts 4 --method metis -o types.4.h5")
+
+
+def for_formats() -> None:
+    people()
+    lines = Path("links.tsv").read_text().replace("\t", ",").splitlines(keepends=True)
+    for number in range(3):
+        Path(f"part-{number}.csv").write_text("".join(lines[number::3]))
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv("people.csv"), "people.parquet")
+
+
 FILES: Mapping[str, Callable[[], None]] = {
     "docs/exchanges.md": planted,
     "docs/export.md": for_an_export,
-    "docs/formats.md": lambda: people(),
+    "docs/formats.md": for_formats,
     "docs/library.md": for_a_model,
     "docs/links.md": for_links,
-    "docs/models.md": planted,
+    "docs/models.md": for_models,
     "docs/partitioner.md": planted,
     "docs/planning.md": for_planning,
     "docs/programs.md": lambda: None,
