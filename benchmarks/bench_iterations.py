@@ -28,7 +28,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS, make_model
 from hpcgnn.operator import on_graph
 from hpcgnn.sampling import Topology
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.input import BatchInput, SubgraphInput
 from hpcgnn.train.sampled.views import SampledViews
@@ -111,7 +111,7 @@ class Case:
         words += [f"model.num_layers={layers}", "graph.store=unused", "run.dir=unused"]
         words += [f"sampling.steps={options.rounds + 1}", "sampling.coverage=0"]
         config = load_config(None, [*words, "sampling.threads=0", *options.words])
-        set_threads(grid, 1)
+        prepare_process(grid, 1)
         shape = config.model.shape(num_features=options.width, num_classes=options.width)
         kind = config.model.name
         self.model = make_model(kind, shape, directed=False, seed=1, dtype=torch.float32)

@@ -27,7 +27,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.loop import TASKS, SeedRun
-from hpcgnn.train.process import set_threads
+from hpcgnn.train.process import prepare_process
 
 COLUMNS: Columns = {
     "run": ("run", text),
@@ -113,7 +113,7 @@ class Measured:
 def open_runs(grid: ProcessGrid, run: str, overrides: list[str]) -> list[Measured]:
     name, path, *words = run.split()
     config = load_config(path, ["run.dir=unused", *words, *overrides])
-    set_threads(grid, config.run.threads)
+    prepare_process(grid, config.run.threads)
     return [Measured(name, grid, config, seed) for seed in config.train.seeds]
 
 

@@ -1,0 +1,26 @@
+"""Benchmarks, the papers' scripts and the examples import: what they name is still there."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = [
+    each.relative_to(ROOT).with_suffix("")
+    for folder in ("benchmarks", "analysis/papers", "examples")
+    for each in sorted((ROOT / folder).glob("*.py"))
+    if not each.stem.startswith("__")
+]
+OPTIONAL = ("torch_geometric", "dgl", "cupy", "mtkahypar")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    try:
+        importlib.import_module(".".join(script.parts))
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL:
+            raise
+        pytest.skip(f"no {error.name} here")
