@@ -243,7 +243,9 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
             edge_data={"a/b": EdgeData(split=roles[first]), "c": EdgeData(split=roles[~first])},
             features=graph.features,
         )
-        part = Partition(np.random.default_rng(4).integers(0, 4, 120).astype(np.int32), 4)
+        parts = max(4, comm.size)
+        draw = np.random.default_rng(4).integers(0, parts, 120)
+        part = Partition(draw.astype(np.int32), parts)
         with GraphStore.open(comm_tmp_path / "plain.h5") as store:
             write_partitioned(store, path, part, method="block", seed=0, metrics={}, provenance={})
     comm.Barrier()

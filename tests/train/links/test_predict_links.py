@@ -64,7 +64,9 @@ def train(comm: MPI.Intracomm, directory: Path) -> training.Run:
             features=graph.features,
             names=[f"node {number:02}" for number in range(NUM_NODES)],
         )
-        part = Partition(np.random.default_rng(4).integers(0, 4, NUM_NODES).astype(np.int32), 4)
+        parts = max(4, comm.size)
+        draw = np.random.default_rng(4).integers(0, parts, NUM_NODES)
+        part = Partition(draw.astype(np.int32), parts)
         with GraphStore.open(directory / "plain.h5") as store:
             write_partitioned(store, path, part, method="block", seed=0, metrics={}, provenance={})
     comm.Barrier()
@@ -232,7 +234,9 @@ def test_another_store_is_aggregated_over_whole(
             edges=edges,
             features=graph.features,
         )
-        part = Partition(np.random.default_rng(6).integers(0, 4, NUM_NODES).astype(np.int32), 4)
+        parts = max(4, comm.size)
+        draw = np.random.default_rng(6).integers(0, parts, NUM_NODES)
+        part = Partition(draw.astype(np.int32), parts)
         with GraphStore.open(comm_tmp_path / "plain.h5") as store:
             write_partitioned(store, other, part, method="block", seed=0, metrics={}, provenance={})
         table.write_text("relation,source,target\ncites,3,7\nnames,30,2\ncites,5,5\n")
