@@ -273,10 +273,11 @@ def _several_labels(
     """Return the labels of nodes whose one name, of `names`, holds all that a node has."""
     lists = [[part.strip() for part in name.split(separator)] for name in names]
     classes = sorted({part for parts in lists for part in parts} - {""}, key=str.encode)
-    if not classes:
-        raise InputError(
-            f"{where}: holds no label; name another column with --node-columns label=NAME"
-        )
+    with order.ranks.agree():
+        if not classes:
+            raise InputError(
+                f"{where}: holds no label; name another column with --node-columns label=NAME"
+            )
     places = {name: place for place, name in enumerate(classes)}
     has = np.zeros((len(names), len(classes)), np.uint8)
     for row, parts in zip(has, lists, strict=True):
