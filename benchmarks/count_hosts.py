@@ -13,17 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from benchmarks.columns import Columns, count, print_columns, ratio, text
-from benchmarks.exchange_graphs import SEED, make_pattern
+from benchmarks.exchange_graphs import SEED, cut_whole, make_pattern
 from benchmarks.report import circumstances
-from hpcgnn.comm import Network, RowMap
+from hpcgnn.comm import Network
 from hpcgnn.config.config import Config, GraphConfig, RunConfig
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
-from hpcgnn.partition import CSRGraph, metis, random
+from hpcgnn.partition import metis, random
 from hpcgnn.plan import Ranks, count_traffic, sent_by_rank
 from hpcgnn.plan.candidates import product_moves, product_seconds
 from hpcgnn.plan.network import between_hosts
@@ -70,8 +68,9 @@ def counted(cut: str) -> Iterator[dict[str, Any]]:
     """Yield what each exchange moves in each place, and then the one that is chosen."""
     name, _, method = cut.rpartition(":")
     pattern = make_pattern(name)
+    partitioner = {"metis": metis, "random": random}[method](SEED)
     for hosts, per_host in PLACES:
-        whole, starts = cut_whole(pattern, method, hosts * per_host)
+        whole, starts = cut_whole(pattern, partitioner(pattern, hosts * per_host))
         rows = [of_exchange(whole, starts, per_host, each) for each in EXCHANGES]
         chosen = auto(rows, Ranks(starts, ExchangeConfig(), per_host))
         for link in LINKS:
@@ -128,17 +127,6 @@ def auto(rows: Sequence[dict[str, Any]], ranks: Ranks) -> dict[str, Any]:
 CONFIG = Config(
     graph=GraphConfig(store="none"), model=ModelConfig(hidden=256), run=RunConfig(dir="none")
 )
-
-
-def cut_whole(pattern: CSRGraph, method: str, blocks: int) -> tuple[DistCSR, Any]:
-    """Return the graph in the order of its parts as one block, and where the parts start."""
-    partition = {"metis": metis(SEED), "random": random(SEED)}[method](pattern, blocks)
-    order = partition.permutation()
-    permuted = pattern.to_scipy()[order][:, order].tocsr()
-    permuted.sort_indices()
-    whole = RowMap(np.array([0, permuted.shape[0]], np.int64), 0)
-    indptr, indices = permuted.indptr.astype(np.int64), permuted.indices.astype(np.int64)
-    return DistCSR.from_rows(whole, indptr, indices), partition.row_starts()
 
 
 if __name__ == "__main__":

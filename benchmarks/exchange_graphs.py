@@ -16,7 +16,7 @@ from scipy import sparse
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, bcast
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import debian_packages, grid3d, rmat
-from hpcgnn.partition import CSRGraph, Partitioner, block, metis, random
+from hpcgnn.partition import CSRGraph, Partition, Partitioner, block, metis, random
 from hpcgnn.sparse import DistCSR, read_adjacency
 from hpcgnn.storage import GraphStore, assign_parts
 
@@ -129,11 +129,24 @@ def make_pattern(name: str) -> CSRGraph:
 def cut(pattern: CSRGraph, partitioner: Partitioner, num_blocks: int) -> tuple[Any, list[Any]]:
     """Return row starts and, for each block, (indptr, columns) of its rows, both int64."""
     partition = partitioner(pattern, num_blocks)
-    order, starts = partition.permutation(), partition.row_starts()
-    permuted = sparse.csr_matrix(pattern.to_scipy()[order][:, order])
-    permuted.sort_indices()
+    starts, permuted = partition.row_starts(), _by_part(pattern, partition)
     blocks = []
     for first, last in pairwise(starts.tolist()):
         rows = permuted[first:last]
         blocks.append((rows.indptr.astype(np.int64), rows.indices.astype(np.int64)))
     return starts, blocks
+
+
+def cut_whole(pattern: CSRGraph, partition: Partition) -> tuple[DistCSR, Any]:
+    """Return the graph in the order of its parts as one block, and where the parts start."""
+    permuted = _by_part(pattern, partition)
+    whole = RowMap(np.array([0, permuted.shape[0]], np.int64), 0)
+    indptr, indices = permuted.indptr.astype(np.int64), permuted.indices.astype(np.int64)
+    return DistCSR.from_rows(whole, indptr, indices), partition.row_starts()
+
+
+def _by_part(pattern: CSRGraph, partition: Partition) -> sparse.csr_matrix:
+    order = partition.permutation()
+    permuted = sparse.csr_matrix(pattern.to_scipy()[order][:, order])
+    permuted.sort_indices()
+    return permuted

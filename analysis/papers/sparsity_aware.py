@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.exchange_graphs import make_pattern
+from benchmarks.exchange_graphs import cut_whole, make_pattern
 from hpcgnn.analysis.figures import new_figure
 from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
-from hpcgnn.comm import Network, ProcessGrid, RowMap
+from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.partition import (
@@ -42,7 +42,6 @@ from hpcgnn.plan import (
 from hpcgnn.plan.rehearsal import in_fresh_process
 from hpcgnn.plan.stand_ins import Reduction
 from hpcgnn.plan.traffic import ALL
-from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
 
 PAPER = "Sparsity-Aware Communication for Distributed Graph Neural Network Training"
@@ -154,7 +153,7 @@ def _epochs(shop: Workshop, name: str, scheme: str, tried: tuple[int, ...]) -> l
     exchange, method = SCHEMES[scheme]
     found = []
     for ranks in tried:
-        whole, starts = _cut_whole(_graph(shop, name)[1], _partition(shop, name, method, ranks))
+        whole, starts = cut_whole(_graph(shop, name)[1], _partition(shop, name, method, ranks))
         traffic = {ALL: count_traffic(whole, Ranks(starts, ExchangeConfig(method=exchange)))}
         sent = sent_by_rank(moves, traffic, 1)
         computing = seconds * int(traffic[ALL].entries.max())
@@ -354,7 +353,7 @@ def _replicated(
     graph = make_pattern(shop.size(PATTERNS, SMALL_PATTERNS)[name])
     partitioner = {"metis": metis, "random": random}[method](SEED)
     for blocks in sorted({p // c for p in ranks for c in copies if p % c == 0}):
-        whole, starts = _cut_whole(graph, partitioner(graph, blocks))
+        whole, starts = cut_whole(graph, partitioner(graph, blocks))
         for c in copies:
             if blocks * c not in ranks:
                 continue
@@ -368,16 +367,6 @@ def _replicated(
                     "cut": cut, "exchange": exchange, "ranks": blocks * c, "copies": c,
                     "rows": int(sent.rows.sum()), "summed": int(traffic[ALL].sums.sum()),
                 }  # fmt: skip
-
-
-def _cut_whole(graph: CSRGraph, partition: Partition) -> tuple[DistCSR, Any]:
-    """Return the graph in the order of its parts as one block, and where the parts start."""
-    order = partition.permutation()
-    permuted = graph.to_scipy()[order][:, order].tocsr()
-    permuted.sort_indices()
-    whole = RowMap(np.array([0, permuted.shape[0]], np.int64), 0)
-    indptr, indices = permuted.indptr.astype(np.int64), permuted.indices.astype(np.int64)
-    return DistCSR.from_rows(whole, indptr, indices), partition.row_starts()
 
 
 def _draw_replicated(found: Sequence[dict[str, Any]]) -> Figure:
