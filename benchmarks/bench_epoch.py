@@ -15,6 +15,9 @@ first layer's product with the features, which no epoch changes, from before the
 (``keep_products``; ``--fresh-products`` computes it in every epoch, as the peers do). Dense float32
 goes to the library that training takes (`hpcgnn.autograd.blas`), for the peers as well, which
 torch by itself would leave to its BLAS; ``--blas`` leaves it there, for all.
+
+``--device cuda`` runs all of it on a GPU, where torch-geometric also goes through torch.compile;
+a call ends when the card has done its work, and peak_bytes are those of its memory.
 """
 
 import argparse
@@ -37,10 +40,12 @@ from benchmarks.epoch_methods import (
     installed_methods,
     make_problem,
 )
+from benchmarks.gpu_timing import device_name, device_peak_bytes
 from benchmarks.harness import Timing, interleave, surroundings
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.console import print_json, print_table, report, run_command
 from hpcgnn.kernels import reused_memory
+from hpcgnn.kernels.cuda.device import use_device
 
 DEFAULT_MODELS = "gat:2,gat:4,gat:8,sage,gcn"
 LIBRARIES = ("numpy", "torch", "dgl", "torch-geometric")
@@ -75,7 +80,7 @@ def started(threads: int, options: argparse.Namespace) -> Iterator[dict[str, Any
     words_of += ["--no-memory"] * options.no_memory
     words_of += ["--fresh-products"] * options.fresh_products
     words_of += ["--blas"] * options.blas
-    words_of += ["--precision", ",".join(options.precision)]
+    words_of += ["--precision", ",".join(options.precision), "--device", options.device]
     command = [sys.executable, "-m", "benchmarks.bench_epoch", *words_of]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
@@ -122,6 +127,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAME,...",
         help="float32, bfloat16: peers under torch's autocast, or whole (default: float32)",
     )
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     add("--fresh-products", action="store_true", help="keep no product between epochs")
     add("--blas", action="store_true", help="multiply dense float32 as torch does by itself")
     add("--json", action="store_true", help="one JSON object a case, no table")
@@ -139,13 +145,21 @@ def numbers(text: str) -> list[int]:
 def run_cases(
     model: str, precision: str, threads: int, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    keep = not options.fresh_products
-    problem = make_problem(model, options.graph, threads, keep=keep, precision=precision)
+    gpu = options.device == "cuda"
+    problem = make_problem(
+        model,
+        options.graph,
+        threads,
+        keep=not options.fresh_products,
+        precision=precision,
+        place=gpu_place() if gpu else torch.device("cpu"),
+        gpu=gpu,
+    )
     torch.set_num_threads(threads)
     if not options.blas:
         multiply_by_fastest()
     report(f"{model}: {problem.matrix.num_nodes} nodes, {problem.matrix.indices.size} edges")
-    names = ["ours", *installed_methods(options.peers, precision)]
+    names = ["ours", *installed_methods(options.peers, precision, gpu=gpu)]
     # Torch has no product of a weighted CSR matrix in bfloat16, DGL no attention under autocast.
     missing = "pyg16" if model == "gcn" else "dgl" * (problem.heads > 0)
     if precision == "bfloat16":
@@ -154,14 +168,22 @@ def run_cases(
         names = [name for name in names if not name.startswith("pyg")]
     methods = {name: METHODS[name](problem) for name in names}
     case: dict[str, Any] = {"model": model, "graph": options.graph, "threads": threads}
-    case["precision"] = precision
+    case |= {"precision": precision, "device": device_name() if gpu else "cpu"}
     if not problem.heads:
         case["keep_products"] = problem.keep
     for part, functions in parts_of(problem, methods).items():
+        if gpu:
+            functions = {name: partial(waited_for, each) for name, each in functions.items()}
         with reused_memory():
-            timings = interleave(functions, warmup=1, repeat=options.repeat)
+            timings = interleave(functions, warmup=3 if gpu else 1, repeat=options.repeat)
         yield case | {"part": part} | seconds_of(timings)
-    if problem.heads and precision == "float32" and not options.no_memory:
+    if options.no_memory:
+        return
+    if gpu:
+        steps = {name: partial(both, method) for name, method in methods.items()}
+        peaks = {name: device_peak_bytes(step) for name, step in steps.items()}
+        yield case | {"part": "memory", "peak_bytes": peaks}
+    elif problem.heads and precision == "float32":
         peaks = {name: peak_bytes(name, model, options.graph, threads) for name in names}
         yield case | {"part": "memory", "peak_bytes": peaks}
 
@@ -173,13 +195,26 @@ def parts_of(
     if not problem.heads:
         return {"epoch": {name: epoch_of(method) for name, method in methods.items()}}
 
-    def both(method: Method) -> None:
-        method.differentiate(method.forward())
-
     return {
         "forward": {name: method.forward for name, method in methods.items()},
         "forward+backward": {name: partial(both, method) for name, method in methods.items()},
     }
+
+
+def both(method: Method) -> None:
+    """Run forward and backward."""
+    method.differentiate(method.forward())
+
+
+def gpu_place() -> torch.device:
+    """Return the card of this process, which takes the first."""
+    return torch.device("cuda", use_device(0))
+
+
+def waited_for(function: Callable[[], object]) -> None:
+    """Return when the card has done the work, too."""
+    function()
+    torch.cuda.synchronize()
 
 
 def epoch_of(method: Method) -> Callable[[], None]:

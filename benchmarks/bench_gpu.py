@@ -33,7 +33,12 @@ from benchmarks.gpu_attention import FusedAttention
 from benchmarks.gpu_banded import banded_cases
 from benchmarks.gpu_paths import path_cases
 from benchmarks.gpu_peers import attention_peers, product_peers
-from benchmarks.gpu_timing import copy_bandwidth, device_name, interleave_on_device
+from benchmarks.gpu_timing import (
+    copy_bandwidth,
+    device_name,
+    device_peak_bytes,
+    interleave_on_device,
+)
 from benchmarks.gpu_training import training_cases
 from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import Matrix, load_matrix
@@ -202,7 +207,7 @@ def attention_cases(matrix: Matrix, options: argparse.Namespace) -> Iterator[dic
         methods: dict[str, Callable[[], object]] = {"ours": partial(layer.run, *operands)}
         if find_spec("torch_geometric") is not None:
             methods |= attention_peers(matrix, operands, heads)
-        peaks = {name: peak_bytes(method) for name, method in methods.items()}
+        peaks = {name: device_peak_bytes(method) for name, method in methods.items()}
         seconds = interleave_on_device(methods, warmup=2, repeat=options.repeat)
         peers = [name for name in methods if name != "ours"]
         fastest = min((seconds[name] for name in peers), default=None)
@@ -216,18 +221,6 @@ def attention_cases(matrix: Matrix, options: argparse.Namespace) -> Iterator[dic
             "speedup": None if fastest is None else fastest / seconds["ours"],
             "peak_bytes": peaks,
         }
-
-
-def peak_bytes(method: Callable[[], object]) -> int:
-    """Return the most memory that a call adds to what was allocated before it."""
-    pool = load_cupy().get_default_memory_pool()
-    pool.free_all_blocks()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated(), pool.total_bytes()
-    method()
-    torch.cuda.synchronize()
-    return int(torch.cuda.max_memory_allocated() - before[0] + pool.total_bytes() - before[1])
 
 
 if __name__ == "__main__":

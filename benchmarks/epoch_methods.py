@@ -23,6 +23,7 @@ from benchmarks.spmm_peers import import_dgl
 
 __all__ = ["METHODS", "Method", "Problem", "installed_methods", "make_problem"]
 
+CPU = torch.device("cpu")
 HEAD_WIDTH, FEATURES, CLASSES, SEED = 100, 100, 40, 20261121
 WIDTHS = {"sage": (FEATURES, 256, 256, CLASSES), "gcn": (FEATURES, 16, CLASSES)}
 
@@ -34,7 +35,8 @@ class Problem:
     The matrix is symmetric, with self loops. `labels` belong to whole models. With `keep` ours
     takes the first layer's product with the features, which no epoch changes, from before. In
     bfloat16 ours reads features in 16 bits and peers run under torch's autocast, but for those
-    whose names end in 16: they have weights in bfloat16 too.
+    whose names end in 16: they have weights in bfloat16 too. Tensors of all methods are on
+    `place`, a GPU where `gpu` is set; the matrix is on the host.
     """
 
     model: str
@@ -45,11 +47,13 @@ class Problem:
     labels: Tensor
     keep: bool
     precision: str = "float32"
+    place: torch.device = CPU
+    gpu: bool = False
 
     @property
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Torch's mixed precision, in which peers run."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16")
+        return torch.autocast(self.place.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,14 @@ class Method:
 
 
 def make_problem(
-    model: str, graph: str, threads: int, *, keep: bool = True, precision: str = "float32"
+    model: str,
+    graph: str,
+    threads: int,
+    *,
+    keep: bool = True,
+    precision: str = "float32",
+    place: torch.device = CPU,
+    gpu: bool = False,
 ) -> Problem:
     """Return the problem of ``gat:HEADS``, ``sage`` or ``gcn``."""
     name, _, heads = model.partition(":")
@@ -86,17 +97,24 @@ def make_problem(
         np.ones(pattern.nnz, np.float32),
     )
     random = torch.Generator().manual_seed(SEED)
-    features = torch.randn(shape[0], FEATURES, generator=random)
-    labels = torch.randint(CLASSES, (shape[0],), generator=random)
+    features = torch.randn(shape[0], FEATURES, generator=random).to(place)
+    labels = torch.randint(CLASSES, (shape[0],), generator=random).to(place)
     # A layer inside a model differentiates its input; the features of a model have no gradient.
     features.requires_grad_(bool(heads))
-    return Problem(name, int(heads or 0), matrix, threads, features, labels, keep, precision)
+    fixed = name, int(heads or 0), matrix, threads
+    return Problem(*fixed, features, labels, keep, precision, place, gpu)
 
 
-def installed_methods(names: list[str], precision: str = "float32") -> list[str]:
-    """Return the methods of those of `names` that can be imported."""
+def installed_methods(
+    names: list[str], precision: str = "float32", *, gpu: bool = False
+) -> list[str]:
+    """Return the methods of those of `names` that can be imported and run there."""
     modules = {"ours": "mpi4py", "dgl": "dgl", "pyg": "torch_geometric"}
     found = [name for name in names if find_spec(modules[name]) is not None]
+    if gpu:
+        # Wheels of DGL for a card are not on the package index.
+        found = [name for name in found if name != "dgl"]
+        found += [f"{name}_compiled" for name in found]
     if precision == "bfloat16":
         # Torch's CSR product refuses what autocast hands it.
         found = [each for each in found if each != "pyg"] + [f"{each}16" for each in found]
@@ -115,12 +133,15 @@ def ours(problem: Problem) -> Method:
         RunConfig,
     )
     from hpcgnn.config.exchange import ExchangeConfig  # noqa: PLC0415
+    from hpcgnn.graph.device import CPU as HOST  # noqa: PLC0415
+    from hpcgnn.graph.device import Device  # noqa: PLC0415
     from hpcgnn.graph.products import AdjacencyProducts, make_operators  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
     from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
     from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
     from hpcgnn.operator import on_graph  # noqa: PLC0415
     from hpcgnn.sparse import DistCSR  # noqa: PLC0415
+    from hpcgnn.spmm.gpu.mpi import StagedTransport  # noqa: PLC0415
     from hpcgnn.trace import TraceRecorder  # noqa: PLC0415
     from hpcgnn.train.kept_products import KeptProducts  # noqa: PLC0415
 
@@ -129,7 +150,8 @@ def ours(problem: Problem) -> Method:
     block = DistCSR.from_rows(row_map, m.indptr, m.indices.astype(np.int64))
     wanted = on_graph(MODELS[problem.model].aggregations, directed=False)
     grid, trace = ProcessGrid(MPI.COMM_SELF), TraceRecorder.off()
-    make = make_operators(grid, ExchangeConfig(), trace)
+    device = Device("cuda", problem.place, StagedTransport()) if problem.gpu else HOST
+    make = make_operators(grid, ExchangeConfig(), trace, device)
     products = AdjacencyProducts(make, block, wanted, "float32", ids)
     features = problem.features
     if problem.precision == "bfloat16":
@@ -137,6 +159,7 @@ def ours(problem: Problem) -> Method:
     if problem.heads:
         width = problem.heads * HEAD_WIDTH
         layer = GATLayer(FEATURES, width, heads=problem.heads, average=False)
+        layer.to(problem.place)
         view = products.view.layer(0)
         return Method(lambda: layer(view, features), list(layer.parameters()), features)
     widths = WIDTHS[problem.model]
@@ -147,6 +170,7 @@ def ours(problem: Problem) -> Method:
         num_layers=len(widths) - 1,
     )
     model = make_model(problem.model, shape, directed=False, seed=SEED, dtype=torch.float32)
+    model.to(problem.place)
     config = Config(
         graph=GraphConfig(store="none"),
         run=RunConfig(dir="none"),
@@ -182,26 +206,60 @@ def pyg(problem: Problem) -> Method:
     from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
 
     m = problem.matrix
-    rows = np.repeat(np.arange(m.num_nodes), np.diff(m.indptr))
+    ends, rows = _edges(problem)
     if problem.heads:
-        ends = torch.from_numpy(np.stack([m.indices.astype(np.int64), rows]))
         layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
         return _cast(problem, lambda x: layer(x, ends), layer)
-    degrees = np.diff(m.indptr).astype(np.float32)
-    values = m.values
-    if problem.model == "gcn":
-        values = 1 / np.sqrt(degrees[rows] * degrees[m.indices])
+    values = m.values if problem.model == "sage" else _symmetric_weights(m, rows)
     matrix = torch.sparse_csr_tensor(
         torch.from_numpy(m.indptr),
         torch.from_numpy(m.indices.astype(np.int64)),
         torch.from_numpy(values).to(problem.features.dtype),
         (m.num_nodes, m.num_nodes),
     )
+    matrix = matrix.to(problem.place)
     make = {
         "sage": lambda *widths: conv.SAGEConv(*widths),
         "gcn": lambda *widths: conv.GCNConv(*widths, normalize=False),
     }[problem.model]
     return _stack(problem, make, lambda layer, x: layer(x, matrix))
+
+
+def pyg_compiled(problem: Problem) -> Method:
+    """torch-geometric's layers on edges, each through torch.compile."""
+    from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
+
+    ends, rows = _edges(problem)
+    if problem.heads:
+        layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
+        compiled = torch.compile(layer)
+        return _cast(problem, lambda x: compiled(x, ends), layer)
+    if problem.model == "sage":
+        return _stack(
+            problem,
+            lambda *widths: torch.compile(conv.SAGEConv(*widths)),
+            lambda layer, x: layer(x, ends),
+        )
+    weights = torch.from_numpy(_symmetric_weights(problem.matrix, rows))
+    weights = weights.to(problem.features)
+    return _stack(
+        problem,
+        lambda *widths: torch.compile(conv.GCNConv(*widths, normalize=False)),
+        lambda layer, x: layer(x, ends, weights),
+    )
+
+
+def _edges(problem: Problem) -> tuple[Tensor, Any]:
+    """Return (2, edges) int64 sources and targets on the device, and the targets on the host."""
+    m = problem.matrix
+    rows = np.repeat(np.arange(m.num_nodes), np.diff(m.indptr))
+    ends = torch.from_numpy(np.stack([m.indices.astype(np.int64), rows]))
+    return ends.to(problem.place), rows
+
+
+def _symmetric_weights(matrix: Matrix, rows: Any) -> Any:
+    degrees = np.diff(matrix.indptr).astype(np.float32)
+    return 1 / np.sqrt(degrees[rows] * degrees[matrix.indices])
 
 
 def _stack(
@@ -210,6 +268,7 @@ def _stack(
     apply: Callable[[nn.Module, Tensor], Tensor],
 ) -> Method:
     layers = nn.ModuleList(make(*widths) for widths in pairwise(WIDTHS[problem.model]))
+    layers.to(problem.place)
     if problem.features.dtype == torch.bfloat16:
         layers.bfloat16()
 
@@ -225,6 +284,7 @@ def _stack(
 
 def _cast(problem: Problem, forward: Callable[[Tensor], Tensor], layer: nn.Module) -> Method:
     """Return a peer's layer."""
+    layer.to(problem.place)
     if problem.features.dtype == torch.bfloat16:
         layer.bfloat16()
 
@@ -259,6 +319,8 @@ METHODS: dict[str, Callable[[Problem], Method]] = {
     "dgl16": partial(_whole16, dgl),
     "pyg": pyg,
     "pyg16": partial(_whole16, pyg),
+    "pyg_compiled": pyg_compiled,
+    "pyg_compiled16": partial(_whole16, pyg_compiled),
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks and tables of the GPU path in one loan of a card, in at most eight minutes:
+# All checks and tables of the GPU path in one loan of a card, in at most twelve minutes:
 #   bash benchmarks/gpu_session.sh RESULTS_FOLDER
 # Installs nothing: cupy, a torch with CUDA, mpi4py, pytest and the built hpcgnn must be there
 # (torch-geometric is a peer where it is installed). Each part has a time limit; a part that fails
@@ -52,10 +52,22 @@ part training_one_rank 40 ranks1.txt "$python" -m pytest -q -p no:cacheprovider 
 # Two ranks share the card: every exchange, schedule and model.
 part two_ranks 80 ranks2.txt mpiexec -n 2 "$python" -m pytest -q -p no:cacheprovider \
     tests/spmm/gpu/test_device.py tests/attention/test_device.py tests/train/full/test_device.py
+part four_ranks 60 ranks4.txt mpiexec --oversubscribe -n 4 "$python" -m pytest -q -p no:cacheprovider \
+    tests/train/full/test_device.py
+# The same two ranks with their kernels side by side, where the multi-process service can be started.
+if nvidia-cuda-mps-control -d >"$out/mps.txt" 2>&1; then
+    part two_ranks_mps 60 ranks2_mps.txt mpiexec -n 2 "$python" -m pytest -q -p no:cacheprovider \
+        tests/spmm/gpu/test_device.py tests/train/full/test_device.py
+    echo quit | nvidia-cuda-mps-control >>"$out/mps.txt" 2>&1
+else
+    failed+=("two_ranks_mps (no multi-process service)")
+fi
 bench aggregation 60 aggregation.jsonl --tables aggregation --graphs rmat:12:2,debian,rmat:18:16
 bench attention 40 attention.jsonl --tables attention --graphs debian,rmat:16:16
 bench paths 40 paths.jsonl --tables paths --graphs debian,rmat:18:16 --widths 16,128
 bench banded 40 banded.jsonl --tables banded --graphs ""
+part epochs 90 epochs.jsonl "$python" -m benchmarks.bench_epoch --json --device cuda --threads 1 \
+    --models gcn,sage,gat:4 --graph debian --precision float32,bfloat16 --repeat 15
 bench training 70 training.jsonl --tables training --graphs debian,rmat:17:16
 part calibration 50 calibration.txt "$python" -m benchmarks.calibrate_group_size \
     --output "$out/rule.json" --widths 16,128 --repeat 5 \

@@ -4,9 +4,11 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from hpcgnn.kernels.cuda.device import load_cupy
 
-__all__ = ["copy_bandwidth", "device_name", "interleave_on_device"]
+__all__ = ["copy_bandwidth", "device_name", "device_peak_bytes", "interleave_on_device"]
 
 _COPIED_BYTES = 1 << 30
 
@@ -55,3 +57,15 @@ def device_name() -> str:
     runtime = load_cupy().cuda.runtime
     facts: dict[str, Any] = runtime.getDeviceProperties(runtime.getDevice())
     return bytes(facts["name"]).decode()
+
+
+def device_peak_bytes(method: Callable[[], object]) -> int:
+    """Return the most memory that a call adds to what was allocated before it."""
+    pool = load_cupy().get_default_memory_pool()
+    pool.free_all_blocks()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated(), pool.total_bytes()
+    method()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before[0] + pool.total_bytes() - before[1])

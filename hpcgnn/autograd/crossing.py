@@ -43,15 +43,13 @@ def as_device_array(tensor: torch.Tensor) -> DeviceArray:
     )
 
 
-def as_tensor(array: DeviceArray, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a tensor over the memory of a CuPy array, by DLPack.
+def as_tensor(array: DeviceArray) -> torch.Tensor:
+    """Return a tensor over the memory of a CuPy array, by DLPack; uint16 becomes bfloat16.
 
     Parameters
     ----------
     array
         On a GPU.
-    dtype
-        What the bits of a uint16 array are, such as torch.bfloat16; None = the array's own.
     """
     tensor: torch.Tensor = from_dlpack(array)
-    return tensor if dtype is None else tensor.view(dtype)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpcgnn import kernels
 from hpcgnn.autograd.dropout import DropoutKey
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.typing import GlobalIndices
@@ -60,27 +59,20 @@ def end_rows(rows: Tensor, bias: Tensor | None, ending: Ending | None) -> None:
     memory, draw = memory_of(rows), None
     if ending is not None and ending.key is not None and ending.drops:
         draw = ending.node_ids, ending.key.word(), ending.p
-    if memory.kernels is not kernels:
-        if bias is not None:
-            rows += bias
-        if ending is not None:
-            rows.relu_()
-        if draw is not None:
-            with memory.ordered():
-                memory.kernels.dropout_rows(memory.array(rows), *draw, memory.array(rows))
-        return
-    added = None if bias is None else memory.array(bias.contiguous())
-    array = memory.array(rows)
-    memory.kernels.finish_rows(array, array, bias=added, rectify=ending is not None, draw=draw)
+    with memory.ordered():
+        added = None if bias is None else memory.array(bias.contiguous())
+        array, rectify = memory.array(rows), ending is not None
+        memory.kernels.finish_rows(array, array, bias=added, rectify=rectify, draw=draw)
 
 
 def column_sums(rows: Tensor) -> Tensor:
     """Return the sum over rows (rows, width, ...) in the dtype of weights, without history."""
     if rows.dtype != torch.bfloat16:
         return rows.sum(0)
-    memory = memory_of(rows)
+    memory, rows = memory_of(rows), rows.contiguous()
     sums = rows.new_empty(rows.shape[1], dtype=torch.float32)
-    memory.kernels.finish_rows_gradient(memory.array(rows.contiguous()), sums=memory.array(sums))
+    with memory.ordered():
+        memory.kernels.finish_rows_gradient(memory.array(rows), sums=memory.array(sums))
     return sums
 
 
@@ -100,10 +92,6 @@ def end_gradient(
     """
     if ending is None and not of_bias:
         return gradient, None
-    if memory_of(gradient).kernels is not kernels:
-        if result is not None and ending is not None:
-            gradient = torch.ops.aten.threshold_backward(gradient, result, 0) * ending.scale
-        return gradient, gradient.sum(0) if of_bias else None
     memory, kind = memory_of(gradient), gradient.dtype
     found = sums = None
     if ending is not None:
@@ -111,11 +99,12 @@ def end_gradient(
     if of_bias:
         wide = torch.float32 if kind == torch.bfloat16 else kind
         sums = gradient.new_empty(gradient.shape[1], dtype=wide)
-    memory.kernels.finish_rows_gradient(
-        memory.array(gradient),
-        result=None if result is None else memory.array(result),
-        scale=1.0 if ending is None else ending.scale,
-        out=None if found is None else memory.array(found),
-        sums=None if sums is None else memory.array(sums),
-    )
+    with memory.ordered():
+        memory.kernels.finish_rows_gradient(
+            memory.array(gradient),
+            result=None if result is None else memory.array(result),
+            scale=1.0 if ending is None else ending.scale,
+            out=None if found is None else memory.array(found),
+            sums=None if sums is None else memory.array(sums),
+        )
     return gradient if found is None else found, sums

@@ -94,8 +94,6 @@ class TrainConfig:
         if self.precision == "bfloat16":
             remedy = "train.precision=bfloat16 has float32 weights: leave train.dtype out"
             require(self.dtype == "float32", "train.dtype", self.dtype, remedy)
-            remedy = "train.precision=bfloat16 needs train.device=cpu so far"
-            require(self.device == "cpu", "train.device", self.device, remedy)
             remedy = "train.precision=bfloat16 has no sums in which no order shows; leave it out"
             require(not self.reproducible, "train.reproducible", self.reproducible, remedy)
             remedy = "train.precision=bfloat16 is for graphs of nodes; leave it out"

@@ -85,7 +85,9 @@ class RemotePart:
 
         # Not a method: a cycle would keep the buffers until the collector runs.
         def add(rows: LocalIndices, arrived: Array) -> None:
-            kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
+            # A rank alone gets none, and its `out` may be of 16 bits, to which no GPU adds.
+            if len(arrived):
+                kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
 
         return add
 

@@ -41,6 +41,7 @@ def test_memory_is_shared_both_ways(dtype):
     array = as_device_array(tensor)
     assert array.shape == (3, 4)
     assert array.dtype == (np.uint16 if dtype == torch.bfloat16 else tensor.detach().numpy().dtype)
-    back = as_tensor(array, dtype if dtype == torch.bfloat16 else None)
+    back = as_tensor(array)
+    assert back.dtype == dtype
     assert back.data_ptr() == tensor.data_ptr()
     assert torch.equal(back, tensor.detach())

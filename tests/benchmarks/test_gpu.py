@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,11 +9,13 @@ import torch
 
 from benchmarks import bench_gpu, calibrate_group_size
 from benchmarks.calibrate_group_size import LADDER, best_size
+from benchmarks.epoch_methods import METHODS, make_problem
 from benchmarks.gpu_attention import SLOPE, FusedAttention
 from benchmarks.gpu_banded import banded_cases
 from benchmarks.gpu_paths import path_cases
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
+from hpcgnn.autograd import attention
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.graph.device import Device
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE
@@ -91,6 +94,25 @@ def test_bands_give_what_the_pattern_gives():
     assert len(cases) == 1 + 2 * len(BAND_PRECISIONS)
     for case in cases:
         assert case["relative_error"] < (2e-2 if case["precision"] == "bfloat16" else 1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat:2"])
+def test_epochs_on_a_gpu_are_those_of_the_cpu(model, precision, monkeypatch):
+    # Kernels of a GPU have no heads that share the input.
+    monkeypatch.setattr(attention, "heads_share_input", lambda *_: False)
+    steps = []
+    for context, gpu in ((nullcontext(), False), (emulated_gpu(), True)):
+        torch.manual_seed(1)  # Of the layer's weights; models have seeds of their own.
+        with context:
+            ours = METHODS["ours"](make_problem(model, "rmat:6:4", 1, precision=precision, gpu=gpu))
+            result = ours.forward()
+            ours.differentiate(result)
+        steps.append([result.detach(), *(each.grad for each in ours.parameters)])
+    tolerance = 1e-5 if precision == "float32" else 2e-2
+    for mine, theirs in zip(*steps, strict=True):
+        spread = theirs.abs().max().item()
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * spread)
 
 
 def test_the_smallest_of_sizes_that_are_alike():

@@ -24,7 +24,13 @@ from hpcgnn.kernels.cuda.groups import (
     neighbor_groups,
 )
 from hpcgnn.kernels.cuda.products import spmm
-from hpcgnn.kernels.cuda.rows import dropout_rows, gather_rows, scatter_add_rows
+from hpcgnn.kernels.cuda.rows import (
+    dropout_rows,
+    finish_rows,
+    finish_rows_gradient,
+    gather_rows,
+    scatter_add_rows,
+)
 
 __all__ = [
     "ATTENTION_GROUP_SIZE",
@@ -39,6 +45,8 @@ __all__ = [
     "attention_merge",
     "attention_scores",
     "dropout_rows",
+    "finish_rows",
+    "finish_rows_gradient",
     "gather_rows",
     "neighbor_groups",
     "require_gpu",

@@ -1,4 +1,4 @@
-/// Rows packed for an exchange, added where they arrive, and dropped by name.
+/// Rows packed for an exchange, added where they arrive, and ended: bias, rectifier, dropout.
 #include "common.cuh"
 
 namespace hpcgnn {
@@ -49,33 +49,87 @@ HPCGNN_DEVICE void scatter_add(const RowsArguments& a) {
   }
 }
 
-struct DropoutArguments {
+/// The end of a layer: out = drop(rectify(x + bias)), rounded once.
+struct EndingArguments {
   const void* x;
-  const int64* row_ids;
-  void* out;
+  const void* bias;      ///< (width,) accumulator type; null = none
+  const int64* row_ids;  ///< null = no dropout
+  void* out;             ///< may be x
   int64 num_rows;
   int64 width;
   uint64 key;
   uint64 threshold;  ///< 32 random bits below it mean "dropped"
   double scale;      ///< of the elements that stay
+  int32 rectify;
   int32 lanes;
 };
 
-/// One word decides over two neighbouring elements of a row, as on the CPU.
-template <class T>
-HPCGNN_DEVICE void dropout(const DropoutArguments& a) {
+/// One word decides over two neighbouring elements of a row, as on the CPU; V is 1 or 2.
+template <class X, int V>
+HPCGNN_DEVICE void finish(const EndingArguments& a) {
+  using T = Accumulator<X>;
   const Tile tile = make_tile(a.lanes);
+  const T* const bias = static_cast<const T*>(a.bias);
   const T scale = static_cast<T>(a.scale);
   for (int64 i = tile.first; i < a.num_rows; i += tile.count) {
-    const uint64 stream = mix_bits(row_stream(a.key, a.row_ids[i]));
-    const T* const x = static_cast<const T*>(a.x) + i * a.width;
-    T* const out = static_cast<T*>(a.out) + i * a.width;
+    const uint64 stream = a.row_ids ? mix_bits(row_stream(a.key, a.row_ids[i])) : 0;
+    const X* const x = static_cast<const X*>(a.x) + i * a.width;
+    X* const out = static_cast<X*>(a.out) + i * a.width;
     for (int64 pair = tile.lane; 2 * pair < a.width; pair += tile.lanes) {
-      const uint64 bits = mix_bits(stream + static_cast<uint64>(pair) * kGolden);
-      const int64 even = 2 * pair, odd = even + 1;
-      out[even] = (bits & 0xffffffffu) >= a.threshold ? x[even] * scale : T(0);
-      if (odd < a.width) out[odd] = bits >> 32 >= a.threshold ? x[odd] * scale : T(0);
+      uint64 bits = a.row_ids ? mix_bits(stream + static_cast<uint64>(pair) * kGolden) : 0;
+      for (int64 column = 2 * pair; column < 2 * pair + 2 && column < a.width; column += V) {
+        Pack<X, V> pack = load<V>(x + column);
+#pragma unroll
+        for (int v = 0; v < V; ++v, bits >>= 32) {
+          T value = widen(pack.at[v]);
+          if (bias) value += bias[column + v];
+          // Asked so, a NaN stays one.
+          if (a.rectify && value < T(0)) value = T(0);
+          if (a.row_ids) value = (bits & 0xffffffffu) >= a.threshold ? value * scale : T(0);
+          narrow(value, pack.at[v]);
+        }
+        store(pack, out + column);
+      }
     }
+  }
+}
+
+/// Its adjoint: out = scale * gradient where the result is positive, else 0; and sums of columns.
+struct EndingGradientArguments {
+  const void* gradient;
+  const void* result;  ///< null = all of it counts as positive
+  void* out;           ///< may be gradient; null = only the sums
+  void* sums;          ///< (width,) accumulator type, added to; null = none
+  int64 num_rows;
+  int64 width;
+  double scale;
+  int32 lanes;
+};
+
+/// A tile adds up its rows before it adds to the sums, which are in any order of tiles.
+template <class X, int V>
+HPCGNN_DEVICE void finish_gradient(const EndingGradientArguments& a) {
+  using T = Accumulator<X>;
+  const Tile tile = make_tile(a.lanes);
+  const T scale = static_cast<T>(a.scale);
+  for (int64 column = tile.lane * V; column < a.width; column += tile.lanes * V) {
+    T sums[V] = {};
+    for (int64 i = tile.first; i < a.num_rows; i += tile.count) {
+      const int64 at = i * a.width + column;
+      Pack<X, V> pack = load<V>(static_cast<const X*>(a.gradient) + at), made = pack;
+      if (a.result) made = load<V>(static_cast<const X*>(a.result) + at);
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        T value = scale * widen(pack.at[v]);
+        if (a.result && !(widen(made.at[v]) > T(0))) value = T(0);
+        sums[v] += value;
+        narrow(value, pack.at[v]);
+      }
+      if (a.out) store(pack, static_cast<X*>(a.out) + at);
+    }
+    if (a.sums && tile.first < a.num_rows)
+#pragma unroll
+      for (int v = 0; v < V; ++v) atomicAdd(static_cast<T*>(a.sums) + column + v, sums[v]);
   }
 }
 
@@ -110,5 +164,18 @@ HPCGNN_SCATTER(bf16, BFloat16, 4)
 HPCGNN_SCATTER(bf16, BFloat16, 1)
 HPCGNN_SCATTER(f16, Float16, 4)
 HPCGNN_SCATTER(f16, Float16, 1)
-HPCGNN_KERNEL(dropout_f32, DropoutArguments, dropout<float>)
-HPCGNN_KERNEL(dropout_f64, DropoutArguments, dropout<double>)
+#define HPCGNN_ENDING(x, X, v) HPCGNN_KERNEL(finish_##x##_v##v, EndingArguments, finish<X, v>)
+#define HPCGNN_ENDING_GRADIENT(x, X, v) \
+  HPCGNN_KERNEL(finish_gradient_##x##_v##v, EndingGradientArguments, finish_gradient<X, v>)
+HPCGNN_ENDING(f32, float, 2)
+HPCGNN_ENDING(f32, float, 1)
+HPCGNN_ENDING(f64, double, 2)
+HPCGNN_ENDING(f64, double, 1)
+HPCGNN_ENDING(bf16, BFloat16, 2)
+HPCGNN_ENDING(bf16, BFloat16, 1)
+HPCGNN_ENDING_GRADIENT(f32, float, 4)
+HPCGNN_ENDING_GRADIENT(f32, float, 1)
+HPCGNN_ENDING_GRADIENT(f64, double, 2)
+HPCGNN_ENDING_GRADIENT(f64, double, 1)
+HPCGNN_ENDING_GRADIENT(bf16, BFloat16, 4)
+HPCGNN_ENDING_GRADIENT(bf16, BFloat16, 1)

@@ -1,4 +1,4 @@
-"""Packing and unpacking of rows for exchanges, and dropout, on the GPU."""
+"""Packing and unpacking of rows for exchanges, and the end of a layer, on the GPU."""
 
 import math
 
@@ -21,6 +21,10 @@ _SUMS = {
     ("bfloat16", "float32"): (4, 1),
     ("float16", "float32"): (4, 1),
 }
+
+_ENDINGS = {"f32": (4, 1), "f64": (2, 1), "bf16": (4, 1)}
+# As many as a large card runs at once: each adds one row to the sums of columns, by atomics.
+_SUMMING_TILES = 8192
 
 
 def gather_rows(
@@ -65,12 +69,18 @@ def scatter_add_rows(
     launch("rows", kernel, fields, items=src.shape[0], lanes=int(fields["lanes"]))
 
 
-def dropout_rows(
-    x: DeviceArray, row_ids: DeviceArray, key: int, p: float, out: DeviceArray
+def finish_rows(
+    x: DeviceArray,
+    out: DeviceArray,
+    *,
+    bias: DeviceArray | None = None,
+    rectify: bool = False,
+    draw: tuple[DeviceArray, int, float] | None = None,
+    half: WireFormat = "bfloat16",
 ) -> None:
-    """Zero each element with probability p and divide the others by ``1 - p``.
+    """Write ``drop(rectify(x + bias))``, rounded once.
 
-    Arguments and meaning are those of `hpcgnn.kernels.dropout_rows`, with CuPy arrays, and so is
+    Arguments and meaning are those of `hpcgnn.kernels.finish_rows`, with CuPy arrays, and so is
     the mask, bit for bit. Runs on CuPy's current stream.
 
     Raises
@@ -78,18 +88,23 @@ def dropout_rows(
     TypeError
         Wrong dtype, or an array that is not C-contiguous.
     ValueError
-        Shapes that do not match, `p` or `key` out of range.
+        Shapes that do not match, p or key out of range.
     """
-    require_array("x", x, 2, ("float32", "float64"))
-    require_array("out", out, 2, (x.dtype.name,))
-    require_array("row_ids", row_ids, 1, ("int64",))
-    if x.shape != out.shape or row_ids.size != x.shape[0]:
-        raise ValueError("x and out must have one shape, and row_ids a name for each row")
+    kind = _ending_kind(x, half)
+    _require_like("out", out, x)
+    if bias is not None:
+        _require_row("bias", bias, x)
+    row_ids, key, p = draw or (None, 0, 0.0)
+    if row_ids is not None:
+        require_array("row_ids", row_ids, 1, ("int64",))
+        if row_ids.size != x.shape[0]:
+            raise ValueError(f"{row_ids.size} names for {x.shape[0]} rows")
     if not 0 <= key < 1 << 64:
         raise ValueError(f"key must be in [0, 2**64), not {key}")
-    lanes = tile_lanes(-(-x.shape[1] // 2))
+    lanes, vector = tile_lanes(-(-x.shape[1] // 2)), vector_width((2, 1), x.shape[1], x, out)
     fields: Fields = {
         "x": pointer(x),
+        "bias": pointer(bias),
         "row_ids": pointer(row_ids),
         "out": pointer(out),
         "num_rows": x.shape[0],
@@ -97,10 +112,58 @@ def dropout_rows(
         "key": key,
         "threshold": drop_threshold(p),
         "scale": 1.0 / (1.0 - p) if p < 1 else 0.0,
+        "rectify": np.int32(rectify),
         "lanes": np.int32(lanes),
     }
-    kernel = f"dropout_{short_name(x.dtype.name)}"
-    launch("rows", kernel, fields, items=x.shape[0], lanes=lanes)
+    launch("rows", f"finish_{kind}_v{vector}", fields, items=x.shape[0], lanes=lanes)
+
+
+def finish_rows_gradient(
+    gradient: DeviceArray,
+    *,
+    result: DeviceArray | None = None,
+    scale: float = 1.0,
+    out: DeviceArray | None = None,
+    sums: DeviceArray | None = None,
+    half: WireFormat = "bfloat16",
+) -> None:
+    """Write the gradient of `finish_rows` with `rectify`, and the sums of its columns.
+
+    Arguments and meaning are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays, but
+    the sums are in any order. Runs on CuPy's current stream.
+    """
+    kind = _ending_kind(gradient, half)
+    for name, array in (("result", result), ("out", out)):
+        if array is not None:
+            _require_like(name, array, gradient)
+    if sums is not None:
+        _require_row("sums", sums, gradient)
+        sums[...] = 0
+    count, width = gradient.shape
+    vector = vector_width(_ENDINGS[kind], width, gradient, result, out)
+    lanes = tile_lanes(-(-width // vector))
+    fields: Fields = {
+        "gradient": pointer(gradient),
+        "result": pointer(result),
+        "out": pointer(out),
+        "sums": pointer(sums),
+        "num_rows": count,
+        "width": width,
+        "scale": float(scale),
+        "lanes": np.int32(lanes),
+    }
+    tiles = count if sums is None else min(count, _SUMMING_TILES)
+    launch("rows", f"finish_gradient_{kind}_v{vector}", fields, items=tiles, lanes=lanes)
+
+
+def dropout_rows(
+    x: DeviceArray, row_ids: DeviceArray, key: int, p: float, out: DeviceArray
+) -> None:
+    """Zero each element with probability p and divide the others by ``1 - p``.
+
+    Arguments and meaning are those of `hpcgnn.kernels.dropout_rows`, with CuPy arrays.
+    """
+    finish_rows(x, out, draw=(row_ids, key, p))
 
 
 def drop_threshold(p: float) -> int:
@@ -114,6 +177,26 @@ def drop_threshold(p: float) -> int:
     if not 0 <= p <= 1:
         raise ValueError(f"p must be in [0, 1], not {p}")
     return int(math.ldexp(p, 32) + 0.5)
+
+
+def _ending_kind(x: DeviceArray, half: WireFormat) -> str:
+    require_array("rows", x, 2, DENSE)
+    kind = storage_of(x, half)
+    if kind == "float16":
+        raise TypeError("no layer ends in float16 on the GPU; use bfloat16")
+    return short_name(kind)
+
+
+def _require_like(name: str, array: DeviceArray, x: DeviceArray) -> None:
+    require_array(name, array, 2, (x.dtype.name,))
+    if array.shape != x.shape:
+        raise ValueError(f"{name} has the shape {array.shape} and the rows {x.shape}")
+
+
+def _require_row(name: str, array: DeviceArray, x: DeviceArray) -> None:
+    require_array(name, array, 1, ("float64" if x.dtype == np.float64 else "float32",))
+    if array.size != x.shape[1]:
+        raise ValueError(f"{name} has {array.size} numbers and the rows {x.shape[1]} columns")
 
 
 def _fields(

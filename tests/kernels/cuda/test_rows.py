@@ -85,15 +85,54 @@ def test_nothing_to_do(device):
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_dropout_is_that_of_the_cpu(device, p, dtype):
     for width in WIDTHS:
-        x = operands(width, dtype)[0]
+        x = of_kind(operands(width)[0], dtype)
         names = np.random.default_rng(9).integers(0, 1 << 40, 19)
-        wanted, out = np.empty_like(x), device.empty(x.shape, dtype)
+        wanted, out = np.empty_like(x), device.empty(x.shape, x.dtype)
         kernels.dropout_rows(x, names, KEY, p, wanted)
         cuda.dropout_rows(device.asarray(x), device.asarray(names), KEY, p, out)
         np.testing.assert_array_equal(host(out), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_ending_and_its_gradient_are_those_of_the_cpu(device, dtype):
+    """Bias, rectifier and dropout together and apart; a NaN stays one, infinity drops to zero."""
+    names = np.random.default_rng(9).integers(0, 1 << 40, 19)
+    for width in WIDTHS:
+        rows = operands(width)[0]
+        rows[3, 0], rows[4, 0] = np.nan, np.inf  # A NaN is not positive, and its gradient zero.
+        x, gradient = of_kind(rows, dtype), of_kind(operands(width)[0][::-1].copy(), dtype)
+        wide = np.float64 if dtype == "float64" else np.float32
+        bias = np.linspace(-1, 1, width).astype(wide)
+        for given, rectify, draw in (
+            (bias, True, (names, KEY, 0.4)),
+            (None, True, None),
+            (bias, False, None),
+        ):
+            there = None if given is None else device.asarray(given)
+            drawn = None if draw is None else (device.asarray(names), *draw[1:])
+            wanted, out = np.empty_like(x), device.asarray(x)
+            kernels.finish_rows(x, wanted, bias=given, rectify=rectify, draw=draw)
+            cuda.finish_rows(out, out, bias=there, rectify=rectify, draw=drawn)
+            np.testing.assert_array_equal(host(out), wanted)
+        sums, total = np.empty(width, wide), device.empty((width,), wide)
+        scaled, found = np.empty_like(x), device.empty(x.shape, x.dtype)
+        result = np.where(rows > 0, x, 0).astype(x.dtype)
+        kernels.finish_rows_gradient(gradient, result=result, scale=1.5, out=scaled, sums=sums)
+        there, made = device.asarray(gradient), device.asarray(result)
+        cuda.finish_rows_gradient(there, result=made, scale=1.5, out=found, sums=total)
+        np.testing.assert_array_equal(host(found), scaled)
+        np.testing.assert_allclose(host(total), sums, rtol=1e-5, atol=1e-5)
+        kernels.finish_rows_gradient(gradient, sums=sums)
+        cuda.finish_rows_gradient(there, sums=total)
+        np.testing.assert_allclose(host(total), sums, rtol=1e-5, atol=1e-5)
+
+
+def of_kind(x, dtype):
+    """Return float64 rows as kernels take them: bfloat16 is bits."""
+    return rounded(x.astype(np.float32))[0] if dtype == "bfloat16" else x.astype(dtype)
 
 
 def test_faults_are_refused(device):
@@ -111,3 +150,11 @@ def test_faults_are_refused(device):
     for key, p in ((-1, 0.5), (0, 1.5)):
         with pytest.raises(ValueError, match="must be in"):
             cuda.dropout_rows(x, names, key, p, x)
+    with pytest.raises(ValueError, match="2 names for 3 rows"):
+        cuda.dropout_rows(x, names[:2], 0, 0.5, x)
+    with pytest.raises(ValueError, match=r"out has the shape \(2, 2\) and the rows \(3, 2\)"):
+        cuda.finish_rows(x, x[:2])
+    with pytest.raises(ValueError, match="bias has 3 numbers and the rows 2 columns"):
+        cuda.finish_rows(x, x, bias=device.zeros((3,), "float32"))
+    with pytest.raises(TypeError, match="no layer ends in float16 on the GPU; use bfloat16"):
+        cuda.finish_rows(*[device.zeros((3, 2), "uint16")] * 2, half="float16")

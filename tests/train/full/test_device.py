@@ -87,3 +87,35 @@ def test_a_checkpoint_goes_on_anywhere(
         changed = train(comm, make_config(store, there, *settings, on_gpu))
     assert_alike(changed, host)
     assert_alike(train(comm, make_config(store, back, *settings)), host)
+
+
+NARROW = (
+    ("gcn", ("model.dropout=0.3", "exchange.prepare=first_epoch")),
+    ("sage", ("model.norm=batch", "train.optimizer=adamw", "model.activation=elu")),
+    ("gin", ("model.norm=layer", "exchange.method=oblivious")),
+    ("appnp", ("model.hops=2", "exchange.method=push", *SEQUENTIAL)),
+    ("mixhop", ("model.hops=2", "exchange.method=hierarchical")),
+    ("gat", ("model.heads=2", "model.hidden=6", "exchange.method=joint", *SEQUENTIAL, *DROPOUTS)),
+    ("gatv2", ("model.heads=2", "model.hidden=6")),
+    ("gcnii", ("model.num_layers=3",)),
+    ("sign", ("model.hops=2",)),
+    ("rgcn", ("model.num_bases=2", "exchange.method=joint")),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"), NARROW, ids=[f"{name}-{len(options)}" for name, options in NARROW]
+)
+def test_narrow_rows_equal_those_of_the_cpu(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
+) -> None:
+    """bfloat16 on a GPU differs from the CPU's by its rounding, and moves the same rows."""
+    settings = ("train.epochs=3", f"model.name={model}", "train.precision=bfloat16", *options)
+    host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
+    with some_gpu():
+        config = make_config(store, comm_tmp_path / "device", *settings, "train.device=cuda")
+        device = train(comm, config)
+    for mine, theirs in zip(device.metrics, host.metrics, strict=True):
+        assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.01)
+    if comm.size > 1:
+        assert device.summary["exchange_rows"] == host.summary["exchange_rows"]
