@@ -108,7 +108,7 @@ def dump_toml(config: Config) -> str:
     for section in dataclasses.fields(config):
         lines.append(f"[{section.name}]")
         table = dataclasses.asdict(getattr(config, section.name))
-        lines += [f"{key} = {_dump_value(value)}" for key, value in table.items()]
+        lines += [f"{key} = {dump_value(value)}" for key, value in table.items()]
         lines.append("")
     return "\n".join(lines)
 
@@ -129,11 +129,10 @@ def _is_table(section: str, key: str) -> bool:
     return typing.get_origin(hints.get(key)) is dict
 
 
-def _dump_value(value: Any) -> str:
+def dump_value(value: Any) -> str:
+    """Return a value as TOML."""
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{_dump_value(k)} = {_dump_value(v)}" for k, v in value.items()) + "}"
-        )
+        return "{" + ", ".join(f"{dump_value(k)} = {dump_value(v)}" for k, v in value.items()) + "}"
     # The JSON form of a bool, number, string or list is TOML as well, but for this character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

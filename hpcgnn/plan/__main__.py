@@ -70,6 +70,8 @@ def main(comm: Communicator) -> int:
         )
     if config.graph.structure != "none":
         raise InputError("graph.structure: hpcgnn plan does not count how it is made; leave it out")
+    if config.correct_and_smooth.enabled:
+        raise InputError("correct_and_smooth.enabled: hpcgnn plan does not count it; leave it out")
     if config.train.device != "cpu":
         raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
     if config.train.reproducible:

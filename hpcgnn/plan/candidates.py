@@ -111,11 +111,11 @@ class Candidate:
         return memory is None or self.peak_bytes <= memory
 
     def train_s(self, config: Config) -> float:
-        """Return the seconds of a whole run, without reading and planning."""
+        """Return the seconds of all seeds and splits, without reading and planning."""
         train = config.train
         evaluations = num_evaluations(train)
         seconds = train.epochs * self.epoch_s + evaluations * self.evaluate_s
-        return len(train.seeds) * seconds
+        return max(len(train.splits), 1) * len(train.seeds) * seconds
 
     def with_second(self, other: "Candidate") -> "Candidate":
         """Return this with what a second rehearsal of the same choice found.

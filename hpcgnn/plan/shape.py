@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.config.file import dump_value
+from hpcgnn.console import write_file
 from hpcgnn.errors import InputError
 from hpcgnn.storage import NodeType
 from hpcgnn.typing import Array
@@ -318,15 +320,21 @@ def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array
         classes, training, nodes, features, outside.
     degrees
         (nodes,) int64 of edges both ways.
+
+    Raises
+    ------
+    InputError
+        When a file cannot be written.
     """
     beside = path.with_suffix(".csv")
     found, counts = np.unique(degrees, return_counts=True)
     lines = [f"{degree},{count}\n" for degree, count in zip(found, counts, strict=True)]
-    beside.write_text("".join(["degree,count\n", *lines]), encoding="ascii")
-    path.write_text(
-        f'name = "{name}"\nclasses = {values["classes"]}\ntraining = {values["training"]:.6g}\n\n'
+    write_file(beside, "".join(["degree,count\n", *lines]).encode())
+    text = (
+        f"name = {dump_value(name)}\n"
+        f"classes = {values['classes']}\ntraining = {values['training']:.6g}\n\n"
         f"[nodes.node]\ncount = {len(degrees)}\nfeatures = {values['features']}\n\n"
         f'[edges.edge]\nfrom = "node"\nto = "node"\noutside = {values["outside"]:.6g}\n'
-        f'degrees = "{beside.name}"\n',
-        encoding="utf-8",
+        f"degrees = {dump_value(beside.name)}\n"
     )
+    write_file(path, text.encode())

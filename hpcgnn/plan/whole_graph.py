@@ -10,7 +10,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import (
     GraphFacts,
-    check_features,
     node_types_of,
     restricted_aggregations,
     shape_for,
@@ -20,6 +19,7 @@ from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.load import (
     read_matrix,
     relation_names,
+    share_rows,
 )
 from hpcgnn.graph.products import (
     occupied_rows,
@@ -54,19 +54,18 @@ class WholeGraph:
     Raises
     ------
     InputError
-        When the store lacks node data, or does not fit the configuration.
+        When the store lacks node data or a relation, or does not fit the configuration.
     """
 
     @collective
     def __init__(self, grid: ProcessGrid, config: Config, store: GraphStore) -> None:
         self._store, self._config = store, config
         self.store_bytes = store.path.stat().st_size
-        _require_node_data(config, store)
         links = config.train.task == "links"
         num_nodes = store.num_nodes
         # One rank that owns everything: readers of stores, restriction and active sets then run as
         # they are.
-        row_map = RowMap(np.array([0, num_nodes], np.int64), 0)
+        row_map = share_rows(grid, config, store, _needs(config))
         directed = not (store.undirected or config.graph.undirected)
         context = Context(grid, config)
         self.pairs: WholePairs | None = None
@@ -212,11 +211,9 @@ def _read_known(config: Config, store: GraphStore) -> _Known:
     return _Known(labels, split, training_mask(labels, split), types, graph)
 
 
-def _require_node_data(config: Config, store: GraphStore) -> None:
-    check_features(config, store)
+def _needs(config: Config) -> tuple[str, ...]:
+    """Return the node data that a run of the configuration needs."""
     if config.train.task == "links":
-        return
-    has_labels = store.has_labels or bool(config.graph.targets)
-    for name, found in (("labels", has_labels), ("split", store.has_split)):
-        if not found:
-            raise InputError(f"{store.path} has no node {name}: convert the graph with them")
+        return ("features",)
+    # Numbers of a file take the place of the store's labels.
+    return ("features", "split") if config.graph.targets else ("features", "labels", "split")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.plan.candidates import Candidate, Choice, _largest, contenders, fastest
 from hpcgnn.plan.rehearsal import waited_for_core
@@ -73,6 +74,14 @@ def test_no_choice_is_made_on_a_difference_within_the_spread() -> None:
     assert fastest([candidate("aware", 1.0, 26), second], None)[0].choice.exchange == "aware"
     assert fastest([first, second], 11) == [second]
     assert fastest([first, second], 9) == []
+
+
+def test_a_run_is_all_seeds_of_all_splits() -> None:
+    found = candidate("aware", 1.0)
+    once = ["graph.store=s.h5", "run.dir=none", "train.epochs=4", "train.seeds=[1,2,3]"]
+    of_one = found.train_s(load_config(None, once))
+    assert of_one == pytest.approx(3 * (4 * found.epoch_s + 4 * found.evaluate_s))
+    assert found.train_s(load_config(None, [*once, "train.splits=['a','b']"])) == 2 * of_one
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not counted here")

@@ -229,6 +229,14 @@ def test_refuses_faulty_shapes(tmp_path: Path, old: str, new: str, fault: str) -
         read(tmp_path, TYPED.replace(old, new))
 
 
+def test_a_quote_in_a_name_reads_back(tmp_path: Path) -> None:
+    path, name = tmp_path / 'a "b".toml', 'c:\\graphs\\"mine"'
+    values = {"classes": 2, "training": 0.5, "features": 3, "outside": 1.0}
+    write_shape(path, name, values, np.array([1, 1, 2]))
+    found = Shape.read(path)
+    assert (found.name, found.edges[0].targets.total) == (name, 4)
+
+
 def test_refuses_what_degrees_do_not_tell(tmp_path: Path) -> None:
     shape = read(tmp_path, TYPED)
     with pytest.raises(InputError, match=r"graph\.undirected=true"):
@@ -273,3 +281,6 @@ def test_command(
             command(monkeypatch, "--shape", shape, "--ranks", 4, *more)
     with pytest.raises(InputError, match="one node type and one relation both ways"):
         command(monkeypatch, stored[0], "--ranks", 4, "--write-shape", shape)
+    missing = tmp_path / "missing" / "shape.toml"
+    with pytest.raises(InputError, match=r"missing/shape\.csv: cannot be written \(No such file"):
+        command(monkeypatch, *stored, "--ranks", 4, "--write-shape", missing)
