@@ -1,5 +1,6 @@
 """Start and end of an MPI command: a sane world, one line for a fault, no rank left hanging.
 
+Beside these, what commands tell alike of a rank's threads and of packages.
 Only the standard library is imported here, since a rank that fails to import the rest must end the
 others, too.
 """
@@ -13,7 +14,8 @@ import platform
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -81,6 +83,30 @@ def is_first(environment: Mapping[str, str]) -> bool:
     """
     ranks = [environment[name] for name in _LAUNCHER_RANKS if name in environment]
     return all(rank == "0" for rank in ranks)
+
+
+def threads_of(own: Collection[int], mates: Sequence[Collection[int]], variable: str | None) -> int:
+    """Return the threads of a rank that no configuration tells.
+
+    Parameters
+    ----------
+    own, mates
+        The cores that it may use, and those of each rank of its host, its own among them.
+    variable
+        OMP_NUM_THREADS, which counts where it is a number from 1 on; None where it is not set.
+    """
+    if variable and variable.isdecimal() and int(variable) > 0:
+        return int(variable)
+    return max(1, min(len(own), len(set().union(*mates)) // len(mates)))
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package; unknown where nothing tells it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        # From a site's own tree, without metadata.
+        return str(getattr(sys.modules.get(package), "__version__", "unknown"))
 
 
 @collective

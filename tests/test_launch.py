@@ -2,14 +2,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from mpi4py import MPI
 
 import pytest
 
 from hpcgnn import launch, watchdog
+from hpcgnn.doctor import host
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.launch import check_world, is_first, stall_limit
+from hpcgnn.launch import check_world, is_first, stall_limit, threads_of, version_of
 
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
@@ -37,6 +39,30 @@ def test_one_of_several_lonely_processes_speaks() -> None:
     assert is_first({})
     assert is_first({"SLURM_PROCID": "0", "PMI_RANK": "0"})
     assert not is_first({"SLURM_PROCID": "3"})
+
+
+@pytest.mark.parametrize(
+    ("own", "mates", "variable", "expected"),
+    [
+        ((0,), [(0,)], "3", 3),
+        ((0, 1, 2, 3), [(0, 1, 2, 3)] * 2, None, 2),
+        ((0, 1), [(0, 1), (2, 3)], "", 2),
+        ((0,), [(0,), (1, 2, 3)], "0", 1),
+        ((0, 1), [(0, 1)] * 4, "4,2", 1),
+    ],
+)
+def test_threads_of_a_rank(
+    own: tuple[int, ...], mates: list[tuple[int, ...]], variable: str | None, expected: int
+) -> None:
+    assert threads_of(own, mates, variable) == expected
+
+
+def test_version_without_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert version_of("nowhere") == "unknown"
+    monkeypatch.setitem(sys.modules, "nowhere", SimpleNamespace(__version__="1.2"))
+    assert version_of("nowhere") == "1.2"
+    monkeypatch.setattr(host, "PACKAGES", ("nowhere",))
+    assert host.look_around().versions["nowhere"] == "1.2"
 
 
 def test_the_limit_of_a_stall_is_known_before_anything_is_imported(tmp_path: Path) -> None:

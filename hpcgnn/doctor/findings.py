@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hpcgnn.comm import Link
 from hpcgnn.doctor.folder import FolderFacts
 from hpcgnn.doctor.host import RankFacts
+from hpcgnn.launch import threads_of
 
 GOOD, REMARK, FAULT = "good", "remark", "fault"
 
@@ -101,7 +102,8 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         cores = set().union(*(each.cores for each in members))
         shared = Counter(core for each in members for core in each.cores)
         bound = all(count == 1 for count in shared.values())
-        wanted = [_threads(each, len(members)) for each in members]
+        mates = [each.cores for each in members]
+        wanted = [threads_of(each.cores, mates, each.threads) for each in members]
         seen = (
             f"{host}: {_count(len(members), 'rank')} on {_count(len(cores), 'core')}, "
             + ("each on its own" if bound else "which they share")
@@ -127,13 +129,6 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
             )
         else:
             yield Finding("cores", GOOD, seen)
-
-
-def _threads(rank: RankFacts, ranks_of_host: int) -> int:
-    """Return the threads that a run would take, as `train.process.prepare_process` does."""
-    if (rank.threads or "").isdigit():
-        return int(rank.threads or 1)
-    return max(1, len(rank.cores) // ranks_of_host)
 
 
 def _batch(ranks: Sequence[RankFacts]) -> Iterable[Finding]:

@@ -4,13 +4,13 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from hpcgnn import __version__
 from hpcgnn.comm import Progress, mpi_library
 from hpcgnn.kernels import available_isas
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
+from hpcgnn.launch import version_of
 
 PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
 
@@ -80,7 +80,7 @@ def look_around() -> RankFacts:
         versions={
             "hpcgnn": __version__,
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in PACKAGES},
+            **{name: version_of(name) for name in PACKAGES},
         },
         mpi=mpi_library(),
         moves_messages=Progress().is_permitted,

@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.launch import threads_of
 from hpcgnn.log import warn
 from hpcgnn.spmd import collective
 
@@ -60,11 +61,9 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     own = frozenset(os.sched_getaffinity(0))
     # Host names, not MPI's shared-memory split: some MPI builds report every rank as alone.
     ranks: list[tuple[str, frozenset[int]]] = grid.world.allgather((platform.node(), own))
-    if requested == 0 and os.environ.get("OMP_NUM_THREADS", "").isdigit():
-        requested = int(os.environ["OMP_NUM_THREADS"])
     if requested == 0:
         mates = [cores for host, cores in ranks if host == platform.node()]
-        requested = max(1, min(len(own), len(frozenset().union(*mates)) // len(mates)))
+        requested = threads_of(own, mates, os.environ.get("OMP_NUM_THREADS"))
     bound = sum(len(cores) < requested for _, cores in ranks)
     if bound and grid.rank == 0:
         warn(

@@ -9,13 +9,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import hpcgnn
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
+from hpcgnn.launch import version_of
 from hpcgnn.spmd import collective
 
 _PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")
@@ -114,14 +114,13 @@ def seconds_of_process() -> float:
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part in the numbers of a run."""
-    found = {"hpcgnn": hpcgnn.__version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            # From a site's own tree, without metadata.
-            found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
-    return {**found, "mpi": mpi_library(), "system": f"{platform.system()} {platform.release()}"}
+    return {
+        "hpcgnn": hpcgnn.__version__,
+        "python": platform.python_version(),
+        **{name: version_of(name) for name in _PACKAGES},
+        "mpi": mpi_library(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
 
 
 def launcher_of(environment: Mapping[str, str]) -> str:
