@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
 from hpcgnn.launch import RankArgumentParser
-from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import (
     CsvLinks,
@@ -195,7 +195,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
             return _predict_links(grid, saved, task, options, kind, asked)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
     with computing_as(grid, saved.config):
-        model = _link_model(saved, task) if task else saved.model(graph)
+        make = task.make_model if task else partial(graph.make_model, saved.config)
+        model = saved.model(grid, make)
         rows = infer(graph, model, options.what, saved.rule)
     scores = score_rows(graph, rows)
     if asked is None:
@@ -242,7 +243,7 @@ def _predict_links(
                 mine = read_pairs(options.pairs, store, names, options.relation)
     given = grid.world.bcast(mine, root=0)
     with computing_as(grid, saved.config):
-        model = _link_model(saved, task)
+        model = saved.model(grid, task.make_model)
         rows: LinkRows
         if given is not None:
             rows = score_pairs(task, model, given[:2], given[2])
@@ -270,13 +271,6 @@ def _predict_links(
 def _judging(config: Config) -> Config:
     """Return the configuration without what only training needs."""
     return replace(config, links=replace(config.links, sampled=False))
-
-
-@collective
-def _link_model(saved: SavedModel, task: LinkTask) -> LinkModel:
-    model = task.make_model(saved.checkpoint.state["seed"])
-    saved.load_into(task.grid, model)
-    return model
 
 
 def _check_link_options(options: argparse.Namespace, saved: SavedModel) -> None:

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,8 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     """
     with agree(graph.grid.world):
         saved = open_saved_model(directory.path, seed)
-    found = infer(graph, saved.model(graph), "probabilities", saved.rule)
+    model = saved.model(graph.grid, partial(graph.make_model, saved.config))
+    found = infer(graph, model, "probabilities", saved.rule)
     rows = order_by_id(graph.grid, found)
     facts = graph.facts
     values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())

@@ -139,8 +139,7 @@ class LinkTask(GraphTask):
         """Write embeddings of all nodes in original order, by the model that `seed` kept."""
         with agree(self.grid.world):
             saved = open_saved_model(directory.path, seed)
-            model = self.make_model(seed)
-        saved.load_into(self.grid, model)
+        model = saved.model(self.grid, self.make_model)
         rows = order_by_id(self.grid, infer(self.graph, model, "embeddings"))
         file = H5Predictions(directory.predictions, "embeddings", (), saved.origin())
         write_rows(self.grid, rows, file)

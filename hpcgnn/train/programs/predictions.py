@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
-from hpcgnn.config.programs import ProgramsConfig
+from hpcgnn.config.config import Config
 from hpcgnn.graph.device import Device, open_device
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
@@ -21,7 +21,6 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import means_by_split
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, check_fits, model_of
 from hpcgnn.train.programs.input import Prepared, ProgramInput
-from hpcgnn.train.run.checkpoint import check_model_tensors
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -148,13 +147,9 @@ def predict_programs(
         with agree(grid.world):
             facts = saved.facts(ProgramFacts)
             check_fits(store, facts)
-        dtype = getattr(torch, config.train.dtype)
         device = open_device(grid, config, TraceRecorder.off())
-        model = model_of(facts, config.programs, 0, dtype).to(device.place)
-        with agree(grid.world):
-            check_model_tensors(saved.checkpoint, model)
-        model.load_state_dict(saved.checkpoint.best)
-        source = _reader(grid, store, config.programs, dtype, device)
+        model = _kept(grid, saved, facts, device)
+        source = _reader(grid, store, config, device)
         prepared = (
             each for split in InstanceSplit for each in source.evaluation(split, 0, block=block)
         )
@@ -176,20 +171,30 @@ def predict_programs(
         }
 
 
+@collective
+def _kept(grid: ProcessGrid, saved: SavedModel, facts: ProgramFacts, device: Device) -> GGNN:
+    config = saved.config
+    dtype = getattr(torch, config.train.dtype)
+
+    def make(seed: int) -> GGNN:
+        return model_of(facts, config.programs, seed, dtype).to(device.place)
+
+    return saved.model(grid, make)
+
+
 def _reader(
     grid: ProcessGrid,
     store: InstanceStore,
-    config: ProgramsConfig,
-    dtype: torch.dtype,
+    config: Config,
     device: Device,
 ) -> ProgramInput:
     return ProgramInput(
         store,
         store,
-        config,
+        config.programs,
         rank=grid.rank,
         num_ranks=grid.size,
-        dtype=dtype,
+        dtype=getattr(torch, config.train.dtype),
         trace=TraceRecorder.off(),
         device=device,
     )
@@ -219,9 +224,8 @@ def save_program_predictions(
     """
     with agree(grid.world):
         saved = open_saved_model(directory.path, seed)
-        facts, config = saved.facts(ProgramFacts), saved.config
-    model = model_of(facts, config.programs, seed, getattr(torch, config.train.dtype))
-    model.to(source.device.place).load_state_dict(saved.checkpoint.best)
+        facts = saved.facts(ProgramFacts)
+    model = _kept(grid, saved, facts, source.device)
     prepared = (each for split in JUDGED.values() for each in source.evaluation(split, 0))
     scores = score(grid, prepared, model, _width(store))
     with agree(grid.world):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,6 @@ from hpcgnn.graph.load import load_graph, relation_names
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import (
     ModelShape,
-    NodeModel,
     TrainableModule,
     TypedModel,
     find_model,
@@ -43,6 +43,7 @@ from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
 
 _Facts = TypeVar("_Facts", bound=Facts)
+_Model = TypeVar("_Model", bound=TrainableModule)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,32 +104,25 @@ class SavedModel:
         return scales_from(tensors)
 
     @collective
-    def model(self, graph: LocalGraph) -> NodeModel:
-        """Return the model, equal on all ranks but for rows of nodes.
+    def model(self, grid: ProcessGrid, make: Callable[[int], _Model]) -> _Model:
+        """Return the model that was kept, equal on all ranks but for rows of nodes.
+
+        Parameters
+        ----------
+        make
+            Makes a new one of a seed, as the run did.
 
         Raises
         ------
         CollectiveInputError
-            When the model has vectors of other nodes.
-        """
-        with agree(graph.grid.world):
-            model = graph.make_model(self.config, self.checkpoint.state["seed"])
-        self.load_into(graph.grid, model)
-        return model
-
-    @collective
-    def load_into(self, grid: ProcessGrid, model: TrainableModule) -> None:
-        """Give a model of the run the weights that were kept.
-
-        Raises
-        ------
-        CollectiveInputError
-            When they are those of another model, or have vectors of other nodes.
+            When the weights are those of another model, or have vectors of other nodes.
         """
         with agree(grid.world):
+            model = make(self.checkpoint.state["seed"])
             check_model_tensors(self.checkpoint, model)
             weights = take_rows(model, self.checkpoint.best, self.checkpoint.best)
         model.load_state_dict(weights)
+        return model
 
     def check(self, shape: ModelShape) -> None:
         """See that the weights are those of the model of this shape; needs no graph.

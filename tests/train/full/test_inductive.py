@@ -1,6 +1,7 @@
 """Inductive training: edges between training nodes only, and evaluation on all of them."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mpi4py import MPI
@@ -70,7 +71,8 @@ def test_training_is_that_of_the_seen_graph(
     with ProcessGrid(comm) as grid:
         saved = open_saved_model(alone.path, None, str(stores[0]))
         there = load_saved_graph(grid, saved, TraceRecorder.off())
-        rows = order_by_id(grid, infer(there, saved.model(there), "probabilities"))
+        model = saved.model(grid, partial(there.make_model, saved.config))
+        rows = order_by_id(grid, infer(there, model, "probabilities"))
         values = np.concatenate(comm.allgather(rows.values))
     np.testing.assert_allclose(whole.predictions()["probabilities"], values, rtol=1e-5, atol=1e-7)
 

@@ -92,8 +92,7 @@ def expected(comm: MPI.Intracomm, run: training.Run) -> tuple[np.ndarray, set[An
     saved = open_saved_model(run.path)
     with ProcessGrid(comm) as grid, torch.no_grad():
         task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
-        model = task.make_model(1)
-        saved.load_into(grid, model)
+        model = saved.model(grid, task.make_model)
         rows = run.predictions()["embeddings"]
         ids, every = task.graph.products.node_ids, task.links.every
         ids_of = np.concatenate(comm.allgather(ids))

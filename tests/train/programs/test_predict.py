@@ -1,5 +1,6 @@
 """Predictions of program graphs: of all graphs, along all edges or in a band; what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -8,8 +9,14 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.comm import CollectiveInputError
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.graph.context import Context
 from hpcgnn.storage import InstanceSplit, InstanceStore
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.programs import predictions
+from hpcgnn.train.programs.task import ProgramsTask
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support.supergraphs import NUM_BUCKETS
 from tests.support.training import Predict, Run, predict_with, train
 from tests.train.programs.test_programs import SIZES, make, write
@@ -93,3 +100,16 @@ def test_faults(comm_tmp_path: Path, predict: Predict) -> None:
         with pytest.raises(CollectiveInputError, match=message):
             predict(path, *options)
     assert not path.exists()
+
+
+def test_weights_of_another_model_are_refused(
+    comm: MPI.Intracomm, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = open_saved_model(run.path)
+    narrow = {name: value[..., :1] for name, value in saved.checkpoint.best.items()}
+    other = replace(saved, checkpoint=replace(saved.checkpoint, best=narrow))
+    monkeypatch.setattr(predictions, "open_saved_model", lambda _path, _seed: other)
+    with ProcessGrid(comm) as grid:
+        task = ProgramsTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        with pytest.raises(CollectiveInputError, match=r"best\.safetensors.* is torch.float64 "):
+            task.save_predictions(RunDirectory(run.path), 1)
