@@ -7,7 +7,7 @@ its traceback.
 import contextlib
 import difflib
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 USAGE_ERROR = 2
 """Exit status for a fault of the user's input."""
@@ -51,6 +51,8 @@ _NEAR = 0.6
 
 _MOST_NAMES = 32
 
+_NAMED = 3
+
 
 def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
     """Return a remedy for an unknown name: the near one, or else the names there are.
@@ -72,6 +74,16 @@ def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
         return f"choose one of {told}"
     rest = f"{len(names) - _MOST_NAMES:,} more"
     return f"choose one of {told} or {rest}" + (f" ({listed_by} lists them)" if listed_by else "")
+
+
+def named(missing: Sequence[object]) -> str:
+    """Return what is missing as a list for a message, the first three by name: 5, 6, 7 and 1 more.
+
+    Names that are strings are quoted.
+    """
+    told = ", ".join(map(repr, missing[:_NAMED]))
+    more = len(missing) - _NAMED
+    return f"{told} and {more:,} more" if more > 0 else told
 
 
 def one_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.console import print_json, report
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
 from hpcgnn.launch import RankArgumentParser
@@ -59,8 +59,6 @@ from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_save
 from hpcgnn.typing import Array, GlobalIndices
 
 FORMATS = ("h5", "csv", "parquet", "npy")
-
-_SHOWN_NAMES = 3
 
 DESCRIPTION = """Write what a trained model says about nodes, or about the graphs of a store of
 many, in the order of the original or in the order in which they are asked for; or about the
@@ -208,9 +206,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         num_rows = len(asked)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
-            named = _names_of(stack, saved) if grid.rank == 0 else None
-        file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), named)
-        write_rows(grid, rows, file)
+            names_of = _names_of(stack, saved) if grid.rank == 0 else None
+        file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), names_of)
+        write_rows(grid, rows.columns, file.write)
     return {
         "output": str(options.output),
         "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
@@ -252,9 +250,9 @@ def _predict_links(
             rows = best_targets(task, model, asked, relation, options.top, with_known=known)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
-            named = _names_of(stack, saved) if grid.rank == 0 else None
+            names_of = _names_of(stack, saved) if grid.rank == 0 else None
         if kind == "csv":
-            write_links(grid, rows, CsvLinks(options.output, named), names)
+            write_links(grid, rows, CsvLinks(options.output, names_of), names)
         else:
             file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
             write_links(grid, rows, file, names)
@@ -380,10 +378,7 @@ def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
         found = store.find_names(names)
     missing = [name for name, node in zip(names, found.tolist(), strict=True) if node < 0]
     if missing:
-        shown = ", ".join(repr(each) for each in missing[:_SHOWN_NAMES])
-        more = len(missing) - _SHOWN_NAMES
-        rest = f" and {more} more" if more > 0 else ""
-        raise InputError(f"--nodes: {path} has no node {shown}{rest}; give names of its nodes")
+        raise InputError(f"--nodes: {path} has no node {named(missing)}; give names of its nodes")
     return found
 
 

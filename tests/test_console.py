@@ -8,7 +8,7 @@ import pytest
 
 from hpcgnn.__main__ import main
 from hpcgnn.console import print_table, report
-from hpcgnn.errors import InputError, one_line, printable
+from hpcgnn.errors import InputError, named, one_line, printable
 
 
 def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +20,12 @@ def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x07" not in shown
     assert "\u202e" not in shown
     assert shown.count(r"a\x1b[2J\x07b\u202e") == 5
+
+
+def test_what_is_missing_is_named() -> None:
+    assert named([]) == ""
+    assert named([5, 6, 7]) == "5, 6, 7"
+    assert named(["a", "b", "c", *range(1000)]) == "'a', 'b', 'c' and 1,000 more"
 
 
 def test_other_text_stays() -> None:

@@ -63,6 +63,12 @@ class PredictionFile(AtomicWriter):
         self._write(ids, values, predicted)
         self._output.raise_on_error()
 
+    def write(self, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Write the whole file, of the rows in pieces."""
+        with self:
+            for piece in pieces:
+                self.append(*piece)
+
     @abstractmethod
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None: ...
 

@@ -1,7 +1,7 @@
 """What a trained model says about nodes, in the order of the user's own ids."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,19 +13,17 @@ from torch import Tensor
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
 from hpcgnn.comm.collect_rows import RowStream, in_order
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
-from hpcgnn.storage import H5Predictions, PredictionFile, Split
+from hpcgnn.storage import H5Predictions, Split
 from hpcgnn.train.multi_label import HALF, LabelRule
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.targets import target_metrics
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
-
-_NAMED_IDS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,20 +182,23 @@ def _check_found(
     found = np.zeros(len(asked), np.int32)
     found[places] = 1
     allreduce_sum(grid.layer, found)
-    missing = asked[found == 0]
-    names = ", ".join(str(each) for each in missing[:_NAMED_IDS])
-    more = f" and {len(missing) - _NAMED_IDS} more" if len(missing) > _NAMED_IDS else ""
-    raise_on_all(
-        grid.world,
-        InputError(f"--nodes: {source} has no {what} {names}{more}; give ids of the original graph")
-        if len(missing)
-        else None,
-    )
+    missing = named(asked[found == 0].tolist())
+    fault = InputError(f"--nodes: {source} has no {what} {missing}; give ids of the original graph")
+    raise_on_all(grid.world, fault if missing else None)
 
 
 @collective
-def write_rows(grid: ProcessGrid, rows: NodeRows, file: PredictionFile) -> None:
-    """Write ordered rows to a file, rank after rank, by rank 0.
+def write_rows(
+    grid: ProcessGrid, columns: Sequence[Array], write: Callable[[RowStream], None]
+) -> None:
+    """Bring ordered rows to rank 0, rank after rank, which writes them.
+
+    Parameters
+    ----------
+    columns
+        Arrays (m, ...) of this rank's rows.
+    write
+        What rank 0 does with their pieces.
 
     Raises
     ------
@@ -207,17 +208,11 @@ def write_rows(grid: ProcessGrid, rows: NodeRows, file: PredictionFile) -> None:
     # Rank 0 may fail alone inside: leaving the stream releases the ranks that wait to send.
     with agree(grid.world):
         if grid.replica == 0:
-            with RowStream(grid.layer, *rows.columns) as stream:
+            with RowStream(grid.layer, *columns) as stream:
                 if grid.rank == 0:
-                    _write(stream, file)
+                    write(stream)
                 else:
                     collections.deque(stream, maxlen=0)
-
-
-def _write(stream: RowStream, file: PredictionFile) -> None:
-    with file:
-        for piece in stream:
-            file.append(*piece)
 
 
 @collective
@@ -250,4 +245,4 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
         saved.origin(),
         ids="graph_id" if facts.num_graphs else "node_id",
     )
-    write_rows(graph.grid, rows, file)
+    write_rows(graph.grid, rows.columns, file.write)

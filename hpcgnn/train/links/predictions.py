@@ -1,8 +1,9 @@
 """What a trained model says of pairs of nodes: scores of given ones, and the best targets."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 
 from hpcgnn.autograd import fetch_rows, take_rows
 from hpcgnn.comm import ProcessGrid, RowRequest, agree, allreduce_sum, raise_on_all
-from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.config.options import known
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.full.predictions import write_rows
 from hpcgnn.train.links.candidates import KnownTargets, Queries, score_all
 from hpcgnn.train.links.edges import LinkEdges, known_links
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs
@@ -24,7 +26,6 @@ from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
-_NAMED = 3
 _AT_A_TIME = 1 << 18
 _COLUMNS = ("source", "target", "relation")
 
@@ -154,11 +155,9 @@ def find_rows(task: LinkTask, asked: GlobalIndices) -> GlobalIndices:
     rows = np.zeros(len(asked), np.int64)
     rows[mine] = order[places[mine]] + task.graph.row_map.start + 1
     allreduce_sum(task.grid.layer, rows)
-    missing = asked[rows == 0]
-    names = ", ".join(str(each) for each in missing[:_NAMED])
-    store = task.facts.name
-    fault = InputError(f"{store} has no node {names}; give ids of the original graph")
-    raise_on_all(task.grid.world, fault if len(missing) else None)
+    missing = named(asked[rows == 0].tolist())
+    fault = InputError(f"{task.facts.name} has no node {missing}; give ids of the original graph")
+    raise_on_all(task.grid.world, fault if missing else None)
     return rows - 1
 
 
@@ -277,19 +276,14 @@ def write_links(
     CollectiveInputError
         When the file cannot be written.
     """
-    with agree(grid.world):
-        if grid.replica == 0:
-            with RowStream(grid.layer, *rows.columns) as stream:
-                if grid.rank > 0:
-                    for _ in stream:
-                        pass
-                else:
-                    _write(stream, file, relations)
+    write_rows(grid, rows.columns, partial(_write, file, relations))
 
 
-def _write(stream: RowStream, file: CsvLinks | H5Predictions, relations: Sequence[str]) -> None:
+def _write(
+    file: CsvLinks | H5Predictions, relations: Sequence[str], pieces: Iterable[tuple[Array, ...]]
+) -> None:
     with file:
-        for sources, targets, numbers, scores in stream:
+        for sources, targets, numbers, scores in pieces:
             if isinstance(file, CsvLinks):
                 file.append(sources, targets, [relations[each] for each in numbers], scores)
                 continue

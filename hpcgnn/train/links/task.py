@@ -142,7 +142,7 @@ class LinkTask(GraphTask):
         model = saved.model(self.grid, self.make_model)
         rows = order_by_id(self.grid, infer(self.graph, model, "embeddings"))
         file = H5Predictions(directory.predictions, "embeddings", (), saved.origin())
-        write_rows(self.grid, rows, file)
+        write_rows(self.grid, rows.columns, file.write)
 
     def describe(self, threads: int) -> str:
         """Return the line that says what is about to run."""

@@ -12,12 +12,10 @@ from torch import Tensor
 
 from hpcgnn.comm import Communicator
 from hpcgnn.comm.collect_rows import RowStream, in_order
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.nn import TrainableModule
 from hpcgnn.spmd import collective
 from hpcgnn.typing import GlobalIndices
-
-_NAMED_IDS = 3
 
 
 @collective
@@ -91,9 +89,8 @@ def _places(mine: GlobalIndices, known: GlobalIndices) -> GlobalIndices:
     found[found] = known[places[found]] == mine[found]
     missing = mine[~found]
     if len(missing):
-        names = ", ".join(map(str, missing[:_NAMED_IDS]))
         raise InputError(
-            f"model.embeddings: {len(missing)} nodes have no vector, {names} among them: the model "
-            "has vectors of the nodes that it was trained on; use their graph"
+            f"model.embeddings: the model has no vector of node {named(missing.tolist())}, only of "
+            "those that it was trained on; use their graph"
         )
     return places

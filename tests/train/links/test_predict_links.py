@@ -255,6 +255,9 @@ def test_another_store_is_aggregated_over_whole(
     predict(comm_tmp_path / "top.csv", "--store", other, "--top", "1", "--relation", "cites")
     sources = [int(each["source"]) for each in read_csv(comm_tmp_path / "top.csv")]
     assert sources == list(range(NUM_NODES))
+    asked = ("--top", "1", "--relation", "cites", "--nodes", "3,77,90,91,92")
+    with pytest.raises(CollectiveInputError, match=r"no node 77, 90, 91 and 1 more; give"):
+        predict(comm_tmp_path / "none.csv", "--store", other, *asked)
 
 
 @pytest.mark.parametrize(
