@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcgnn.typing import Array, GlobalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 BLOCK_BYTES = 1 << 26
 """Bytes that one streamed block may hold."""
@@ -31,7 +31,7 @@ def even_blocks(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, num_rows)
 
 
-def row_positions(indptr: Offsets, rows: GlobalIndices) -> GlobalIndices:
+def row_positions(indptr: Offsets, rows: GlobalIndices | LocalIndices) -> GlobalIndices:
     """Return the positions of the non-zeros of `rows`, one row after the other, int64."""
     lengths = indptr[rows + 1] - indptr[rows]
     ends = np.cumsum(lengths)

@@ -8,7 +8,9 @@ import torch
 from hpcgnn.autograd import EdgeInputs
 from hpcgnn.comm import ProcessGrid, RowRequest, redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
+from hpcgnn.partition import row_positions
 from hpcgnn.spmd import collective
+from hpcgnn.train.sampled.graph import number_chosen
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 
@@ -47,9 +49,7 @@ class BatchEdges:
         part
             (n,) int64 rising numbers of the nodes that this rank holds; None: every host all.
         """
-        counts = grid.layer.allgather(int(np.count_nonzero(chosen)))
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        numbers = np.where(chosen, starts[grid.block] + np.cumsum(chosen) - 1, -1)
+        starts, numbers = number_chosen(grid, chosen)
         sources = edges.request.rows(numbers)[edges.sources.cpu().numpy()]
         targets = numbers[edges.targets.cpu().numpy()]
         kept = targets >= 0
@@ -74,10 +74,9 @@ class BatchEdges:
 
     def of_nodes(self, context: Context, nodes: LocalIndices) -> EdgeInputs:
         """Return the edges of some nodes (int32, rising), which have those of whole graphs."""
+        chosen = self.order[row_positions(self.starts, nodes)]
         lengths = self.starts[nodes + 1] - self.starts[nodes]
-        before = np.cumsum(lengths) - lengths
-        places = np.arange(int(lengths.sum())) + np.repeat(self.starts[nodes] - before, lengths)
-        chosen, count, put = self.order[places], len(nodes), context.device.tensor
+        count, put = len(nodes), context.device.tensor
         mine = np.zeros(count, np.int32)
         own = np.arange(count, dtype=np.int32)
         return EdgeInputs(

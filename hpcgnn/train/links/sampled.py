@@ -19,6 +19,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, find_model
 from hpcgnn.operator import on_graph
+from hpcgnn.partition import row_positions
 from hpcgnn.sampling import FanOutSampler, LayeredSample, Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, Links, mixed, uniform
@@ -153,12 +154,8 @@ class LinkSubgraphs(StepInput[LinkStep]):
 
         Ends are places behind `before` rows.
         """
+        edges = self._edges[row_positions(self._starts, nodes)]
         lengths = self._starts[nodes + 1] - self._starts[nodes]
-        ends = np.cumsum(lengths)
-        places = np.arange(int(lengths.sum())) + np.repeat(
-            self._starts[nodes] - (ends - lengths), lengths
-        )
-        edges = self._edges[places]
         near = np.searchsorted(nodes, edges.sources)
         inside = near < len(nodes)
         inside[inside] = nodes[near[inside]] == edges.sources[inside]

@@ -186,6 +186,25 @@ def home_rows(graph: LocalGraph, labels: Array, trained: Mask) -> HomeRows:
 
 
 @collective
+def number_chosen(grid: ProcessGrid, chosen: Mask) -> tuple[Offsets, GlobalIndices]:
+    """Return the numbers of some nodes among themselves, rank after rank.
+
+    Parameters
+    ----------
+    chosen
+        (num_local,) which of this rank's.
+
+    Returns
+    -------
+    starts, numbers
+        Where those of each rank begin, and (num_local,) this rank's; -1 for nodes that are none.
+    """
+    counts = grid.layer.allgather(int(np.count_nonzero(chosen)))
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return starts, np.where(chosen, starts[grid.block] + np.cumsum(chosen) - 1, -1)
+
+
+@collective
 def between(grid: ProcessGrid, home: HomeRows, chosen: Mask) -> HomeRows:
     """Return the graph of some nodes and the edges between them, numbered among these nodes.
 
@@ -194,9 +213,7 @@ def between(grid: ProcessGrid, home: HomeRows, chosen: Mask) -> HomeRows:
     chosen
         (num_local,) which of its nodes.
     """
-    counts = grid.layer.allgather(int(np.count_nonzero(chosen)))
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    numbers = np.where(chosen, starts[grid.block] + np.cumsum(chosen) - 1, -1)
+    starts, numbers = number_chosen(grid, chosen)
 
     def cut(pattern: PatternRows) -> PatternRows:
         wanted, places = np.unique(pattern.columns, return_inverse=True)
