@@ -5,7 +5,6 @@ resumed, inspected and predicted with as one that was started alone, and equals 
 """
 
 import dataclasses
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.summary import averages
 
 _OF_ONE = ("ranks_detail", "epoch_s", "evaluate_s", "session_epochs", "smoothed", "epochs")
 
@@ -73,17 +73,12 @@ def join(names: tuple[str, ...], summaries: list[dict[str, Any]]) -> dict[str, A
         for name, summary in zip(names, summaries, strict=True)
         for each in summary["seeds"]
     ]
-    values = {
-        part: [each[part] for each in results if each[part] is not None]
-        for part in ("valid", "test")
-    }
     # Times, rows and bytes are each split's own.
     common = {key: value for key, value in summaries[0].items() if key not in _OF_ONE}
     return {
         **common,
         "seeds": results,
-        "mean": {part: statistics.fmean(v) if v else None for part, v in values.items()},
-        "std": {part: statistics.stdev(v) if len(v) > 1 else None for part, v in values.items()},
+        **averages(results),
         "epochs": sum(each["epochs"] for each in results),
         "sessions": [each for summary in summaries for each in summary["sessions"]],
         "splits": [

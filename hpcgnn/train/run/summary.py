@@ -4,6 +4,7 @@ import math
 import platform
 import resource
 import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcgnn import __version__
@@ -65,8 +66,7 @@ def summarise(
         The starts of the run, this one last.
     """
     facts, results = task.facts, outcome.results
-    prefixes = ("valid", "test")
-    values = {p: [each[p] for each in results if each[p] is not None] for p in prefixes}
+    smoothed = [each["smoothed"] for each in results if "smoothed" in each]
     return {
         "format_version": FORMAT_VERSION,
         "version": __version__,
@@ -78,9 +78,8 @@ def summarise(
         **task.summary(ranks),
         "metric": facts.metric,
         "seeds": results,
-        "mean": {p: statistics.fmean(values[p]) if values[p] else None for p in prefixes},
-        "std": {p: _deviation(values[p]) for p in prefixes},
-        "smoothed": _smoothed(results),
+        **averages(results),
+        "smoothed": averages(smoothed) if smoothed else None,
         "epochs": sum(each["epochs"] for each in results),
         "session_epochs": outcome.epochs_run,
         "epoch_s": _spread([row["epoch_s"] for row in rows]),
@@ -90,22 +89,17 @@ def summarise(
     }
 
 
-def _smoothed(results: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return mean and deviation after correct and smooth; None where it is off."""
-    smoothed = [each["smoothed"] for each in results if "smoothed" in each]
-    if not smoothed:
-        return None
-    found: dict[str, Any] = {"mean": {}, "std": {}}
-    for split in ("valid", "test"):
-        values = [each[split] for each in smoothed if each[split] is not None]
-        found["mean"][split] = statistics.fmean(values) if values else None
-        found["std"][split] = _deviation(values)
-    return found
+def averages(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Return ``mean`` and ``std``, the sample deviation, of the valid and test values of seeds.
 
-
-def _deviation(values: list[float]) -> float | None:
-    """Return the sample deviation; None for fewer than two values."""
-    return statistics.stdev(values) if len(values) > 1 else None
+    A value may be None. The mean of none is None, and so is the deviation of fewer than two.
+    """
+    names = ("valid", "test")
+    values = {name: [each[name] for each in results if each[name] is not None] for name in names}
+    return {
+        "mean": {name: statistics.fmean(v) if v else None for name, v in values.items()},
+        "std": {name: statistics.stdev(v) if len(v) > 1 else None for name, v in values.items()},
+    }
 
 
 def _spread(seconds: list[float]) -> dict[str, float | None]:
