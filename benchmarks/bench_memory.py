@@ -34,7 +34,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.console import print_json
-from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.kernels import reused_memory
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import MODELS, ModelShape, make_model
@@ -207,7 +207,7 @@ class Training:
         rng = np.random.default_rng(grid.block)
         num_nodes = pattern.row_map.num_local
         ids = np.arange(num_nodes, dtype=np.int64) + pattern.row_map.start
-        products = AdjacencyProducts(
+        products = adjacency_products(
             make_operators(grid, config, TraceRecorder.off()),
             pattern,
             on_graph(MODELS[name].aggregations, directed=False),

@@ -135,7 +135,7 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.config.exchange import ExchangeConfig  # noqa: PLC0415
     from hpcgnn.graph.device import CPU as HOST  # noqa: PLC0415
     from hpcgnn.graph.device import Device  # noqa: PLC0415
-    from hpcgnn.graph.products import AdjacencyProducts, make_operators  # noqa: PLC0415
+    from hpcgnn.graph.products import adjacency_products, make_operators  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
     from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
     from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
@@ -152,7 +152,7 @@ def ours(problem: Problem) -> Method:
     grid, trace = ProcessGrid(MPI.COMM_SELF), TraceRecorder.off()
     device = Device("cuda", problem.place, StagedTransport()) if problem.gpu else HOST
     make = make_operators(grid, ExchangeConfig(), trace, device)
-    products = AdjacencyProducts(make, block, wanted, "float32", ids)
+    products = adjacency_products(make, block, wanted, "float32", ids)
     features = problem.features
     if problem.precision == "bfloat16":
         features = features.detach().bfloat16().requires_grad_(features.requires_grad)

@@ -36,12 +36,10 @@ from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
-from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.graph_task import ClassTask, GraphTask
-from hpcgnn.train.graphs.task import GraphsTask
 from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.loop import TASKS
 from hpcgnn.train.process import prepare_process
-from hpcgnn.train.sampled.task import SampledTask
 from hpcgnn.train.task import Step
 from hpcgnn.typing import GlobalIndices
 
@@ -267,12 +265,9 @@ def _load(context: Context) -> Graph:
         is_labelled = has_labels and store.has_split
     if not is_labelled and config.train.task != "links":
         return Graph(load_graph(context), config, None)
-    kinds: Mapping[str, type[GraphTask]] = {
-        "sampled": SampledTask,
-        "links": LinkTask,
-        "graphs": GraphsTask,
-    }
-    task = kinds.get(config.train.task, NodeTask).load(context)
+    task = TASKS[config.train.task].load(context)
+    # `_config` has refused program graphs.
+    assert isinstance(task, GraphTask)
     return Graph(task.graph, config, task)
 
 

@@ -34,9 +34,7 @@ class Labelled:
 
 
 @collective
-def find_members(
-    grid: ProcessGrid, context: Context, graph: GlobalIndices
-) -> tuple[GraphMembers, GlobalIndices]:
+def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, GlobalIndices]:
     """Return the nodes of graphs, and the numbers (G,) of those that this rank owns.
 
     A rank owns a range of the numbers, whatever ranks have the nodes.
@@ -46,7 +44,7 @@ def find_members(
     graph
         (N,) int64 the number of the graph of each local node.
     """
-    layer = grid.layer
+    grid, layer = context.grid, context.grid.layer
     mine, pieces = np.unique(graph, return_inverse=True)
     last = int(max(layer.allgather(int(graph.max(initial=-1)))))
     counts = np.concatenate([[0], np.cumsum(layer.allgather(len(mine)))]).astype(np.int64)
@@ -95,7 +93,7 @@ def label_graphs(context: Context, nodes: NodeBlock, path: object) -> Labelled:
                 "--nodes, or a data set that has them"
             )
     assert nodes.graph is not None
-    members, ids = find_members(grid, context, nodes.graph)
+    members, ids = find_members(context, nodes.graph)
     labels = _of_graphs(members, nodes.labels)
     split = _of_graphs(members, nodes.split)
     with agree(grid.world):

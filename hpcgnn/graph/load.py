@@ -19,7 +19,7 @@ from hpcgnn.graph.inputs import (
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, label_graphs
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
-from hpcgnn.graph.products import AdjacencyProducts
+from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.smoothing import make_smoother
 from hpcgnn.graph.structure import structural_features
 from hpcgnn.graph.targets import read_targets, target_scale
@@ -256,7 +256,7 @@ def load_graph(
                 # Plans are made next: they need the memory.
                 edges = None
             ids = nodes.original_id
-            products = AdjacencyProducts(make, matrix, wanted, config.train.dtype, ids, traits)
+            products = adjacency_products(make, matrix, wanted, config.train.dtype, ids, traits)
             details = _details(matrix, products.exchange)
         view = replace(products.view, members=labelled.members)
         with agree(grid.world):

@@ -227,7 +227,7 @@ class ScaledMatrices:
     Parameters
     ----------
     matrix, wanted, dtype
-        As for `AdjacencyProducts`.
+        As for `adjacency_products`.
     numbered
         Whether values are numbers of edges, which attention keeps.
     """
@@ -421,33 +421,28 @@ class Products:
         return tuple(self._make.device.ids(each) for each in rows)
 
 
-class AdjacencyProducts(Products):
-    """The products of an adjacency.
+@collective
+def adjacency_products(
+    make: Operators,
+    matrix: DistCSR,
+    wanted: tuple[Aggregation, ...],
+    dtype: DTypeLike,
+    node_ids: GlobalIndices,
+    traits: NodeTraits | None = None,
+) -> Products:
+    """Return the products of an adjacency.
 
     Parameters
     ----------
-    make, node_ids
+    make, node_ids, traits
         As for `Products`.
     matrix
         This rank's block row; with a block of rows for each relation where the model tells them
         apart.
     dtype
         float32 or float64.
-    traits
-        As for `Products`.
     """
-
-    @collective
-    def __init__(
-        self,
-        make: Operators,
-        matrix: DistCSR,
-        wanted: tuple[Aggregation, ...],
-        dtype: DTypeLike,
-        node_ids: GlobalIndices,
-        traits: NodeTraits | None = None,
-    ) -> None:
-        super().__init__(make, make.matrices(matrix, wanted, dtype), node_ids, traits)
+    return Products(make, make.matrices(matrix, wanted, dtype), node_ids, traits)
 
 
 def occupied_rows(matrix: DistCSR) -> Mask:

@@ -9,7 +9,7 @@ from torch import Tensor
 from hpcgnn.comm import RowMap
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import label_columns, training_mask
-from hpcgnn.graph.products import AdjacencyProducts, traced_sums
+from hpcgnn.graph.products import adjacency_products, traced_sums
 from hpcgnn.nn import CorrectAndSmooth, Propagation
 from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
 from hpcgnn.sparse import DistCSR, read_adjacency
@@ -67,7 +67,7 @@ def make_smoother(
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
     kinds = (Aggregation.SYMMETRIC, Aggregation.MEAN_IN)
     dtype = np.dtype(config.train.dtype)
-    products = AdjacencyProducts(context.operators(), matrix, kinds, dtype, nodes.original_id)
+    products = adjacency_products(context.operators(), matrix, kinds, dtype, nodes.original_id)
     mean = products.operators[Aggregation.MEAN_IN]
     operators: dict[str, AggregationOperator] = {
         "DAD": products.operators[Aggregation.SYMMETRIC],

@@ -8,7 +8,7 @@ import numpy as np
 from hpcgnn.comm import RowMap, redistribute
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import CPU
-from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.graph.spectral import SpectralPositions
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
@@ -82,7 +82,7 @@ def _operator(
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
     make = make_operators(context.grid, context.config.exchange, context.trace, CPU)
     dtype = np.dtype(np.float64)
-    return AdjacencyProducts(make, matrix, (kind,), dtype, ids).operators[kind]
+    return adjacency_products(make, matrix, (kind,), dtype, ids).operators[kind]
 
 
 def _project(

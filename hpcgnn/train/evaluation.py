@@ -56,21 +56,6 @@ def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:
     return values
 
 
-@collective
-def evaluate_targets(
-    grid: ProcessGrid,
-    predicted_NT: Tensor,
-    targets_NT: Tensor,
-    split_N: Tensor,
-    names: tuple[str, ...],
-    scales: tuple[float, ...],
-) -> Evaluation:
-    """Return loss, R², RMSE and MAE over all ranks; see `target_metrics`."""
-    found = target_metrics(grid, predicted_NT, targets_NT, split_N, names, scales)
-    values = {f"{part}_{key}": value for part, each in found.items() for key, value in each.items()}
-    return Evaluation(values, "r2")
-
-
 class Evaluator:
     """The labels and splits of a graph: which nodes count, and how a model scores on them.
 
@@ -161,7 +146,11 @@ class Evaluator:
     def _score(self, logits_NC: Tensor) -> Evaluation:
         facts, arguments = self._facts, (self._graph.grid, logits_NC, self.labels, self.split)
         if facts.targets:
-            return evaluate_targets(*arguments, facts.targets, facts.target_scales)
+            values: dict[str, float] = {}
+            found = target_metrics(*arguments, facts.targets, facts.target_scales)
+            for part, each in found.items():
+                values |= {f"{part}_{key}": value for key, value in each.items()}
+            return Evaluation(values, "r2")
         if facts.multi_label:
             return evaluate_multi_label(*arguments, tuned=self._tuned)
         return evaluate_single_label(*arguments)

@@ -16,8 +16,7 @@ class Evaluation:
     ----------
     values
         ``PREFIX_METRIC`` -> value, with prefixes train, valid, test and metrics loss, accuracy,
-        or those of `evaluate_multi_label` or `evaluate_targets`; a
-        split without nodes is absent.
+        or those of `evaluate_multi_label` or `target_metrics`; a split without nodes is absent.
     metric
         The metric that models are chosen by: accuracy, micro_f1 or r2.
     """

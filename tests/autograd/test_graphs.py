@@ -67,7 +67,7 @@ def of_rank(comm: MPI.Intracomm) -> np.ndarray:
 
 def members_of(grid: ProcessGrid, graph: np.ndarray) -> tuple[GraphMembers, np.ndarray]:
     config = config_from_tables({"graph": {"store": "none"}, "run": {"dir": "none"}})
-    return find_members(grid, Context(grid, config), graph)
+    return find_members(Context(grid, config), graph)
 
 
 @pytest.mark.parametrize("name", REDUCERS)

@@ -15,7 +15,7 @@ from benchmarks.training_share import copy_with_split, draw_split
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.gallery import planted, planted_types
-from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
@@ -128,7 +128,7 @@ def test_active_edges_are_those_of_the_engine(comm: MPI.Intracomm, comm_tmp_path
     with ProcessGrid(comm) as grid:
         row_map = RowMap(uneven_starts(97, comm.size, 7), grid.block)
         both = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
-        products = AdjacencyProducts(
+        products = adjacency_products(
             make_operators(grid, ExchangeConfig(method="joint"), TraceRecorder.off()),
             block_row(matrix, row_map),
             both,

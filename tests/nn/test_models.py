@@ -15,7 +15,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
-from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.graph.products import Products, adjacency_products, make_operators
 from hpcgnn.nn import (
     MODELS,
     GraphView,
@@ -102,7 +102,7 @@ def check(comm: MPI.Intracomm, setting: Setting) -> None:
 
 def make_products(
     grid: ProcessGrid, row_map: RowMap, matrix: sp.csr_matrix, setting: Setting
-) -> AdjacencyProducts:
+) -> Products:
     wanted = on_graph(MODELS[setting.name].aggregations, directed=setting.directed)
     if any(kind.self_loops for kind in wanted):
         matrix = matrix + sp.diags_array((matrix.diagonal() == 0).astype(float))
@@ -115,7 +115,7 @@ def make_products(
     )
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     make = make_operators(grid, config, TraceRecorder.off())
-    return AdjacencyProducts(make, part, wanted, np.float64, ids)
+    return adjacency_products(make, part, wanted, np.float64, ids)
 
 
 NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "mixhop", "gin", "appnp", "gcnii", "sign")

@@ -12,7 +12,7 @@ import torch
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.graph.products import AdjacencyProducts, make_operators
+from hpcgnn.graph.products import Products, adjacency_products, make_operators
 from hpcgnn.nn import (
     Model,
     ModelShape,
@@ -54,7 +54,7 @@ def make_products(
     schedule: str = "resident",
     wanted: tuple[Aggregation, ...] = (Aggregation.MEAN_BY_RELATION,),
     types: np.ndarray | None = None,
-) -> tuple[AdjacencyProducts, DistCSR]:
+) -> tuple[Products, DistCSR]:
     rows = [pattern_rows(row_map, matrix) for matrix in matrices]
     rows += [reverse_rows(grid, row_map, each) for each in rows]
     tall = stack_relations(row_map, rows)
@@ -62,7 +62,7 @@ def make_products(
     ids = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     make = make_operators(grid, config, TraceRecorder.off())
     traits = NodeTraits(None if types is None else torch.from_numpy(types.astype(np.int64)))
-    return AdjacencyProducts(make, tall, wanted, np.float64, ids, traits), tall
+    return adjacency_products(make, tall, wanted, np.float64, ids, traits), tall
 
 
 def model(name: str, num_bases: int, norm: str) -> Model:

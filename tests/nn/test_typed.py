@@ -13,7 +13,7 @@ import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.graph.products import AdjacencyProducts
+from hpcgnn.graph.products import Products
 from hpcgnn.nn import MODELS, InputLayers, ModelShape, TypedModel, TypedRows, make_model
 from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.train.gradients import sum_gradients
@@ -81,7 +81,7 @@ class Setting:
         row_map: RowMap,
         matrices: list[sp.csr_matrix],
         types: np.ndarray,
-    ) -> AdjacencyProducts:
+    ) -> Products:
         if self.name in BY_RELATION:
             wanted, mine = MODELS[self.name].aggregations, types[row_map.start : row_map.stop]
             return test_rgcn.make_products(
