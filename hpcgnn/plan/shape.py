@@ -324,9 +324,11 @@ def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array
     Raises
     ------
     InputError
-        When a file cannot be written.
+        When `path` ends in .csv, or a file cannot be written.
     """
     beside = path.with_suffix(".csv")
+    if beside == path:
+        raise InputError(f"--write-shape {path}: .csv is for the degrees beside it; name it .toml")
     found, counts = np.unique(degrees, return_counts=True)
     lines = [f"{degree},{count}\n" for degree, count in zip(found, counts, strict=True)]
     write_file(beside, "".join(["degree,count\n", *lines]).encode())

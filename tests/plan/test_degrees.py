@@ -284,3 +284,5 @@ def test_command(
     missing = tmp_path / "missing" / "shape.toml"
     with pytest.raises(InputError, match=r"missing/shape\.csv: cannot be written \(No such file"):
         command(monkeypatch, *stored, "--ranks", 4, "--write-shape", missing)
+    with pytest.raises(InputError, match=r"\.csv is for the degrees beside it; name it \.toml"):
+        command(monkeypatch, *stored, "--ranks", 4, "--write-shape", tmp_path / "shape.csv")
