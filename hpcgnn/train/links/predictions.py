@@ -129,7 +129,9 @@ def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
         found = store.find_names(texts)
         if found.min(initial=0) < 0:
             missing = [text for text, row in zip(texts, found, strict=True) if row < 0]
-            raise InputError(f"--pairs {path}: {store.path} has no node {named(missing)}; name nodes of it")
+            raise InputError(
+                f"--pairs {path}: {store.path} has no node {named(missing)}; name nodes of it"
+            )
         return found
     try:
         return np.array([int(text) for text in texts], np.int64)
