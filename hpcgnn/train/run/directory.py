@@ -14,6 +14,7 @@ from typing import Any
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
+from hpcgnn.nn import find_model
 from hpcgnn.storage import hold
 from hpcgnn.train.run.checkpoint import checkpoint_paths
 
@@ -32,18 +33,34 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
     InputError
         Naming the first other setting that differs.
     """
+    for key, old, new in _changes(before, now):
+        if not _may_change(key, old, new, before):
+            raise InputError(
+                f"{key} = {new!r}, but the run in {directory} has {old!r}: set it back, use "
+                "another run.dir, or run.resume=never to start over"
+            )
+
+
+def _changes(before: Config, now: Config) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the settings that differ and may count for results, with both values."""
     for section in dataclasses.fields(Config):
-        if section.name in _FREE_SECTIONS:
-            continue
         old, new = getattr(before, section.name), getattr(now, section.name)
-        for key in (each.name for each in dataclasses.fields(old)):
-            values = getattr(old, key), getattr(new, key)
-            if values[0] != values[1] and not _may_change(f"{section.name}.{key}", *values, before):
-                raise InputError(
-                    f"{section.name}.{key} = {values[1]!r}, but the run in {directory} has "
-                    f"{values[0]!r}: set it back, use another run.dir, or run.resume=never to "
-                    "start over"
-                )
+        for name in (each.name for each in dataclasses.fields(old)):
+            key, values = f"{section.name}.{name}", (getattr(old, name), getattr(new, name))
+            if values[0] != values[1] and not _is_free(key, *values, before):
+                yield key, *values
+
+
+def _is_free(key: str, old: Any, new: Any, before: Config) -> bool:
+    if key != "exchange.active_sets":
+        return key.partition(".")[0] in _FREE_SECTIONS
+    model = before.model
+    kind, relations = find_model(model.name), max(model.num_bases, 1)
+    shape = model.shape(num_features=1, num_classes=1, num_relations=relations)
+    # True also cuts what a norm over nodes takes its statistics of.
+    normalises = kind.aggregations_after_norms(shape) < kind.num_aggregations(shape)
+    restricts = before.train.task == "full" and not kind.reads_edges
+    return not (normalises and restricts) or (old is True) == (new is True)
 
 
 def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
@@ -168,12 +185,8 @@ class RunDirectory:
         """Return the summary of a run that has ended and that `config` describes, else None."""
         if not self._summary.is_file() or not self._config.is_file():
             return None
-        before = self._read_config()
-        same = all(
-            getattr(before, section) == getattr(config, section)
-            for section in ("graph", "model", "train", "correct_and_smooth")
-        )
-        if not same or (config.run.save_predictions and not self.predictions.is_file()):
+        changed = any(True for _ in _changes(self._read_config(), config))
+        if changed or (config.run.save_predictions and not self.predictions.is_file()):
             return None
         with self._faults(self._summary, "remove that file to have it written again"):
             summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))

@@ -1,12 +1,14 @@
-"""The files of a run: what a checkpoint covers and the metrics lack is counted, not listed."""
+"""The files of a run: lines of metrics that are missing, and what makes another run."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
 from hpcgnn.config.file import load_config
-from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.errors import InputError
+from hpcgnn.train.run.directory import RunDirectory, check_same_run
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,37 @@ def test_missing_epochs(
     assert found == ({} if missing is None else {1: missing})
     kept = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
     assert kept == [epoch for epoch in lines if epoch < done]
+
+
+NORM = ("model.norm=batch",)
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "counts"),
+    [
+        ((), "sampling.budget=9", True),
+        ((), "links.margin=2.0", True),
+        ((), "graphs.width=3", True),
+        ((), "programs.hidden=3", True),
+        (NORM, "exchange.active_sets=true", True),
+        ((), "exchange.active_sets=true", False),
+        (NORM, "exchange.active_sets=false", False),
+        ((*NORM, "model.num_layers=1"), "exchange.active_sets=true", False),
+        ((*NORM, "train.task=sampled"), "exchange.active_sets=true", False),
+        ((), "exchange.method=joint", False),
+    ],
+)
+def test_an_ended_run_is_of_one_configuration(
+    tmp_path: Path, words: tuple[str, ...], change: str, counts: bool
+) -> None:
+    usual = ["graph.store=g.h5", f"run.dir={tmp_path}/run", "run.save_predictions=false", *words]
+    before, now = load_config(None, usual), load_config(None, [*usual, change])
+    directory = RunDirectory(tmp_path / "run")
+    with directory.reserve():
+        directory.start(before)
+        directory.write_summary({"epochs": 1})
+        assert directory.finished(before) == {"epochs": 1}
+        assert directory.finished(now) == (None if counts else {"epochs": 1})
+    told = pytest.raises(InputError, match=f"^{change.partition('=')[0]} = ")
+    with told if counts else contextlib.nullcontext():
+        check_same_run(before, now, directory.path)
