@@ -201,10 +201,12 @@ class InBatch:
         """Return wrong ends; see `WrongEnds`."""
         words = mixed(edges.words, *seeds).view(np.int64)
         order = Numbered(self._layer, words, edges.targets)
-        first, place = np.divmod(order.numbers, count + 1)
-        others = (place[:, None] + np.arange(1, count + 1)) % (count + 1)
+        # Where there are fewer edges, as in the last step of an epoch, the others come again.
+        size = min(count + 1, max(len(order), 2))
+        first, place = np.divmod(order.numbers, size)
+        others = (place[:, None] + 1 + np.arange(count) % (size - 1)) % size
         # The last batch may be short: its edges go on with the first ones.
-        return order.at((first[:, None] * (count + 1) + others) % max(len(order), 1))
+        return order.at((first[:, None] * size + others) % max(len(order), 1))
 
 
 NEGATIVES: Mapping[str, type[WrongEnds]] = MappingProxyType(
