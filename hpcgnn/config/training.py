@@ -123,7 +123,8 @@ class TrainConfig:
         require(valid, "train.seeds", self.seeds, "must be different and not negative")
         different = len(set(self.splits)) == len(self.splits) and all(self.splits)
         require(different, "train.splits", self.splits, "must be different names of splits")
-        one_graph = not self.splits or self.task != "programs"
-        require(one_graph, "train.splits", self.splits, "program graphs have one split")
+        of_nodes = not self.splits or self.task not in ("links", "programs")
+        remedy = f"train.task = {self.task!r} reads no split of nodes; leave it out"
+        require(of_nodes, "train.splits", self.splits, remedy)
         nesterov_works = not self.nesterov or (self.optimizer == "sgd" and self.momentum > 0)
         require(nesterov_works, "train.nesterov", self.nesterov, "needs sgd with momentum")

@@ -136,5 +136,6 @@ def test_configuration(tmp_path: Path) -> None:
     for word in ("train.splits=[1, 1]", "train.splits=['']"):
         with pytest.raises(InputError, match=r"train\.splits .*different names"):
             make_config(tmp_path / "g.h5", tmp_path, word)
-    with pytest.raises(InputError, match=r"train\.splits .*program graphs"):
-        make_config(tmp_path / "g.h5", tmp_path, "train.splits=[1]", "train.task=programs")
+    for task in ("programs", "links"):
+        with pytest.raises(InputError, match=rf"train\.splits .* '{task}' reads no split"):
+            make_config(tmp_path / "g.h5", tmp_path, "train.splits=[1]", f"train.task={task}")

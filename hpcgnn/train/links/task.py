@@ -234,6 +234,7 @@ def check_link_options(config: Config) -> None:
         (config.train.label_augmentation > 0, "train.label_augmentation"),
         (config.train.label_smoothing > 0, "train.label_smoothing"),
         (config.correct_and_smooth.enabled, "correct_and_smooth.enabled"),
+        (config.graph.split != "", "graph.split"),
     ):
         if given:
             raise InputError(f"{key} does not apply to train.task = 'links'; leave it out")
