@@ -1,7 +1,7 @@
 """VarMisuse on program graphs: each rank trains on supergraphs of its own."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
@@ -11,15 +11,14 @@ from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
-from hpcgnn.config.config import Config
-from hpcgnn.config.model import ModelConfig
+from hpcgnn.config.config import Config, GraphConfig
 from hpcgnn.errors import InputError
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
-from hpcgnn.storage import InstanceStore
+from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
 from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
@@ -76,6 +75,12 @@ class ProgramsTask:
             )
             if len(self._input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
+            low, high = self._judged.split_range(InstanceSplit.VALID)
+            if low == high and config.train.patience > 0:
+                raise InputError(
+                    f"train.patience = {config.train.patience}, but {self._judged.path} has no "
+                    "validation graph; set train.patience=0 or programs.judge_store"
+                )
         with trace.span("read.checksums"):
             for store in dict.fromkeys((self._store, self._judged)):
                 with agree(grid.world):
@@ -197,8 +202,15 @@ class ProgramsTask:
 
 def _check_options(config: Config) -> None:
     """Refuse what this task would ignore."""
-    if config.model != ModelConfig():
-        raise InputError("[model] is for graphs of nodes; [programs] has the model of programs")
+    usual = Config(graph=GraphConfig(store=config.graph.store), run=config.run)
+    for section in ("graph", "model", "correct_and_smooth", "sampling", "links", "graphs"):
+        given, default = getattr(config, section), getattr(usual, section)
+        for key in (each.name for each in fields(given)):
+            if getattr(given, key) != getattr(default, key):
+                raise InputError(
+                    f"{section}.{key} does not apply to train.task = 'programs', whose model and "
+                    "data are in [programs]; leave it out"
+                )
     if config.exchange.replication != 1:
         raise InputError("exchange.replication: supergraphs have no block rows; leave it at 1")
     if config.train.label_augmentation:
