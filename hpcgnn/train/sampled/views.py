@@ -160,7 +160,9 @@ class SampledViews:
         matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.kept)
         rows = pattern.entry_rows()
         drawn = np.diff(pattern.indptr)
-        degrees = graph.edges.degrees()[layer.outputs]
+        # Of these rows alone: a step costs what it draws, whatever the size of the graph.
+        ends, starts = graph.edges.indptr[1:], graph.edges.indptr[:-1]
+        degrees = ends[layer.outputs] - starts[layer.outputs]
         factors = (degrees / np.maximum(drawn, 1))[rows]
         entries = _Entries(
             rows,

@@ -14,6 +14,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.sampling import Topology
 from hpcgnn.storage import Split
 from hpcgnn.train.sampled.task import SampledTask
 from tests.support.training import (
@@ -186,6 +187,16 @@ def gradient(task: SampledTask, steps, model: torch.nn.Module) -> list[np.ndarra
         task.grid.sum_over_blocks(flat)
         gradients.append(flat)
     return gradients
+
+
+def test_a_batch_reads_the_degrees_of_its_rows_alone(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    with ProcessGrid(comm) as grid:
+        task = SampledTask.load(Context(grid, make_config(store, comm_tmp_path / "run", *BATCHES)))
+        monkeypatch.delattr(Topology, "degrees")
+        gradient(task, task.steps(1, 0), task.make_model(1))
 
 
 @pytest.mark.max_ranks(2)
