@@ -403,6 +403,7 @@ class SeedRun:
         weights = torch.cat([each.detach().reshape(-1) for each in self.model.parameters()])
         holds = holds and bool(weights.isfinite().all())
         self._losses.append(float(loss.detach()) if holds else math.nan)
+        trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
 
     @collective
     def end_epoch(self, stop: bool) -> tuple[dict[str, Any], bool]:

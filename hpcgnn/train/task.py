@@ -1,16 +1,20 @@
 """What the training loop asks of a task; each kind of training is one."""
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor
 
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts
 from hpcgnn.nn import TrainableModule
 from hpcgnn.storage import GraphStore, InstanceStore
+from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 
@@ -20,6 +24,25 @@ the grid add up to the loss."""
 
 
 StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
+
+Drawn = TypeVar("Drawn")
+
+
+def steps_of(
+    trace: TraceRecorder,
+    drawn: Iterator[Drawn],
+    loss: Callable[[Drawn, DropoutKey, Any], Tensor],
+    seed: int,
+    epoch: int,
+) -> Iterator[Step]:
+    """Yield a step for each item, which is waited for in a span; each has masks of its own."""
+    for number in itertools.count():
+        with trace.span("wait.input"):
+            found = next(drawn, None)
+        if found is None:
+            return
+        # Epochs have fewer steps than this.
+        yield partial(loss, found, DropoutKey(seed, (epoch << 32) + number))
 
 
 @dataclass(frozen=True)

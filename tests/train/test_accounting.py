@@ -14,8 +14,8 @@ from tests.support import training
 WHOLE = ("exchange.active_sets=false",)
 
 
-def exchanges(run: Path, name: str) -> list[list[dict[str, Any]]]:
-    """Return the records of an exchange of every rank, in rank order."""
+def spans(run: Path, name: str) -> list[list[dict[str, Any]]]:
+    """Return the records of a span of every rank, in rank order."""
     found = []
     for file in sorted((run / "trace").glob("rank*.jsonl")):
         records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -37,7 +37,7 @@ def test_rows_of_trace_and_summary_equal_the_metric(
     )
     metric = training.expected_volume(store)
 
-    by_rank = exchanges(run.path, "exchange.forward")
+    by_rank = spans(run.path, "exchange.forward")
     assert len(by_rank) == comm.size
     assert all(len(records) == len(by_rank[0]) for records in by_rank)
     for records in zip(*by_rank, strict=True):
@@ -61,7 +61,7 @@ def test_rows_of_trace_and_summary_equal_the_metric(
     moved = sum(
         record["rows"]
         for name in ("exchange.forward", "exchange.reverse")
-        for records in exchanges(run.path, name)
+        for records in spans(run.path, name)
         for record in records
         if record["epoch"] is not None
     )
@@ -85,7 +85,7 @@ def test_kept_products_move_once(comm: MPI.Intracomm, comm_tmp_path: Path, prepa
     before = [
         record["rows"]
         for name in ("exchange.forward", "exchange.reverse")
-        for records in exchanges(kept.path, name)
+        for records in spans(kept.path, name)
         for record in records
         if record["epoch"] is None
     ]
@@ -119,7 +119,7 @@ def test_sequential_ghosts_are_few(
     recorded = [
         record["ghost_bytes"]
         for name in ("exchange.forward", "exchange.reverse")
-        for records in exchanges(run.path, name)
+        for records in spans(run.path, name)
         for record in records
     ]
     assert max(recorded, default=0) <= run.summary["ghost_bytes_max"]
@@ -131,3 +131,21 @@ def test_oblivious_moves_whole_blocks(comm: MPI.Intracomm, comm_tmp_path: Path) 
     settings = ("exchange.method=oblivious", "train.epochs=1", *WHOLE)
     run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
     assert run.summary["exchange_rows"]["total"] == len(graph.ids) * (comm.size - 1)
+
+
+@pytest.mark.parametrize("task", ["sampled", "links"])
+def test_spans_bear_the_step_that_they_are_of(
+    comm: MPI.Intracomm, comm_tmp_path: Path, task: str
+) -> None:
+    store = training.write_store(comm, comm_tmp_path, training.make_graph())
+    words = (f"train.task={task}", "links.sampled=true", "train.epochs=2", "graph.undirected=true")
+    more = ("sampling.sampler=neighbour", "sampling.fan_outs=[2, 2]", "sampling.steps=3")
+    config = training.make_config(store, comm_tmp_path / "run", *words, *more)
+    run = training.train(comm, config)
+    for name, after in (("wait.input", 1), ("dense.backward", 0), ("optimiser", 0)):
+        # The last wait finds that there is no further step.
+        expected = [(epoch, step) for epoch in range(2) for step in range(3 + after)]
+        for records in spans(run.path, name):
+            assert [(each["epoch"], each["step"]) for each in records] == expected
+    for records in spans(run.path, "evaluate"):
+        assert [each["step"] for each in records] == [3, 3]

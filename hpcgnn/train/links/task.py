@@ -36,7 +36,7 @@ from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.sampled.input import StepInput
-from hpcgnn.train.task import Step
+from hpcgnn.train.task import Step, steps_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,9 +114,8 @@ class LinkTask(GraphTask):
         if self._sampled is None:
             yield partial(self._train_loss, seed, epoch)
             return
-        for number, ready in enumerate(self._sampled.steps(seed, epoch)):
-            # Epochs have fewer steps than this.
-            yield partial(self._sampled_loss, ready, DropoutKey(seed, (epoch << 32) + number))
+        trace, drawn = self.graph.products.trace, self._sampled.steps(seed, epoch)
+        yield from steps_of(trace, drawn, self._sampled_loss, seed, epoch)
 
     @torch.no_grad()
     @collective

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
 
@@ -24,7 +23,7 @@ from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_jud
 from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
 from hpcgnn.train.programs.predictions import chance, judge, save_program_predictions
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.task import Step, StoreKind
+from hpcgnn.train.task import Step, StoreKind, steps_of
 
 _COUNTED = (
     "graphs",
@@ -109,16 +108,8 @@ class ProgramsTask:
         items = self._input.steps(seed, epoch)
         depth = self._config.programs.prefetch
         with Prefetch(next, repeat(items), threads=1, depth=depth) as packed:
-            ready, number = self._device.prepare_ahead(packed, self._on_device), 0
-            while True:
-                with self._trace.span("wait.input"):
-                    found = next(ready, None)
-                if found is None:
-                    return
-                # Epochs have fewer steps than this.
-                key = DropoutKey(seed, (epoch << 32) + number)
-                yield partial(self._loss, found, key)
-                number += 1
+            ready = self._device.prepare_ahead(packed, self._on_device)
+            yield from steps_of(self._trace, ready, self._loss, seed, epoch)
 
     def _on_device(self, step: StepInput) -> StepInput:
         return replace(step, mine=tuple(self._input.on_device(each) for each in step.mine))

@@ -7,7 +7,6 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
@@ -29,7 +28,7 @@ from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepData, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.task import Step
+from hpcgnn.train.task import Step, steps_of
 
 
 class SamplingSource(Protocol):
@@ -188,15 +187,8 @@ class SampledTask(ClassTask):
         """Yield the steps of an epoch; threads sample ahead."""
         drawn = self._source.at(seed, epoch)
         self._described = drawn.describe()
-        steps, number = drawn.steps(seed, epoch), 0
-        while True:
-            with self._trace.span("wait.input"):
-                ready = next(steps, None)
-            if ready is None:
-                return
-            # Epochs have fewer steps than this.
-            yield partial(self._train_loss, ready, DropoutKey(seed, (epoch << 32) + number))
-            number += 1
+        steps = drawn.steps(seed, epoch)
+        yield from steps_of(self._trace, steps, self._train_loss, seed, epoch)
 
     def rank_details(self) -> dict[str, Any]:
         """Return sizes of this rank's share, and of what it sampled from."""
