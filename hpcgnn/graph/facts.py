@@ -24,7 +24,7 @@ class Facts(ABC):
     name
         For tables.
     fingerprint
-        Of the store: a run goes on with the same content only.
+        Of the store, and of the file of targets: a run goes on with the same content only.
     """
 
     name: str

@@ -22,7 +22,7 @@ from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
 from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.smoothing import make_smoother
 from hpcgnn.graph.structure import structural_features
-from hpcgnn.graph.targets import read_targets, target_scale
+from hpcgnn.graph.targets import fingerprint_of, read_targets, target_scale
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import (
@@ -238,6 +238,7 @@ def load_graph(
         if config.graph.targets:
             with trace.span("read.nodes"), agree(grid.world):
                 targets = read_targets(config, store, labelled.ids, num_graphs)
+                content = fingerprint_of(config, store) if grid.rank == 0 else ""
             labelled = replace(labelled, labels=targets.values)
         if config.graph.num_structural:
             with trace.span("read.structure"):
@@ -296,6 +297,7 @@ def load_graph(
             assert labelled.split is not None
             means, scales_of = target_scale(grid, config, targets, labelled.split)
             facts = facts.of_targets(targets.names, means, scales_of)
+            facts = replace(facts, fingerprint=bcast(grid.world, content))
             scaled = (targets.values - np.array(means)) / np.array(scales_of)
             labelled = replace(labelled, labels=scaled)
         with agree(grid.world):

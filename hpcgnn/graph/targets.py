@@ -8,6 +8,7 @@ counted.
 """
 
 import csv
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, NodeBlock, Split
+from hpcgnn.storage import GraphStore, InstanceStore, NodeBlock, Split
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 
@@ -86,6 +87,24 @@ def read_targets(
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
     raise InputError(f"graph.targets: {path}: its ending tells no format; give .npy or .csv")
+
+
+def fingerprint_of(config: Config, store: GraphStore | InstanceStore) -> str:
+    """Return the fingerprint of a store, and behind it that of the file of targets if there is one.
+
+    Raises
+    ------
+    InputError
+        When the file does not read.
+    """
+    path = Path(config.graph.targets)
+    if not config.graph.targets:
+        return store.fingerprint
+    try:
+        with path.open("rb") as file:
+            return f"{store.fingerprint}-{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
+    except OSError as error:
+        raise InputError(f"graph.targets: {path}: {error.strerror}; give that file") from None
 
 
 def with_targets(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:

@@ -29,6 +29,7 @@ from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context, computing_as
+from hpcgnn.graph.targets import fingerprint_of
 from hpcgnn.kernels import reused_memory
 from hpcgnn.log import detail, logged_to
 from hpcgnn.spmd import collective
@@ -230,7 +231,7 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
 
 def _fingerprint(kind: type[Task], config: Config) -> str:
     with kind.store.open(config.graph.store) as store:
-        return store.fingerprint
+        return fingerprint_of(config, store)
 
 
 @contextlib.contextmanager

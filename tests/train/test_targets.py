@@ -125,6 +125,23 @@ def test_a_run_that_was_stopped_goes_on(
     assert_same(whole, train(comm, config))
 
 
+@pytest.mark.parametrize("epoch", [2, 4], ids=["stopped", "ended"])
+def test_another_file_is_noticed(comm: MPI.Intracomm, comm_tmp_path: Path, epoch: int) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    targets = planted(graph)
+    file = write_targets(comm, comm_tmp_path / "t.npy", targets)
+    words = (f"graph.targets={file}", "train.epochs=4")
+    config = make_config(store, comm_tmp_path / "run", *words)
+    train(comm, config, StopAfter(epoch))
+    # The mean and the deviation of those to train on stay.
+    write_targets(comm, file, np.where(graph.split[:, None] == Split.TEST, 0, targets))
+    with pytest.raises(CollectiveInputError, match=r"another store or graph\.targets than"):
+        train(comm, config)
+    write_targets(comm, file, targets)
+    assert train(comm, config).status == 0
+
+
 def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     graph = make_graph(weighted=True)
     store = write_store(comm, comm_tmp_path, graph, method="empty second")

@@ -23,7 +23,7 @@ def find_finished(
     Parameters
     ----------
     fingerprint
-        Returns that of the configuration's store, without reading it whole; rank 0 calls it.
+        Returns that of the configuration's data, without reading the store whole; rank 0 calls it.
 
     Raises
     ------
@@ -92,9 +92,11 @@ def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Facts
             "another run.dir, or run.resume=never to start over"
         )
     if state["graph"]["fingerprint"] != facts.fingerprint:
+        store, targets = config.graph.store, config.graph.targets
+        other = f"or graph.targets than {store} and {targets}" if targets else f"than {store}"
         raise InputError(
-            f"checkpoint {path} was trained on another store than {config.graph.store}; "
-            "use that store, another run.dir, or run.resume=never to start over"
+            f"checkpoint {path} was trained on another store {other}; use that one, another "
+            "run.dir, or run.resume=never to start over"
         )
 
 
