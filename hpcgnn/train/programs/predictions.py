@@ -106,6 +106,8 @@ def by_split(store: InstanceStore, scores: Scores) -> dict[str, dict[str, Any]]:
     """Return graphs, accuracy, loss and chance of each split that has scores."""
     rows = store.graphs[scores.graphs]
     right = scores.shares[np.arange(len(rows)), rows["label"]]
+    # A share below the smallest float32 is 0, whose logarithm is infinite.
+    losses = -np.log(np.maximum(right, np.finfo(np.float32).tiny))
     found = {}
     for split in InstanceSplit:
         mine = rows["split"] == split
@@ -113,7 +115,7 @@ def by_split(store: InstanceStore, scores: Scores) -> dict[str, dict[str, Any]]:
             found[split.name.lower()] = {
                 "graphs": int(mine.sum()),
                 "accuracy": float((scores.chosen == rows["label"])[mine].mean()),
-                "loss": float(-np.log(right[mine]).mean()),
+                "loss": float(losses[mine].mean()),
                 "chance": chance(store, split),
             }
     return found

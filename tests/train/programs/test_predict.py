@@ -14,6 +14,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.programs import predictions
+from hpcgnn.train.programs.predictions import Scores, by_split
 from hpcgnn.train.programs.task import ProgramsTask
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
@@ -84,6 +85,15 @@ def test_in_a_band(comm_tmp_path: Path, predict: Predict) -> None:
     expected = read(comm_tmp_path / "all.h5")["probabilities"]
     np.testing.assert_allclose(found[1000], expected, rtol=1e-6)
     assert np.abs(found[4] - expected).max() > 1e-4
+
+
+def test_the_loss_of_a_share_that_underflows_is_finite(tmp_path: Path) -> None:
+    write(tmp_path / "programs.h5", {InstanceSplit.VALID: [6, 9]}, NUM_BUCKETS)
+    with InstanceStore.open(tmp_path / "programs.h5") as store:
+        shares = np.zeros((2, int(store.graphs["num_candidates"].max())), np.float32)
+        shares[1, store.graphs["label"][1]] = 1
+        found = by_split(store, Scores(np.arange(2), shares))["valid"]
+    assert found["loss"] == pytest.approx(-np.log(np.finfo(np.float32).tiny) / 2)
 
 
 def test_faults(comm_tmp_path: Path, predict: Predict) -> None:
