@@ -15,7 +15,7 @@ from hpcgnn.config.options import choice, option, require
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
-from hpcgnn.nn import find_model
+from hpcgnn.nn import NORMS_OVER_NODES, find_model
 from hpcgnn.spmm import quantises
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
 
@@ -230,7 +230,7 @@ def check_inductive(config: Config) -> None:
     """Raise `InputError` for what has no meaning where training sees some edges only."""
     task = config.train.task
     # Subgraphs of training nodes have no others that would count.
-    over_nodes = config.model.norm in ("batch", "graph") and task == "full"
+    over_nodes = config.model.norm in NORMS_OVER_NODES and task == "full"
     over_nodes = over_nodes and config.exchange.active_sets is not True
     for wrong, what in (
         (

@@ -45,7 +45,7 @@ from hpcgnn.nn.node_types import (
     TypedRows,
     draw_vectors,
 )
-from hpcgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
+from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.registry import MODELS, find_model, make_model
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
@@ -65,6 +65,7 @@ __all__ = [
     "LINK_LOSSES",
     "MODELS",
     "NORMS",
+    "NORMS_OVER_NODES",
     "PROPAGATORS",
     "READOUTS",
     "RGCN",

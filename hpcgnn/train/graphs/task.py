@@ -13,6 +13,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import NORMS_OVER_NODES, find_model
 from hpcgnn.operator import on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.train.evaluation import Evaluator
@@ -74,14 +75,22 @@ class BatchSource:
 
 def check_graph_options(config: Config) -> None:
     """Raise `InputError` where options have no meaning for whole graphs."""
+    model = config.model
+    over_all = find_model(model.name).reads_edges and model.norm in NORMS_OVER_NODES
     for given, key, why in (
         (config.train.label_augmentation > 0, "train.label_augmentation", "leave it out"),
         (config.correct_and_smooth.enabled, "correct_and_smooth.enabled", "leave it out"),
-        (config.model.embeddings, "model.embeddings", "vectors of nodes tell of no other graph"),
+        (model.embeddings, "model.embeddings", "vectors of nodes tell of no other graph"),
         (
             config.graph.structure not in ("none", "degree"),
             "graph.structure",
             "give none or degree: the others tell of the nodes of one graph",
+        ),
+        (
+            over_all and config.graphs.batch == 0,
+            f"model.norm = {model.norm!r}",
+            "all at once, graphs that are not trained on would count in a model that reads "
+            "features of edges; set graphs.batch=64, or model.norm=layer",
         ),
     ):
         if given:

@@ -226,6 +226,10 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
         (("correct_and_smooth.enabled=true",), "correct_and_smooth"),
         (("model.embeddings=true",), "model.embeddings"),
         (("graph.structure=spectral",), "graph.structure"),
+        (
+            ("model.name=gine", "model.norm=graph", "graphs.batch=0"),
+            r"model\.norm = 'graph' does not .* features of edges; set graphs\.batch=64",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(
