@@ -128,8 +128,6 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     tables = [each for each in nodes if isinstance(each, NodeTable)]
     if ranks.size > 1 and any(each.graph >= 0 for each in tables):
         raise OneReaderError("its nodes are of many graphs")
-    if any(isinstance(each, Path) for each in nodes) and options.relabel:
-        raise InputError("--relabel: rows of --nodes without ids are nodes 0, 1, ...; leave it out")
     index = find_index(
         id_columns(tables),
         edges.ends("src", "dst"),

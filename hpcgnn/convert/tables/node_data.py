@@ -25,7 +25,7 @@ from hpcgnn.convert.source import (
     first_fault,
 )
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, has_names, id_rows, place_ids
-from hpcgnn.convert.tables.nodes import NodeTable
+from hpcgnn.convert.tables.nodes import NodeTable, files_of
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array, GlobalIndices
@@ -52,6 +52,8 @@ def read_nodes(
     matrices = [each for each in nodes if isinstance(each, Path)]
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
         raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
+    known = nodes_of(index)
+    _check_rows(nodes, known)
     ranks = options.ranks
     order = _Order.of(tables, index, ranks)
     fields: dict[str, Any] = {}
@@ -64,7 +66,20 @@ def read_nodes(
     if any(table.graph >= 0 for table in tables):
         fields["graph"] = _graphs(tables, order)
     fields["splits"] = _splits(tables, order)
-    return replace(nodes_of(index), **fields)
+    return replace(known, **fields)
+
+
+def _check_rows(nodes: Sequence[NodeTable | Path], known: Nodes) -> None:
+    """Raise `InputError` for rows without ids where these are not the numbers of the nodes."""
+    bare = [each for each in nodes if isinstance(each, Path) or each.id < 0]
+    tables = [each for each in bare if isinstance(each, NodeTable)]
+    mixed = tables and any(isinstance(each, NodeTable) and each.id >= 0 for each in nodes)
+    if bare and (mixed or known.names is not None or known.original_id is not None):
+        (path,) = files_of(tables[:1] or bare[:1])
+        raise InputError(
+            f"{path}: its rows are nodes 0, 1, ..., but nodes have ids of their own; give it a "
+            "column of ids"
+        )
 
 
 def nodes_of(index: Index | None) -> Nodes:

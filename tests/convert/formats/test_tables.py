@@ -1,6 +1,7 @@
 """Tables of edges and nodes: names, headers, labels, splits, features, types; and bad tables."""
 
 import gzip
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,43 @@ def test_a_table_of_nodes_beside_another_format(tmp_path: Path) -> None:
     found = convert_to(tmp_path / "o.h5", tmp_path / "g.npz", "npz", nodes=(str(nodes),))
     assert found.nodes.labels.tolist() == [1, 0, 0]
     assert found.nodes.features.ravel().tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("edges", "tables", "words"),
+    [
+        ("a b\nb a\n", ["x.npy"], []),
+        ("70 5\n5 9\n", ["ids.csv", "x.npy"], []),
+        ("70 5\n5 9\n", ["rows.csv"], ["--relabel"]),
+        ("70 5\n5 9\n", ["x.npy"], ["--relabel"]),
+        ("0 1\n", ["numbers.csv", "rows.csv"], []),
+        ("a b\n", ["names.csv", "rows.csv"], []),
+    ],
+)
+def test_rows_without_ids_are_refused_where_nodes_have_their_own(
+    tmp_path: Path, edges: str, tables: list[str], words: list[str]
+) -> None:
+    path = write(tmp_path / "e.txt", edges)
+    np.save(tmp_path / "x.npy", np.arange(3.0)[:, None])
+    write(tmp_path / "ids.csv", "id,label\n70,1\n5,0\n9,0\n")
+    write(tmp_path / "numbers.csv", "id,label\n1,1\n0,0\n")
+    write(tmp_path / "names.csv", "id,label\na,1\nb,0\n")
+    write(tmp_path / "rows.csv", "label,a\n1,2\n0,3\n0,4\n")
+    words = [*words, *chain.from_iterable(("--nodes", str(tmp_path / name)) for name in tables)]
+    with pytest.raises(InputError, match=rf"{tables[-1]}: its rows are nodes 0, 1, \.\.\., but"):
+        main([str(path), "-o", str(tmp_path / "o.h5"), *words])
+
+
+def test_numbers_of_a_type_become_names_without_its_matrix(tmp_path: Path) -> None:
+    folder = shop(
+        tmp_path / "shop",
+        '[nodes.a]\nfiles = ["a.csv", "x.npy"]\n[edges."a,to,b"]\nfile = "e.csv"\n',
+    )
+    write(folder / "a.csv", "id\n" + "".join(f"{i}\n" for i in range(12)))
+    np.save(folder / "x.npy", np.arange(12.0)[:, None])
+    write(folder / "e.csv", "src,dst\n0,u\n2,v\n")
+    with pytest.raises(InputError, match=r"x\.npy: its rows are nodes 0, 1"):
+        main([str(folder), "-o", str(tmp_path / "o.h5")])
 
 
 def shop(folder: Path, description: str | None = None) -> Path:
@@ -480,6 +518,13 @@ def test_columns_of_edges_are_features(tmp_path: Path) -> None:
             format_name="edge-list",
             options=ConvertOptions(edge_features=("day",)),
         )
+
+
+def test_files_with_vectors_of_other_widths_are_refused(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", 'src,dst,v\n0,1,"1 2"\n')
+    second = write(tmp_path / "b.csv", 'src,dst,v\n1,2,"3"\n')
+    with pytest.raises(InputError, match=r"b\.csv: has 1 columns of features where .*a\.csv has 2"):
+        main([str(first), str(second), "--edge-features", "v", "-o", str(tmp_path / "o.h5")])
 
 
 def test_a_description_is_named_itself_and_names_the_graph(tmp_path: Path) -> None:
