@@ -704,7 +704,9 @@ class EdgeFeed:
     def _parts(self, chunk: EdgeChunk, *, counts: bool = True) -> Iterator[EdgeChunk]:
         """Yield the edges of a chunk as they are to be stored, by relation, checked and counted."""
         for part in chunk.by_relation(self._source.relations):
-            yield self._checked(part, counts=counts)
+            # A rank without a piece has no edges, nor what they have.
+            if len(part.src):
+                yield self._checked(part, counts=counts)
 
     def _checked(self, chunk: EdgeChunk, *, counts: bool) -> EdgeChunk:
         limit = _LARGEST_ID if self._source.num_nodes is None else self._source.num_nodes - 1

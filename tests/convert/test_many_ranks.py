@@ -108,6 +108,11 @@ def edge_features(folder: Path) -> list[str]:
     return [str(path), "--edge-features", "f,g"]
 
 
+def vectors_of_edges(folder: Path) -> list[str]:
+    path = table(folder / "e.csv", [[0, 5], [1, 2], ["0.1 0.2", "3 4"]], "src,dst,v")
+    return [str(path), "--edge-features", "v"]
+
+
 def named(folder: Path) -> list[str]:
     src, dst, weights = edges(6)
     names = [f"{'long prefix of all names ' * (i % 2)}user {i * 37 % 91}é" for i in range(NODES)]
@@ -212,6 +217,7 @@ CASES = {
     "typed": (typed, ("--undirected",)),
     "triples": (triples, ()),
     "edge features": (edge_features, ("--undirected", "--self-loops", "add")),
+    "vectors of edges": (vectors_of_edges, ("--undirected",)),
     "names": (named, ("--undirected",)),
     "numbers as names": (crlf, ("--names",)),
     "nodes": (with_nodes, ("--random-split", "50,20,20", "--split-seed", "3")),

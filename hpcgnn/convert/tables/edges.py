@@ -50,10 +50,17 @@ class EdgeTable:
 
     @property
     def columns(self) -> EdgeColumns:
-        """What the edges have."""
+        """What the edges have; raises `InputError` where files differ in it."""
         weighted = any("weight" in places for places in self.places)
-        width = self.files[0].width(self.features[0]) if self.features else 0
-        return EdgeColumns(weighted, bool(self.parts), width)
+        each = zip(self.files, self.features, strict=False)
+        widths = [file.width(places) for file, places in each]
+        for file, width in zip(self.files, widths, strict=False):
+            if width != widths[0]:
+                raise InputError(
+                    f"{file.path}: has {width} columns of features where {self.files[0].path} has "
+                    f"{widths[0]}; give all edges the same"
+                )
+        return EdgeColumns(weighted, bool(self.parts), widths[0] if widths else 0)
 
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles, of all files."""
@@ -261,7 +268,7 @@ def edge_chunks(
         weights = table.numbers(places["weight"]) if "weight" in places else None
         texts = table.texts(places["relation"]) if "relation" in places else None
         features = split = None
-        if edges.features:
+        if edges.features and table.num_rows:
             features = edges.files[file].features(table, edges.features[file])
         if edges.parts:
             split = np.full(table.num_rows, edges.parts[file], np.uint8)
