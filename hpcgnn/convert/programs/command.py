@@ -15,6 +15,17 @@ from hpcgnn.convert.programs.release import convert_release
 from hpcgnn.errors import InputError
 
 _NUMBERS = tuple(each for each in fields(ProgramOptions) if each.metadata)
+_OF_SOURCES = (
+    "granularity",
+    "functions_per_file",
+    "holes_per_function",
+    "max_candidates",
+    "valid_share",
+    "test_share",
+    "unseen_share",
+    "processes",
+)
+"""What the published data set has chosen itself."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -25,7 +36,8 @@ def main(arguments: Sequence[str]) -> None:
     if given.release:
         result = convert_release([Path(each) for each in given.inputs], given.output, options)
     else:
-        result = convert_programs(given.inputs, given.output, options, processes=given.processes)
+        processes = given.processes or os.cpu_count() or 1
+        result = convert_programs(given.inputs, given.output, options, processes=processes)
     summary = _summary(result, time.perf_counter() - started)
     for name, reason in result.failures.items():
         report(f"not read: {name}: {reason}")
@@ -59,9 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             _flag(each.name), type=type(each.default), default=each.default, help=about
         )
-    parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, help="default: one a core"
-    )
+    parser.add_argument("--processes", type=int, help="default: one a core")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -73,8 +83,11 @@ def _flag(name: str) -> str:
 def _options(given: argparse.Namespace) -> ProgramOptions:
     least = {each.name: each.metadata["least"] for each in _NUMBERS if each.type is int}
     for name, low in (least | {"processes": 1}).items():
-        if low is not None and getattr(given, name) < low:
-            raise InputError(f"{_flag(name)} {getattr(given, name)}: give at least {low}")
+        if None not in (low, value := getattr(given, name)) and value < low:
+            raise InputError(f"{_flag(name)} {value}: give at least {low}")
+    for name in _OF_SOURCES if given.release else ():
+        if getattr(given, name) != getattr(ProgramOptions, name, None):
+            raise InputError(f"{_flag(name)}: has no effect on --release; leave it out")
     if given.num_buckets > 1 << 16:
         raise InputError(f"--num-buckets {given.num_buckets}: give at most 65536")
     shares = (given.valid_share, given.test_share, given.unseen_share)

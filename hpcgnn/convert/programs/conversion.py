@@ -212,8 +212,10 @@ def _write(
                     failures.update({batch.files[i].name: why for i, why in part.failures})
                     too_large += part.dropped
                     repeated += int((~stays).sum())
-    if sum(splits.values()) == 0:
-        raise InputError(f"{target}: no hole was found in {len(files)} files; give larger programs")
+        if sum(splits.values()) == 0:
+            raise InputError(
+                f"{target}: no hole was found in {len(files)} files; give larger programs"
+            )
     return ProgramReport(target, len(files), splits, failures, repeated, too_large)
 
 

@@ -6,7 +6,6 @@ An element has ``ContextGraph`` (``Edges``: pairs of nodes by type; ``NodeLabels
 
 import gzip
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -34,7 +33,6 @@ _SPLITS = {
     "graphs-test": InstanceSplit.TEST,
     "graphs-testonly": InstanceSplit.UNSEEN,
 }
-_READ_ERRORS = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError)
 
 
 def convert_release(
@@ -68,14 +66,20 @@ def convert_release(
         for number, (path, split) in enumerate(files):
             try:
                 batch = _read_file(path, options, counts)
-            except _READ_ERRORS as error:
+            except Exception as error:
+                # Damaged files fail in countless ways, none a defect of this program.
                 failures[str(path)] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                continue
-            batch.graphs["file"], batch.graphs["split"] = number, split
-            writer.append(batch)
-            counts[split.name.lower()] += len(batch)
+            else:
+                batch.graphs["file"], batch.graphs["split"] = number, split
+                writer.append(batch)
+                counts[split.name.lower()] += len(batch)
             progress.advance()
-    splits = {each.name.lower(): counts[each.name.lower()] for each in InstanceSplit}
+        splits = {each.name.lower(): counts[each.name.lower()] for each in InstanceSplit}
+        if sum(splits.values()) == 0:
+            reason = f" ({next(iter(failures.values()))})" if failures else ""
+            raise InputError(
+                f"{out}: no graph was found in {len(files)} files{reason}; give the whole release"
+            )
     return ProgramReport(Path(out), len(files), splits, failures, 0, counts["too_large"])
 
 
@@ -107,7 +111,6 @@ def _instance(
     )
     right = [number for number, symbol in enumerate(symbols) if symbol["IsCorrect"]]
     if len(symbols) < 2 or len(right) != 1:
-        counts["no_choice"] += 1
         return
     batch = pack_instance(
         _graph(element, symbols),

@@ -119,8 +119,11 @@ def test_command_reports_and_refuses(
 
 
 def test_large_graphs_are_dropped_and_counted(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.h5"
+    out.write_bytes(b"an earlier store")
     with pytest.raises(InputError, match="no hole"):
-        convert_programs([folder], tmp_path / "out.h5", ProgramOptions(max_nodes=20))
+        convert_programs([folder], out, ProgramOptions(max_nodes=20))
+    assert out.read_bytes() == b"an earlier store"
 
 
 def released(folder: Path, split: str, elements: object) -> Path:
@@ -168,3 +171,18 @@ def test_published_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         # The node that no candidate hears of is gone; types keep their numbers.
         assert batch.graphs["num_nodes"].tolist() == [5, 5, 5]
         assert np.bincount(batch.edge_types).tolist() == [6, 3, 6]
+
+
+@pytest.mark.parametrize("content", ["[3]", '[{"SymbolCandidates": 1e999}]', "[" * 100_000])
+def test_a_release_without_a_readable_graph_is_refused(tmp_path: Path, content: str) -> None:
+    path, out = released(tmp_path / "r", "graphs-train", []), tmp_path / "r.h5"
+    with gzip.open(path, "wt", encoding="utf-8") as stream:
+        stream.write(content)
+    out.write_bytes(b"an earlier store")
+    words = ["programs", str(tmp_path / "r"), "--release", "-o", str(out)]
+    with pytest.raises(InputError, match=r"no graph was found in 1 files \(.*Error"):
+        main(words)
+    assert out.read_bytes() == b"an earlier store"
+    for more in (["--granularity", "file"], ["--processes", "2"], ["--valid-share", "0.2"]):
+        with pytest.raises(InputError, match=f"{more[0]}: has no effect on --release"):
+            main([*words, *more])
