@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcgnn.arguments import CommandParser
 from hpcgnn.console import print_json, report, run_command
-from hpcgnn.convert.splits import random_split
+from hpcgnn.convert.splits import parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
 from hpcgnn.typing import Array, GlobalIndices
@@ -112,11 +112,7 @@ def drawn(
     options: argparse.Namespace, labels: Array | None, ids: GlobalIndices
 ) -> dict[str, Array]:
     """Return the drawn splits by name, each uint8 (n,) in the order of the store."""
-    try:
-        shares = [float(word) for word in options.random_split.split(",")]
-    except ValueError:
-        text = f"--random-split {options.random_split}"
-        raise InputError(f"{text}: give three percentages such as 60,20,20") from None
+    shares = parse_shares(options.random_split)
     seed, name = options.split_seed or 0, options.name or "random"
     if seed < 0 or (options.count is not None and options.count < 1):
         raise InputError("--split-seed is at least 0, and --count at least 1")

@@ -15,7 +15,7 @@ from hpcgnn.convert.formats.registry import FORMATS, convert, detect
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.convert.source import ConvertOptions
-from hpcgnn.convert.splits import check_shares
+from hpcgnn.convert.splits import parse_shares
 from hpcgnn.errors import InputError
 
 _MOST_ROWS = 40
@@ -200,19 +200,6 @@ def _words(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(text.split(","))
 
 
-def _shares(text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        shares = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--random-split {text}: give three percentages such as 60,20,20"
-        ) from None
-    check_shares(shares)
-    return shares
-
-
 def _options(given: argparse.Namespace) -> ConvertOptions:
     if given.memory < 1:
         raise InputError(f"--memory {given.memory}: give at least 1 (MiB)")
@@ -231,7 +218,7 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
         features=_words(given.features),
         edge_features=_words(given.edge_features),
         split_files=tuple(given.split_file),
-        random_split=_shares(given.random_split),
+        random_split=None if given.random_split is None else parse_shares(given.random_split),
         memory_bytes=given.memory << 20,
         **chosen,
     )

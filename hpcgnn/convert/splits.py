@@ -12,12 +12,28 @@ from hpcgnn.typing import Array
 _PARTS = (Split.TRAIN, Split.VALID, Split.TEST)
 
 
+_ROUNDING = 1e-9
+"""What three decimal percentages may sum to above 100."""
+
+
+def parse_shares(text: str) -> tuple[float, ...]:
+    """Return the percentages of --random-split; raises `InputError`."""
+    try:
+        shares = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--random-split {text}: give three percentages such as 60,20,20"
+        ) from None
+    check_shares(shares)
+    return shares
+
+
 def check_shares(shares: Sequence[float], what: str = "--random-split") -> None:
     """Raise `InputError` unless these are three percentages of at most 100 together."""
     text = ",".join(f"{share:g}" for share in shares)
     if len(shares) != 3 or not all(0 <= share <= 100 for share in shares):
         raise InputError(f"{what} {text}: give three percentages such as 60,20,20")
-    if not 0 < sum(shares) <= 100:
+    if not 0 < sum(shares) <= 100 + _ROUNDING:
         raise InputError(f"{what} {text}: the percentages sum to {sum(shares):g}; give at most 100")
 
 

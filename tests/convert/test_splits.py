@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from hpcgnn.convert.splits import random_split
+from hpcgnn.convert.splits import parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 
@@ -28,6 +28,12 @@ def test_shares_are_those_of_the_nodes_with_labels(
     np.testing.assert_array_equal(
         split, random_split(np.array(labels), len(labels), shares, seed=seed)
     )
+
+
+def test_percentages_of_100_are_not_refused_for_their_rounding() -> None:
+    shares = parse_shares("0.2,83.9,15.9")
+    assert sum(shares) > 100
+    assert (random_split(None, 1000, shares) != Split.NONE).all()
 
 
 def test_each_class_trains_with_as_many_nodes() -> None:
