@@ -1,5 +1,6 @@
 """Stream a graph that was read into a store: edges first, sorted out of core, then node data."""
 
+import io
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -41,6 +42,7 @@ from hpcgnn.storage import (
     Split,
     StoreHeader,
     StoreWriter,
+    write_whole,
 )
 from hpcgnn.typing import Array
 
@@ -108,8 +110,9 @@ def write_store(
             options.take("dtype")
         source = replace(source, nodes=with_graphs(source.nodes, options))
         if makes_split:
-            options.take("split_seed")
             options.take("per_class")
+            if (seed := options.take("split_seed") or 0) < 0:
+                raise InputError(f"--split-seed {seed}: give at least 0")
         if reads:
             options.check_used(str(source.path))
     if not resume:
@@ -133,6 +136,9 @@ def _write(
     readers = ALONE if source.sample is None else ranks
     reads = readers is ranks or ranks.rank == 0
     makes_split = options.take("random_split") is not None
+    targets = None
+    if source.targets is not None:
+        targets = out.with_name(f"{out.stem}-targets.npy")
     with ExitStack() as stack:
         with ranks.agree():
             builders = {
@@ -193,11 +199,10 @@ def _write(
             }
             for column in columns:
                 column.write(writer)
-    targets = None
-    with ranks.agree():
-        if source.targets is not None:
-            targets = out.with_name(f"{out.stem}-targets.npy")
-            _write_targets(targets, source.targets)
+            if targets is not None and source.targets is not None:
+                content = io.BytesIO()
+                np.save(content, source.targets)
+                write_whole(targets, content.getvalue())
     totals = ranks.gather(own_edges)
     edges = {relation: sum(each[relation] for each in totals) for relation in own_edges}
     replaced = ("the split of the input, replaced by --random-split",)
@@ -263,13 +268,6 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Al
     keepers = np.repeat(np.arange(ranks.size, dtype=np.int32), np.diff(ranks.starts(num_nodes)))
     (own,) = ranks.exchange(keepers[: len(split)], split)
     return replace(nodes, splits={"": own})
-
-
-def _write_targets(path: Path, targets: Array) -> None:
-    try:
-        np.save(path, targets)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def _missing(nodes: Nodes, targets: Path | None) -> dict[str, str]:

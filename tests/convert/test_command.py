@@ -96,6 +96,7 @@ def test_the_input_is_not_overwritten(edges: Path) -> None:
         (["--format", "ogb"], r"edge\.csv\.gz: no such file"),
         (["--format", "graphsaint"], r"adj_full\.npz: no such file"),
         (["--format", "planetoid"], r"test\.index: no such file"),
+        (["--random-split", "60,20,20", "--split-seed=-1"], "--split-seed -1: give at least 0"),
         (["--num-nodes", "2"], r"line 2: target id 2 is outside 0\.\.1"),
         (["--name", "a\nb"], "graph name .* has unprintable characters"),
     ],

@@ -112,6 +112,10 @@ def test_tudataset_with_numbers_writes_them_beside_the_store(tmp_path: Path) -> 
     assert report.targets == tmp_path / "out-targets.npy"
     assert np.load(report.targets).tolist() == [[0.25, 3], [1.5, 4]]
     assert read(tmp_path / "out.h5").labels is None
+    (tmp_path / "new-targets.npy").mkdir()
+    with pytest.raises(InputError, match=r"new-targets\.npy: is a directory"):
+        convert(folder, tmp_path / "new.h5", format_name="tudataset")
+    assert not (tmp_path / "new.h5").exists()
 
 
 @pytest.mark.parametrize(
