@@ -5,9 +5,11 @@ Standard output carries results only; progress and messages go to standard error
 
 import json
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
@@ -44,10 +46,18 @@ def comma_separated(text: str) -> tuple[str, ...]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a small file that a command was asked for beside its main output."""
+    """Write a small file that a command was asked for beside its main output, whole or not at all.
+
+    What may import `storage` calls its `write_whole`.
+    """
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name[:40]}.{os.getpid()}.tmp")
     try:
-        path.write_bytes(content)
+        temporary.write_bytes(content)
+        temporary.replace(target)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 

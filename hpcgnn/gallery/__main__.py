@@ -7,11 +7,11 @@ graph, or of another index.
 from pathlib import Path
 
 from hpcgnn.arguments import CommandParser
-from hpcgnn.console import report, run_command, write_file
+from hpcgnn.console import report, run_command
 from hpcgnn.gallery.debian import read_virtual
 from hpcgnn.gallery.debian_bundle import DEBIAN_FEATURES, build_bundle, encode_virtual
 from hpcgnn.gallery.debian_index import read_index
-from hpcgnn.storage import check_output
+from hpcgnn.storage import check_output, write_whole
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     if options.virtual is not None:
         files[options.virtual] = encode_virtual(read_virtual(stanzas), len(bundle.archive.names))
     for path, content in files.items():
-        write_file(path, content)
+        write_whole(path, content)
         report(f"{path}: {len(content)} bytes")
 
 

@@ -3,6 +3,7 @@
 `planted_types` is the fixture for models with an input layer a node type.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -106,14 +107,16 @@ class CommunityEdges(DrawnEdges):
     exponent: float = 2.5
 
     def __post_init__(self) -> None:
-        if self.num_nodes < 0 or self.num_blocks < 1 or self.seed < 0 or self.mean_degree < 0:
+        if self.num_nodes < 0 or self.num_blocks < 1 or self.seed < 0:
             raise InputError(
-                f"{self.num_nodes} nodes in {self.num_blocks} blocks, seed {self.seed}, degree "
-                f"{self.mean_degree}: none may be negative, and there is at least one block"
+                f"{self.num_nodes} nodes in {self.num_blocks} blocks, seed {self.seed}: none may "
+                "be negative, and there is at least one block"
             )
-        if not (0 <= self.mixing <= 1 and self.exponent > 2):
+        finite = math.isfinite(self.mean_degree) and math.isfinite(self.exponent)
+        if not (finite and self.mean_degree >= 0 <= self.mixing <= 1 and self.exponent > 2):
             raise InputError(
-                f"mixing {self.mixing} must lie in 0..1, and exponent {self.exponent} above 2"
+                f"mean degree {self.mean_degree} must be at least 0, mixing {self.mixing} lie in "
+                f"0..1, and exponent {self.exponent} above 2; all finite"
             )
 
     @property

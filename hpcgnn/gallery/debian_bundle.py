@@ -188,6 +188,8 @@ def description_features(
     starts the iteration, and the entry of largest magnitude of each right singular vector is made
     positive. Raises InputError where there are too few packages or words for so many features.
     """
+    if num_features < 1:
+        raise InputError(f"{num_features} features: give at least 1")
     texts = [words(name, text) for name, text in zip(names, descriptions, strict=True)]
     matrix = tfidf(texts, min_count)
     if num_features >= min(matrix.shape):

@@ -42,7 +42,8 @@ class RmatEdges(DrawnEdges):
             raise InputError(f"scale is {self.scale}: 0 to {MAX_SCALE} are possible")
         if self.edge_factor < 0 or self.seed < 0:
             raise InputError(f"edge_factor {self.edge_factor} or seed {self.seed} is negative")
-        if min(self.a, self.b, self.c) < 0 or self.a + self.b + self.c > 1:
+        # So that nan is none either.
+        if not (min(self.a, self.b, self.c) >= 0 and self.a + self.b + self.c <= 1):
             raise InputError(f"a, b, c = {self.a}, {self.b}, {self.c} are no probabilities")
 
     @property

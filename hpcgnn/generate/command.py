@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.arguments import CommandParser
-from hpcgnn.console import print_json, print_table, write_file
+from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
     DEBIAN_FEATURES,
@@ -29,7 +29,7 @@ from hpcgnn.gallery import (
     planted_types,
     write_streamed,
 )
-from hpcgnn.storage import GraphStore, StoreHeader, check_output
+from hpcgnn.storage import GraphStore, StoreHeader, check_output, write_whole
 
 MEBIBYTE = 1 << 20
 """The unit of --memory, which tests make small."""
@@ -178,7 +178,7 @@ def generate_planted_graphs(options: argparse.Namespace) -> None:
     if options.targets is not None:
         lines = [f"{number},{value:.9g}" for number, value in enumerate(made.targets.tolist())]
         text = "\n".join(["graph,target", *lines, ""])
-        write_file(options.targets, text.encode())
+        write_whole(options.targets, text.encode())
 
 
 def add_debian(kinds: Any) -> None:
@@ -209,7 +209,7 @@ def generate_debian(options: argparse.Namespace) -> None:
         graph = debian_packages(options.split_seed, virtual=options.virtual)
     graph.write(options.output, provenance())
     if options.names is not None:
-        write_file(options.names, "".join(f"{name}\n" for name in graph.node_names).encode())
+        write_whole(options.names, "".join(f"{name}\n" for name in graph.node_names).encode())
 
 
 def add_kind(kinds: Any, name: str, text: str, generate: Any, seed: bool = True) -> Any:

@@ -103,7 +103,8 @@ def _draw(
         if made.header.undirected:
             src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
         src, dst = redistribute(comm, rows.owner(dst), src, dst)
-        builder.add(src, dst)
+        with agree(comm):
+            builder.add(src, dst)
         done = min(first + comm.size, num_chunks) - first
         progress.advance(edges.num_edges * done // num_chunks)
         watchdog.beat()

@@ -162,6 +162,8 @@ def test_features_are_the_leading_directions_with_fixed_signs() -> None:
 def test_too_many_features_are_one_line() -> None:
     with pytest.raises(InputError, match="15 features need more than 20 packages with 11 common"):
         description_features(*descriptions(20), 15, seed=4)
+    with pytest.raises(InputError, match="0 features: give at least 1"):
+        description_features(*descriptions(20), 0, seed=4)
 
 
 def test_quantised_features_are_close_and_of_unit_size() -> None:

@@ -118,6 +118,9 @@ def test_debian_packages_from_an_index(
     [
         (["rmat", "--scale", "50"], "scale is 50"),
         (["rmat", "--scale", "4", "--a", "0.9"], "no probabilities"),
+        (["rmat", "--scale", "4", "--a", "nan"], "no probabilities"),
+        (["communities", "--nodes", "9", "--mean-degree", "nan"], "mean degree nan must be"),
+        (["communities", "--nodes", "9", "--exponent", "inf"], "exponent inf above 2; all finite"),
         (["planted", "--nodes", "0"], "--nodes 0"),
         (["debian-packages", "--features", "3"], "--features belongs to --packages"),
         (["debian-packages", "--packages", "nothing.xz"], r"nothing\.xz: cannot be read"),

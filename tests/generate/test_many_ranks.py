@@ -7,10 +7,10 @@ from mpi4py import MPI
 
 import pytest
 
-from hpcgnn.errors import CollectiveInputError
+from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.gallery import chunks, shapes, streamed
 from hpcgnn.generate import command, many_ranks
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import EdgeBuilder, GraphStore
 
 KINDS = {
     "rmat": ("rmat", "--scale", "8", "--edge-factor", "5", "--seed", "3", "--memory", "1"),
@@ -58,3 +58,17 @@ def test_what_is_made_in_memory_is_refused(
     with pytest.raises(CollectiveInputError, match="start it without mpiexec or srun"):
         many_ranks.main(comm)
     assert not out.exists()
+
+
+def test_a_disk_that_is_full_for_one_rank_ends_all(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise InputError("no room")
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(EdgeBuilder, "add", full)
+    words = ["generate", "rmat", "--scale", "4", "-o", str(comm_tmp_path / "r.h5")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(CollectiveInputError, match="no room"):
+        many_ranks.main(comm)
