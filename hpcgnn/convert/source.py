@@ -23,29 +23,11 @@ CHUNK_EDGES = 1 << 20
 
 _BLOCK_VALUES = 1 << 20
 
-_SPECIAL = frozenset(
-    {
-        "relabel",
-        "num_nodes",
-        "columns",
-        "more_inputs",
-        "nodes",
-        "graphs",
-        "node_columns",
-        "features",
-        "label_separator",
-        "edge_features",
-        "names",
-        "nodes_from_edges",
-        "root",
-        "split",
-        "random_split",
-        "split_seed",
-        "per_class",
-        "dtype",
-    }
-)
-"""Options that have an effect on some inputs only."""
+_GENERAL = frozenset({"name", "undirected", "reverse", "self_loops", "duplicates", "memory_bytes"})
+"""Options that have an effect on all inputs."""
+
+_FLAGS = {"split_files": "--split-file", "more_inputs": "more than one INPUT"}
+"""What messages call options whose name is not that of a flag."""
 
 SelfLoops = Literal["keep", "add", "drop"]
 Duplicates = Literal["first", "sum", "error"]
@@ -113,11 +95,10 @@ class ConvertOptions:
     def check_used(self, origin: str) -> None:
         """Raise `InputError` for an option that a reader of `origin` should take and none took."""
         for name in self.given():
-            if name in _SPECIAL and name not in self.taken:
+            if name not in _GENERAL | self.taken:
                 needs = "give --nodes with a column graph, or " if name == "graphs" else ""
-                raise InputError(
-                    f"--{name.replace('_', '-')}: has no effect on {origin}; {needs}leave it out"
-                )
+                flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+                raise InputError(f"{flag}: has no effect on {origin}; {needs}leave it out")
 
 
 def first_fault(wrong: ArrayLike) -> int | None:

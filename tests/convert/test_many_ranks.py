@@ -20,7 +20,7 @@ import pytest
 from hpcgnn.convert import many_ranks, pipeline, ranks, team
 from hpcgnn.convert.command import main
 from hpcgnn.convert.parts import Parts
-from hpcgnn.errors import CollectiveInputError
+from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import format as file_format
 from tests.support.graph_files import Little
 
@@ -340,6 +340,38 @@ def test_what_one_rank_cannot_write_ends_all(
         many_ranks.main(comm)
     comm.barrier()
     assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "x.npy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--nodes", "none.csv"), r"none\.csv: no such file"),
+        (("--nodes", "none.npy"), r"none\.npy: no such file"),
+        (
+            ("--names", "--split-file", "{}/a,{}/b,{}/b"),
+            "a: line 2: train id 'nobody' is not in the table",
+        ),
+    ],
+)
+def test_a_faulty_option_ends_all_ranks(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    path = comm_tmp_path / "e.csv"
+    if comm.rank == 0:
+        path.write_text("1,2\n2,3\n")
+        (comm_tmp_path / "a").write_text("1\nnobody\n")
+        (comm_tmp_path / "b").write_text("2\n")
+    comm.barrier()
+    words = tuple(word.replace("{}", str(comm_tmp_path)) for word in words)
+    monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
+    with pytest.raises(InputError, match=message) as fault:
+        many_ranks.main(comm)
+    # One rank looks, or finds it: the others hear of it.
+    assert len(set(comm.allgather(str(fault.value)))) == 1
 
 
 class Killed(BaseException):

@@ -99,15 +99,16 @@ def test_tables(tmp_path: Path, count: int) -> None:
         folder = tmp_path / "g"
         folder.mkdir(exist_ok=True)
         files = {"nodes.csv": NODES, "edges.tsv": EDGES, "buys.csv": b"u1,i1\nu2,i2\nu4,i1\n"}
+        files["typed.csv"] = b"src,dst,relation\n7,9,likes\n9,7,knows\n3,7,likes\n"
         files["graph.toml"] = TOML
         name = list(files)[rng.integers(len(files))]
         files[name] = damaged(rng, files[name])
         for each, content in files.items():
             (folder / each).write_bytes(content)
         options = ConvertOptions(nodes=(str(folder / "nodes.csv"),))
-        cases: list[tuple[Path, str | None, ConvertOptions]] = [(folder, None, ConvertOptions())]
+        cases: list[tuple[Path, str, ConvertOptions]] = [(folder, "tables", ConvertOptions())]
         cases.append((folder / "edges.tsv", "edge-list", options))
-        cases.append((folder / "edges.tsv", "typed-edge-list", ConvertOptions(relabel=True)))
+        cases.append((folder / "typed.csv", "typed-edge-list", ConvertOptions(relabel=True)))
         for path, kind, each in cases:
             out.unlink(missing_ok=True)
             if outcome(partial(convert, path, out, format_name=kind, options=each)):

@@ -21,8 +21,7 @@ _NODE_TYPE, _EDGE_TYPE = "_V", ("_V", "_E", "_V")
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the data set of a meta.yaml, or in the folder of one; raises `InputError`."""
-    path = path.parent if path.is_file() else path
-    file = path / "meta.yaml"
+    file = path if path.is_file() else path / "meta.yaml"
     meta = _load(file)
     _check_keys(file, meta, _KEYS)
     if "graph_data" in meta:

@@ -7,7 +7,7 @@ their number. Ids are whole numbers or names of any kind: names, and numbers wit
 numbered in their order. A table of nodes gives them ids, labels, splits and features.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -81,7 +81,7 @@ def triple_files(folder: Path) -> dict[str, Path]:
 
 def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a folder with triples in three files; raises `InputError`."""
-    files = triple_files(path)
+    files = options.ranks.from_first(lambda: triple_files(path))
     if not files:
         raise InputError(
             f"{path}: needs one file each that ends with train, valid and test and one of "
@@ -94,7 +94,9 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
     _check_typed(table)
     parts = tuple(SPLIT_NAMES[part] for part in files)
     source = _read_plain(path, replace(table, parts=parts), options)
-    others = sorted(each.name for each in path.iterdir() if each not in files.values())
+    others = options.ranks.from_first(
+        lambda: sorted(each.name for each in path.iterdir() if each not in files.values())
+    )
     return replace(source, ignored=(*source.ignored, *others))
 
 
@@ -181,6 +183,10 @@ def _with_split_files(
         paths = rest.split(",")
         if len(paths) != len(SPLIT_NAMES):
             raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
+        if name in splits:
+            raise InputError(
+                f"--split-file {text}: there is a split {name!r} already; give it another name"
+            )
         if num_nodes is None:
             raise InputError("--split-file: give the number of nodes, with --num-nodes or --nodes")
         ids = {
@@ -199,9 +205,13 @@ def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: Alone) -> GlobalIndi
     file = ranks.from_first(lambda: TableFile.open(path, frozenset(), header=False, separator="\t"))
     pieces = ranks.pieces([file])
     found: list[GlobalIndices] = []
-    for _, (places,) in place_ids(id_rows(ranks, pieces, [column]), [[column]]):
-        with ranks.agree():
+
+    def known() -> Iterator[GlobalIndices]:
+        for _, (places,) in place_ids(id_rows(ranks, pieces, [column]), [[column]]):
             check_ids(places, num_nodes, str(path))
+            yield places
+
+    for places in ranks.rounds(known(), lambda: np.zeros(0, np.int64)):
         found += ranks.exchange(ranks.keepers(places, num_nodes), places)
     return np.concatenate([np.zeros(0, np.int64), *found])
 

@@ -23,6 +23,7 @@ from hpcgnn.typing import Array
 
 _EDGES, _NODES = "out1_graph_edges.txt", "out1_node_feature_label.txt"
 _MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+_MOST_PLACES = 1 << 24
 _HAS_NUMBER = re.compile(r"_(\d+)\.npz$")
 
 
@@ -83,11 +84,13 @@ def _numbers(text: bytes, block: Table, row: int) -> Array:
 
 
 def _features(rows: list[Array], path: Path) -> Features:
+    if not rows:
+        raise InputError(f"{path}: holds no nodes; copy it again")
     lengths = np.array([len(row) for row in rows])
     if (lengths == lengths[:1]).all():
         return matrix_features(np.stack(rows), f"{path}")
     places = np.concatenate(rows)
-    if (places != np.floor(places)).any() or places.min() < 0:
+    if not ((places == np.floor(places)) & (places >= 0) & (places < _MOST_PLACES)).all():
         raise InputError(
             f"{path}: nodes have unequal numbers of features, and these are no places of a 1; "
             "give each node the same number"

@@ -29,7 +29,9 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         return _read_parts(path)
     files = sorted(path.glob("*-G.json"))
     if len(files) != 1:
-        raise InputError(f"{path}: needs one file PREFIX-G.json, or train_graph.json; it has none")
+        raise InputError(
+            f"{path}: needs one file PREFIX-G.json, or train_graph.json; it has {len(files)}"
+        )
     return _read_one(files[0], options)
 
 
@@ -76,8 +78,14 @@ def _read_parts(path: Path) -> GraphSource:
         features.append(open_npy(files[1]).load())
         labels.append(open_npy(files[2]).load())
         for file, array in zip(files[1:], (features[-1], labels[-1]), strict=True):
-            if len(array) != len(nodes):
-                raise InputError(f"{file}: has {len(array)} rows for {len(nodes)} nodes")
+            if array.shape[:1] != (len(nodes),):
+                raise InputError(f"{file}: has shape {array.shape} for {len(nodes)} nodes")
+        for file, arrays in zip(files[1:], (features, labels), strict=True):
+            if arrays[-1].shape[1:] != arrays[0].shape[1:]:
+                raise InputError(
+                    f"{file}: has rows of shape {arrays[-1].shape[1:]} where those that train have "
+                    f"{arrays[0].shape[1:]}; give all the same"
+                )
         splits.append(np.full(len(nodes), role, np.uint8))
         start += len(nodes)
     nodes_of_all = Nodes(

@@ -38,10 +38,10 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     matrix = found[name]
     if np.ndim(matrix) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{path}: {name} has shape {np.shape(matrix)}; an adjacency is square")
+    if matrix.dtype.kind not in "biuf":
+        raise InputError(f"{path}: {name} has the type {matrix.dtype}; give real numbers")
     coo = scipy.sparse.coo_matrix(matrix)
     weights = None if (coo.data == 1).all() else coo.data
-    if weights is not None and weights.dtype.kind not in "biuf":
-        raise InputError(f"{path}: {name} has the type {weights.dtype}; give real numbers")
     fields: dict[str, Any] = {}
     used = {name, "Problem"}
     if key := next((each for each in _FEATURES if each in found), ""):

@@ -199,6 +199,9 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     chosen = FORMATS.get(name)
     if chosen is None:
         raise InputError(f"--format {name}: is none of {_names()}")
+    if path.name in _FOLDERS and path.is_file():
+        # The file that tells the format stands for its folder.
+        path = path.parent
     source = chosen.read(path, options)
     if name in _TABLES or not (options.nodes or options.split_files):
         return source

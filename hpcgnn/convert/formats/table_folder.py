@@ -40,9 +40,8 @@ class Description:
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the graph that a graph.toml, or that of a folder, describes; raises `InputError`."""
-    path = path.parent if path.is_file() else path
-    file = path / "graph.toml"
+    """Read the graph that a file, or the graph.toml of a folder, describes; `InputError`."""
+    file = path if path.is_file() else path / "graph.toml"
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -98,6 +97,8 @@ class _Folder:
         plain = len(counts) == len(by_name) == 1
         if not isinstance(graph_name := self._tables.get("name", ""), str):
             raise InputError(f"{self._file}: name = {graph_name!r} must be a text")
+        if not isinstance(undirected := self._tables.get("undirected", False), bool):
+            raise InputError(f"{self._file}: undirected = {undirected!r} must be true or false")
         return GraphSource(
             path=self._path,
             edges=partial(
@@ -112,7 +113,7 @@ class _Folder:
             num_nodes=sum(counts.values()),
             columns={("" if plain else name): each.columns for name, each in by_name.items()},
             name=graph_name,
-            undirected=bool(self._tables.get("undirected", False)),
+            undirected=undirected,
             nodes=self._joined(known, indices, counts),
             ignored=tuple(ignored),
         )
@@ -186,6 +187,18 @@ class _Folder:
             raise InputError(f"{self._file}: [{where}]: no file is called {file}; correct it")
         return found
 
+    def _words(self, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...] | None:
+        """Return the columns that `key` names, None without it; by numbers too."""
+        if key not in table:
+            return None
+        value = table[key]
+        words = value if isinstance(value, list) else [value]
+        if not all(type(word) in (str, int) for word in words):
+            raise InputError(
+                f'{self._file}: [{where}]: {key} = {value!r} names no columns; give "NAME"'
+            )
+        return tuple(map(str, words))
+
     def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
         where = f'edges."{name}"'
         parts = name.split(",")
@@ -197,8 +210,7 @@ class _Folder:
             raise InputError(f"{self._file}: [{where}] must name both src and dst, or neither")
         source, relation, target = parts
         paths = self._paths(table, where)
-        features = table.get("features", ())
-        features = (features,) if isinstance(features, str) else tuple(features)
+        features = self._words(table, "features", where) or ()
         kind, section = (source, relation, target), f"{self._file}: [{where}]"
         return open_edges(kind, paths, named or None, USUAL, features, section)
 
@@ -207,11 +219,9 @@ class _Folder:
         self._check(table, {"file", "files", "id", "label", "split", "features", "ignore"}, where)
         columns: dict[str, str] = {}
         for role in ("id", "label", "split", "ignore"):
-            if role in table:
-                value = table[role]
-                columns[role] = "+".join(value) if isinstance(value, list) else str(value)
-        features = table.get("features")
-        features = [features] if isinstance(features, str) else features
+            if (words := self._words(table, role, where)) is not None:
+                columns[role] = "+".join(words)
+        features = self._words(table, "features", where)
         section = f"{self._file}: [{where}]"
         paths = self._paths(table, where)
         return tuple(open_nodes(path, columns, features, section) for path in paths)

@@ -8,6 +8,7 @@ looked at one by one, to name the line.
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,7 +168,10 @@ class TableFile:
     def has_names(self, column: int) -> bool:
         """Tell whether ids in a column are names: words, or numbers with zeros before them."""
         fields = [row[column] for row in self.head if column < len(row)]
-        return not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(each) for each in fields)
+        # Rows that are too short are told when they are read.
+        return bool(fields) and (
+            not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(each) for each in fields)
+        )
 
     def column(self, name: str, option: str) -> int:
         """Return the place of a column by its name, or by its number from 1; `InputError`."""
@@ -512,8 +516,8 @@ def _open_parquet(path: Path) -> TableFile:
             f"{path}: has {len(schema.names)} columns; at most {MOST_COLUMNS} are read: save wide "
             "features as a vector column"
         )
-    for name in schema.names:
-        if schema.names.count(name) > 1:
+    for name, count in Counter(schema.names).items():
+        if count > 1:
             raise InputError(f"{path}: two columns are called {name!r}; rename one")
     return TableFile(path, tuple(schema.names), numeric, 1, "", (integers,))
 

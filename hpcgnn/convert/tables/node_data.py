@@ -58,7 +58,8 @@ def read_nodes(
     order = _Order.of(tables, index, ranks)
     fields: dict[str, Any] = {}
     if matrices:
-        fields["features"] = array_features(open_npy(matrices[0]), options)
+        matrix = ranks.from_first(lambda: open_npy(matrices[0]))
+        fields["features"] = array_features(matrix, options)
     elif any(table.features for table in tables):
         fields["features"] = _features(tables, order, options)
     if any(table.label >= 0 for table in tables):
@@ -97,9 +98,8 @@ def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: Alone) -
     """Return the number of rows of tables, of which `known` has been read; for all ranks."""
     for array in known.arrays().values():
         return sum(ranks.gather(len(array)))
-    for each in tables:
-        if isinstance(each, Path):
-            return open_npy(each).shape[0]
+    for path in (each for each in tables if isinstance(each, Path)):
+        return ranks.from_first(partial(open_npy, path)).shape[0]
     given = [each for each in tables if isinstance(each, NodeTable)]
     return ranks.from_first(lambda: sum(t.num_rows for each in given for t in each.whole()))
 

@@ -74,7 +74,9 @@ def node_tables(options: ConvertOptions) -> tuple[NodeTable | Path, ...]:
         return ()
     columns = dict(each.partition("=")[::2] for each in options.take("node_columns") or ())
     features = options.take("features")
-    return tuple(open_nodes(path, columns, features) for path in paths)
+    return options.ranks.from_first(
+        lambda: tuple(open_nodes(path, columns, features) for path in paths)
+    )
 
 
 def open_nodes(

@@ -10,6 +10,7 @@ import scipy.io
 import scipy.sparse
 
 from hpcgnn.convert import convert, detect
+from hpcgnn.convert.command import main
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore
 from tests.support.graph_files import contents
@@ -147,6 +148,10 @@ def test_matlab_files(tmp_path: Path) -> None:
     assert edges_of(tmp_path / "out.h5") == all_edges()
 
 
+def write_nodes(folder: Path, lines: str) -> None:
+    (folder / "out1_node_feature_label.txt").write_text(f"node_id\tfeature\tlabel\n{lines}")
+
+
 def spoil_nodes(folder: Path, old: str, new: str) -> None:
     path = folder / "out1_node_feature_label.txt"
     path.write_text(path.read_text().replace(old, new, 1))
@@ -168,6 +173,9 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
         lambda f: np.savez(f / "a_split_11.npz", train_mask=[1], val_mask=[1], test_mask=[1]),
         r"train_mask has shape \(1,\) for 12 nodes",
     ),
+    (lambda f: write_nodes(f, ""), "holds no"),
+    (lambda f: write_nodes(f, "0\t1,inf\t0\n1\t1\t0\n"), "no places of a 1"),
+    (lambda f: write_nodes(f, "0\t1,1e30\t0\n1\t1\t0\n"), "no places of a 1"),
 ]
 
 
@@ -197,6 +205,27 @@ def test_faulty_graphsage(tmp_path: Path, name: str, text: str, message: str) ->
         convert(folder, tmp_path / "out.h5", format_name="graphsage")
 
 
+def test_a_file_of_a_folder_stands_for_it(tmp_path: Path) -> None:
+    folder = geom_gcn(tmp_path / "film")
+    path = folder / "out1_graph_edges.txt"
+    main([str(path), "-o", str(tmp_path / "out.h5")])
+    assert edges_of(tmp_path / "out.h5") == all_edges()
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        assert store.name == "film"
+
+
+def test_parts_of_unequal_widths_are_refused(tmp_path: Path) -> None:
+    for part, width in (("train", 3), ("valid", 2), ("test", 3)):
+        (tmp_path / f"{part}_graph.json").write_text('{"nodes": [{"id": 0}], "links": []}')
+        np.save(tmp_path / f"{part}_feats.npy", np.ones((1, width)))
+        np.save(tmp_path / f"{part}_labels.npy", np.ones((1, 2)))
+    with pytest.raises(InputError, match=r"valid_feats\.npy: has rows of shape \(2,\)"):
+        convert(tmp_path, tmp_path / "out.h5", format_name="graphsage")
+    np.save(tmp_path / "train_labels.npy", np.float32(1))
+    with pytest.raises(InputError, match=r"train_labels\.npy: has shape \(\) for 1 nodes"):
+        convert(tmp_path, tmp_path / "out.h5", format_name="graphsage")
+
+
 def test_faulty_matlab_files(tmp_path: Path) -> None:
     path = tmp_path / "g.mat"
     for values, message in (
@@ -204,6 +233,7 @@ def test_faulty_matlab_files(tmp_path: Path) -> None:
         ({"A": np.ones((2, 3))}, "A has shape"),
         ({"A": np.eye(3), "X": np.ones((2, 2))}, "only 2 feature rows for 3 nodes"),
         ({"A": np.array([[1j, 0], [0, 1]])}, "give real numbers"),
+        ({"G": {"nodes": 3}}, "G has the type .*; give real numbers"),
     ):
         scipy.io.savemat(path, values)
         with pytest.raises(InputError, match=message):

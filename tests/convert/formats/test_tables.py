@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import scipy.sparse
 
-from hpcgnn.convert import ConvertOptions, convert, detect
+from hpcgnn.convert import ConvertOptions, convert, detect, from_scipy
 from hpcgnn.convert.command import main
 from hpcgnn.convert.read import tables
 from hpcgnn.errors import InputError
@@ -217,6 +218,38 @@ def test_a_matrix_of_features_and_files_of_splits(tmp_path: Path) -> None:
     assert found.nodes.split.tolist() == [1, 2, 3, 1]
 
 
+def test_files_of_splits_are_neither_dropped_nor_replaced(tmp_path: Path) -> None:
+    folder, path = shop(tmp_path / "shop"), write(tmp_path / "e.txt", "0 1\n1 2\n")
+    files = ",".join(str(write(tmp_path / name, "0\n")) for name in ("a", "b", "c"))
+    out = ["-o", str(tmp_path / "o.h5")]
+    with pytest.raises(InputError, match=r"--split-file: has no effect on .*shop; leave it out"):
+        main([str(folder), *out, "--split-file", files])
+    options = ConvertOptions(split_files=(files,))
+    with pytest.raises(InputError, match="--split-file: has no effect"):
+        from_scipy(scipy.sparse.eye(3), tmp_path / "o.h5", options=options)
+    np.savez(tmp_path / "g.npz", src=np.array([0, 1]), dst=np.array([1, 2]))
+    with pytest.raises(InputError, match="more than one INPUT: has no effect"):
+        main([str(tmp_path / "g.npz"), str(path), *out])
+    one = ",".join([str(tmp_path / "a"), *(str(write(tmp_path / n, n)) for n in "12")])
+    words = ["--split-file", f"x={one}", "--split-file", f"x={one}"]
+    with pytest.raises(InputError, match="there is a split 'x' already"):
+        main([str(path), *out, "--num-nodes", "3", *words])
+
+
+def test_rows_that_are_all_shorter_than_the_header_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.csv", "src,dst\n1\n2\n")
+    with pytest.raises(InputError, match=r"e\.csv: line 2 has 1 fields where 2 are due"):
+        main([str(path), "-o", str(tmp_path / "o.h5")])
+
+
+def test_a_description_of_another_name_is_read_itself(tmp_path: Path) -> None:
+    folder = shop(tmp_path / "shop")
+    write(folder / "mine.toml", '[edges."a,b,a"]\nfile = "knows.tsv"\n')
+    write(folder / "knows.tsv", "0\t1\n")
+    main([str(folder / "mine.toml"), "--format", "tables", "-o", str(tmp_path / "o.h5")])
+    assert np.argwhere(contents(tmp_path / "o.h5").matrix).tolist() == [[1, 0]]
+
+
 def test_a_table_of_nodes_beside_another_format(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", src=np.array([0, 1]), dst=np.array([1, 2]))
     nodes = write(tmp_path / "n.csv", "id,label,a\n2,x,1\n0,y,2\n1,x,3\n")
@@ -320,6 +353,20 @@ def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
         (
             '[edges."a,b,c"]\nfile = "wide.csv"',
             r'4 fields; say what they are in .*\.toml: \[edges\."a,b,c"\], src = "NAME" and',
+        ),
+        *(
+            (
+                f'{more}\n[edges."a,b,a"]\nfile = "buys.csv"\n{features}',
+                message,
+            )
+            for more, features, message in (
+                ("", "features = 3.5", r"features = 3\.5 names no columns"),
+                ("", "features = [[]]", r"features = \[\[\]\] names no columns"),
+                ('[nodes.a]\nfile = "users.csv"\nlabel = ["age", 1.5]', "", "label = .* names no"),
+                ('[nodes.a]\nfile = "users.csv"\nsplit = [true]', "", "split = .* names no col"),
+                ('[nodes.a]\nfile = "users.csv"\nid = "name"\nfeatures = 3.5', "", "features = 3"),
+                ('undirected = "false"', "", "undirected = 'false' must be true or false"),
+            )
         ),
         ('[edges."a,b,c"]\nfile = "buys.csv"\nfeatures = "day"', r'"a,b,c"\]: .* no column .day'),
         (
