@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.ranks import ALONE, Alone
-from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange, first_fault
+from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split
+from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array
 
 EdgeType = tuple[str, str, str]
@@ -58,7 +58,7 @@ def _single_labels(
     wrong = (values < -1) | (values > top)
     if values.dtype.kind == "f":
         wrong |= values != np.floor(values)
-    if (node := first_fault(wrong)) is not None:
+    if (node := first_true(wrong)) is not None:
         raise InputError(
             f"{where}: node {first + node} has label {values[node]}; classes are whole numbers "
             f"from 0 to {top}, and -1 or nan means no label"
@@ -172,7 +172,7 @@ def split_from_indices(
 
 def check_ids(ids: Array, num_nodes: int, where: str) -> None:
     """Raise `InputError` for an id that is not below `num_nodes`."""
-    if (position := first_fault((ids < 0) | (ids >= num_nodes))) is not None:
+    if (position := first_true((ids < 0) | (ids >= num_nodes))) is not None:
         raise InputError(
             f"{where}: node id {ids[position]} is outside 0..{num_nodes - 1}; correct or remove it"
         )
@@ -211,7 +211,7 @@ def _check_labels(nodes: Nodes, where: str, first: int) -> None:
         return
     for split in nodes.splits.values():
         bare = (split != Split.NONE) & (nodes.labels.values < 0)
-        node = first_fault(bare)
+        node = first_true(bare)
         if node is not None:
             part = Split(int(split[node])).name.lower()
             more = f", like {bare.sum() - 1} more" if bare.sum() > 1 else ""

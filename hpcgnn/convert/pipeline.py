@@ -27,7 +27,6 @@ from hpcgnn.convert.source import (
     GraphSource,
     NodeKind,
     Nodes,
-    first_fault,
 )
 from hpcgnn.convert.splits import random_split
 from hpcgnn.convert.symmetry import SymmetryCheck
@@ -42,6 +41,7 @@ from hpcgnn.storage import (
     Split,
     StoreHeader,
     StoreWriter,
+    first_true,
     write_whole,
 )
 from hpcgnn.typing import Array
@@ -777,7 +777,7 @@ def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:
     if graph is None:
         return
     sources, targets = graph[chunk.src], graph[chunk.dst]
-    if (row := first_fault(sources != targets)) is not None:
+    if (row := first_true(sources != targets)) is not None:
         raise InputError(
             f"{chunk.locate(row)}: the edge joins graphs {sources[row]} and {targets[row]}; remove "
             "it, or give its nodes one graph"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns, EdgeData
+from hpcgnn.storage import EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 CHUNK_EDGES = 1 << 20
@@ -101,11 +101,6 @@ class ConvertOptions:
                 raise InputError(f"{flag}: has no effect on {origin}; {needs}leave it out")
 
 
-def first_fault(wrong: ArrayLike) -> int | None:
-    """Return the position of the first True in `wrong` [n], None without any."""
-    return int(np.argmax(wrong)) if np.any(wrong) else None
-
-
 def locate_in(where: str, first: int, position: int) -> str:
     """Return the place of entry `first + position` of an array."""
     return f"{where}, entry {first + position}"
@@ -134,7 +129,7 @@ class EdgeChunk:
         if ids is None:
             yield self
             return
-        position = first_fault((ids < 0) | (ids >= len(relations)))
+        position = first_true((ids < 0) | (ids >= len(relations)))
         if position is not None:
             raise InputError(
                 f"{self.locate(position)}: relation {ids[position]} is outside "

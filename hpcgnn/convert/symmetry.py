@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.convert.read.names import mix_bits
 from hpcgnn.typing import Array
 
 
@@ -39,15 +40,7 @@ class SymmetryCheck:
 
 
 def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint64]:
-    mixed = _mix((first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64))
+    mixed = mix_bits((first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64))
     if weights is not None:
-        mixed = _mix(mixed ^ weights.astype(np.float32).view(np.uint32))
+        mixed = mix_bits(mixed ^ weights.astype(np.float32).view(np.uint32))
     return mixed
-
-
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the finalisation step of the SplitMix64 generator; arithmetic is modulo 2^64."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, allreduce_max, redistribute
-from hpcgnn.sparse.pieces import first_of_equals, row_pieces
+from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import GraphStore, first_of_each
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 
@@ -121,7 +121,7 @@ def _arrived(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> Patter
         rows, *values = arrivals.pop()
         order = np.argsort(rows, kind="stable")
         rows = rows[order]
-        starts = np.flatnonzero(first_of_equals(rows))
+        starts = np.flatnonzero(first_of_each(rows))
         lengths = np.diff(np.append(starts, len(rows)))
         # The place of an entry: the first free one of its row, and one on for each before it.
         places = np.repeat(free[rows[starts]] - starts, lengths) + np.arange(len(rows))
@@ -200,10 +200,10 @@ def _sorted_piece(
     if not weighted:
         # Sorting is many times faster than np.unique, which hashes.
         key.sort()
-        return key[first_of_equals(key)], None
+        return key[first_of_each(key)], None
     order = np.argsort(key, kind="stable")
     key, weight = key[order], np.concatenate(weights)[order]
-    firsts = np.flatnonzero(first_of_equals(key))
+    firsts = np.flatnonzero(first_of_each(key))
     return key[firsts], np.maximum.reduceat(weight, firsts)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse.local import LocalCSR
-from hpcgnn.sparse.pieces import counts_before, first_of_equals, pieces_of
+from hpcgnn.sparse.pieces import counts_before, pieces_of
+from hpcgnn.storage import first_of_each
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
@@ -171,7 +172,7 @@ def _number_ghosts(row_map: RowMap, columns: Array) -> tuple[GlobalIndices, Loca
             numbers[piece] = number[columns[piece]]
         return ghosts, numbers
     ordered = np.sort(columns)
-    ghosts = ordered[first_of_equals(ordered)]
+    ghosts = ordered[first_of_each(ordered)]
     for piece in pieces_of(len(columns)):
         numbers[piece] = np.searchsorted(ghosts, columns[piece])
     return ghosts.astype(np.int64), numbers

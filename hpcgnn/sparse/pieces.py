@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpcgnn.storage import first_of_each
 from hpcgnn.typing import Array, Mask, Offsets
 
 PIECE = 1 << 20
@@ -42,15 +43,8 @@ def counts_before(offsets: Offsets, marked: Mask) -> Offsets:
     return counts
 
 
-def first_of_equals(ordered: Array) -> Mask:
-    """Return a mask of the items that differ from the one before."""
-    first = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return first
-
-
 def distinct(keys: Array) -> Array:
     """Return the increasing distinct values of an array, which is sorted in place."""
     # Several times faster than NumPy's, which hashes first.
     keys.sort()
-    return np.asarray(keys[first_of_equals(keys)])
+    return np.asarray(keys[first_of_each(keys)])

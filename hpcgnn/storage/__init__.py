@@ -9,6 +9,7 @@ nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel
 
 from hpcgnn.storage.atomic import check_output, write_whole
 from hpcgnn.storage.files import OpenStore
+from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
 from hpcgnn.storage.graph.arrays import store_from_arrays
 from hpcgnn.storage.graph.blocks import (
@@ -24,7 +25,7 @@ from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
 from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, Split, StoreHeader
 from hpcgnn.storage.graph.share import ShareSizes, StoreShare
-from hpcgnn.storage.graph.sorting import SpillFile
+from hpcgnn.storage.graph.sorting import SpillFile, first_of_each
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.storage.instances.batch import InstanceBatch
 from hpcgnn.storage.instances.reader import InstanceStore, is_instance_store
@@ -85,6 +86,8 @@ __all__ = [
     "add_splits",
     "assign_parts",
     "check_output",
+    "first_of_each",
+    "first_true",
     "hold",
     "is_instance_store",
     "store_from_arrays",

@@ -151,7 +151,6 @@ def test_features_are_kept_in_16_bits(comm: MPI.Intracomm, comm_tmp_path: Path) 
     ("words", "message"),
     [
         (("train.dtype=float64",), "train.dtype"),
-        (("train.device=cuda",), "train.device"),
         (("train.task=programs",), "train.task"),
         (("exchange.wire=float16",), "exchange.wire"),
         (("train.reproducible=true",), "train.reproducible"),

@@ -17,8 +17,9 @@ from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.read.features import dense_features
 from hpcgnn.convert.read.npy import Npz
 from hpcgnn.convert.read.tables import Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes, first_fault
+from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
 from hpcgnn.errors import InputError
+from hpcgnn.storage import first_true
 from hpcgnn.typing import Array
 
 _EDGES, _NODES = "out1_graph_edges.txt", "out1_node_feature_label.txt"
@@ -60,7 +61,7 @@ def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
         rows += [_numbers(text, block, row) for row, text in enumerate(_texts(block))]
     node_ids = np.concatenate(ids)
     order = np.argsort(node_ids)
-    wrong = first_fault(node_ids[order] != np.arange(len(order)))
+    wrong = first_true(node_ids[order] != np.arange(len(order)))
     if wrong is not None:
         raise InputError(
             f"{path}: the ids of nodes must be 0 to {len(order) - 1}, each once, and "

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hpcgnn.convert.read.files import MATRIX_MARKET, read_blocks
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
+from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns
+from hpcgnn.storage import EdgeColumns, first_true
 from hpcgnn.typing import Array
 
 
@@ -90,7 +90,7 @@ def _stream(
 
 
 def _check_range(table: Table, rows: Array, cols: Array, num_nodes: int) -> None:
-    place = first_fault((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
+    place = first_true((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
     if place is not None:
         raise InputError(
             f"{table.locate(place)}: entry ({rows[place]}, {cols[place]}) is outside "

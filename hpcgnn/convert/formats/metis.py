@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from hpcgnn.convert.read.files import TextBlock, read_blocks
 from hpcgnn.convert.read.tables import TableFile, integer_lines
-from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource, first_fault
+from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns
+from hpcgnn.storage import EdgeColumns, first_true
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _check_widths(
     header: Header,
 ) -> None:
     lists = widths - header.leading
-    row = first_fault(is_list & ((lists < 0) | (header.weighted & (lists % 2 != 0))))
+    row = first_true(is_list & ((lists < 0) | (header.weighted & (lists % 2 != 0))))
     if row is not None:
         due = f"{header.leading} leading fields and then " if header.leading else ""
         due += "neighbours each with a weight" if header.weighted else "neighbours"
@@ -133,7 +133,7 @@ def _check_widths(
 
 
 def _check_range(chunk: EdgeChunk, header: Header) -> None:
-    position = first_fault((chunk.src < 0) | (chunk.src >= header.num_nodes))
+    position = first_true((chunk.src < 0) | (chunk.src >= header.num_nodes))
     if position is not None:
         raise InputError(
             f"{chunk.locate(position)}: neighbour {chunk.src[position] + 1} is outside "

@@ -47,10 +47,9 @@ from hpcgnn.convert.source import (
     GraphSource,
     NodeKind,
     Nodes,
-    first_fault,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split
+from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array
 
 _ENDS = (("src", "dst"), ("row", "col"), ("source", "target"))
@@ -309,7 +308,7 @@ def _read_kinds(
     check_vector(numbers, "iu")
     types = numbers.load()
     names = _names(npz, types)
-    node = first_fault((types < 0) | (types >= len(names)))
+    node = first_true((types < 0) | (types >= len(names)))
     if node is not None:
         raise InputError(
             f"{numbers.where}: node {node} has the type {types[node]}, outside "

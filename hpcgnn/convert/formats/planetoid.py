@@ -26,9 +26,9 @@ from hpcgnn.convert.source import (
     GraphSource,
     Labels,
     Nodes,
-    first_fault,
 )
 from hpcgnn.errors import InputError
+from hpcgnn.storage import first_true
 from hpcgnn.typing import Array
 
 _VALID_NODES = 500
@@ -140,7 +140,7 @@ def _labels(files: dict[str, Path], rows: dict[str, int], order: NDArray[np.int6
 
 
 def _check_one_hot(path: Path, rows: Array) -> None:
-    row = first_fault(((rows != 0) & (rows != 1)).any(axis=1) | (rows.sum(axis=1) > 1))
+    row = first_true(((rows != 0) & (rows != 1)).any(axis=1) | (rows.sum(axis=1) > 1))
     if row is not None:
         raise InputError(
             f"{path}: row {row} marks other than one class; "
@@ -156,7 +156,7 @@ def _edges(
     src = np.repeat(np.fromiter(graph, np.int64, len(graph)), lengths)
     dst = np.fromiter((j for items in graph.values() for j in items), np.int64, len(src))
     for ids in (src, dst):
-        if (edge := first_fault((ids < 0) | (ids >= num_nodes))) is not None:
+        if (edge := first_true((ids < 0) | (ids >= num_nodes))) is not None:
             raise InputError(
                 f"{path}: the list of node {src[edge]} has an id outside 0..{num_nodes - 1}; "
                 "copy it again"

@@ -11,8 +11,9 @@ import numpy as np
 
 from hpcgnn.convert.read.arrays import Edges
 from hpcgnn.convert.read.graphs import ManyGraphs
-from hpcgnn.convert.source import ConvertOptions, GraphSource, first_fault
+from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
+from hpcgnn.storage import first_true
 from hpcgnn.typing import Array
 
 _END = "_graph_indicator.txt"
@@ -38,7 +39,7 @@ class _Folder:
         graph = self._counted("graph_indicator", 1)[:, 0]
         ends = self._counted("A", 2)
         num_graphs = int(graph.max(initial=-1)) + 1
-        if (wrong := first_fault(ends.max(axis=1, initial=0) >= len(graph))) is not None:
+        if (wrong := first_true(ends.max(axis=1, initial=0) >= len(graph))) is not None:
             raise InputError(
                 f"{self._file('A')}, line {wrong + 1}: node {ends[wrong].max() + 1} of {len(graph)}"
             )

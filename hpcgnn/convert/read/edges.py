@@ -9,9 +9,9 @@ import numpy as np
 
 from hpcgnn.console import Progress
 from hpcgnn.convert.read.npy import ArrayFile, Npz
-from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, first_fault, locate_in
+from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, locate_in
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns, EdgeData
+from hpcgnn.storage import EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, Offsets
 
 _QUIET_BELOW_EDGES = 4_000_000
@@ -174,7 +174,7 @@ def _check_offsets(offsets: Offsets, indptr: ArrayFile, indices: ArrayFile) -> N
             f"{indptr.where} must run from 0 to the {indices.shape[0]} entries of "
             f"{indices.member}; save the matrix again"
         )
-    row = first_fault(offsets[1:] < offsets[:-1])
+    row = first_true(offsets[1:] < offsets[:-1])
     if row is not None:
         raise InputError(f"{indptr.where} decreases after row {row}; save the matrix again")
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcgnn.convert.read.tables import compute
 from hpcgnn.convert.source import NameBlocks
 from hpcgnn.errors import InputError
-from hpcgnn.storage import SpillFile
+from hpcgnn.storage import SpillFile, first_of_each
 
 _ENTRY_TYPES = (np.uint64, np.uint32, np.uint32)
 _ENTRY_BYTES = 16
@@ -286,13 +286,6 @@ def first_not_utf8(texts: Any) -> int | None:
     return None
 
 
-def first_of_each(ordered: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the first of every group of equal values in a sorted array."""
-    mask = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=mask[1:])
-    return mask
-
-
 def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
     """Return two independent hashes of each text of a binary array, of 64 and of 32 bits."""
     offsets, data = parts_of(texts)
@@ -320,7 +313,7 @@ def _hash_words(
         # Texts that are over keep their hashes; most of them are about equally long.
         active = slice(None) if rest.min() > 0 else np.flatnonzero(rest > 0)
         word = words[starts[active] + place] & _LOW_BYTES[np.minimum(rest[active], 8)]
-        first[active] = _mix(first[active] ^ word)
+        first[active] = mix_bits(first[active] ^ word)
         mixed = (second[active] ^ word) * _MULTIPLIER
         second[active] = mixed ^ (mixed >> np.uint64(29))
     return first, (second >> np.uint64(32)).astype(np.uint32)
@@ -363,7 +356,7 @@ def prefixes(texts: Any) -> NDArray[np.bytes_]:
     return found
 
 
-def _mix(value: Hashes) -> Hashes:
+def mix_bits(value: Hashes) -> Hashes:
     """Return the finalisation step of the SplitMix64 generator; arithmetic is modulo 2^64."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.convert.source import ConvertOptions, Nodes, first_fault
+from hpcgnn.convert.source import ConvertOptions, Nodes
 from hpcgnn.convert.tables.node_data import read_nodes
 from hpcgnn.convert.tables.nodes import NodeTable, open_nodes
 from hpcgnn.errors import InputError
+from hpcgnn.storage import first_true
 from hpcgnn.typing import GlobalIndices
 
 
@@ -40,13 +41,13 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
 def _rows_of(graph: GlobalIndices, numbers: GlobalIndices, path: Path) -> GlobalIndices:
     """Return the row of each node's graph in a table of the graphs `numbers`."""
     order = np.argsort(numbers, kind="stable")
-    twice = first_fault(np.diff(numbers[order]) == 0)
+    twice = first_true(np.diff(numbers[order]) == 0)
     if twice is not None:
         raise InputError(f"--graphs {path}: graph {numbers[order[twice]]} occurs twice")
     places = np.minimum(np.searchsorted(numbers[order], graph), max(len(numbers) - 1, 0))
     missing = np.ones(len(graph), np.bool_)
     if len(numbers):
         missing = numbers[order][places] != graph
-    if (node := first_fault(missing)) is not None:
+    if (node := first_true(missing)) is not None:
         raise InputError(f"--graphs {path}: has no row of graph {graph[node]}, which nodes are of")
     return order[places]

@@ -13,15 +13,15 @@ from hpcgnn.convert.read.names import (
     NameSurvey,
     NameTable,
     first_not_utf8,
-    first_of_each,
     join_texts,
     parts_of,
     prefixes,
     texts_of,
 )
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, NameBlocks, first_fault
+from hpcgnn.convert.source import ConvertOptions, NameBlocks
 from hpcgnn.errors import InputError
+from hpcgnn.storage import first_of_each, first_true
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 if TYPE_CHECKING:
@@ -233,9 +233,9 @@ def _check_texts(table: Table, place: int) -> None:
     texts = table.texts(place)
     offsets, data = parts_of(texts)
     where = f"column {place + 1}"
-    if (row := first_fault(offsets[1:] == offsets[:-1])) is not None:
+    if (row := first_true(offsets[1:] == offsets[:-1])) is not None:
         raise InputError(f"{table.locate(row)}, {where}: the id is empty; give each node a name")
-    if (at := first_fault((data < _BLANK) | (data == _DELETE))) is not None:
+    if (at := first_true((data < _BLANK) | (data == _DELETE))) is not None:
         row = int(np.searchsorted(offsets, at, side="right")) - 1
         raise InputError(
             f"{table.locate(row)}, {where}: the id {texts[row].as_py()!r} has unprintable "
@@ -370,7 +370,7 @@ def _placed(
 
 
 def _check_known(table: Table, ids: Ids, places: GlobalIndices) -> None:
-    if (row := first_fault(places < 0)) is not None:
+    if (row := first_true(places < 0)) is not None:
         if has_names(ids.index):
             raw = table.texts(ids.column)[row].as_py()
             shown = repr(raw.decode("utf-8", "replace"))

@@ -22,12 +22,11 @@ from hpcgnn.convert.source import (
     FeatureStream,
     Labels,
     Nodes,
-    first_fault,
 )
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, has_names, id_rows, place_ids
 from hpcgnn.convert.tables.nodes import NodeTable, files_of
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split
+from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array, GlobalIndices
 
 _SPLIT_WORDS = {
@@ -208,7 +207,7 @@ class _Order:
         places, orders = self._sent(self.places, orders)
         with self.ranks.agree():
             ordered = np.lexsort((orders, places))
-            twice = first_fault(places[ordered[1:]] == places[ordered[:-1]])
+            twice = first_true(places[ordered[1:]] == places[ordered[:-1]])
             if twice is not None:
                 first, second = (int(orders[i]) for i in ordered[twice : twice + 2])
                 raise InputError(
@@ -249,7 +248,7 @@ def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
             raise InputError(f"{table.file.path}: tells no graph, other tables of nodes do; add it")
     numbers = order.put(np.concatenate([table.integers(table.graph) for table in tables]), -1)
     # Nodes without a row are told by nothing.
-    if (node := first_fault(numbers < 0)) is not None:
+    if (node := first_true(numbers < 0)) is not None:
         raise InputError(
             f"{tables[0].file.path}: node {node} is of graph {numbers[node]}; number graphs "
             "from 0, and give each node a row"
@@ -350,7 +349,7 @@ def _roles(block: Table, column: int) -> NDArray[np.uint8]:
     names, codes = _classes([block.texts(column)], block.locate(0))
     roles = np.array([_SPLIT_WORDS.get(name.strip().lower(), -1) for name in names], np.int64)
     values = roles[codes]
-    if (row := first_fault(values < 0)) is not None:
+    if (row := first_true(values < 0)) is not None:
         raise InputError(
             f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where a "
             "split is due; give train, valid, test or none"
