@@ -48,11 +48,15 @@ def comma_separated(text: str) -> tuple[str, ...]:
 def write_file(path: Path, content: bytes) -> None:
     """Write a small file that a command was asked for beside its main output, whole or not at all.
 
-    What may import `storage` calls its `write_whole`.
+    What may import `storage` calls its `write_whole`. Devices and pipes, such as /dev/stdout, take
+    the content as it comes.
     """
     target = path.resolve()
     temporary = target.with_name(f".{target.name[:40]}.{os.getpid()}.tmp")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         temporary.write_bytes(content)
         temporary.replace(target)
     except OSError as error:

@@ -1,5 +1,6 @@
 """What a file holds cannot give orders to a terminal."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.__main__ import main
-from hpcgnn.console import print_table, report
+from hpcgnn.console import print_table, report, write_file
 from hpcgnn.errors import InputError, named, one_line, printable
+from hpcgnn.storage import write_whole
 
 
 def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +22,32 @@ def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x07" not in shown
     assert "\u202e" not in shown
     assert shown.count(r"a\x1b[2J\x07b\u202e") == 5
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails on the way leaves the earlier file, and nothing beside it; a pipe stays one."""
+    file, pipe = tmp_path / "a.txt", tmp_path / "pipe"
+    write_file(file, b"one")
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    write_file(link, b"two")
+    assert (file.read_bytes(), link.is_symlink()) == (b"two", True)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, b"three")
+    assert (os.read(reader, 9), pipe.is_fifo()) == (b"three", True)
+    os.close(reader)
+    with pytest.raises(InputError, match="pipe: is a device or a pipe; name a file"):
+        write_whole(pipe, b"four")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match=r"a\.txt: cannot be written \(No space left"):
+        write_file(file, b"five")
+    assert file.read_bytes() == b"two"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.txt", "link", "pipe"]
 
 
 def test_what_is_missing_is_named() -> None:

@@ -73,6 +73,8 @@ class OutputFile(io.RawIOBase):
             self._target = path.resolve()
             if self._target.is_dir():
                 raise InputError(f"{path}: is a directory; name a file")
+            if self._target.exists() and not self._target.is_file():
+                raise InputError(f"{path}: is a device or a pipe; name a file")
             prefix = f".{self._target.name[:40]}."
             started = temporary_files(self._target.parent)
             sweep(each for each in started if each.name.rpartition(".")[0][:-12] == prefix)
