@@ -15,12 +15,7 @@ from hpcgnn.gallery.communities import (
     planted,
     planted_types,
 )
-from hpcgnn.gallery.debian_bundle import (
-    DEBIAN_FEATURES,
-    DEBIAN_SPLIT_SEED,
-    debian_from_index,
-    debian_packages,
-)
+from hpcgnn.gallery.debian import DEBIAN_SPLIT_SEED, debian_packages
 from hpcgnn.gallery.graph import GalleryGraph, random_split
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
@@ -28,7 +23,6 @@ from hpcgnn.gallery.shapes import GridEdges, delaunay, empty, grid2d, grid3d, is
 from hpcgnn.gallery.streamed import RandomNodes, append_nodes, write_streamed
 
 __all__ = [
-    "DEBIAN_FEATURES",
     "DEBIAN_SPLIT_SEED",
     "NODE_CHUNK",
     "CommunityEdges",
@@ -43,7 +37,6 @@ __all__ = [
     "RmatEdges",
     "append_nodes",
     "dcsbm",
-    "debian_from_index",
     "debian_packages",
     "delaunay",
     "empty",

@@ -12,7 +12,6 @@ from hpcgnn.arguments import CommandParser
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
-    DEBIAN_FEATURES,
     DEBIAN_SPLIT_SEED,
     CommunityEdges,
     CommunityNodes,
@@ -22,7 +21,6 @@ from hpcgnn.gallery import (
     NodeBlocks,
     RandomNodes,
     RmatEdges,
-    debian_from_index,
     debian_packages,
     planted,
     planted_graphs,
@@ -185,10 +183,6 @@ def add_debian(kinds: Any) -> None:
     """Add the sub-command debian-packages."""
     text = "packages of Debian 12: 58 classes, typed edges; the bundled real graph"
     cli = add_kind(kinds, "debian-packages", text, generate_debian, seed=False)
-    text = "make it from this Packages index instead"
-    cli.add_argument("--packages", type=Path, metavar="FILE", help=text)
-    text = f"columns, with --packages (default: {DEBIAN_FEATURES})"
-    cli.add_argument("--features", type=count, help=text)
     text = f"seed of the split (default: {DEBIAN_SPLIT_SEED})"
     cli.add_argument("--split-seed", type=count, default=DEBIAN_SPLIT_SEED, help=text)
     text = "virtual packages too, as nodes of another type without features"
@@ -197,16 +191,8 @@ def add_debian(kinds: Any) -> None:
 
 
 def generate_debian(options: argparse.Namespace) -> None:
-    """Write the bundled debian-packages graph, or that of another index."""
-    if options.packages is not None:
-        num_features = DEBIAN_FEATURES if options.features is None else options.features
-        graph = debian_from_index(
-            options.packages, num_features, options.split_seed, virtual=options.virtual
-        )
-    elif options.features is not None:
-        raise InputError("--features belongs to --packages: the bundled graph has its own features")
-    else:
-        graph = debian_packages(options.split_seed, virtual=options.virtual)
+    """Write the bundled debian-packages graph."""
+    graph = debian_packages(options.split_seed, virtual=options.virtual)
     graph.write(options.output, provenance())
     if options.names is not None:
         write_whole(options.names, "".join(f"{name}\n" for name in graph.node_names).encode())

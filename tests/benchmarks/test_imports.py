@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = [
     each.relative_to(ROOT).with_suffix("")
-    for folder in ("benchmarks", "analysis/papers", "examples")
+    for folder in ("benchmarks", "benchmarks/papers", "benchmarks/debian", "examples")
     for each in sorted((ROOT / folder).glob("*.py"))
     if not each.stem.startswith("__")
 ]

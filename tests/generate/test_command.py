@@ -83,34 +83,21 @@ def test_planted_types(
     assert np.array_equal(nodes.type_features[1], expected.type_features["user"])
 
 
-def test_debian_packages_from_an_index(
+def test_debian_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    index, names, out = tmp_path / "Packages", tmp_path / "names.txt", tmp_path / "debian.h5"
-    texts = ["one two three", "two three four", "three four one", "four one two"] * 4
-    index.write_text(
-        "\n\n".join(
-            f"Package: p{number:02}\nSection: s{number % 3}\nDescription: {text}\nSuggests: p00"
-            for number, text in enumerate(texts)
-        )
-    )
-    chosen = ["--packages", index, "--features", 2, "--split-seed", 5, "--names", names]
+    names, out = tmp_path / "names.txt", tmp_path / "debian.h5"
+    chosen = ["--split-seed", 5, "--names", names, "--virtual"]
     run(monkeypatch, out, "debian-packages", *chosen, "--json")
     printed = json.loads(capsys.readouterr().out)
-    assert printed["relations"]["suggests"] == 15
-    assert len(printed["relations"]) == 11
-    assert names.read_text().splitlines() == [f"p{number:02}" for number in range(16)]
+    assert printed["node_types"] == {"package": 63_436, "virtual": 4_823}
+    assert len(printed["relations"]) == 12
+    packages = names.read_text().splitlines()
+    assert packages[:2] == ["0ad", "0ad-data"]
+    assert len(packages) == 68_259
     with GraphStore.open(out) as store:
-        assert store.num_features == 2
-        split = store.read_nodes(0, 16).split
-        suggested = store.read_adjacency(0, 1, "suggests")
-        assert store.node_types == ()
-    assert np.array_equal(split, gallery.random_split(16, 5))
-    assert suggested.indices.tolist() == list(range(1, 16))
-    index.write_text(f"{index.read_text()}\nProvides: v\n\nPackage: q\nRecommends: w | v\n")
-    run(monkeypatch, out, "debian-packages", *chosen, "--virtual", "--json")
-    assert json.loads(capsys.readouterr().out)["node_types"] == {"package": 17, "virtual": 1}
-    assert names.read_text().splitlines()[-2:] == ["q", "v"]
+        split = store.read_nodes(0, 63_436).split
+    assert np.array_equal(split, gallery.random_split(63_436, 5))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +109,6 @@ def test_debian_packages_from_an_index(
         (["communities", "--nodes", "9", "--mean-degree", "nan"], "mean degree nan must be"),
         (["communities", "--nodes", "9", "--exponent", "inf"], "exponent inf above 2; all finite"),
         (["planted", "--nodes", "0"], "--nodes 0"),
-        (["debian-packages", "--features", "3"], "--features belongs to --packages"),
-        (["debian-packages", "--packages", "nothing.xz"], r"nothing\.xz: cannot be read"),
     ],
 )
 def test_wrong_options_are_one_line(

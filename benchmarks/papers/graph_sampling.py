@@ -1,6 +1,6 @@
 """Accurate, efficient and scalable training of graph neural networks by graph sampling, again.
 
-    python -m analysis.papers.graph_sampling [figure-2 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.graph_sampling [figure-2 ...] [--quick | --docs docs]
 
 debian-packages and made graphs stand for PPI, Reddit, Yelp and Amazon; 2 cores for 40. The baseline
 is GraphSAGE's layer-wise sampling, `sampling.sampler = "neighbour"`.
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.papers.page import Exhibit, Workshop, main, over_powers
 from benchmarks.spmm_graphs import load_matrix
 from hpcgnn.analysis.figures import new_figure
 from hpcgnn.analysis.load import Run
-from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.sampling import FanOutSampler, FrontierSampler, Topology
 
 PAPER = "Accurate, Efficient and Scalable Training of Graph Neural Networks (graph sampling)"

@@ -1,22 +1,24 @@
-"""``python -m hpcgnn.gallery``: build the bundled debian files from a Packages index.
+"""Make the files of the bundled debian-packages graph from a ``Packages`` index.
 
-Users do not need it: ``python -m hpcgnn.generate debian-packages`` writes a store of the bundled
-graph, or of another index.
+The bundled ones were made from that of Debian 12 (bookworm), main, amd64, by::
+
+    python -m benchmarks.debian Packages.xz -o hpcgnn/gallery/data/debian-packages.npz.xz \
+        --virtual hpcgnn/gallery/data/debian-virtual.npz.xz
 """
 
 from pathlib import Path
 
+from benchmarks.debian.archive import read_virtual
+from benchmarks.debian.bundle import DEBIAN_FEATURES, build_bundle, encode_virtual
+from benchmarks.debian.index import read_index
 from hpcgnn.arguments import CommandParser
 from hpcgnn.console import report, run_command
-from hpcgnn.gallery.debian import read_virtual
-from hpcgnn.gallery.debian_bundle import DEBIAN_FEATURES, build_bundle, encode_virtual
-from hpcgnn.gallery.debian_index import read_index
 from hpcgnn.storage import check_output, write_whole
 
 
 def main() -> None:
     """Build bundle files from an index."""
-    cli = CommandParser("gallery", "Build the bundled debian files.")
+    cli = CommandParser("debian", "Make the files of the bundled graph.")
     cli.add_argument("index", type=Path, help="Packages index: plain, .gz or .xz")
     cli.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
     text = f"columns (default: {DEBIAN_FEATURES})"
@@ -37,4 +39,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_command("gallery", main)
+    run_command("debian", main)

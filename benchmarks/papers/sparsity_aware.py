@@ -1,6 +1,6 @@
 """Sparsity-Aware Communication for Distributed Graph Neural Network Training, again.
 
-    python -m analysis.papers.sparsity_aware [table-2 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.sparsity_aware [table-2 ...] [--quick | --docs docs]
 
 Rows, messages and bytes are counted as `hpcgnn.plan` counts them, and cost what a network says; one
 rank is rehearsed for the seconds of computing.
@@ -16,8 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.exchange_graphs import cut_whole, make_pattern
+from benchmarks.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.analysis.figures import new_figure
-from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.debian.index import names_in, read_index
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.debian_index import names_in, read_index
 
 TEXT = """\
 Package: alpha

@@ -1,4 +1,4 @@
-"""The bundled debian-packages graph: features of its packages, kept with it in one small file.
+"""The files of the bundled debian-packages graph: features of packages, and how they are packed.
 
 Features are what the one-line descriptions say. The words of a description, without the words of
 the package's own name (``libfoo-perl`` would give its section away), without plural endings, are
@@ -6,16 +6,11 @@ weighted by TF-IDF, and a truncated singular value decomposition keeps the direc
 variance. Nothing else of the index is used: tags, tasks and priorities are the archive's own
 classification, as the section is.
 
-The file in the package was made from the ``Packages`` index of Debian 12 (bookworm), main, amd64
-by::
-
-    python -m hpcgnn.gallery Packages.xz -o hpcgnn/gallery/data/debian-packages.npz.xz \
-        --virtual hpcgnn/gallery/data/debian-virtual.npz.xz
-
-It is an uncompressed ``.npz`` inside ``.xz``, which checks itself (CRC64). Edges are kept as counts
-per source and destinations; features as int8 multiples of one step a column. The step is a quarter
-of the last column's standard deviation, or what the largest value needs: finer steps cost space and
-gain no accuracy. Steps are scaled so that the features' root mean square is one.
+A file is an uncompressed ``.npz`` inside ``.xz``, which checks itself (CRC64). Edges are kept as
+counts per source and destinations; features as int8 multiples of one step a column. The step is a
+quarter of the last column's standard deviation, or what the largest value needs: finer steps cost
+space and gain no accuracy. Steps are scaled so that the features' root mean square is one.
+`hpcgnn.gallery.debian` reads these files.
 """
 
 import io
@@ -24,8 +19,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,23 +26,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import svds
 
+from benchmarks.debian.archive import Archive, Edges, VirtualPackages, read_archive
+from benchmarks.debian.index import Stanza
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.debian import (
-    RELATIONS,
-    Archive,
-    VirtualPackages,
-    read_archive,
-    read_virtual,
-    with_virtual,
-)
-from hpcgnn.gallery.debian_index import Stanza, read_index
-from hpcgnn.gallery.graph import Edges, GalleryGraph
 from hpcgnn.typing import FloatArray
 
 DEBIAN_FEATURES = 256
 SVD_SEED = 20230610
-DEBIAN_SPLIT_SEED = 1993
 STEP_SHARE = 0.25
 WORD = re.compile(r"[a-z0-9]{2,}")
 
@@ -72,18 +56,6 @@ class Bundle:
     levels: NDArray[np.int8]
     steps: NDArray[np.float32]
 
-    def to_graph(self, split_seed: int = DEBIAN_SPLIT_SEED) -> GalleryGraph:
-        """Return the graph with float32 features and a random 60/20/20 split."""
-        return GalleryGraph(
-            name="debian-packages",
-            num_nodes=len(self.archive.names),
-            edges=self.archive.edges,
-            features=self.levels * self.steps,
-            labels=self.archive.labels,
-            class_names=self.archive.classes,
-            node_names=self.archive.names,
-        ).with_split(split_seed)
-
     def encode(self) -> bytes:
         """Return the content of a bundle file."""
         archive, num_nodes = self.archive, len(self.archive.names)
@@ -99,59 +71,11 @@ class Bundle:
             num_nodes,
         )
 
-    @classmethod
-    def decode(cls, content: bytes) -> "Bundle":
-        """Return the bundle in a file's content."""
-        arrays, edges = decompress(content, RELATIONS)
-        archive = Archive(
-            names=unpack_text(arrays["names"]),
-            descriptions=(),
-            classes=unpack_text(arrays["classes"]),
-            labels=arrays["labels"].astype(np.int32),
-            edges=edges,
-        )
-        return cls(archive, arrays["levels"], arrays["steps"])
-
 
 def encode_virtual(virtual: VirtualPackages, num_packages: int) -> bytes:
     """Return the content of a file of virtual packages."""
     edges = {"needs": virtual.needs, "provides": virtual.provides}
     return compress({"names": pack_text(virtual.names)}, edges, num_packages)
-
-
-def decode_virtual(content: bytes) -> VirtualPackages:
-    """Return the virtual packages in a file's content."""
-    arrays, edges = decompress(content, ("needs", "provides"))
-    return VirtualPackages(unpack_text(arrays["names"]), **edges)
-
-
-def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED, *, virtual: bool = False) -> GalleryGraph:
-    """Return the bundled graph: 63,436 packages of Debian 12, 58 sections, 386,102 typed edges.
-
-    `virtual` adds virtual packages, 4,823 names, as nodes of another type.
-    """
-    data = resources.files("hpcgnn.gallery") / "data"
-    graph = Bundle.decode((data / "debian-packages.npz.xz").read_bytes()).to_graph(split_seed)
-    if not virtual:
-        return graph
-    return with_virtual(graph, decode_virtual((data / "debian-virtual.npz.xz").read_bytes()))
-
-
-def debian_from_index(
-    index: Path,
-    num_features: int = DEBIAN_FEATURES,
-    split_seed: int = DEBIAN_SPLIT_SEED,
-    *,
-    virtual: bool = False,
-) -> GalleryGraph:
-    """Return the graph of another ``Packages`` index, made as the bundled one was.
-
-    Raises InputError for a malformed index.
-    """
-    report(f"reading {index}")
-    stanzas = read_index(index)
-    graph = build_bundle(stanzas, num_features).to_graph(split_seed)
-    return with_virtual(graph, read_virtual(stanzas)) if virtual else graph
 
 
 def build_bundle(stanzas: list[Stanza], num_features: int = DEBIAN_FEATURES) -> Bundle:
@@ -255,25 +179,6 @@ def compress(
     return lzma.compress(plain.getvalue(), check=lzma.CHECK_CRC64, preset=9)
 
 
-def decompress(
-    content: bytes, relations: Iterable[str]
-) -> tuple[dict[str, NDArray[Any]], dict[str, Edges]]:
-    """Return the arrays and edges that `compress` packed."""
-    with np.load(io.BytesIO(lzma.decompress(content))) as file:
-        arrays = dict(file)
-    edges: dict[str, Edges] = {}
-    for relation in relations:
-        counts = arrays[f"count:{relation}"]
-        src = np.repeat(np.arange(len(counts)), counts)
-        edges[relation] = (src, arrays[f"dst:{relation}"].astype(np.int64))
-    return arrays, edges
-
-
 def pack_text(lines: tuple[str, ...]) -> NDArray[np.uint8]:
     """Return lines as bytes of UTF-8."""
     return np.frombuffer("\n".join(lines).encode(), np.uint8)
-
-
-def unpack_text(text: NDArray[Any]) -> tuple[str, ...]:
-    """Return the lines that `pack_text` packed."""
-    return tuple(text.tobytes().decode().split("\n"))

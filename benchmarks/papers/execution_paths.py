@@ -1,6 +1,6 @@
 """Execution path preparing for faster GCN training, again, on processors.
 
-    python -m analysis.papers.execution_paths [table-4 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.execution_paths [table-4 ...] [--quick | --docs docs]
 
 A GCN with 128 features, 16 hidden columns and a tenth of the nodes for training, one rank, one
 thread. Execution paths are `exchange.active_sets = true`; without norms ours cut the forward pass
@@ -15,8 +15,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.active_edges import active_edge_share
+from benchmarks.papers.page import Exhibit, Workshop, main, row_of_panels
 from hpcgnn.analysis.load import Run, SpanRecord
-from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, row_of_panels
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import load_config
 from hpcgnn.plan import WholeGraph

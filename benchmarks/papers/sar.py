@@ -1,6 +1,6 @@
 """Sequential Aggregation and Rematerialization, again.
 
-    python -m analysis.papers.sar [figure-3 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.sar [figure-3 ...] [--quick | --docs docs]
 
 Domain parallel (DP) is the resident schedule, SAR the sequential one; both use the fused attention
 kernels. Memory over ranks is a plan's, which rehearses one of them.
@@ -11,8 +11,8 @@ from functools import cache, partial
 
 from matplotlib.figure import Figure
 
+from benchmarks.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.analysis.figures import new_figure
-from hpcgnn.analysis.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.comm import Network
 from hpcgnn.plan import Candidate
 

@@ -1,6 +1,6 @@
 """Fast training of sparse graph neural networks on dense hardware, again, on processors.
 
-    python -m analysis.papers.dense_hardware [table-1 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.dense_hardware [table-1 ...] [--quick | --docs docs]
 
 Packages of Python's standard library stand for the C# projects: top-level definitions for sizes and
 steps, and beside them all functions (three holes each) for bandwidths. Ranks stand for cores of a
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.papers.page import Exhibit, Workshop, main
 from hpcgnn.analysis.figures import new_figure
-from hpcgnn.analysis.papers.page import Exhibit, Workshop, main
 from hpcgnn.storage import InstanceSplit, InstanceStore
 
 PAPER = "Fast Training of Sparse Graph Neural Networks on Dense Hardware"

@@ -174,11 +174,11 @@ Build = Callable[[Workshop], Exhibit]
 def main(paper: str, *builds: Build) -> None:
     """Build the exhibits of `paper` that the command line names."""
     name = Path(inspect.stack()[1].filename).stem
-    run_command(f"analysis.papers.{name}", lambda: _main(name, paper, builds))
+    run_command(f"benchmarks.papers.{name}", lambda: _main(name, paper, builds))
 
 
 def _main(name: str, paper: str, builds: Sequence[Build]) -> None:
-    cli = argparse.ArgumentParser(prog=f"python -m analysis.papers.{name}", description=paper)
+    cli = argparse.ArgumentParser(prog=f"python -m benchmarks.papers.{name}", description=paper)
     known = {build.__name__.replace("_", "-"): build for build in builds}
     cli.add_argument("exhibits", nargs="*", metavar="EXHIBIT", help=f"of {', '.join(known)}")
     cli.add_argument("--quick", action="store_true", help="small sizes, to see that all works")
@@ -204,7 +204,7 @@ def _main(name: str, paper: str, builds: Sequence[Build]) -> None:
                 place = options.docs / "figures" / "papers" if options.docs else folder
                 save_figure(found.draw, place, stem, kinds=("png",))
             if options.docs:
-                command = f"python -m analysis.papers.{name} {key}"
+                command = f"python -m benchmarks.papers.{name} {key}"
                 text = section(title, remark, found, command, stem)
                 write_section(options.docs / PAGE, stem, text)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.analysis.papers.page import write_section
+from benchmarks.papers.page import write_section
 from hpcgnn.errors import InputError
 from tests.conftest import ROOT
 
@@ -16,12 +16,12 @@ PAGE = ROOT / "docs" / "papers.md"
 SECTION = re.compile(
     r"^<!-- ([a-z_]+)-((?:figure|table)-\d+) -->\n(.*?)(?=^<!-- |\Z)", re.MULTILINE | re.DOTALL
 )
-COMMAND = r"`python -m analysis\.papers\.{} {}`, 20\d\d-\d\d-\d\d, commit [0-9a-f]{{7,}}"
+COMMAND = r"`python -m benchmarks\.papers\.{} {}`, 20\d\d-\d\d-\d\d, commit [0-9a-f]{{7,}}"
 
 
 def exhibits(script: str) -> list[str]:
     """Return the labels of a script's functions that `main` builds."""
-    text = (ROOT / "analysis" / "papers" / f"{script}.py").read_text("utf-8")
+    text = (ROOT / "benchmarks" / "papers" / f"{script}.py").read_text("utf-8")
     names = re.findall(r"^def ((?:figure|table)_\d+)\(", text, re.MULTILINE)
     return [name.replace("_", "-") for name in names]
 
@@ -57,7 +57,14 @@ def test_a_section_is_replaced_alone(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_small_sizes_build_everything(tmp_path: Path, script: str) -> None:
-    words = [sys.executable, "-m", f"analysis.papers.{script}", "--quick", "--work", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        f"benchmarks.papers.{script}",
+        "--quick",
+        "--work",
+        str(tmp_path),
+    ]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     for label in exhibits(script):

@@ -1,0 +1,1 @@
+"""How the bundled debian-packages graph was made from a Packages index."""
