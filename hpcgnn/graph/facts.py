@@ -82,6 +82,9 @@ class GraphFacts(Facts):
         classes.
     num_graphs
         Of a store of many graphs, where each is predicted as a whole; else 0.
+    directions
+        Where links of an undirected graph are predicted: how the direction of each was chosen;
+        else, and in checkpoints of versions that always took the higher id as the target, empty.
     """
 
     num_nodes: int
@@ -102,6 +105,7 @@ class GraphFacts(Facts):
     target_scales: tuple[float, ...] = ()
     num_edge_features: int = 0
     num_graphs: int = 0
+    directions: str = ""
 
     @classmethod
     def of_store(

@@ -30,6 +30,9 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
+_DIRECTION = 0x6469726563740000
+"""Sets the draw of directions apart from the one that deals edges out to shares."""
+
 SHARES = ("train", "valid", "test")
 """The shares of the edges that leave the graph, by the keys of ``[links]``."""
 
@@ -105,12 +108,14 @@ def read_links(
     names: Sequence[str],
     *,
     undirected: bool,
+    types: Array | None = None,
     stored: bool = False,
 ) -> tuple[LinkEdges, GlobalIndices]:
     """Return the edges of some relations, and (E, 2) the original ids of their nodes.
 
-    Self loops are left out, and of the two directions of an undirected edge one.
-    With `stored` the edges are those of the store and no reverse, each with its role.
+    Self loops are left out, and of the two directions of an undirected edge one, see
+    `_is_kept_direction`. With `stored` the edges are those of the store and no reverse, each with
+    its role.
 
     Parameters
     ----------
@@ -118,6 +123,8 @@ def read_links(
         (num_local,) int64 original ids.
     undirected
         Whether edges have no direction.
+    types
+        (num_rows,) uint8 the node types of all rows; None without types.
     """
     rows: list[Array] = []
     columns: list[Array] = []
@@ -139,11 +146,29 @@ def read_links(
     target_ids = ids[local]
     kept = source_ids != target_ids
     if store.undirected or both_ways:
-        kept &= source_ids < target_ids
+        one_way = _is_kept_direction(source_ids, target_ids)
+        if types is not None:
+            # Wrong targets are of the target's type: between two types the order tells nothing.
+            of_source, of_target = types[sources], types[local + row_map.start]
+            one_way = np.where(of_source == of_target, one_way, of_source < of_target)
+        kept &= one_way
     words = mixed(relations, source_ids, target_ids).view(np.int64)
     roles = np.concatenate(parts) if stored else None
     edges = LinkEdges(sources, local + row_map.start, relations, words, roles)
     return edges[kept], np.stack([source_ids, target_ids], axis=1)[kept]
+
+
+def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
+    """Return (E,) whether edges, given by original ids, stand for themselves and their reverse.
+
+    Of each pair of nodes one direction does, drawn by a hash. An order of the nodes must not
+    decide: the later one would always be the target, wrong targets are any nodes, and whatever
+    grows with the ids would tell edges from wrong pairs.
+    """
+    low, high = np.minimum(sources, targets), np.maximum(sources, targets)
+    from_low = mixed(_DIRECTION, low, high) >> np.uint64(63) == 0
+    kept: Mask = from_low == (sources == low)
+    return kept
 
 
 def split_links(
@@ -237,9 +262,9 @@ def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: R
     with agree(grid.world):
         ids = store.read_original_id(row_map.start, row_map.stop)
     undirected = store.undirected or config.graph.undirected
-    every, _ = read_links(grid, store, row_map, ids, names, undirected=undirected)
-    none = every[np.zeros(len(every), np.bool_)]
     types = _types_of_all(grid, store, row_map)
+    every, _ = read_links(grid, store, row_map, ids, names, undirected=undirected, types=types)
+    none = every[np.zeros(len(every), np.bool_)]
     return Links(names, every, dict.fromkeys(SHARES, none), undirected, types)
 
 
@@ -270,8 +295,16 @@ def deal_links(
     # Tested edges of other relations leave the graph too.
     more = [name for name in with_split if stored and name not in names]
     undirected = store.undirected or config.graph.undirected
+    types = _types_of_all(grid, store, row_map)
     edges, pairs = read_links(
-        grid, store, row_map, ids, [*names, *more], undirected=undirected, stored=stored
+        grid,
+        store,
+        row_map,
+        ids,
+        [*names, *more],
+        undirected=undirected,
+        types=types,
+        stored=stored,
     )
     masks = split_links(edges, pairs, config.links, len(names))
     gone = np.logical_or.reduce(list(masks.values()))
@@ -279,5 +312,4 @@ def deal_links(
         gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
     hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
     shares = {name: edges[mask] for name, mask in masks.items()}
-    types = _types_of_all(grid, store, row_map)
     return Links(names, edges[edges.relations < len(names)], shares, undirected, types), hidden

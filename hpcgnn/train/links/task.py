@@ -224,6 +224,7 @@ def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
     """Return the facts with embeddings in place of classes."""
     found = {**vars(facts), "multi_label": False, "class_names": ()}
     found["num_classes"] = config.links.width or config.model.hidden
+    found["directions"] = "" if facts.directed else "hashed"
     return LinkFacts(**found)
 
 

@@ -98,6 +98,11 @@ def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Facts
             f"checkpoint {path} was trained on another store {other}; use that one, another "
             "run.dir, or run.resume=never to start over"
         )
+    if state["graph"].get("directions", "") != getattr(facts, "directions", ""):
+        raise InputError(
+            f"checkpoint {path} took the higher id of an undirected edge as its target, as earlier "
+            "versions did; use another run.dir, or run.resume=never to start over"
+        )
 
 
 def _prepare(checkpoint: Checkpoint | None, config: Config, directory: RunDirectory) -> None:

@@ -18,7 +18,7 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links import candidates
+from hpcgnn.train.links import candidates, task
 from hpcgnn.train.links.edges import mixed, uniform
 from hpcgnn.train.links.negatives import NEGATIVES, Ends
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_metrics
@@ -386,3 +386,16 @@ def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, 
         expected = 3 * np.bincount(targets, minlength=61)
         assert np.abs(times - expected).sum() <= 2 * 3 * 3
     assert comm.allreduce(int((wrong != again).sum())) > 0
+
+
+def test_a_run_that_took_the_higher_id_as_target_does_not_go_on(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(directed=False))
+    config = make_config(store, comm_tmp_path / "run", *WORDS)
+    with monkeypatch.context() as earlier:
+        facts_of = task.link_facts
+        earlier.setattr(task, "link_facts", lambda *each: replace(facts_of(*each), directions=""))
+        train(comm, config, StopAfter(2))
+    with pytest.raises(CollectiveInputError, match="took the higher id of an undirected edge"):
+        train(comm, config)
