@@ -145,9 +145,10 @@ def _mixhop(model: Blueprint) -> Layers:
 
 def perceptron(at: Place) -> tuple[str, dict[str, torch.Tensor]]:
     """Return the two maps of a GIN layer, as a library's layer takes them."""
+    inner = len(at["first.weight"])
     made = (
-        f"nn.Sequential(nn.Linear({at.in_width}, {at.out_width}), nn.ReLU(), "
-        f"nn.Linear({at.out_width}, {at.out_width}))"
+        f"nn.Sequential(nn.Linear({at.in_width}, {inner}), nn.ReLU(), "
+        f"nn.Linear({inner}, {at.out_width}))"
     )
     pairs = (("0", "first"), ("2", "second"))
     fields = ("weight", "bias")

@@ -49,12 +49,12 @@ _SUMS = '''\
 class Sums(nn.Module):
     """A perceptron of sums of neighbours of each direction, and of the node's own rows."""
 
-    def __init__(self, in_width, out_width, directed):
+    def __init__(self, in_width, inner_width, out_width, directed):
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
-        self.first = nn.Linear(in_width, out_width)
-        self.reversed = nn.Linear(in_width, out_width, bias=False) if directed else None
-        self.second = nn.Linear(out_width, out_width)
+        self.first = nn.Linear(in_width, inner_width)
+        self.reversed = nn.Linear(in_width, inner_width, bias=False) if directed else None
+        self.second = nn.Linear(inner_width, out_width)
 
     def forward(self, matrices, x):
         inner = self.first((1 + self.epsilon) * x + matrices[0] @ x)
@@ -210,7 +210,8 @@ def _sage(model: Blueprint) -> Layers:
 
 def _gin(model: Blueprint) -> Layers:
     def layer(at: Place) -> MadeLayer:
-        return f"Sums({at.in_width}, {at.out_width}, {model.directed})", at.tensors
+        sizes = f"{at.in_width}, {len(at['first.weight'])}, {at.out_width}"
+        return f"Sums({sizes}, {model.directed})", at.tensors
 
     matrices = _BOTH.format("weights") if model.directed else f"({_MATRIX},)"
     return Layers(

@@ -110,6 +110,7 @@ class GAT(HeadsModel):
     """GAT of any depth; sizes as of `HeadsModel`."""
 
     aggregations = (Aggregation.ATTENTION,)
+    shift = "bias"
 
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
         """Return a layer."""

@@ -33,6 +33,7 @@ class GCN(LayeredModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     aggregates_features = ends_layers = True
+    shift = "bias"
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GCNLayer:
         """Return a convolution."""

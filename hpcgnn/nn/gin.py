@@ -18,14 +18,21 @@ _DIRECTIONS = (Aggregation.SUM_IN, Aggregation.SUM_OUT)
 
 
 class GINLayer(nn.Module):
-    """``relu((1 + ε) X W + A X W + Aᵀ X W' + b) W_2 + b_2``; the last sum on directed graphs."""
+    """``relu((1 + ε) X W + A X W + Aᵀ X W' + b) W_2 + b_2``; the last sum on directed graphs.
 
-    def __init__(self, in_width: int, out_width: int, *, directed: bool) -> None:
+    Parameters
+    ----------
+    inner_width
+        Columns between the two maps. As few as the outputs of a last layer would be too few: one
+        or two rectifiers soon give zero for all nodes, and then learn nothing more.
+    """
+
+    def __init__(self, in_width: int, inner_width: int, out_width: int, *, directed: bool) -> None:
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
-        self.first = Linear(in_width, out_width)
-        self.reversed = Linear(in_width, out_width, bias=False) if directed else None
-        self.second = Linear(out_width, out_width)
+        self.first = Linear(in_width, inner_width)
+        self.reversed = Linear(in_width, inner_width, bias=False) if directed else None
+        self.second = Linear(inner_width, out_width)
 
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
@@ -47,7 +54,8 @@ class GIN(LayeredModel):
     aggregations = _DIRECTIONS
     aggregates_features = True
     maps_own_rows = True
+    shift = "second.bias"
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GINLayer:
         """Return a layer for the directions of the graph."""
-        return GINLayer(in_width, out_width, directed=self.directed)
+        return GINLayer(in_width, self.shape.hidden, out_width, directed=self.directed)

@@ -13,14 +13,22 @@ from hpcgnn.spmd import collective
 
 
 class GINELayer(nn.Module):
-    """``relu(Z W + b) W_2 + b_2`` of ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``."""
+    """``relu(Z W + b) W_2 + b_2`` of ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``.
 
-    def __init__(self, in_width: int, out_width: int, num_edge_features: int) -> None:
+    Parameters
+    ----------
+    inner_width
+        Columns between the two maps, as of `GINLayer`.
+    """
+
+    def __init__(
+        self, in_width: int, inner_width: int, out_width: int, *, num_edge_features: int
+    ) -> None:
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
         self.edges = nn.Linear(num_edge_features, in_width)
-        self.first = Linear(in_width, out_width)
-        self.second = Linear(out_width, out_width)
+        self.first = Linear(in_width, inner_width)
+        self.second = Linear(inner_width, out_width)
 
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
@@ -37,7 +45,9 @@ class GINE(LayeredModel):
     aggregations = (Aggregation.SUM_IN,)
     reads_edges = True
     maps_own_rows = True
+    shift = "second.bias"
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> GINELayer:
         """Return a layer for the features of the graph's edges."""
-        return GINELayer(in_width, out_width, self.shape.num_edge_features)
+        features = self.shape.num_edge_features
+        return GINELayer(in_width, self.shape.hidden, out_width, num_edge_features=features)

@@ -28,7 +28,7 @@ from hpcgnn.autograd import (
 )
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
-from hpcgnn.nn.norm import NORMS_OVER_NODES, make_norm
+from hpcgnn.nn.norm import NORMS_OVER_NODES, hold_shifts, make_norm
 from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -56,6 +56,9 @@ class LayeredModel(Model):
     """Whether the result of a layer waits for the layer's backward pass, so that it must stay."""
     ends_layers: ClassVar[bool] = False
     """Whether a layer takes an `Ending`: rectifier and dropout are then in the pass of its bias."""
+    shift: ClassVar[str] = ""
+    """The parameter that a layer adds to all its output rows alike, by its name in the layer; empty
+    where there is none. It does not train in front of batch normalisation, see `hold_shifts`."""
     aggregates_features: ClassVar[bool] = False
     """Whether the first layer multiplies its operators with the features as they are, as
     `graph_linear` can: then products that no epoch changes are kept."""
@@ -75,6 +78,9 @@ class LayeredModel(Model):
                     self.shortcuts[str(place)] = xavier_linear(before, after)
         norms = [make_norm(shape.norm, shape.hidden) for _ in range(shape.num_hidden_layers)]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
+        for layer, norm in zip(self.layers, norms, strict=False):
+            if self.shift:
+                hold_shifts(norm, layer.get_parameter(self.shift))
         joined = shape.hidden * (shape.num_layers if shape.jumping == "concat" else 1)
         self.output = Linear(joined, shape.num_classes) if shape.jumping != "none" else None
 

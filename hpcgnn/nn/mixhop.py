@@ -60,6 +60,7 @@ class MixHop(LayeredModel):
     aggregates_features = True
     options = LayeredModel.options | {"hops"}
     maps_own_rows = True
+    shift = "bias"
 
     @classmethod
     def steps_per_layer(cls, shape: ModelShape) -> int:

@@ -66,6 +66,7 @@ class RGCN(LayeredModel):
     aggregates_features = True
     options = LayeredModel.options | {"num_bases"}
     maps_own_rows = True
+    shift = "own.bias"
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:

@@ -63,6 +63,7 @@ class GraphSAGE(LayeredModel):
     options = LayeredModel.options | {"edge_features"}
     aggregates_features = ends_layers = True
     maps_own_rows = True
+    shift = "own.bias"
 
     def make_layer(self, place: int, in_width: int, out_width: int) -> SAGELayer:
         """Return a layer for the directions of the graph."""

@@ -15,7 +15,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
-from hpcgnn.nn.norm import make_norm
+from hpcgnn.nn.norm import hold_shifts, make_norm
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 
@@ -43,6 +43,9 @@ class SIGN(Model):
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
         norms = [make_norm(shape.norm, width) for width in widths[:-1]]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
+        hold_shifts(norms[0], *(each.bias for each in self.branches))
+        for layer, norm in zip(self.layers, norms[1:], strict=False):
+            hold_shifts(norm, layer.bias)
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:
