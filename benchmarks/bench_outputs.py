@@ -109,8 +109,10 @@ def make_case(task: str) -> Case:
 
 def write_case(case: Case, folder: Path) -> None:
     """Write the stores ``one.h5``, and ``two.h5`` with two relations, with labels for each count."""
+    # Of both directions one: the store has the other too, and knows that it is no other.
+    once = case.index[0] < case.index[1]
     for name, kinds in (("one", np.zeros_like(case.kinds)), ("two", case.kinds)):
-        parts = [kinds == kind for kind in range(kinds.max() + 1)]
+        parts = [once & (kinds == kind) for kind in range(kinds.max() + 1)]
         names = [""] if name == "one" else ["short", "long"]
         for count in (2, 3):
             store_from_arrays(
@@ -124,6 +126,7 @@ def write_case(case: Case, folder: Path) -> None:
                 features=case.features,
                 labels=case.classes(count),
                 split=case.split,
+                undirected=True,
             )
     for count in (1, 2, 3):
         np.save(folder / f"targets{count}.npy", case.targets[:, :count])
@@ -144,7 +147,6 @@ def ours(name: str, folder: Path, outputs: int, numbers: bool, options: Any) -> 
         f"train.learning_rate={options.rate}",
         "train.weight_decay=0",
         "train.seeds=" + str(list(range(1, options.seeds + 1))),
-        # Stored both ways, and used as it is stored, so that each direction is read once.
         *([f"graph.targets={folder / f'targets{outputs}.npy'}"] if numbers else []),
     ]
     given = MODELS[name].options | set(MODELS[name].own_options)

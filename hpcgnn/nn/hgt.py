@@ -19,6 +19,7 @@ from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.heads import require_heads
 from hpcgnn.nn.linear import TypedLinear
 from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.nn.norm import hold_shifts
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
@@ -126,6 +127,12 @@ class HGT(EvenModel):
     aggregations = (Aggregation.ATTENTION_BY_RELATION,)
     options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}
     bends_layers = runs_on_gpus = False
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        if len(shape.type_features) < 2:
+            for layer, norm in zip(self.layers, self.norms, strict=False):
+                hold_shifts(norm, layer.out.maps[0].bias)
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:

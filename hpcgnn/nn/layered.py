@@ -58,7 +58,7 @@ class LayeredModel(Model):
     """Whether a layer takes an `Ending`: rectifier and dropout are then in the pass of its bias."""
     shift: ClassVar[str] = ""
     """The parameter that a layer adds to all its output rows alike, by its name in the layer; empty
-    where there is none. It does not train in front of batch normalisation, see `hold_shifts`."""
+    where there is none."""
     aggregates_features: ClassVar[bool] = False
     """Whether the first layer multiplies its operators with the features as they are, as
     `graph_linear` can: then products that no epoch changes are kept."""
@@ -79,8 +79,7 @@ class LayeredModel(Model):
         norms = [make_norm(shape.norm, shape.hidden) for _ in range(shape.num_hidden_layers)]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
         for layer, norm in zip(self.layers, norms, strict=False):
-            if self.shift:
-                hold_shifts(norm, layer.get_parameter(self.shift))
+            hold_shifts(norm, self.shift_of(layer))
         joined = shape.hidden * (shape.num_layers if shape.jumping == "concat" else 1)
         self.output = Linear(joined, shape.num_classes) if shape.jumping != "none" else None
 
@@ -90,6 +89,13 @@ class LayeredModel(Model):
 
         Not collective; the constructor calls it, with `shape` and `directed` set.
         """
+
+    def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
+        """Return what a layer adds to all its output rows alike, None where there is no such thing.
+
+        It does not train in front of batch normalisation, see `hold_shifts`.
+        """
+        return layer.get_parameter(self.shift) if self.shift else None
 
     @classmethod
     def steps_per_layer(cls, shape: ModelShape) -> int:

@@ -115,7 +115,7 @@ NORMS_OVER_NODES = frozenset({"batch", "graph"})
 """Those whose statistics are over the rows of all nodes."""
 
 
-def hold_shifts(norm: Norm | None, *shifts: nn.Parameter | None) -> None:
+def hold_shifts(norm: nn.Module | None, *shifts: nn.Parameter | None) -> None:
     """Leave parameters untrained that are added to every row just before `norm`, if it is batch.
 
     Batch normalisation subtracts them again, so that their gradient is 0. What sums over ranks give

@@ -4,7 +4,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcgnn.autograd import ProductHeads, attend_products, rematerialised, widened
 from hpcgnn.kernels import EdgeDraw
@@ -64,7 +64,12 @@ class Transformer(HeadsModel):
     aggregations = (Aggregation.ATTENTION_IN,)
     own_options = MappingProxyType({"gate": False})
     maps_own_rows = True
+    shift = "own.bias"
     runs_on_gpus = False
+
+    def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
+        """Return the bias of the own row, unless a gate reads it."""
+        return None if layer.gate is not None else super().shift_of(layer)
 
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> TransformerLayer:
         """Return a layer."""

@@ -14,7 +14,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
-from hpcgnn.storage import Split
+from hpcgnn.storage import EdgeData, Split, store_from_arrays
 from hpcgnn.train.gradients import clip_gradients
 from hpcgnn.train.optimizer import (
     evaluation_is_due,
@@ -212,3 +212,33 @@ def test_columns_that_drown_others_are_named(
         training.train(comm, training.make_config(store, comm_tmp_path / kind, *words))
         said = "features: column 2 is about 3000, 1 of 7 columns" in capsys.readouterr().err
         assert said == told
+
+
+@pytest.mark.parametrize("name", ["gin", "gine"])
+def test_one_number_is_learned_with_every_seed(tmp_path: Path, name: str) -> None:
+    """The perceptron of the last layer is as wide as hidden ones: one rectifier would die."""
+    rng = np.random.default_rng(5)
+    num_nodes, edges = 400, rng.integers(0, 400, (2, 1600))
+    edges = np.unique(np.concatenate([edges, edges[::-1]], axis=1), axis=1)
+    once = edges[:, edges[0] <= edges[1]]
+    features = rng.normal(size=(num_nodes, 8)).astype(np.float32)
+    sums = np.zeros(num_nodes)
+    read = np.maximum(features[edges[0], 0], 0) if name == "gine" else features[edges[0], 0]
+    np.add.at(sums, edges[1], read)
+    np.save(tmp_path / "sums.npy", sums)
+    store_from_arrays(
+        tmp_path / "graph.h5",
+        name="sums",
+        num_nodes=num_nodes,
+        edges={"": (once[0], once[1])},
+        edge_data={"": EdgeData(features=np.zeros((once.shape[1], 1), np.float32))},
+        undirected=True,
+        features=features,
+        split=rng.choice([Split.TRAIN, Split.VALID, Split.TEST], num_nodes, p=[0.6, 0.2, 0.2]),
+    )
+    words = (f"model.name={name}", "model.hidden=16", "model.num_layers=1", "train.epochs=80")
+    more = ("train.seeds=[1, 2, 3, 4]", "train.learning_rate=0.01", "train.evaluate_every=5")
+    targets = f"graph.targets={tmp_path / 'sums.npy'}"
+    config = training.make_config(tmp_path / "graph.h5", tmp_path / "run", *words, *more, targets)
+    run = training.train(MPI.COMM_SELF, config)
+    assert min(each["test"] for each in run.summary["seeds"]) > 0.8

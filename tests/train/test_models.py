@@ -60,6 +60,26 @@ def test_running_statistics_survive_a_resume(comm: MPI.Intracomm, comm_tmp_path:
     training.assert_same(whole, parts)
 
 
+BATCH_NORMALISED = ("gcn", "sage", "gat", "gin", "mixhop", "rgcn", "sign", "transformer", "hgt")
+
+
+@pytest.mark.parametrize("name", BATCH_NORMALISED)
+def test_rounding_does_not_reach_running_means(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
+    """A bias in front of the norm has no gradient but rounding, of which Adam makes whole steps."""
+    graph = training.make_graph(num_nodes=40)
+    store = training.write_store(comm, comm_tmp_path, graph)
+    words = (f"model.name={name}", "model.norm=batch", "model.dropout=0", "train.epochs=3")
+    found = []
+    for dtype in ("float32", "float64"):
+        config = training.make_config(
+            store, comm_tmp_path / dtype, *words, f"train.dtype={dtype}", "model.hidden=16"
+        )
+        found.append(training.train(comm, config).column("valid_loss"))
+    np.testing.assert_allclose(*found, rtol=3e-6)
+
+
 def num_weights(run: training.Run) -> int:
     """Return the number of weight matrices of the first layer."""
     (name,) = (each for each in run.tensors() if each.endswith("model/layers.0.matrices"))
