@@ -132,7 +132,7 @@ class HGT(EvenModel):
         super().__init__(shape, directed=directed)
         if len(shape.type_features) < 2:
             for layer, norm in zip(self.layers, self.norms, strict=False):
-                hold_shifts(norm, layer.out.maps[0].bias)
+                hold_shifts(norm, layer.get_parameter("out.maps.0.bias"))
 
     @classmethod
     def check(cls, shape: ModelShape) -> None:

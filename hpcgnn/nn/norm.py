@@ -115,17 +115,15 @@ NORMS_OVER_NODES = frozenset({"batch", "graph"})
 """Those whose statistics are over the rows of all nodes."""
 
 
-def hold_shifts(norm: nn.Module | None, *shifts: nn.Parameter | None) -> None:
-    """Leave parameters untrained that are added to every row just before `norm`, if it is batch.
+def hold_shifts(norm: nn.Module | None, shift: nn.Parameter | None) -> None:
+    """Leave a parameter untrained that is added to every row just before `norm`, if it is batch.
 
-    Batch normalisation subtracts them again, so that their gradient is 0. What sums over ranks give
-    for it is rounding, of which Adam makes steps as long as of any gradient: training would not
-    change by them, but the running means would, which evaluation subtracts.
+    Batch normalisation subtracts it again, so that its gradient is 0. What sums over ranks give for
+    it is rounding, of which Adam makes steps as long as of any gradient: training would not change
+    by them, but the running means would, which evaluation subtracts.
     """
-    if isinstance(norm, BatchNorm):
-        for each in shifts:
-            if each is not None:
-                each.requires_grad_(False)
+    if isinstance(norm, BatchNorm) and shift is not None:
+        shift.requires_grad_(False)
 
 
 def make_norm(name: str, width: int) -> Norm | None:

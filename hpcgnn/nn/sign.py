@@ -43,9 +43,10 @@ class SIGN(Model):
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
         norms = [make_norm(shape.norm, width) for width in widths[:-1]]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
-        hold_shifts(norms[0], *(each.bias for each in self.branches))
+        for branch in self.branches:
+            hold_shifts(norms[0], branch.get_parameter("bias"))
         for layer, norm in zip(self.layers, norms[1:], strict=False):
-            hold_shifts(norm, layer.bias)
+            hold_shifts(norm, layer.get_parameter("bias"))
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:
