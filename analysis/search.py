@@ -16,7 +16,7 @@ from hpcgnn.analysis.curves import RunCurves
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
-from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.console import metric_text, print_json, print_table, run_command
 from hpcgnn.errors import InputError
 
 NAME = "search"
@@ -33,6 +33,7 @@ class Draw:
     settings: dict[str, Any]
     figures: dict[str, float]
     finished: bool
+    metric: str = "accuracy"
 
 
 def read_draws(paths: Sequence[str]) -> list[Draw]:
@@ -54,7 +55,8 @@ def _read_draw(directory: Path, name: str) -> Draw:
     except InputError:
         # A run that fails before its first epoch leaves its configuration alone.
         return Draw(name, settings, {}, finished=False)
-    return Draw(name, settings, _figures(run), finished=bool(run.summary))
+    metric = run.summary.get("metric", "accuracy")
+    return Draw(name, settings, _figures(run), finished=bool(run.summary), metric=metric)
 
 
 def _figures(run: Run) -> dict[str, float]:
@@ -89,10 +91,11 @@ def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
     figure = new_figure(3.2 * _COLUMNS, 2.6 * rows)
     panels = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True).ravel()
     scored = [draw for draw in draws if "valid" in draw.figures]
+    factor = 1 if any(draw.metric == "r2" for draw in scored) else 100
     for axis, key in zip(panels, keys, strict=False):
         values = sorted({draw.settings.get(key) for draw in draws}, key=_by_size)
         for place, value in enumerate(values):
-            mine = [100 * d.figures["valid"] for d in scored if d.settings.get(key) == value]
+            mine = [factor * d.figures["valid"] for d in scored if d.settings.get(key) == value]
             axis.plot([place] * len(mine), mine, "o", color="#0072b2", alpha=0.6, markersize=4)
             if mine:
                 axis.hlines(float(np.mean(mine)), place - 0.3, place + 0.3, color="#d55e00")
@@ -101,7 +104,7 @@ def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
         axis.grid(axis="y")
     for axis in panels[len(keys) :]:
         axis.set_visible(False)
-    figure.supylabel("validation (%)")
+    figure.supylabel("validation (%)" if factor == 100 else "validation R²")
     return figure
 
 
@@ -114,14 +117,14 @@ def show(draws: Sequence[Draw], keys: Sequence[str]) -> None:
     rows = [
         [
             draw.name,
-            *(f"{100 * draw.figures[s]:.1f}" if s in draw.figures else "" for s in _SPLITS),
+            *(metric_text(draw.metric, draw.figures.get(s)) for s in _SPLITS),
             "" if draw.finished else "no",
             *(str(draw.settings.get(key, "")) for key in keys),
         ]
         for draw in draws
     ]
     names = [key.partition(".")[2] for key in keys]
-    columns = ["run", *(f"{split} %" for split in _SPLITS), "ended", *names]
+    columns = ["run", *_SPLITS, "ended", *names]
     print_table("Runs, best by validation first", columns, rows)
 
 

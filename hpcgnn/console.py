@@ -80,6 +80,13 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.flush()
 
 
+def metric_text(metric: str, value: float | None) -> str:
+    """Return how a metric is shown: R² as a number, all others in per cent; None as nothing."""
+    if value is None:
+        return ""
+    return f"{value:.3f}" if metric == "r2" else f"{100 * value:.2f} %"
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, prose: bool = False
 ) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
 from hpcgnn.config.config import Config
-from hpcgnn.console import print_json, report
+from hpcgnn.console import metric_text, print_json, report
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
@@ -93,8 +93,8 @@ def main(comm: Communicator) -> int:
         else:
             report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**found))
             for name, each in found.get("scores", {}).items():
-                line = "{set} {of}: {metric} {value:.2%} of {nodes}"
-                report(line.format(set=name, of=found["of"], **each))
+                value = metric_text(each["metric"], each["value"])
+                report(f"{name} {found['of']}: {each['metric']} {value} of {each['nodes']}")
             for name, split in found.get("splits", {}).items():
                 line = "{graphs} graphs, accuracy {accuracy:.1%}, chance {chance:.1%}"
                 report(f"{name}: " + line.format(**split))

@@ -46,8 +46,12 @@ class Context:
 
     @property
     def wanted(self) -> tuple[Aggregation, ...]:
-        """The aggregations to make operators of, on a graph that has them all."""
-        return self.aggregations or find_model(self.config.model.name).aggregations
+        """The aggregations to make operators of, on a graph that has them all; at least one.
+
+        A model that names none, since it reads edges itself or nothing but rows, has sums.
+        """
+        named = self.aggregations or find_model(self.config.model.name).aggregations
+        return named or (Aggregation.SUM_IN,)
 
     def operators(self) -> Operators:
         """Return what makes operators of the whole graph."""

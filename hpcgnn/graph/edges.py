@@ -10,7 +10,7 @@ from hpcgnn.comm import RowMap, RowRequest
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.nn import find_model
+from hpcgnn.nn import MODELS, find_model
 from hpcgnn.sparse import EdgeRows, read_edge_rows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
@@ -37,7 +37,7 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
         (config.train.precision != "float32", "train.precision", "leave it out"),
         (config.train.device != "cpu", "train.device", "set cpu"),
         (config.train.reproducible, "train.reproducible", "leave it out"),
-        (config.train.task == "sampled", "train.task", "set full or links"),
+        (config.train.task == "sampled", "train.task", "set full, links or graphs"),
         (
             config.graph.undirected and not store.undirected,
             "graph.undirected",
@@ -54,6 +54,9 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
             "model, or set graph.weights=ignore"
         )
     widths = {each: store.edge_features(each)[0] for each in relations}
+    if by_messages and name not in MODELS and not any(widths.values()):
+        # Messages of one's own need none: their edges have features of width 0.
+        return 0
     for each, width in widths.items():
         if width == 0:
             raise InputError(
@@ -72,7 +75,7 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
 
 @collective
 def read_edge_inputs(context: Context, store: GraphStore, row_map: RowMap) -> EdgeInputs:
-    """Return the edges of this rank's nodes; `num_edge_features` is above 0.
+    """Return the edges of this rank's nodes, for a model that reads them.
 
     Raises
     ------

@@ -56,7 +56,7 @@ def read_edge_rows(
     Parameters
     ----------
     relations
-        Names; their edges have equally many features, at least one.
+        Names; their edges have equally many features, maybe none.
 
     Raises
     ------
@@ -68,7 +68,8 @@ def read_edge_rows(
         with agree(grid.world):
             block = store.read_adjacency(row_map.start, row_map.stop, name)
             features = store.read_edge_data(row_map.start, row_map.stop, name).features
-        assert features is not None
+        if features is None:
+            features = np.empty((len(block.indices), 0), np.float32)
         pattern = PatternRows(block.indptr, block.indices, None)
         kept = np.ones(len(features), np.bool_) if hidden is None else hidden.keeps(pattern)
         found.append((local_rows(pattern)[kept], block.indices[kept], features[kept]))

@@ -144,7 +144,16 @@ def test_features_of_edges_matter(
         ((3, 2), (), r"unequal numbers of edge features \(cites 3, names 2\)"),
         ((3, 3), ("exchange.method=joint",), "exchange.method does not apply to model.name"),
         ((3, 3), ("graph.undirected=true",), "graph.undirected does not apply to model.name"),
-        ((3, 3), ("train.task=sampled",), "train.task does not apply to model.name = 'gine'"),
+        (
+            (3, 3),
+            ("train.task=sampled",),
+            "train.task does not apply to model.name = 'gine': set full, links or graphs",
+        ),
+        (
+            (3, 3),
+            ("model.name=sage", "model.edge_features=true", "train.task=sampled"),
+            "model.edge_features=true needs train.task=full or links",
+        ),
         (
             (3, 3),
             (*ATTENTION, "model.name=gat", "train.task=links", "links.sampled=true"),

@@ -9,10 +9,12 @@ from mpi4py import MPI
 
 import numpy as np
 import pytest
+import torch
 
 from hpcgnn.comm import CollectiveInputError, agree
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
+from hpcgnn.nn import make_model
 from tests.support.examples import EXAMPLES
 from tests.support.training import (
     StopAfter,
@@ -44,17 +46,49 @@ class NoModel:
     pass
 """
 
+EDGES = """
+import torch
+from hpcgnn.autograd import fetch_rows
+from hpcgnn.nn import Linear, Model
+
+class Sums(Model):
+    reads_edges = True
+
+    def __init__(self, shape, *, directed):
+        super().__init__(shape, directed=directed)
+        self.far = Linear(shape.num_features + shape.num_edge_features, shape.num_classes)
+
+    def forward(self, graph, x_NF, key):
+        edges = graph.layer(0).edges
+        far = fetch_rows(x_NF, edges.request, edges.trace)[edges.sources]
+        rows = self.far(torch.cat([far, edges.features], dim=1))
+        return rows.new_zeros(len(x_NF), rows.shape[1]).index_add(0, edges.targets, rows)
+
+    def embed(self, graph, x_NF):
+        return x_NF
+
+    def input_parameters(self):
+        return list(self.far.parameters())
+
+class RowsAlone(Sums):
+    reads_edges = False
+
+    def forward(self, graph, x_NF, key):
+        return self.far(x_NF)
+"""
+
 
 @pytest.fixture
 def modules(comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a directory with own_model.py of the examples and more modules, all of them new."""
-    for name in ("own_model", "faulty_models"):
+    for name in ("own_model", "faulty_models", "edge_models"):
         # Set first, so that what is imported now goes again.
         monkeypatch.setitem(sys.modules, name, sys)
         monkeypatch.delitem(sys.modules, name)
     if comm.rank == 0:
         shutil.copy(EXAMPLES / "own_model.py", comm_tmp_path / "own_model.py")
         (comm_tmp_path / "faulty_models.py").write_text(MODULE)
+        (comm_tmp_path / "edge_models.py").write_text(EDGES)
         (comm_tmp_path / "broken_models.py").write_text("1 / 0\n")
         (comm_tmp_path / "needy_models.py").write_text("import nothing_of_this_name\n")
     comm.Barrier()
@@ -97,6 +131,28 @@ def test_losses_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path)
         losses = train(alone, config).column("train_loss")
         alone.Free()
     np.testing.assert_allclose(together.column("train_loss"), comm.bcast(losses), rtol=1e-11)
+
+
+@pytest.mark.usefixtures("modules")
+def test_edges_need_neither_features_nor_aggregations(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = make_graph()
+    store = write_store(comm, comm_tmp_path, graph)
+    quiet = ("train.epochs=1", "train.dtype=float64", "exchange.active_sets=false")
+    losses = {}
+    for name in ("Sums", "RowsAlone"):
+        config = make_config(store, comm_tmp_path / name, f"model.name=edge_models:{name}", *quiet)
+        losses[name] = train(comm, config).column("train_loss")
+    shape = config.model.shape(num_features=graph.features.shape[1], num_classes=4)
+    model = make_model(config.model.name, shape, directed=True, seed=1, dtype=torch.float64)
+    weight, bias = (each.detach().numpy() for each in model.parameters())
+    rows = graph.features @ weight.T + bias
+    trains = (graph.split == 1) & (graph.labels >= 0)
+    for name, logits in (("Sums", (graph.adjacency != 0) @ rows), ("RowsAlone", rows)):
+        total = np.log(np.exp(logits).sum(1))[trains]
+        expected = (total - logits[trains, graph.labels[trains]]).mean()
+        np.testing.assert_allclose(losses[name], [expected], rtol=1e-6)
 
 
 FAULTS = [

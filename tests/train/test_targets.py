@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.storage import Split
+from hpcgnn.train.run.report import print_results
 from tests.support.training import (
     Graph,
     StopAfter,
@@ -108,6 +109,11 @@ def test_the_planted_optimum_is_reached(
     np.testing.assert_allclose(answers, values[[5, 7]], rtol=1e-7)
     if comm.rank == 0:
         np.testing.assert_allclose(told["scores"]["test"]["value"], last["test_r2"], rtol=1e-4)
+        capsys.readouterr()
+        print_results(run.summary, run.path)
+        shown = capsys.readouterr().out
+        assert f"{mean:.3f}" in shown
+        assert "%" not in shown
 
 
 @pytest.mark.parametrize("task", ["full", "sampled"])

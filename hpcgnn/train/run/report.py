@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich import progress
 from rich.console import Console
 
 from hpcgnn import log
-from hpcgnn.console import print_table, report
+from hpcgnn.console import metric_text, print_table, report
 
 _QUIET_SECONDS = 10.0
 
@@ -91,14 +92,14 @@ def _shown(row: dict[str, Any]) -> dict[str, float]:
 
 def print_results(summary: dict[str, Any], path: Path) -> None:
     """Print the table of seeds, and where the rest is."""
-    metric = summary["metric"].replace("_", " ")
+    metric, shown = summary["metric"].replace("_", " "), partial(metric_text, summary["metric"])
     rows = [
         (
             (f"split {each['split']} " if "split" in each else "") + f"seed {each['seed']}",
             each["epochs"],
             each["best_epoch"],
-            _percent(each["valid"]),
-            _percent(each["test"]),
+            shown(each["valid"]),
+            shown(each["test"]),
             f"{each['final_train_loss']:.4f}",
         )
         for each in summary["seeds"]
@@ -107,10 +108,10 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         for name in ("mean", "std"):
             values = each[name]
             title = f"split {each['name']} {name}"
-            rows.append((title, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
+            rows.append((title, "", "", shown(values["valid"]), shown(values["test"]), ""))
     for name in ("mean", "std"):
         values = summary[name]
-        rows.append((name, "", "", _percent(values["valid"]), _percent(values["test"]), ""))
+        rows.append((name, "", "", shown(values["valid"]), shown(values["test"]), ""))
     columns = (
         "",
         "epochs",
@@ -126,8 +127,8 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     if summary["smoothed"] is not None:
         mean, std = summary["smoothed"]["mean"], summary["smoothed"]["std"]
         report(
-            f"corrected and smoothed: valid {metric} {_percent(mean['valid'])}, test "
-            f"{_percent(mean['test'])} (std {_percent(std['test'])})"
+            f"corrected and smoothed: valid {metric} {shown(mean['valid'])}, test "
+            f"{shown(mean['test'])} (std {shown(std['test'])})"
         )
     epoch, peak = (
         summary["epoch_s"]["median"],
@@ -136,10 +137,6 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     if epoch is not None:
         report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
     report(f"results in {path}: config.toml metrics.jsonl summary.json checkpoints/ and more")
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f} %"
 
 
 def remark_on_growth(metrics: list[dict[str, Any]]) -> None:

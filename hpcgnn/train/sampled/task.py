@@ -233,16 +233,16 @@ def check_sampled_options(config: Config, wanted: tuple[Aggregation, ...]) -> No
             f"choose another model or {_whole(config)}"
         )
     if config.model.edge_features:
-        raise InputError(f"model.edge_features=true needs {_whole(config)}")
+        raise InputError(f"model.edge_features=true needs {_whole(config, 'full or links')}")
     if config.train.label_augmentation > 0:
         raise InputError("train.label_augmentation needs train.task=full")
     if config.model.embeddings:
         raise InputError(f"model.embeddings=true needs {_whole(config)}")
 
 
-def _whole(config: Config) -> str:
-    tasks = {"graphs": "graphs.batch=0", "links": "links.sampled=false"}
-    return tasks.get(config.train.task, "train.task=full")
+def _whole(config: Config, tasks: str = "full") -> str:
+    remedies = {"graphs": "graphs.batch=0", "links": "links.sampled=false"}
+    return remedies.get(config.train.task, f"train.task={tasks}")
 
 
 def check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:
