@@ -205,8 +205,6 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
         raise InputError(f"--memory {given.memory}: give at least 1 (MiB)")
     if given.num_nodes is not None and given.num_nodes < 1:
         raise InputError(f"--num-nodes {given.num_nodes}: give at least 1")
-    if given.label_separator == "":
-        raise InputError("--label-separator: is empty; give what stands between two labels")
     plain = {each.name for each in fields(ConvertOptions)} & set(vars(given))
     plain -= {"columns", "random_split", "nodes", "node_columns", "features", "edge_features"}
     chosen = {name: getattr(given, name) for name in plain}

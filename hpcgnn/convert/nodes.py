@@ -20,7 +20,8 @@ SPLIT_NAMES = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 SPLIT_PREFIXES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 """How the arrays of a split are called, before `_mask` or `_idx`."""
 
-_LARGEST_LABEL = np.iinfo(np.int32).max - 1
+_LARGEST_LABEL = (1 << 20) - 1
+"""A model has an output for each number up to it."""
 
 
 def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: int = 0) -> Labels:

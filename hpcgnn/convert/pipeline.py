@@ -113,6 +113,8 @@ def write_store(
             options.take("per_class")
             if (seed := options.take("split_seed") or 0) < 0:
                 raise InputError(f"--split-seed {seed}: give at least 0")
+        if source.num_nodes is not None:
+            options.take("num_nodes")
         if reads:
             options.check_used(str(source.path))
     if not resume:
@@ -155,7 +157,9 @@ def _write(
         if num_nodes is None:
             most = max(builder.num_nodes for builder in builders.values())
             num_nodes = max(ranks.gather(most))
-            _check_density(source.path, num_nodes, feed.num_edges)
+        with ranks.agree():
+            if reads:
+                _check_density(source, num_nodes, feed.num_edges, options.num_nodes)
         nodes = source.nodes
         with nullcontext() if readers is ranks else ranks.agree():
             if reads and makes_split:
@@ -225,14 +229,32 @@ def _write(
     )
 
 
-def _check_density(path: Path, num_nodes: int, num_edges: int) -> None:
-    """Raise `InputError` where ids, not edges, would decide about the size of the store."""
-    if num_nodes > _NODES_PER_EDGE * (num_edges + _FEW_EDGES):
+def _check_density(source: GraphSource, num_nodes: int, num_edges: int, asked: int | None) -> None:
+    """Raise `InputError` where one number, not what is there, would decide about a store's size.
+
+    Nothing of the size of `num_nodes` is made before. It may be any number where the input has
+    something of each node, where the graph is not from files, and where it is `asked` for.
+    """
+    if asked not in (None, num_nodes):
         raise InputError(
-            f"{path}: the largest id is {num_nodes - 1} in {num_edges} edges, and a store has a "
-            "row for each number up to it; give --relabel to number the ids that occur, or "
-            f"--num-nodes {num_nodes} to keep them"
+            f"--num-nodes {asked}: {source.path} has {num_nodes} nodes; leave it out, or correct it"
         )
+    nodes, path = source.nodes, source.path
+    listed = set(nodes.arrays()) - {f"split {name}".rstrip() for name in nodes.splits}
+    if asked or source.counted or listed or nodes.names is not None or not source.inputs:
+        return
+    if num_nodes <= _NODES_PER_EDGE * (num_edges + _FEW_EDGES):
+        return
+    if source.num_nodes is not None:
+        raise InputError(
+            f"{path}: says that it has {num_nodes} nodes, in {num_edges} edges, and a store has a "
+            f"row for each; give --num-nodes {num_nodes} if that is right"
+        )
+    raise InputError(
+        f"{path}: the largest id is {num_nodes - 1} in {num_edges} edges, and a store has a "
+        "row for each number up to it; give --relabel to number the ids that occur, or "
+        f"--num-nodes {num_nodes} to keep them"
+    )
 
 
 def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Alone) -> Nodes:

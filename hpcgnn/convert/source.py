@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns, EdgeData, first_true
+from hpcgnn.storage import MAX_NODE_TYPES, EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 CHUNK_EDGES = 1 << 20
 """Edges that are handed over at once: large enough for NumPy, small beside any memory limit."""
+
+MOST_RELATIONS = 1 << 16
 
 _BLOCK_VALUES = 1 << 20
 
@@ -39,7 +41,8 @@ class ConvertOptions:
 
     `dtype` is the type of stored features (None keeps that of the input, float32 for text); `split`
     names one of several splits, a folder for OGB and a column number for masks; `num_nodes` raises
-    the number of nodes above the largest id of an edge list. `graphs` is a table of graphs with
+    the number of nodes above the largest id of an edge list, and admits that number where a file
+    only says it and has few edges. `graphs` is a table of graphs with
     labels and splits, where nodes tell theirs. `nodes` are tables of nodes, with
     `node_columns` "role=name" and `features` of chosen names; `label_separator` stands between the
     labels of a node in its one column; `edge_features` are columns of edges;
@@ -79,6 +82,11 @@ class ConvertOptions:
     memory_bytes: int = 1 << 30
     ranks: Alone = ALONE
     taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what no input can have."""
+        if self.label_separator == "":
+            raise InputError("--label-separator: is empty; give what stands between two labels")
 
     def take(self, name: str) -> Any:
         """Return the option `name`, and note that it had its effect."""
@@ -300,6 +308,8 @@ class GraphSource:
     """One graph, ready to be streamed into a store.
 
     `edges()` starts a new pass over the edges; `num_nodes` None means one more than the largest id.
+    It is `counted` where the input lists the nodes; where it only says the number, edges and node
+    data must explain it. Raises `InputError` for more relations or node types than a store has.
     `sample()` yields some edges of a graph that all ranks read together, each its share: all call
     both, and get equally many chunks, and `nodes` are those of `ranks.range_of`; without it the
     first rank reads all, and the nodes are all. `edges_after(order)` is a pass over what follows.
@@ -314,6 +324,7 @@ class GraphSource:
     inputs: tuple[Path, ...]
     relations: tuple[str, ...] = ("",)
     num_nodes: int | None = None
+    counted: bool = False
     columns: Mapping[str, EdgeColumns] = field(default_factory=dict)
     name: str = ""
     undirected: bool = False
@@ -322,3 +333,17 @@ class GraphSource:
     ignored: tuple[str, ...] = ()
     sample: Callable[[], EdgeStream] | None = None
     edges_after: Callable[[int], EdgeStream] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no store could have, whatever the format."""
+        check_count(len(self.relations), MOST_RELATIONS, "relations", str(self.path))
+        check_count(len(self.nodes.kinds), MAX_NODE_TYPES, "node types", str(self.path))
+
+
+def check_count(count: int, most: int, what: str, where: str) -> None:
+    """Raise `InputError` for more than the `most` there may be, before any is made."""
+    if count > most:
+        raise InputError(
+            f"{where}: there are {count} {what}, and at most {most} can be stored; number them "
+            "from 0 without gaps, or leave some out"
+        )

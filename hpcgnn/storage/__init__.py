@@ -23,7 +23,7 @@ from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
-from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, Split, StoreHeader
+from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, MAX_NODE_TYPES, Split, StoreHeader
 from hpcgnn.storage.graph.share import ShareSizes, StoreShare
 from hpcgnn.storage.graph.sorting import SpillFile, first_of_each
 from hpcgnn.storage.graph.writer import StoreWriter
@@ -54,6 +54,7 @@ __all__ = [
     "DEFAULT_SPLIT",
     "GRAPH_DTYPE",
     "INSTANCE_FORMAT",
+    "MAX_NODE_TYPES",
     "CSRBlock",
     "CsvLinks",
     "CsvPredictions",

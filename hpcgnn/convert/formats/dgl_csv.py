@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.convert.formats.table_folder import Description, read_description
-from hpcgnn.convert.read.files import require_file
+from hpcgnn.convert.read.files import read_nested
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
@@ -51,11 +51,14 @@ def _load(file: Path) -> dict[str, Any]:
             f"{file}: reading it needs PyYAML; pip install pyyaml, or describe the tables in a "
             "graph.toml"
         ) from None
-    try:
-        meta = yaml.safe_load(require_file(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{file}: cannot be read ({reason}); correct it") from error
+
+    def parse(text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error
+
+    meta = read_nested(file, parse, "YAML text")
     if not isinstance(meta, dict):
         raise InputError(f"{file}: must hold node_data and edge_data; correct it")
     return meta

@@ -165,6 +165,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         inputs=(*(f.path for f in edges.files), *files_of(nodes)),
         relations=relations,
         num_nodes=num_nodes,
+        counted=index is not None or bool(nodes),
         columns=dict.fromkeys(relations, columns),
         nodes=known,
         ignored=(*edges.ignored(), *chain.from_iterable(t.ignored() for t in tables)),
@@ -226,6 +227,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
     if not tables and not files:
         return source
     known, count = source.nodes, source.num_nodes
+    counted = source.counted or (count is None and bool(tables))
     index: Index | None = None
     if tables:
         given = [each for each in tables if isinstance(each, NodeTable)]
@@ -256,4 +258,5 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
             graph=known.graph if more.graph is None else more.graph,
         )
     known = _with_split_files(known, index, count, options)
-    return replace(source, nodes=known, num_nodes=count, inputs=(*source.inputs, *files_of(tables)))
+    inputs = (*source.inputs, *files_of(tables))
+    return replace(source, nodes=known, num_nodes=count, counted=counted, inputs=inputs)

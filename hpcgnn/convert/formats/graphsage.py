@@ -6,6 +6,7 @@ PREFIX-feats.npy. The second form has graphs of nodes 0, 1, ... for each part, w
 and PART_labels.npy; they become one graph.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,10 @@ def _read_one(path: Path, options: ConvertOptions) -> GraphSource:
     if features.exists():
         fields["features"] = array_features(open_npy(features), options)
         inputs.append(features)
-    return array_source(
+    source = array_source(
         path.parent, {"": Edges(*ends)}, len(ids), Nodes(**fields), inputs=tuple(inputs)
     )
+    return replace(source, counted=True)
 
 
 def _read_parts(path: Path) -> GraphSource:
@@ -111,7 +113,8 @@ def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _field(entry: dict[str, Any], name: str, path: Path) -> Any:
-    if not isinstance(entry.get(name), (int, str)):
+    # True is an int to isinstance, and a mask to NumPy.
+    if type(entry.get(name)) not in (int, str):
         raise InputError(f"{path}: an entry {str(entry)[:60]} has no {name!r}; add it")
     return entry[name]
 

@@ -63,7 +63,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 def _matrix(path: Path) -> tuple[EdgeArrays, int]:
     """Return the edges and the number of nodes of a matrix."""
     npz = Npz(path)
-    if (form := npz.get("format")) is not None and form.load().item() not in ("csr", b"csr"):
+    if "format" in npz and npz.word("format") != "csr":
         raise InputError(f"{path}: the matrix is not in CSR form; save matrix.tocsr()")
     edges = compressed_edges(npz, major_is_src=False)
     assert edges.num_nodes is not None

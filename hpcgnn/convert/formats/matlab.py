@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse
 
 from hpcgnn.convert.nodes import labelled
 from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.read.features import dense_features
-from hpcgnn.convert.read.files import require_file
+from hpcgnn.convert.read.mat import MatFile
 from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
@@ -22,50 +21,34 @@ _LABELS = ("group", "Label", "label", "labels", "Class", "gnd", "y", "Y")
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph of a file; raises `InputError`."""
-    del options
-    found = _load(path)
-    name = next((each for each in _ADJACENCY if each in found), "")
-    problem: Any = found.get("Problem")
-    fields_of_problem = getattr(getattr(problem, "dtype", None), "names", None) or ()
-    if not name and "A" in fields_of_problem:
+    del options  # the file says all there is to say
+    file = MatFile(path)
+    name = next((each for each in _ADJACENCY if each in file), "")
+    matrix = file.load(name) if name else None
+    if "Problem" in file and not name:
         # As the SuiteSparse collection has it.
-        name, found["A"] = "A", problem["A"][0, 0]
-    if not name:
+        name, matrix = "A", file.load("Problem", "A")
+    if matrix is None:
         raise InputError(
-            f"{path}: holds {', '.join(found) or 'nothing'}, and no adjacency; name the matrix "
+            f"{path}: holds {', '.join(file) or 'nothing'}, and no adjacency; name the matrix "
             f"one of {', '.join(_ADJACENCY)}"
         )
-    matrix = found[name]
     if np.ndim(matrix) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{path}: {name} has shape {np.shape(matrix)}; an adjacency is square")
-    if matrix.dtype.kind not in "biuf":
-        raise InputError(f"{path}: {name} has the type {matrix.dtype}; give real numbers")
     coo = scipy.sparse.coo_matrix(matrix)
     weights = None if (coo.data == 1).all() else coo.data
     fields: dict[str, Any] = {}
     used = {name, "Problem"}
-    if key := next((each for each in _FEATURES if each in found), ""):
-        fields["features"] = _features(found[key], f"{path}: {key}")
+    if key := next((each for each in _FEATURES if each in file), ""):
+        fields["features"] = _features(file.load(key), f"{path}: {key}")
         used.add(key)
-    if key := next((each for each in _LABELS if each in found), ""):
-        fields["labels"] = labelled(_labels(found[key]), f"{path}: {key}")
+    if key := next((each for each in _LABELS if each in file), ""):
+        fields["labels"] = labelled(_labels(file.load(key)), f"{path}: {key}")
         used.add(key)
     edges = {"": Edges(coo.row.astype(np.int64), coo.col.astype(np.int64), weights)}
-    ignored = tuple(each for each in found if each not in used)
+    ignored = tuple(each for each in file if each not in used)
     nodes = Nodes(**fields)
     return array_source(path, edges, matrix.shape[0], nodes, inputs=(path,), ignored=ignored)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    require_file(path)
-    try:
-        found = scipy.io.loadmat(path)
-    except NotImplementedError as error:
-        raise InputError(f"{path}: is of version 7.3; save it with -v7 in MATLAB") from error
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: is no whole .mat file ({reason}); copy it again") from error
-    return {name: value for name, value in found.items() if not name.startswith("__")}
 
 
 def _features(value: Any, where: str) -> Features:

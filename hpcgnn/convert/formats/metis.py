@@ -39,6 +39,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         edges=partial(_stream, path, header),
         inputs=(path,),
         num_nodes=header.num_nodes,
+        counted=True,
         columns={"": EdgeColumns(header.weighted)},
         # Both directions are in the file: to add them again would double the sums.
         undirected=options.duplicates == "first",

@@ -42,14 +42,16 @@ from hpcgnn.convert.read.features import array_features, checked_matrix, dense_f
 from hpcgnn.convert.read.npy import ArrayFile, Npz, decode_texts
 from hpcgnn.convert.source import (
     CHUNK_EDGES,
+    MOST_RELATIONS,
     ConvertOptions,
     Features,
     GraphSource,
     NodeKind,
     Nodes,
+    check_count,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split, first_true
+from hpcgnn.storage import MAX_NODE_TYPES, Split, first_true
 from hpcgnn.typing import Array
 
 _ENDS = (("src", "dst"), ("row", "col"), ("source", "target"))
@@ -77,6 +79,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         inputs=(path,),
         relations=edges.relations,
         num_nodes=num_nodes,
+        counted=edges.num_nodes is not None,
         columns=dict.fromkeys(edges.relations, edges.columns),
         nodes=nodes,
         ignored=npz.unused(),
@@ -106,8 +109,7 @@ def _find_edges(npz: Npz) -> EdgeArrays:
 def _scipy_format(npz: Npz) -> str | None:
     if "format" not in npz or "shape" not in npz:
         return None
-    kind = npz.need("format").load().item()
-    text = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
+    text = npz.word("format")
     if text not in ("csr", "csc", "coo"):
         raise InputError(
             f"{npz.path}: format is {text!r}; save the matrix as csr, csc or coo (matrix.tocsr())"
@@ -171,6 +173,7 @@ def _relation_names(npz: Npz, relation_ids: ArrayFile) -> tuple[str, ...]:
     if names is None:
         blocks = relation_ids.flat(0, relation_ids.shape[0], CHUNK_EDGES)
         highest = max((int(block.max()) for block in blocks), default=0)
+        check_count(highest + 1, MOST_RELATIONS, "relations", relation_ids.where)
         return tuple(str(number) for number in range(highest + 1))
     check_vector(names, "SU")
     texts = decode_texts(names.load(), names.where)
@@ -307,7 +310,7 @@ def _read_kinds(
     """Return the nodes' types [n] in a small integer type, and what they are; `InputError`."""
     check_vector(numbers, "iu")
     types = numbers.load()
-    names = _names(npz, types)
+    names = _names(npz, types, numbers.where)
     node = first_true((types < 0) | (types >= len(names)))
     if node is not None:
         raise InputError(
@@ -328,10 +331,12 @@ def _read_kinds(
     return types.astype(np.min_scalar_type(len(names))), tuple(kinds)
 
 
-def _names(npz: Npz, types: Array) -> list[str]:
+def _names(npz: Npz, types: Array, where: str) -> list[str]:
     array = npz.get("node_types", "ntypes")
     if array is None:
-        return [str(number) for number in range(int(types.max(initial=0)) + 1)]
+        highest = int(types.max(initial=0))
+        check_count(highest + 1, MAX_NODE_TYPES, "node types", where)
+        return [str(number) for number in range(highest + 1)]
     check_vector(array, "SU")
     names = decode_texts(array.load(), array.where)
     if not names or len(set(names)) != len(names):

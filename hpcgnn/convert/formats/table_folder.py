@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import edge_ends, join_types, relation_names
 from hpcgnn.convert.ranks import Alone
+from hpcgnn.convert.read.files import read_nested
 from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -42,11 +43,7 @@ class Description:
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph that a file, or the graph.toml of a folder, describes; `InputError`."""
     file = path if path.is_file() else path / "graph.toml"
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{file}: cannot be read ({reason}); correct it") from error
+    tables = read_nested(file, tomllib.loads, "TOML text")
     return read_description(path, Description(file, tables), options)
 
 
@@ -111,6 +108,7 @@ class _Folder:
             inputs=(self._file, *inputs),
             relations=("",) if plain else tuple(by_name),
             num_nodes=sum(counts.values()),
+            counted=True,
             columns={("" if plain else name): each.columns for name, each in by_name.items()},
             name=graph_name,
             undirected=undirected,

@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -21,6 +21,9 @@ PARQUET = (".parquet", ".pq")
 """The endings of files of that format."""
 
 LONGEST_LINE_BYTES = 1 << 30
+MOST_GROWTH = 1040
+"""Bytes that one byte packed by zlib can stand for at most, rounded up."""
+
 _GZIP = b"\x1f\x8b"
 _NO_TEXT = {
     b"\xff\xfe": "is text in UTF-16; save it as UTF-8",
@@ -205,10 +208,19 @@ def read_error(path: Path, error: Exception) -> InputError:
 
 def read_json(path: Path) -> Any:
     """Return what a JSON file holds; raises `InputError`."""
+    return read_nested(path, json.loads, "JSON text")
+
+
+def read_nested(path: Path, parse: Callable[[str], Any], what: str) -> Any:
+    """Return what `parse` makes of the text of a file, which may be nested; raises `InputError`.
+
+    `parse` raises `ValueError` for a fault of the text.
+    """
     require_file(path)
     try:
-        return json.loads(path.read_bytes())
+        return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise read_error(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no whole JSON text ({error}); copy it again") from error
+    except (ValueError, RecursionError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: is no whole {what} ({reason}); correct it") from error

@@ -20,7 +20,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy_format
 
-from hpcgnn.convert.read.files import read_error, require_file
+from hpcgnn.convert.read.files import MOST_GROWTH, read_error, require_file
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
@@ -59,11 +59,13 @@ class ArrayFile:
         """Refuse a header that declares more than the file holds, before memory is asked for it."""
         declared = math.prod(self.shape) * self.dtype.itemsize
         with _reading(self.path):
-            if self.member is None:
-                held = self.path.stat().st_size
-            else:
+            held = size = self.path.stat().st_size
+            if self.member is not None:
                 with zipfile.ZipFile(self.path) as archive:
-                    held = archive.getinfo(f"{self.member}.npy").file_size
+                    info = archive.getinfo(f"{self.member}.npy")
+                    # What the archive says of itself may be wrong, too.
+                    packed = min(info.compress_size, size)
+                    held = min(info.file_size, MOST_GROWTH * packed)
         if declared > held:
             raise InputError(f"{self.where} is truncated; copy or save the file again")
 
@@ -91,6 +93,7 @@ class ArrayFile:
 
     def flat(self, start: int, stop: int, count: int) -> Iterator[Array]:
         """Yield values `start` to `stop` in stored order, `count` at a time, in one pass."""
+        self._require_content()
         size, native = self.dtype.itemsize, self.dtype.newbyteorder("=")
         with _open(self.path, self.member) as stream:
             _read_header(stream, self.where)
@@ -153,6 +156,14 @@ class Npz:
             raise array
         return array
 
+    def word(self, name: str) -> str:
+        """Return the one text of an array; raises `InputError`."""
+        array = self.need(name)
+        values = array.load()
+        if values.size != 1 or values.dtype.kind not in "SU":
+            raise InputError(f"{array.where} must be one word; save it again")
+        return decode_texts(values.reshape(-1), array.where)[0]
+
     def texts(self, *names: str) -> list[str] | None:
         """Return the first of the arrays `names` that is a readable vector of text."""
         self._asked.update(names)
@@ -200,6 +211,10 @@ def _read_members(path: Path) -> dict[str, ArrayFile | InputError]:
             name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")
         ]
         for member in members:
+            kind = archive.getinfo(f"{member}.npy").compress_type
+            if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # One byte of other kinds may stand for gigabytes.
+                raise NotImplementedError("neither stored nor deflated")
             with archive.open(f"{member}.npy") as stream:
                 try:
                     header = _read_header(stream, f"{path}: {member}")

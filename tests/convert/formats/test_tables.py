@@ -342,7 +342,7 @@ def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ("[nodes", r"graph\.toml: cannot be read"),
+        ("[nodes", r"graph\.toml: is no whole TOML"),
         ("x = 1", r"'x' is none of edges, name, nodes, undirected"),
         ("[nodes.user]\nfiles = ['users.csv']", r"names no \[edges"),
         ('[edges."user,buys"]\nfiles = ["buys.csv"]', "must be named SOURCE,RELATION,TARGET"),
