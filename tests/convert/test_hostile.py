@@ -122,7 +122,8 @@ def test_words_and_numbers_of_odd_kinds(tmp_path: Path) -> None:
         ConvertOptions(label_separator="")
     matrix = scipy.sparse.csr_matrix(np.eye(3))
     parts = {"indptr": matrix.indptr, "indices": matrix.indices, "shape": [3, 3]}
-    (tmp_path / "role.json").write_text('{"tr": [0], "va": [1], "te": [2]}')
+    roles = '{"tr": [0], "va": [1], "te": [2]}'  # codespell:ignore te
+    (tmp_path / "role.json").write_text(roles)
     npz(tmp_path / "adj_full.npz", format=np.array(["csr", "csr"]), data=matrix.data, **parts)
     shutil.copy(tmp_path / "adj_full.npz", tmp_path / "a.npz")
     for path, kind in ((tmp_path, "graphsaint"), (tmp_path / "a.npz", "npz")):
