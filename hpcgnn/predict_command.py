@@ -55,7 +55,12 @@ from hpcgnn.train.links.predictions import (
 from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
-from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
+from hpcgnn.train.run.saved_model import (
+    TRUST_CODE,
+    SavedModel,
+    load_saved_graph,
+    open_saved_model,
+)
 from hpcgnn.typing import Array, GlobalIndices
 
 FORMATS = ("h5", "csv", "parquet", "npy")
@@ -154,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         "do not hold (default: 0, all edges)",
     )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
+    add("--trust-code", action="store_true", help=TRUST_CODE)
     add("--json", action="store_true", help="print what was written as JSON")
     return parser
 
@@ -168,7 +174,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         On any fault of the input; an earlier file at the output stays whole.
     """
     with agree(grid.world):
-        saved = open_saved_model(options.run, options.seed, options.store).on(options.device)
+        saved = open_saved_model(
+            options.run, options.seed, options.store, trust_code=options.trust_code
+        ).on(options.device)
         links = saved.config.train.task == "links"
         options.what = options.what or ("embeddings" if links else "probabilities")
         _check_link_options(options, saved)

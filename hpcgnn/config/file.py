@@ -5,7 +5,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,16 @@ _REPLACED = types.MappingProxyType(
 _NAMES = ("graph.split", "train.splits")
 
 
-def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+OWN_CODE = (("model", "name"), ("exchange", "method"))
+"""The keys whose values may name a user's module, which is imported when they are read."""
+
+
+def load_config(
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    trusted: Collection[str] | None = None,
+) -> Config:
     """Read a configuration.
 
     Parameters
@@ -29,12 +38,14 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
         A TOML file; None starts from the defaults.
     overrides
         ``section.key=value`` with a TOML value; a bare word is a string.
+    trusted
+        The only ``package.module:NAME`` that may be imported; None: any.
 
     Raises
     ------
     InputError
         On an unreadable file, a syntax error, an unknown or ill-typed key (naming the nearest one),
-        or a value out of range.
+        a value out of range, or a module that is not trusted.
     """
     tables: dict[str, dict[str, Any]] = {}
     if path is not None:
@@ -64,7 +75,35 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
             if not isinstance(table, dict):
                 raise InputError(f"override {override!r}: it is set to a value elsewhere")
         table[name] = _parse_value(text.strip())
+    if trusted is not None:
+        refuse_code(str(path), tables, trusted)
     return config_from_tables(tables)
+
+
+def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
+    """Refuse a configuration that names a module, before anything is imported.
+
+    Parameters
+    ----------
+    origin
+        Where the configuration was read, for the message.
+    trusted
+        The ``package.module:NAME`` that may be imported all the same.
+
+    Raises
+    ------
+    InputError
+        When a value of `OWN_CODE` has a colon and is not trusted.
+    """
+    for section, key in OWN_CODE:
+        table = tables.get(section)
+        value = table.get(key) if isinstance(table, Mapping) else None
+        if isinstance(value, str) and ":" in value and value not in trusted:
+            remedy = "use another run.dir" if trusted else "where you trust it, give --trust-code"
+            raise InputError(
+                f"{origin}: {section}.{key} = {value!r} names a module, whose code would run; "
+                f"{remedy}"
+            )
 
 
 def config_from_tables(tables: Mapping[str, Any]) -> Config:

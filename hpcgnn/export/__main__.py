@@ -20,7 +20,7 @@ from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, write_whole
-from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+from hpcgnn.train.run.saved_model import TRUST_CODE, SavedModel, open_saved_model
 
 DESCRIPTION = """Write a trained model as a module of another library: FOLDER/model.py, source to
 keep and change, and FOLDER/model.safetensors, its state dict under the names of that library's
@@ -47,7 +47,9 @@ def main(comm: Communicator) -> int:
         raise InputError(
             f"{comm.size} ranks: exporting is one process; start it without a launcher"
         )
-    saved = open_saved_model(options.run, options.seed, options.store)
+    saved = open_saved_model(
+        options.run, options.seed, options.store, trust_code=options.trust_code
+    )
     text, tensors = write_source(_blueprint(saved), options.to)
     output: Path = options.output or options.run / f"export-{options.to}"
     found: dict[str, Any] = {
@@ -117,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not compare: for graphs that one process cannot hold",
     )
+    add("--trust-code", action="store_true", help=TRUST_CODE)
     add("--json", action="store_true", help="print what was written as JSON")
     return parser
 

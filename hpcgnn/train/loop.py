@@ -208,7 +208,7 @@ def _with_exchange(
     method = ""
     with agree(grid.world):
         if grid.rank == 0 and config.run.resume != "never":
-            method = directory.exchange_so_far() or ""
+            method = directory.exchange_so_far(config) or ""
     method = bcast(grid.world, method)
     if not method:
         choice = choose_exchange(grid, config)

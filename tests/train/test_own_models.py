@@ -1,5 +1,6 @@
 """Models of a user's own modules: trained, resumed, planned and applied by the commands."""
 
+import importlib
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 from hpcgnn.comm import CollectiveInputError, agree
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
+from hpcgnn.export.__main__ import main as export_main
 from hpcgnn.nn import make_model
+from hpcgnn.predict_command import main as predict_main
 from tests.support.examples import EXAMPLES
 from tests.support.training import (
     StopAfter,
@@ -115,9 +118,54 @@ def test_it_is_trained_resumed_and_applied(
     kept = load_config(whole.path / "config.toml").model
     assert (kept.name, kept.own_options()) == ("own_model:Damped", {"share": 0.25})
     predict = predict_with(comm, whole, monkeypatch, capsys)
-    predict(comm_tmp_path / "again.npy", "--format", "npy")
+    predict(comm_tmp_path / "again.npy", "--format", "npy", "--trust-code")
     found = np.load(comm_tmp_path / "again.npy")
     np.testing.assert_allclose(found, whole.predictions()["probabilities"], atol=1e-6)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("key", ["model.name", "exchange.method"])
+def test_a_module_that_a_run_names_is_not_imported(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    path = comm_tmp_path / "run"
+    values = {"model.name": "own_model:Damped", "exchange.method": "own_method:NEAREST"}
+    if comm.rank == 0:
+        text = "from hpcgnn.spmm.registry import METHODS\nNEAREST = METHODS['aware']\n"
+        (comm_tmp_path / "own_method.py").write_text(text)
+    comm.Barrier()
+    value = values[key]
+    train(comm, make_config(store, path, f"{key}={value}", "train.epochs=1"))
+    module = value.partition(":")[0]
+    mark = comm_tmp_path / f"imported{comm.rank}"
+    if comm.rank == 0:
+        text = "import os, pathlib\nfrom mpi4py import MPI\n"
+        text += "pathlib.Path('imported' + str(MPI.COMM_WORLD.rank)).touch()\n"
+        file = comm_tmp_path / f"{module}.py"
+        file.write_text(text + file.read_text())
+    comm.Barrier()
+    monkeypatch.delitem(sys.modules, module)
+    importlib.invalidate_caches()
+    output = comm_tmp_path / "out.npy"
+    for run in (path, path / "model.safetensors"):
+        words = ["predict", str(run), "-o", str(output)]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(
+            CollectiveInputError, match=rf"{key} = '{value}' names a module.*--trust-"
+        ):
+            predict_main(comm)
+        if comm.size == 1:
+            monkeypatch.setattr(sys, "argv", ["export", str(run), "--to", "torch"])
+            with pytest.raises(InputError, match="names a module, whose code would run; where"):
+                export_main(comm)
+    with pytest.raises(CollectiveInputError, match=r"whose code would run; use another run\.dir"):
+        train(comm, make_config(store, path, "train.epochs=2"))
+    comm.Barrier()
+    assert not mark.exists()
+    monkeypatch.setattr(sys, "argv", [*words, "--trust-code"])
+    assert predict_main(comm) == 0
+    assert mark.exists()
 
 
 @pytest.mark.usefixtures("modules")

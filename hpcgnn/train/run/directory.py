@@ -157,7 +157,7 @@ class RunDirectory:
         epochs_done
             Epochs that the checkpoints cover, by seed.
         """
-        check_same_run(self._read_config(), config, self.path)
+        check_same_run(self._read_config(config), config, self.path)
         kept = [
             row for row in self.read_metrics() if row["epoch"] < epochs_done.get(row["seed"], 0)
         ]
@@ -175,17 +175,23 @@ class RunDirectory:
                 missing[seed] = (done - len(there), first, last)
         return missing
 
-    def exchange_so_far(self) -> str | None:
-        """Return the exchange of the run that can go on here; None where there is none."""
+    def exchange_so_far(self, config: Config) -> str | None:
+        """Return the exchange of the run that can go on here; None where there is none.
+
+        Parameters
+        ----------
+        config
+            The new configuration.
+        """
         if not checkpoint_paths(self.checkpoints) or not self._config.is_file():
             return None
-        return self._read_config().exchange.method
+        return self._read_config(config).exchange.method
 
     def finished(self, config: Config) -> dict[str, Any] | None:
         """Return the summary of a run that has ended and that `config` describes, else None."""
         if not self._summary.is_file() or not self._config.is_file():
             return None
-        changed = any(True for _ in _changes(self._read_config(), config))
+        changed = any(True for _ in _changes(self._read_config(config), config))
         if changed or (config.run.save_predictions and not self.predictions.is_file()):
             return None
         with self._faults(self._summary, "remove that file to have it written again"):
@@ -240,13 +246,15 @@ class RunDirectory:
         """Write summary.json, the sign that the run has ended."""
         self.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
-    def _read_config(self) -> Config:
+    def _read_config(self, now: Config) -> Config:
+        """Return the configuration of the run so far; of modules only those of `now` are imported."""
         if not self._config.is_file():
             raise InputError(
                 f"{self.path} has checkpoints but no config.toml; use another run.dir, or "
                 "run.resume=never to start over"
             )
-        return load_config(self._config)
+        named = now.model.name, now.exchange.method
+        return load_config(self._config, trusted=named)
 
     def _drop_results(self) -> None:
         """Remove what holds for a finished run only, and what a killed run left half-written."""

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 
 from hpcgnn.config.config import Config
-from hpcgnn.config.file import config_from_tables, dump_toml
+from hpcgnn.config.file import config_from_tables, dump_toml, refuse_code
 from hpcgnn.errors import InputError
 from hpcgnn.storage import write_whole
 from hpcgnn.train.run.checkpoint import (
@@ -51,13 +51,18 @@ def write_kept_model(directory: RunDirectory, config: Config, seed: int) -> None
     write_whole(directory.model, save_tensors(tensors, metadata))
 
 
-def read_kept_model(path: Path) -> tuple[Config, Checkpoint]:
+def read_kept_model(path: Path, *, trust_code: bool = False) -> tuple[Config, Checkpoint]:
     """Return the configuration and what there is of the checkpoint: the kept weights only.
+
+    Parameters
+    ----------
+    trust_code
+        Import the user's module that the model is of.
 
     Raises
     ------
     InputError
-        When the file is no such model, or damaged.
+        When the file is no such model, damaged, or of a module that is not trusted.
     """
     if path.suffix != ".safetensors":
         raise InputError(f"{path}: give a run directory, or its model.safetensors")
@@ -68,7 +73,11 @@ def read_kept_model(path: Path) -> tuple[Config, Checkpoint]:
         texts = {name: metadata[name] for name in ("config", "state")}
         if int(metadata["crc32"]) != _checksum(texts, tensors):
             raise ValueError("it does not match its checksum")
-        config = config_from_tables(tomllib.loads(texts["config"]))
+        tables = tomllib.loads(texts["config"])
+    if not trust_code:
+        refuse_code(str(path), tables)
+    with format_errors(path, _REMEDY):
+        config = config_from_tables(tables)
         state = json.loads(texts["state"])
     check_state(path, state)
     features = {

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,12 @@ from hpcgnn.train.run.checkpoint import (
 )
 from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
+
+TRUST_CODE = (
+    "import the module that the model is of, where model.name or exchange.method is module:NAME; "
+    "its code runs with your rights"
+)
+"""The help of the option of commands that open saved models."""
 
 _Facts = TypeVar("_Facts", bound=Facts)
 _Model = TypeVar("_Model", bound=TrainableModule)
@@ -158,7 +164,13 @@ class SavedModel:
         }
 
 
-def open_saved_model(run: Path, seed: int | None = None, store: str | None = None) -> SavedModel:
+def open_saved_model(
+    run: Path,
+    seed: int | None = None,
+    store: str | None = None,
+    *,
+    trust_code: bool = True,
+) -> SavedModel:
     """Read the kept model of a seed, the best one by validation when None is given.
 
     Parameters
@@ -167,13 +179,20 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
         A run directory, where the run may be under way, or the file of its kept model.
     store
         Another graph than the run's own to apply the model to.
+    trust_code
+        Import the user's module that the model is of. Commands that take a run directory or a file
+        of somebody else leave that to their user.
 
     Raises
     ------
     InputError
-        When there is no such checkpoint, no model was kept yet, or it does not read.
+        When there is no such checkpoint, no model was kept yet, it does not read, or it is of a
+        module that is not trusted.
     """
-    config, checkpoint = read_kept_model(run) if run.is_file() else _newest(run, seed)
+    if run.is_file():
+        config, checkpoint = read_kept_model(run, trust_code=trust_code)
+    else:
+        config, checkpoint = _newest(run, seed, None if trust_code else ())
     if seed is not None and seed != checkpoint.state["seed"]:
         raise InputError(f"{run} is of seed {checkpoint.state['seed']}; leave --seed out")
     if store is not None or not Path(config.graph.targets).is_file():
@@ -183,7 +202,9 @@ def open_saved_model(run: Path, seed: int | None = None, store: str | None = Non
     return SavedModel(run, config, checkpoint)
 
 
-def _newest(run: Path, seed: int | None) -> tuple[Config, Checkpoint]:
+def _newest(
+    run: Path, seed: int | None, trusted: Collection[str] | None
+) -> tuple[Config, Checkpoint]:
     """Return the configuration of a run and the newest checkpoint of a seed."""
     if not (run / "config.toml").is_file():
         runs = sorted(run.glob("split-*/config.toml"))
@@ -193,7 +214,7 @@ def _newest(run: Path, seed: int | None) -> tuple[Config, Checkpoint]:
             f"{run} is not a run directory; give the run.dir of hpcgnn.train, or its "
             "model.safetensors"
         )
-    config = load_config(run / "config.toml")
+    config = load_config(run / "config.toml", trusted=trusted)
     newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
     if seed is None and newest:
         seed = best_seed({each: _valid(path) for each, path in newest.items()})
