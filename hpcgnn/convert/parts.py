@@ -8,6 +8,7 @@ counts for nothing.
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -52,6 +53,8 @@ class Parts:
         """Return the generation to go on from, 0 without any."""
         manifest = self._folder / _MANIFEST
         try:
+            if self._folder.is_symlink():
+                raise OSError("it is a link")
             self._folder.mkdir(exist_ok=True)
             self._lock = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
             if not hold(self._lock):
@@ -65,7 +68,7 @@ class Parts:
                 f"{self._folder}: another conversion uses it; wait for that to end, or choose "
                 "another output"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{self._folder}: cannot be used ({error}); remove it to begin anew"
             ) from error
@@ -84,8 +87,11 @@ class Parts:
             if self._generation:
                 file = self._state_file(self._generation)
                 try:
-                    state = json.loads(file.read_text())
-                except (OSError, ValueError) as error:
+                    found = json.loads(file.read_text())
+                    state = found["state"]
+                    if found["crc32"] != _crc(state):
+                        raise ValueError("it does not match its checksum")
+                except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                     raise InputError(
                         f"{file}: cannot be read ({error}); remove {self._folder} to begin anew"
                     ) from error
@@ -99,7 +105,10 @@ class Parts:
         """Save the state of this rank, whose runs are on disk; for all ranks."""
         new = self._generation + 1
         with self._ranks.agree():
-            write_whole(self._state_file(new), json.dumps(state).encode())
+            # As it will be read: JSON has no tuples.
+            plain = json.loads(json.dumps(state))
+            document = {"crc32": _crc(plain), "state": plain}
+            write_whole(self._state_file(new), json.dumps(document).encode())
         with self._ranks.agree():
             if self._ranks.rank == 0:
                 manifest = {"key": self._key, "generation": new}
@@ -116,6 +125,10 @@ class Parts:
 
     def _state_file(self, generation: int) -> Path:
         return self._folder / f"{self._ranks.rank}.{generation}.json"
+
+
+def _crc(state: Any) -> int:
+    return zlib.crc32(json.dumps(state, sort_keys=True).encode())
 
 
 def key_of(inputs: Sequence[Path], options: Mapping[str, Any], format_name: str) -> dict[str, Any]:

@@ -646,8 +646,9 @@ class EdgeFeed:
         self._saved_at = time.monotonic()
 
     def _restore(self, state: Mapping[str, Any], builders: Mapping[str, EdgeBuilder]) -> None:
-        for relation, each in builders.items():
-            each.restore(state["builders"][relation])
+        with self._ranks.agree():
+            for relation, each in builders.items():
+                each.restore(state["builders"][relation])
         self._own = _Counts(**state["own"])
         self._symmetry = SymmetryCheck(state["symmetry"])
         self._starts = np.array(state["starts"], np.int64)

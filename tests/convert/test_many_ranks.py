@@ -447,3 +447,75 @@ def test_an_ended_conversion_goes_on(
         assert content(together) == content(alone)
         left = sorted(each.name for each in comm_tmp_path.iterdir())
         assert left == ["alone.h5", "in", "together.h5"]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def nest(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def link_folder(path: Path) -> None:
+    folder = path.parent
+    other = folder.with_name("other")
+    folder.rename(other)
+    folder.symlink_to(other)
+
+
+DAMAGES = {
+    "a flipped bit": ("0-0.runs", flip, "does not match its checksum; remove its folder"),
+    "runs cut": ("0-0.runs", cut, "is not of .* bytes; remove its folder"),
+    "runs gone": ("0-0.runs", Path.unlink, "is not of .* bytes; remove its folder"),
+    "runs linked": ("0-0.runs", link, "no scratch file can be made there"),
+    "a pipe": ("0-0.runs", pipe, "is not of .* bytes; remove its folder"),
+    "a flipped state": ("0.*.json", flip, "cannot be read .*to begin anew"),
+    "a nested state": ("0.*.json", nest, "cannot be read .*to begin anew"),
+    "a nested manifest": ("manifest.json", nest, "cannot be used .*remove it to begin anew"),
+    "a linked folder": ("manifest.json", link_folder, "cannot be used .it is a link.; remove it"),
+}
+
+
+@pytest.mark.max_ranks(3)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_runs_are_refused(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
+    given = words_of(comm, comm_tmp_path / "in", "csv sums")
+    output = comm_tmp_path / "out.h5"
+    monkeypatch.setattr(sys, "argv", ["convert", *given, str(output), "--resume"])
+    with monkeypatch.context() as patch:
+        kill_at(patch, "rows")
+        with pytest.raises(Killed):
+            many_ranks.main(comm)
+    comm.barrier()
+    pattern, harm, message = DAMAGES[damage]
+    if comm.rank == 0:
+        (path,) = output.with_name("out.h5.parts").glob(pattern)
+        harm(path)
+    comm.barrier()
+    with pytest.raises(CollectiveInputError, match=message):
+        many_ranks.main(comm)
+    assert not output.exists()
+    if comm.rank == 0 and comm.size == 1:
+        with pytest.raises(InputError, match=message):
+            main([*given, str(output), "--resume"])

@@ -207,12 +207,22 @@ class EdgeBuilder:
         assert self._scratch is not None, "a spill file was given"
         self._scratch.sync()
         runs = [run.places for run in self._runs if isinstance(run, SpilledRun)]
-        return {"runs": runs, "size": self._scratch.size, "largest": self._largest}
+        scratch = self._scratch
+        return {
+            "runs": runs,
+            "size": scratch.size,
+            "crc32": scratch.crc,
+            "largest": self._largest,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what another builder has put aside in the file, before the first edge."""
+        """Go on from what another builder has put aside in the file, before the first edge.
+
+        Raises `InputError` when the file is not what was written.
+        """
         assert self._scratch is not None, "a spill file was given"
-        self._scratch.size, self._largest = state["size"], state["largest"]
+        self._scratch.go_on(state["size"], state["crc32"])
+        self._largest = state["largest"]
         self._runs = [SpilledRun(self._scratch, tuple(p), self._dtype) for p in state["runs"]]
 
     def write(

@@ -6,6 +6,7 @@ goes with the key is its value: a weight, or a record with what `EdgeColumns` na
 
 import mmap
 import os
+import stat
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
+from hpcgnn.storage.checksums import array_crc
 from hpcgnn.typing import Array, Offsets
 
 COLUMN_BITS = 32
@@ -66,23 +68,30 @@ class Run:
         return self.keys[low:high], values
 
 
+_CHECKED_BYTES = 1 << 24
+_BEGIN_ANEW = "remove its folder to begin anew"
+
+
 class SpillFile:
     """An unnamed file for runs: it vanishes with its last user, also when the process is killed.
 
-    With a `name` it stays, and `size` is what counts of it. Raises `InputError` where `directory`
-    (None: the system's, see TMPDIR) takes no file.
+    With a `name` it stays; `size` is what counts of it, and `crc` the checksum of that. Raises
+    `InputError` where `directory` (None: the system's, see TMPDIR) takes no file.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, name: str | None = None) -> None:
         self._directory = directory or tempfile.gettempdir()
-        self.size = 0
+        self.size = self.crc = 0
+        self._name = name
         try:
             if name is None:
                 with tempfile.TemporaryFile(dir=directory) as file:
                     self._descriptor = os.dup(file.fileno())
             else:
                 path = Path(self._directory) / name
-                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                # Never through a link, and a pipe blocks nobody.
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                self._descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             raise InputError(
                 f"{error.filename or self._directory}: no scratch file can be made there "
@@ -90,9 +99,33 @@ class SpillFile:
             ) from None
         weakref.finalize(self, os.close, self._descriptor)
 
+    def go_on(self, size: int, crc: int) -> None:
+        """Go on behind the first `size` bytes, which another process has written.
+
+        Raises
+        ------
+        InputError
+            When they are not there, or not those of the checksum.
+        """
+        found, status = 0, os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode) or not 0 <= size <= status.st_size:
+            raise InputError(f"{self._where}: is not of {size} bytes; {_BEGIN_ANEW}")
+        for start in range(0, size, _CHECKED_BYTES):
+            count = min(_CHECKED_BYTES, size - start)
+            found = array_crc(self.read(np.uint8, start, 0, count), found)
+        if found != crc:
+            raise InputError(f"{self._where}: does not match its checksum; {_BEGIN_ANEW}")
+        self.size, self.crc = size, crc
+
+    @property
+    def _where(self) -> Path:
+        return Path(self._directory) / (self._name or "")
+
     def append(self, array: Array) -> int:
         """Write an array behind the others; return where it begins, in bytes."""
         start = self.size
+        if self._name is not None:
+            self.crc = array_crc(array, self.crc)
         view = array.reshape(-1).view(np.uint8).data
         try:
             while view:

@@ -247,7 +247,7 @@ class RunDirectory:
         self.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
     def _read_config(self, now: Config) -> Config:
-        """Return the configuration of the run so far; of modules only those of `now` are imported."""
+        """Return the configuration of the run so far; imports no module but those of `now`."""
         if not self._config.is_file():
             raise InputError(
                 f"{self.path} has checkpoints but no config.toml; use another run.dir, or "
