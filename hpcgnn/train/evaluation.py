@@ -1,6 +1,6 @@
 """How good a model is: accuracy and F1 from counts, so that the number of ranks does not matter."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,17 @@ from hpcgnn.storage import Split
 from hpcgnn.train.kept_products import KeptProducts
 from hpcgnn.train.metrics import SPLITS, Evaluation
 from hpcgnn.train.multi_label import evaluate_multi_label
-from hpcgnn.train.targets import target_metrics
+from hpcgnn.train.targets import constant_targets, target_metrics
 from hpcgnn.typing import Array, Mask
 
 
 @collective
 def evaluate_single_label(
-    grid: ProcessGrid, logits_NC: Tensor, labels_N: Tensor, split_N: Tensor
+    grid: ProcessGrid,
+    logits_NC: Tensor,
+    labels_N: Tensor,
+    split_N: Tensor,
+    names: Sequence[str] = (),
 ) -> Evaluation:
     """Return loss and accuracy over all ranks; nodes without a label (-1) do not count.
 
@@ -33,17 +37,31 @@ def evaluate_single_label(
     ----------
     labels_N, split_N
         Classes (int64) and splits (uint8) of the local nodes.
+    names
+        Of the classes; empty: their numbers.
     """
-    sums = np.zeros((len(SPLITS), 3))
+    sums = np.zeros((len(SPLITS), 3 + logits_NC.shape[1]))
     predicted_N = logits_NC.argmax(dim=1)
     for row, split in enumerate(SPLITS.values()):
         inside = (split_N == int(split)) & (labels_N >= 0)
         labels = labels_N[inside]
         loss = MeanLoss(1).single_label(logits_NC[inside].double(), labels)
         correct = (predicted_N[inside] == labels).sum()
-        sums[row] = [len(labels), float(loss), float(correct)]
+        sums[row, :3] = [len(labels), float(loss), float(correct)]
+        given = predicted_N[inside].bincount(minlength=logits_NC.shape[1])
+        sums[row, 3:] = given.cpu().numpy()
     allreduce_sum(grid.layer, sums)
-    return Evaluation(means_by_split(SPLITS, sums), "accuracy")
+    return Evaluation(means_by_split(SPLITS, sums[:, :3]), "accuracy", _one_class(sums[-1], names))
+
+
+def _one_class(sums: Array, names: Sequence[str]) -> str:
+    """Return that all nodes are given one class which not all have, from a row of the sums."""
+    count, _, correct = sums[:3].astype(np.int64).tolist()
+    given = np.flatnonzero(sums[3:])
+    if len(given) != 1 or correct == count:
+        return ""
+    name = names[given[0]] if names else str(given[0])
+    return f"all {count} that are tested are given class {name}, which {correct} of them have"
 
 
 def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:
@@ -150,10 +168,14 @@ class Evaluator:
             found = target_metrics(*arguments, facts.targets, facts.target_scales)
             for part, each in found.items():
                 values |= {f"{part}_{key}": value for key, value in each.items()}
-            return Evaluation(values, "r2")
+            alike = "; ".join(
+                f"all {count} that are tested are given {number:.4g} for {name}"
+                for name, count, number in constant_targets(*arguments, facts)
+            )
+            return Evaluation(values, "r2", alike)
         if facts.multi_label:
             return evaluate_multi_label(*arguments, tuned=self._tuned)
-        return evaluate_single_label(*arguments)
+        return evaluate_single_label(*arguments, facts.class_names)
 
 
 def _fault(config: Config, facts: GraphFacts, num_train: int, num_valid: int) -> InputError | None:

@@ -61,7 +61,7 @@ from hpcgnn.train.run.checkpoint import (
 )
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.kept_model import write_kept_model
-from hpcgnn.train.run.report import EpochDisplay, remark_on_growth
+from hpcgnn.train.run.report import EpochDisplay, remark_on_constants, remark_on_growth
 from hpcgnn.train.run.resume import find_finished, open_run
 from hpcgnn.train.run.row_parameters import gather_rows, take_rows
 from hpcgnn.train.run.saved_model import best_seed
@@ -326,6 +326,7 @@ def _finish(
         elif grid.rank == 0:
             metrics = directory.read_metrics()
             remark_on_growth(metrics)
+            remark_on_constants(outcome.results)
             summary = summarise(config, task, outcome, metrics, ranks, directory.read_sessions())
             directory.write_summary(summary)
     return summary
@@ -529,6 +530,7 @@ class SeedRun:
             "test": metrics.get(f"test_{metric}"),
             "final_train_loss": self._last_loss,
             "metrics": metrics,
+            "constant": self._kept.get("constant", ""),
             **self._task.evaluate_kept(model),
         }
 
@@ -558,6 +560,7 @@ class SeedRun:
             top = value if better else best
             metrics = dict(evaluation.values)
             self._kept = {"epoch": self.epoch - 1, "value": top, "metrics": metrics}
+            self._kept["constant"] = evaluation.constant
             self._kept_model = self._weights()
 
     def _weights(self) -> dict[str, torch.Tensor]:

@@ -19,10 +19,14 @@ class Evaluation:
         or those of `evaluate_multi_label` or `target_metrics`; a split without nodes is absent.
     metric
         The metric that models are chosen by: accuracy, micro_f1 or r2.
+    constant
+        What all tested nodes or graphs are given alike, though they differ; empty where they are
+        not, or where that is not looked for.
     """
 
     values: dict[str, float]
     metric: str
+    constant: str = ""
 
     def rank_value(self, select: str) -> float | None:
         """Return what ranks models on the validation nodes, larger is better; None without any."""

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.typing import FloatArray
@@ -54,6 +55,43 @@ def target_metrics(
             mine = _by_target(values, names, np.array(scales))
             found[part.name.lower()] = {"loss": float(loss / nodes), **mine}
     return found
+
+
+@collective
+def constant_targets(
+    grid: ProcessGrid, predicted_NT: Tensor, targets_NT: Tensor, split_N: Tensor, facts: GraphFacts
+) -> list[tuple[str, int, float]]:
+    """Return the targets of which all test nodes are given one number, though theirs differ.
+
+    Parameters
+    ----------
+    predicted_NT, targets_NT, split_N
+        As of `target_metrics`.
+    facts
+        Names, means and scales of the targets.
+
+    Returns
+    -------
+    alike
+        Name, number of nodes that are tested, and what they are given in the target's units.
+    """
+    inside = split_N == int(Split.TEST)
+    truth, predicted = targets_NT[inside].double(), predicted_NT[inside].double()
+    known = ~truth.isnan()
+    columns = [known.double(), predicted, predicted.square(), truth, truth.square()]
+    sums = torch.stack([(each * known).nan_to_num(0).sum(0) for each in columns]).cpu().numpy()
+    allreduce_sum(grid.layer, sums)
+    count, total, squares, true_total, true_squares = sums
+    size = np.maximum(count, 1)
+    mean, spread = total / size, squares / size - (total / size) ** 2
+    true_spread = true_squares / size - (true_total / size) ** 2
+    # Scaled numbers: their deviation is about 1, and rounding of float32 is far below 1e-5.
+    alike = (count > 1) & (spread <= 1e-10 * (1 + mean**2)) & (true_spread > 1e-8)
+    numbers = mean * np.array(facts.target_scales) + np.array(facts.target_means)
+    return [
+        (facts.targets[place], int(count[place]), float(numbers[place]))
+        for place in np.flatnonzero(alike).tolist()
+    ]
 
 
 def _by_target(sums: FloatArray, names: tuple[str, ...], scales: FloatArray) -> dict[str, float]:

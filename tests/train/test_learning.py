@@ -242,3 +242,51 @@ def test_one_number_is_learned_with_every_seed(tmp_path: Path, name: str) -> Non
     config = training.make_config(tmp_path / "graph.h5", tmp_path / "run", *words, *more, targets)
     run = training.train(MPI.COMM_SELF, config)
     assert min(each["test"] for each in run.summary["seeds"]) > 0.8
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_constant_model_is_remarked_on(
+    comm: MPI.Intracomm, comm_tmp_path: Path, numbers: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = training.make_graph()
+    blank = replace(graph, features=np.zeros_like(graph.features))
+    tested = (graph.split == Split.TEST) & (graph.labels >= 0)
+    file = comm_tmp_path / "numbers.npy"
+    if comm.rank == 0:
+        np.save(file, np.where(graph.labels < 0, np.nan, graph.labels.astype(float)))
+    comm.Barrier()
+    words = (f"graph.targets={file}",) if numbers else ()
+    constants = {}
+    for name, each in (("blank", blank), ("full", graph)):
+        folder = comm_tmp_path / name
+        folder.mkdir(exist_ok=True)
+        store = training.write_store(comm, folder, each)
+        quiet = ("train.epochs=15", "train.seeds=[1, 2]", "train.learning_rate=0.05")
+        caplog.clear()
+        run = training.train(comm, training.make_config(store, folder / "run", *quiet, *words))
+        constants[name] = [seed["constant"] for seed in run.summary["seeds"]]
+        lines = [line for line in caplog.messages if "that are tested are given" in line]
+        assert len(lines) == (comm.rank == 0 and name == "blank")
+        if name == "blank" and numbers:
+            (value,) = np.unique(run.predictions()["values"].astype(np.float32))
+            expected = f"all {tested.sum()} that are tested are given {value:.4g} for target"
+        elif name == "blank":
+            (given,) = np.unique(run.predictions()["prediction"])
+            right = (graph.labels[tested] == given).sum()
+            expected = f"all {tested.sum()} that are tested are given class kind{given}, which "
+            expected += f"{right} of them have"
+    assert expected in constants["blank"]
+    assert all(constants["blank"])
+    assert constants["full"] == ["", ""]
+
+
+def test_one_class_of_all_is_no_fault(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    """A model that gives all tested nodes the class that they have is right."""
+    graph = training.make_graph()
+    labels = np.where(graph.split == Split.TEST, 1, graph.labels)
+    blank = replace(graph, features=np.zeros_like(graph.features), labels=np.minimum(labels, 1))
+    labels[graph.split == Split.TRAIN] = 1
+    store = training.write_store(comm, comm_tmp_path, replace(blank, labels=labels))
+    config = training.make_config(store, comm_tmp_path / "run", "train.epochs=30")
+    (seed,) = training.train(comm, config).summary["seeds"]
+    assert (seed["test"], seed["constant"]) == (1.0, "")

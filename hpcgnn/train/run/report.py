@@ -150,3 +150,17 @@ def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
                 f"seed {seed} ends with a loss of {curve[-1]:.3g}, after {curve[0]:.3g} in its "
                 "first epoch: lower train.learning_rate or set train.clip_norm"
             )
+
+
+def remark_on_constants(results: list[dict[str, Any]]) -> None:
+    """Say, in one line, of which seeds the kept model tells nothing apart that is tested."""
+    seeds: dict[str, list[str]] = {}
+    for each in results:
+        if each.get("constant"):
+            seeds.setdefault(each["constant"], []).append(str(each["seed"]))
+    if seeds:
+        alike = "; ".join(f"seed {', '.join(of)}: {what}" for what, of in seeds.items())
+        log.warn(
+            f"{alike}: the model may tell nothing apart; try another train.learning_rate, more "
+            "train.epochs, or model.norm=layer, and see that features are scaled alike"
+        )
