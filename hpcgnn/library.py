@@ -35,12 +35,13 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
+from hpcgnn.train.features import LIBRARY, check_run
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
 from hpcgnn.train.graph_task import ClassTask, GraphTask
 from hpcgnn.train.links.task import LinkTask
-from hpcgnn.train.loop import TASKS
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.task import Step
+from hpcgnn.train.tasks import TASKS
 from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
@@ -218,6 +219,7 @@ def open_graph(
     with agree(world):
         kinds = tuple(_aggregation(each) for each in aggregations)
         config = _config(store, sections, whole=len(kinds) > 0)
+        check_run(config, LIBRARY, wanted=kinds)
         require_device(config)
     grid = ProcessGrid(world, config.exchange.replication)
     try:
@@ -240,14 +242,7 @@ def _config(store: str, sections: Mapping[str, Mapping[str, Any]], *, whole: boo
     exchange.setdefault("prepare", "first_epoch")
     if whole:
         exchange |= {"active_sets": False, "keep_products": "never"}
-    config = config_from_tables(tables)
-    if config.train.reproducible:
-        raise InputError(
-            "train.reproducible = True: loops of one's own have no such sums; leave it"
-        )
-    if config.train.task == "programs":
-        raise InputError("train.task = 'programs': a store of many graphs; use the command")
-    return config
+    return config_from_tables(tables)
 
 
 def _aggregation(name: Aggregation | str) -> Aggregation:
@@ -266,7 +261,7 @@ def _load(context: Context) -> Graph:
     if not is_labelled and config.train.task != "links":
         return Graph(load_graph(context), config, None)
     task = TASKS[config.train.task].load(context)
-    # `_config` has refused program graphs.
+    # Program graphs have no `OWN_LOOPS`.
     assert isinstance(task, GraphTask)
     return Graph(task.graph, config, task)
 

@@ -7,6 +7,7 @@ graph; of programs, in the order of the store.
 import argparse
 import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,9 @@ from hpcgnn.storage import (
     TableColumns,
     check_output,
 )
+from hpcgnn.support import Feature, Trait, needs
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.features import check_run
 from hpcgnn.train.full.predictions import (
     infer,
     order_as_asked,
@@ -177,22 +180,21 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         saved = open_saved_model(
             options.run, options.seed, options.store, trust_code=options.trust_code
         ).on(options.device)
+        kind = kind_of(options)
+        _check_options(options)
+        check_run(saved.config, *_features(options, kind))
         links = saved.config.train.task == "links"
         options.what = options.what or ("embeddings" if links else "probabilities")
-        _check_link_options(options, saved)
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
         if grid.rank == 0:
             check_output(options.output)
-        if options.block and saved.config.train.task != "programs":
-            raise InputError("--block is for runs on program graphs")
         asks = grid.rank == 0 and options.nodes is not None
-        kind = kind_of(options)
         mine = asked_nodes(options.nodes, saved) if asks else None
     asked = grid.world.bcast(mine, root=0)
     prepare_process(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
-        return _predict_programs(grid, saved, options, kind)
+        return _predict_programs(grid, saved, options)
     task: LinkTask | None = None
     if links:
         context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
@@ -279,45 +281,43 @@ def _judging(config: Config) -> Config:
     return replace(config, links=replace(config.links, sampled=False))
 
 
-def _check_link_options(options: argparse.Namespace, saved: SavedModel) -> None:
-    """Refuse what has no meaning where links are predicted, or elsewhere."""
-    links = saved.config.train.task == "links"
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse options that do not go with each other."""
     pairs, top = options.pairs is not None, options.top is not None
     for option, given, remedy in (
-        ("--pairs", not links and pairs, "the run does not predict links"),
-        ("--top", not links and top, "the run does not predict links"),
         ("--top", top and options.top < 1, "give a number from 1 on"),
         ("--top", pairs and top, "--pairs asks for other pairs; give one of them"),
         ("--relation", options.relation and not (pairs or top), "give --pairs or --top"),
         ("--with-known", options.with_known and not top, "give --top"),
-        ("--nodes", links and pairs and options.nodes is not None, "--pairs has both ends"),
-        ("--what", links and options.what == "probabilities", "links have scores and embeddings"),
+        ("--nodes", pairs and options.nodes is not None, "--pairs has both ends"),
+        ("--block", options.block < 0, "give a size of blocks, or 0 for all edges"),
     ):
         if given:
             raise InputError(f"{option} does not apply: {remedy}")
 
 
+def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
+    """Yield what the options ask of the task of a run."""
+    for option, given, trait in (
+        ("--pairs", options.pairs is not None, Trait.PAIRS),
+        ("--top", options.top is not None, Trait.PAIRS),
+        ("--block", options.block != 0, Trait.PROGRAMS),
+        ("--nodes", options.nodes is not None, Trait.CHOSEN_ROWS),
+        (f"--format {kind}", kind != "h5", Trait.CHOSEN_ROWS),
+        ("--what embeddings", options.what == "embeddings", Trait.NODE_ROWS),
+        ("--what probabilities", options.what == "probabilities", Trait.PROBABILITIES),
+        ("--replication", options.replication > 1, Trait.REPLICAS),
+    ):
+        if given:
+            yield Feature(option, needs(trait), remedy=f"leave {option} out")
+
+
 def _predict_programs(
-    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace, kind: str
+    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
 ) -> dict[str, Any]:
-    with agree(grid.world):
-        _check_program_options(options, kind)
     store = options.store or saved.config.programs.judge_store or saved.config.graph.store
     found = predict_programs(grid, saved, store, options.block, options.output)
     return {"output": str(options.output), **found, "ranks": grid.size}
-
-
-def _check_program_options(options: argparse.Namespace, kind: str) -> None:
-    """Refuse what has no meaning for program graphs."""
-    for option, given, remedy in (
-        ("--nodes", options.nodes is not None, "all graphs of the store are scored"),
-        ("--what", options.what != "probabilities", "candidates have probabilities only"),
-        ("--replication", options.replication != 1, "their graphs have no block rows"),
-        ("--format", kind != "h5", "they are written as h5"),
-        ("--block", options.block < 0, "give a size of blocks, or 0 for all edges"),
-    ):
-        if given:
-            raise InputError(f"{option} does not apply to program graphs: {remedy}")
 
 
 def kind_of(options: argparse.Namespace) -> str:

@@ -11,16 +11,31 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.graphs import GraphsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
-from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.options import check_choices, choice, option, require
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
-from hpcgnn.nn import NORMS_OVER_NODES, find_model
 from hpcgnn.spmm import quantises
+from hpcgnn.support import Trait, lacks, needs
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
 
-STRUCTURES = ("none", "degree", "projection", "spectral")
-"""Features that are made of the graph."""
+_STRUCTURE = {
+    Trait.SOME_EDGES: "it tells of all edges",
+    Trait.PLANNED: "how it is made is not counted",
+    Trait.EXPORTED: "only hpcgnn makes it; use hpcgnn predict",
+}
+_OF_ONE_GRAPH = needs(
+    Trait.ONE_GRAPH,
+    Trait.ONE_NODE_TYPE,
+    lacks={**_STRUCTURE, Trait.EQUAL_BITS: "its sums round in the order of the ranks"},
+)
+STRUCTURES = {
+    "none": needs(),
+    "degree": needs(Trait.ONE_NODE_TYPE, lacks=_STRUCTURE),
+    "projection": _OF_ONE_GRAPH,
+    "spectral": _OF_ONE_GRAPH,
+}
+"""Features that are made of the graph, with what they need and lack."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +43,23 @@ class GraphConfig:
     """Which graph, and which of its edges and features."""
 
     store: str = option("", "path of the store (.h5)")
-    split: str = option("", "name of the split to train on; empty: the store's first")
+    split: str = option(
+        "",
+        "name of the split to train on; empty: the store's first",
+        traits=needs(Trait.NODE_SPLITS),
+    )
     targets: str = option(
-        "", "file of numbers to predict for nodes in place of classes: .npy or .csv"
+        "",
+        "file of numbers to predict for nodes in place of classes: .npy or .csv",
+        traits=needs(
+            Trait.NUMBERS,
+            lacks={
+                Trait.CLASSES: "its numbers are no classes",
+                Trait.SEVERAL_LABELS: "its numbers are no labels",
+                Trait.EQUAL_BITS: "sums of its loss and metrics round in the order of the ranks",
+                Trait.PLANNED_FROM_DEGREES: "degrees tell of no file of numbers",
+            },
+        ),
     )
     relations: tuple[str, ...] = option((), "relations to aggregate over; empty: all")
     undirected: bool = option(False, "add the reverse of every edge")
@@ -38,17 +67,28 @@ class GraphConfig:
         True, "models that tell relations apart: each has its reverse as a relation beside it"
     )
     weights: str = option(
-        "use", "of edges: use, or ignore: each counts 1; attention does not use them, and asks"
+        "use",
+        "of edges: use, or ignore: each counts 1; attention does not use them, and asks",
+        values=("use", "ignore"),
     )
     structure: str = option(
         "none",
         "features made of the graph, behind those of the store: none; degree: two columns; "
         "projection: random walks of 1 to 3 steps, projected; spectral: leading eigenvectors",
+        values=tuple(STRUCTURES),
+        traits=STRUCTURES,
     )
     structure_columns: int = option(64, "columns of structure=projection and spectral")
     structure_seed: int = option(1, "of structure=projection and spectral")
     normalize_features: str = option(
-        "none", "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1"
+        "none",
+        "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1",
+        values=("none", "row", "l2", "standard"),
+        traits={
+            "standard": lacks(
+                {Trait.EQUAL_BITS: "its means and deviations round in the order of the ranks"}
+            )
+        },
     )
 
     @property
@@ -58,22 +98,29 @@ class GraphConfig:
 
     def __post_init__(self) -> None:
         require(bool(self.store), "graph.store", self.store, "give the path of a store")
-        choice("graph.weights", self.weights, ("use", "ignore"))
-        choice("graph.structure", self.structure, STRUCTURES)
+        check_choices("graph", self)
         columns = self.structure_columns
         require(columns >= 1, "graph.structure_columns", columns, "must be at least 1")
         seed = self.structure_seed
         require(seed >= 0, "graph.structure_seed", seed, "must not be negative")
-        choice(
-            "graph.normalize_features", self.normalize_features, ("none", "row", "l2", "standard")
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectAndSmoothConfig:
     """Label propagation on the kept model's predictions."""
 
-    enabled: bool = option(False, "correct and smooth the predictions of the kept model")
+    enabled: bool = option(
+        False,
+        "correct and smooth the predictions of the kept model",
+        traits=needs(
+            Trait.CLASSES,
+            Trait.LABELLED_NODES,
+            lacks={
+                Trait.EQUAL_BITS: "its products round in the order of the ranks",
+                Trait.PLANNED: "its products are not counted",
+            },
+        ),
+    )
     scale: str = option("autoscale", "of the spread errors: autoscale or fixed")
     fixed_scale: float = option(1.0, "factor of the spread errors, for fixed")
     correct_matrix: str = option("DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1")
@@ -141,35 +188,6 @@ class TraceConfig:
     enabled: bool = option(True, "write trace/rankNNNNN.jsonl, a line for each phase of a step")
 
 
-_REPRODUCIBLE_MODELS = ("gcn", "sage", "gat", "rgcn", "mixhop", "gin", "appnp", "gcnii", "sign")
-
-
-def check_reproducible(config: "Config") -> None:
-    """Raise an `InputError` where a setting has no way to compute equal bits at any distribution.
-
-    Its sums would have an order, or round on the wire.
-    """
-    model, train = config.model, config.train
-    wanted = {
-        "train.task": (train.task, ("full",)),
-        "train.device": (train.device, ("cpu",)),
-        "train.dtype": (train.dtype, ("float32",)),
-        "exchange.wire": (config.exchange.wire, ("native",)),
-        "model.name": (model.name, _REPRODUCIBLE_MODELS),
-        "model.norm": (model.norm, ("none", "batch", "graph")),
-        "model.attention_dropout": (model.attention_dropout, (0.0,)),
-        "model.edge_dropout": (model.edge_dropout, (0.0,)),
-        "model.embeddings": (model.embeddings, (False,)),
-        "graph.targets": (config.graph.targets, ("",)),
-        "graph.normalize_features": (config.graph.normalize_features, ("none", "row", "l2")),
-        "graph.structure": (config.graph.structure, ("none", "degree")),
-        "correct_and_smooth.enabled": (config.correct_and_smooth.enabled, (False,)),
-    }
-    for key, (value, allowed) in wanted.items():
-        names = ", ".join(map(str, allowed)).lower() or "none"
-        require(value in allowed, key, value, f"train.reproducible needs {names}")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """All sections; the field names are the tables of the TOML file."""
@@ -185,23 +203,6 @@ class Config:
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig
     trace: TraceConfig = field(default_factory=TraceConfig)
-
-    def __post_init__(self) -> None:
-        if self.train.reproducible:
-            check_reproducible(self)
-        if self.train.inductive:
-            check_inductive(self)
-        if not find_model(self.model.name).runs_on_gpus:
-            what = f"{self.model.name} has no kernels for a GPU; leave it out"
-            require(self.train.device == "cpu", "train.device", self.train.device, what)
-        if self.train.precision == "bfloat16":
-            remedy = "train.precision=bfloat16 sends bfloat16 rows as they are; leave it out"
-            wire = self.exchange.wire
-            fits = wire in ("native", "bfloat16") or quantises(wire)
-            require(fits, "exchange.wire", wire, remedy)
-        if quantises(self.exchange.wire):
-            remedy = "int8 and int4 need train.device=cpu so far; set bfloat16"
-            require(self.train.device == "cpu", "exchange.wire", self.exchange.wire, remedy)
 
     @property
     def travel(self) -> ExchangeConfig:
@@ -224,29 +225,3 @@ class Config:
     def model_name(self) -> str:
         """The name of the model, for people."""
         return "ggnn" if self.train.task == "programs" else self.model.name
-
-
-def check_inductive(config: Config) -> None:
-    """Raise `InputError` for what has no meaning where training sees some edges only."""
-    task = config.train.task
-    # Subgraphs of training nodes have no others that would count.
-    over_nodes = config.model.norm in NORMS_OVER_NODES and task == "full"
-    over_nodes = over_nodes and config.exchange.active_sets is not True
-    for wrong, what in (
-        (
-            task not in ("full", "sampled"),
-            f"train.task = {task!r}; train with task=full or sampled",
-        ),
-        (
-            config.graph.structure != "none",
-            f"graph.structure = {config.graph.structure!r}, which tells of all edges; leave one "
-            "out",
-        ),
-        (config.model.embeddings, "model.embeddings, vectors of single nodes; leave one out"),
-        (
-            over_nodes,
-            f"model.norm = {config.model.norm!r}, whose statistics are of all nodes; leave one "
-            "out, or set exchange.active_sets=true",
-        ),
-    ):
-        require(not wrong, "train.inductive", True, f"does not go with {what}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.options import check_choices, option, require
 from hpcgnn.nn import READOUTS
 
 
@@ -10,7 +10,9 @@ from hpcgnn.nn import READOUTS
 class GraphsConfig:
     """How rows of nodes become rows of graphs, and how many graphs a step trains on."""
 
-    readout: str = option("mean", f"of the nodes of a graph: {', '.join(READOUTS)}")
+    readout: str = option(
+        "mean", f"of the nodes of a graph: {', '.join(READOUTS)}", values=tuple(READOUTS)
+    )
     width: int = option(0, "columns of a node that are read out; 0: model.hidden")
     batch: int = option(
         64,
@@ -19,7 +21,7 @@ class GraphsConfig:
     )
 
     def __post_init__(self) -> None:
-        choice("graphs.readout", self.readout, READOUTS)
+        check_choices("graphs", self)
         for key in ("width", "batch"):
             value = getattr(self, key)
             require(value >= 0, f"graphs.{key}", value, "must not be negative")

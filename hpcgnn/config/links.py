@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.options import check_choices, option, require
 from hpcgnn.nn import LINK_LOSSES, SCORERS
+from hpcgnn.support import Trait, lacks, needs
 
 NEGATIVES = ("uniform", "degree", "relation", "batch")
 """Names of the ways to draw the wrong ends of edges."""
@@ -33,26 +34,32 @@ class LinksConfig:
     )
     split_seed: int = option(1, "draws the shares, and what edges are ranked against")
     width: int = option(0, "columns of a node's embedding; 0: model.hidden")
-    scorer: str = option("dot", f"of the embeddings of two nodes: {', '.join(SCORERS)}")
-    loss: str = option("logistic", f"of the scores: {', '.join(LINK_LOSSES)}")
+    scorer: str = option(
+        "dot", f"of the embeddings of two nodes: {', '.join(SCORERS)}", values=tuple(SCORERS)
+    )
+    loss: str = option(
+        "logistic", f"of the scores: {', '.join(LINK_LOSSES)}", values=tuple(LINK_LOSSES)
+    )
     margin: float = option(1.0, "by which an edge shall exceed a wrong one; with loss=margin")
     negatives: str = option(
         "uniform",
         "wrong ends of edges, new in each epoch: uniform over the nodes; by degree, the targets of "
         "other edges; by relation, the nodes that are targets of it; batch, the targets of the "
         "other edges of a batch of num_negatives + 1",
+        values=NEGATIVES,
+        traits=needs(Trait.OTHER_ENDS),
     )
     num_negatives: int = option(4, "wrong ends for each edge in an epoch")
     ranking: str = option(
-        "drawn", "what tested edges are ranked against: drawn wrong ends, or all nodes"
+        "drawn",
+        "what tested edges are ranked against: drawn wrong ends, or all nodes",
+        values=RANKINGS,
+        traits=lacks({Trait.PLANNED: "its evaluation is not counted"}),
     )
     ranked: int = option(100, "wrong ends of a tested edge, always the same")
 
     def __post_init__(self) -> None:
-        choice("links.scorer", self.scorer, SCORERS)
-        choice("links.loss", self.loss, LINK_LOSSES)
-        choice("links.negatives", self.negatives, NEGATIVES)
-        choice("links.ranking", self.ranking, RANKINGS)
+        check_choices("links", self)
         require(0 < self.train < 1, "links.train", self.train, "must lie in (0, 1)")
         for key in ("valid", "test"):
             share = getattr(self, key)

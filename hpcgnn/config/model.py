@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, fields
 from types import GenericAlias
 from typing import Any
 
-from hpcgnn.config.options import choice, known, option, require, typed
+from hpcgnn.config.options import check_choices, choice, known, option, require, typed
 from hpcgnn.errors import InputError
-from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS, ModelShape, find_model
+from hpcgnn.nn import ACTIVATIONS, EDGE_READER, JUMPING, MODELS, NORMS, ModelShape, find_model
+from hpcgnn.support import Trait, lacks, needs, union
 
 _MODEL_SIZES = (
     "name",
@@ -21,13 +22,18 @@ _MODEL_SIZES = (
 _NO_SIZES = ("name", "embeddings", "edge_features", "options")
 """What is no size of a model: what nodes and edges have comes from the graph."""
 
+_DROPS_EDGES = lacks({Trait.EQUAL_BITS: "it is drawn by the edges of a rank"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """The model and its sizes."""
 
     name: str = option(
-        "sage", f"{', '.join(MODELS)}, or package.module:Class, a model of one's own"
+        "sage",
+        f"{', '.join(MODELS)}, or package.module:Class, a model of one's own",
+        values=tuple(MODELS),
+        traits=lambda name: find_model(name).traits(),
     )
     hidden: int = option(128, "width of hidden layers")
     num_layers: int = option(2, "number of layers")
@@ -36,22 +42,49 @@ class ModelConfig:
         0.0, "probability, for the features; with node types, for what their input layers give"
     )
     input_width: int = option(
-        0, "columns that the input layers of node types give; 0: model.hidden"
+        0,
+        "columns that the input layers of node types give; 0: model.hidden",
+        traits=needs(Trait.NODE_TYPES),
     )
     embeddings: bool = option(
-        False, "nodes of types without features have learned vectors of their own"
+        False,
+        "nodes of types without features have learned vectors of their own",
+        traits=needs(
+            Trait.ONE_GRAPH,
+            Trait.NODE_VECTORS,
+            Trait.BARE_NODES,
+            lacks={
+                Trait.SOME_EDGES: "a node that comes later has no vector",
+                Trait.EQUAL_BITS: "updates of its vectors round in the order of the ranks",
+            },
+        ),
     )
-    norm: str = option("none", "none; batch, layer or graph: normalises every hidden layer")
-    activation: str = option("relu", f"between layers: {', '.join(ACTIVATIONS)}")
+    norm: str = option(
+        "none",
+        "none; batch, layer or graph: normalises every hidden layer",
+        values=tuple(NORMS),
+        traits={"layer": lacks({Trait.EQUAL_BITS: "its sums are those of torch"})},
+    )
+    activation: str = option(
+        "relu", f"between layers: {', '.join(ACTIVATIONS)}", values=ACTIVATIONS
+    )
     residual: bool = option(False, "add a layer's own input to its output")
     jumping: str = option(
-        "none", "none; concat or max: a linear map of all layers' outputs gives the logits"
+        "none",
+        "none; concat or max: a linear map of all layers' outputs gives the logits",
+        values=JUMPING,
     )
     heads: int = option(1, "attention heads of a layer")
-    attention_dropout: float = option(0.0, "probability, for the coefficient of an edge and head")
-    edge_dropout: float = option(0.0, "probability, for an edge before the softmax")
+    attention_dropout: float = option(
+        0.0, "probability, for the coefficient of an edge and head", traits=_DROPS_EDGES
+    )
+    edge_dropout: float = option(
+        0.0, "probability, for an edge before the softmax", traits=_DROPS_EDGES
+    )
     edge_features: bool = option(
-        False, "attention, or messages, read the features of edges that the store holds"
+        False,
+        "attention, or messages, read the features of edges that the store holds",
+        traits=union(EDGE_READER, needs(Trait.EDGE_FEATURES)),
     )
     hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
     teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
@@ -67,9 +100,7 @@ class ModelConfig:
         if ":" not in self.name:
             choice("model.name", self.name, MODELS)
         kind = find_model(self.name)
-        choice("model.norm", self.norm, NORMS)
-        choice("model.activation", self.activation, ACTIVATIONS)
-        choice("model.jumping", self.jumping, JUMPING)
+        check_choices("model", self, but=("name",))
         self._check_heeded()
         require(self.hidden >= 1, "model.hidden", self.hidden, "must be at least 1")
         require(self.num_layers >= 1, "model.num_layers", self.num_layers, "must be at least 1")

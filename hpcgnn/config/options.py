@@ -1,20 +1,44 @@
 """Fields of configuration sections, and the checks of their values."""
 
 import typing
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import field, fields
+from typing import Any, TypeAlias, TypeVar
 
 from hpcgnn.errors import InputError, instead_of
+from hpcgnn.support import Declares
 
 T = TypeVar("T")
 
 _INTEGERS_END = 1 << 63
 
 
-def option(default: T, meaning: str) -> T:
-    """Return a dataclass field with a default and the text that ``--keys`` shows."""
-    return field(default=default, metadata={"meaning": meaning})
+Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declares]
+"""What the values of an option need and lack: all but the default, those in a table, or by rule."""
+
+
+def option(
+    default: T, meaning: str, values: Collection[T] = (), traits: Declared | None = None
+) -> T:
+    """Return a dataclass field with a default and the text that ``--keys`` shows.
+
+    Parameters
+    ----------
+    values
+        Those to choose from, see `check_choices`; empty: any.
+    traits
+        What values need of other options, and lack for them; None: nothing.
+    """
+    return field(default=default, metadata={"meaning": meaning, "values": values, "traits": traits})
+
+
+def traits_of(declared: Declared | None, value: object, default: object) -> Declares | None:
+    """Return what a value of an option needs and lacks; None: nothing."""
+    if isinstance(declared, Mapping):
+        return declared.get(value)
+    if callable(declared):
+        return declared(value)
+    return declared if value != default else None
 
 
 def require(holds: bool, key: str, value: object, remedy: str) -> None:
@@ -27,6 +51,14 @@ def choice(key: str, value: str, choices: Iterable[str]) -> None:
     """Require one of `choices`."""
     names = list(choices)
     require(value in names, key, value, f"choose one of {', '.join(names)}")
+
+
+def check_choices(section: str, options: Any, but: Collection[str] = ()) -> None:
+    """Require that options with values to choose from have one of them; `but` are checked apart."""
+    for each in fields(options):
+        values = each.metadata.get("values")
+        if values and each.name not in but:
+            choice(f"{section}.{each.name}", getattr(options, each.name), values)
 
 
 def known(name: str, names: Collection[str], what: str) -> None:

@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 
-from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.options import check_choices, option, require
+from hpcgnn.support import Trait, lacks, needs
 
-SAMPLERS = ("frontier", "multidimensional", "walk", "edge", "node", "neighbour")
-"""Names of samplers."""
+_OF_SUBGRAPHS = lacks({Trait.OTHER_ENDS: "it gives subgraphs, whose own nodes are the wrong ends"})
+_BY_NEIGHBOURS = lacks({Trait.REVERSE_EDGES: "it draws along one direction of edges"})
+SAMPLERS = dict.fromkeys(
+    ("frontier", "multidimensional", "walk", "edge", "node"), _OF_SUBGRAPHS
+) | {"neighbour": _BY_NEIGHBOURS}
+"""Names of samplers, with what they lack."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,7 +18,10 @@ class SamplingConfig:
     """What a step trains on, with train.task=sampled."""
 
     sampler: str = option(
-        "frontier", f"{', '.join(SAMPLERS)} (layer-wise fan-out from batches of training nodes)"
+        "frontier",
+        f"{', '.join(SAMPLERS)} (layer-wise fan-out from batches of training nodes)",
+        values=tuple(SAMPLERS),
+        traits=SAMPLERS,
     )
     budget: int = option(
         8000, "nodes drawn for a subgraph, repeats included; neighbour: training nodes of a batch"
@@ -29,6 +37,8 @@ class SamplingConfig:
         "shared",
         "shared: every host holds the whole graph; partitioned: a rank holds a part, and draws its "
         "share of each subgraph there",
+        values=("shared", "partitioned"),
+        traits=needs(Trait.PARTS),
     )
     halo: int = option(1, "partitioned: steps from the part within which a rank holds nodes too")
     reshuffle_epochs: int = option(0, "partitioned: epochs between reshuffles of parts; 0: none")
@@ -45,6 +55,7 @@ class SamplingConfig:
         "unbiased",
         "what the counts make of sums: unbiased, or ratio (over the weights that were sampled: "
         "less noise, a small bias)",
+        values=("unbiased", "ratio"),
     )
     clip: int = option(
         1,
@@ -55,9 +66,7 @@ class SamplingConfig:
     ahead: int = option(4, "subgraphs that a rank holds ahead of training")
 
     def __post_init__(self) -> None:
-        choice("sampling.sampler", self.sampler, SAMPLERS)
-        choice("sampling.topology", self.topology, ("shared", "partitioned"))
-        choice("sampling.estimator", self.estimator, ("unbiased", "ratio"))
+        check_choices("sampling", self)
         for key in ("budget", "walkers", "subgraphs", "clip", "ahead"):
             value = getattr(self, key)
             require(value >= 1, f"sampling.{key}", value, "must be at least 1")

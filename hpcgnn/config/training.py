@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass
 
 from hpcgnn.autograd import PRECISIONS
-from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.options import check_choices, option, require
+from hpcgnn.support import Trait, lacks, needs
+
+TASKS = ("full", "sampled", "links", "graphs", "programs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,8 +19,20 @@ class TrainConfig:
         "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (edges of "
         "the whole graph, that are predicted), graphs (many graphs, each predicted as a whole) or "
         "programs (many program graphs)",
+        values=TASKS,
     )
-    device: str = option("cpu", "where a rank computes: cpu, or cuda for a GPU of its host")
+    device: str = option(
+        "cpu",
+        "where a rank computes: cpu, or cuda for a GPU of its host",
+        values=("cpu", "cuda"),
+        traits=needs(
+            Trait.GPU,
+            lacks={
+                Trait.EQUAL_BITS: "its sums have no order",
+                Trait.PLANNED: "only CPU ranks are rehearsed",
+            },
+        ),
+    )
     group_size: str = option(
         "paper",
         "neighbour groups on GPUs: paper (the published regression), or a file of "
@@ -26,15 +41,23 @@ class TrainConfig:
     epochs: int = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
     splits: tuple[str, ...] = option(
-        (), "splits of the store, each trained on with all seeds in run.dir/split-NAME"
+        (),
+        "splits of the store, each trained on with all seeds in run.dir/split-NAME",
+        traits=needs(Trait.NODE_SPLITS),
     )
-    optimizer: str = option("adam", "adam, adamw or sgd")
+    optimizer: str = option("adam", "adam, adamw or sgd", values=("adam", "adamw", "sgd"))
     learning_rate: float = option(0.01, "after warm-up, before the schedule lowers it")
     weight_decay: float = option(0.0, "as the optimiser defines it")
-    weight_decay_layers: str = option("all", "layers that decay: all or first")
+    weight_decay_layers: str = option(
+        "all", "layers that decay: all or first", values=("all", "first")
+    )
     momentum: float = option(0.9, "for sgd")
     nesterov: bool = option(False, "for sgd")
-    schedule: str = option("constant", "constant, linear, cosine, step or exponential")
+    schedule: str = option(
+        "constant",
+        "constant, linear, cosine, step or exponential",
+        values=("constant", "linear", "cosine", "step", "exponential"),
+    )
     schedule_gamma: float = option(
         0.1, "factor at each step (step) or at the last epoch (all others)"
     )
@@ -46,9 +69,11 @@ class TrainConfig:
     )
     warmup_epochs: int = option(0, "epochs of linear warm-up")
     clip_norm: float = option(0.0, "largest norm of the gradient; 0: no clipping")
-    label_smoothing: float = option(0.0, "in [0, 1)")
+    label_smoothing: float = option(0.0, "in [0, 1)", traits=needs(Trait.CLASSES))
     label_augmentation: float = option(
-        0.0, "share of training labels that are inputs in an epoch; the others are predicted"
+        0.0,
+        "share of training labels that are inputs in an epoch; the others are predicted",
+        traits=needs(Trait.CLASSES, Trait.LABELLED_NODES, Trait.LABEL_INPUTS),
     )
     evaluate_every: int = option(1, "epochs between evaluations")
     evaluate_growth: float = option(
@@ -58,46 +83,61 @@ class TrainConfig:
     inductive: bool = option(
         False,
         "training sees edges between training nodes only, evaluation all; task=full or sampled",
+        traits=needs(
+            Trait.SOME_EDGES,
+            Trait.TRAINED_STATISTICS,
+            lacks={Trait.PLANNED: "its second graph is not counted"},
+        ),
     )
     threshold: str = option(
         "valid",
         "which of several labels are predicted: valid, those above the probability by which micro "
         "F1 on the validation nodes is largest; top, as many most probable ones of each node as "
         "make it largest; half, those above one half",
+        values=("valid", "top", "half"),
+        traits={"top": needs(Trait.SEVERAL_LABELS)},
     )
     select: str = option(
-        "best", "model that is kept: best or best_loss on validation nodes, or last"
+        "best",
+        "model that is kept: best or best_loss on validation nodes, or last",
+        values=("best", "best_loss", "last"),
     )
-    dtype: str = option("float32", "float32 or float64: features, weights and rows on the wire")
+    dtype: str = option(
+        "float32",
+        "float32 or float64: features, weights and rows on the wire",
+        values=("float32", "float64"),
+        traits=lacks(
+            {
+                Trait.EQUAL_BITS: "its sums are exact in float32 only",
+                Trait.SIXTEEN_BITS: "16-bit rows have weights in float32",
+            }
+        ),
+    )
     reproducible: bool = option(
         False,
         "equal bits of losses, weights and predictions at any number of ranks and threads, any "
         "exchange, schedule and replication, for more time and bytes (docs/sharp_bits.md)",
+        traits=needs(
+            Trait.EQUAL_BITS,
+            lacks={
+                Trait.PLANNED: "its sums over ranks are not rehearsed",
+                Trait.OWN_LOOPS: "loops of one's own have no such sums",
+            },
+        ),
     )
     precision: str = option(
         "float32",
         "float32; or bfloat16: features and rows between layers in 16 bits, in memory and on the "
         "wire, sums in float32; weights, optimiser, statistics and loss stay float32",
+        values=PRECISIONS,
+        traits=needs(
+            Trait.SIXTEEN_BITS,
+            lacks={Trait.EQUAL_BITS: "its rows round after each product"},
+        ),
     )
 
     def __post_init__(self) -> None:
-        choice("train.task", self.task, ("full", "sampled", "links", "graphs", "programs"))
-        choice("train.device", self.device, ("cpu", "cuda"))
-        choice("train.optimizer", self.optimizer, ("adam", "adamw", "sgd"))
-        schedules = ("constant", "linear", "cosine", "step", "exponential")
-        choice("train.schedule", self.schedule, schedules)
-        choice("train.weight_decay_layers", self.weight_decay_layers, ("all", "first"))
-        choice("train.threshold", self.threshold, ("valid", "top", "half"))
-        choice("train.select", self.select, ("best", "best_loss", "last"))
-        choice("train.dtype", self.dtype, ("float32", "float64"))
-        choice("train.precision", self.precision, PRECISIONS)
-        if self.precision == "bfloat16":
-            remedy = "train.precision=bfloat16 has float32 weights: leave train.dtype out"
-            require(self.dtype == "float32", "train.dtype", self.dtype, remedy)
-            remedy = "train.precision=bfloat16 has no sums in which no order shows; leave it out"
-            require(not self.reproducible, "train.reproducible", self.reproducible, remedy)
-            remedy = "train.precision=bfloat16 is for graphs of nodes; leave it out"
-            require(self.task != "programs", "train.task", self.task, remedy)
+        check_choices("train", self)
         for key in ("epochs", "evaluate_every"):
             value = getattr(self, key)
             require(value >= 1, f"train.{key}", value, "must be at least 1")
@@ -123,8 +163,5 @@ class TrainConfig:
         require(valid, "train.seeds", self.seeds, "must be different and not negative")
         different = len(set(self.splits)) == len(self.splits) and all(self.splits)
         require(different, "train.splits", self.splits, "must be different names of splits")
-        of_nodes = not self.splits or self.task not in ("links", "programs")
-        remedy = f"train.task = {self.task!r} reads no split of nodes; leave it out"
-        require(of_nodes, "train.splits", self.splits, remedy)
         nesterov_works = not self.nesterov or (self.optimizer == "sgd" and self.momentum > 0)
         require(nesterov_works, "train.nesterov", self.nesterov, "needs sgd with momentum")

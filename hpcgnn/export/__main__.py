@@ -20,6 +20,7 @@ from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, write_whole
+from hpcgnn.train.features import DGL, EXPORT, check_run
 from hpcgnn.train.run.saved_model import TRUST_CODE, SavedModel, open_saved_model
 
 DESCRIPTION = """Write a trained model as a module of another library: FOLDER/model.py, source to
@@ -50,7 +51,7 @@ def main(comm: Communicator) -> int:
     saved = open_saved_model(
         options.run, options.seed, options.store, trust_code=options.trust_code
     )
-    text, tensors = write_source(_blueprint(saved), options.to)
+    text, tensors = write_source(_blueprint(saved, options.to), options.to)
     output: Path = options.output or options.run / f"export-{options.to}"
     found: dict[str, Any] = {
         "output": str(output),
@@ -138,25 +139,11 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _blueprint(saved: SavedModel) -> Blueprint:
+def _blueprint(saved: SavedModel, library: str) -> Blueprint:
     """Return what is exported; raises `InputError` where it has no counterpart elsewhere."""
     config = saved.config
-    name, task, graph = config.model.name, config.train.task, config.graph
-    for wrong, why in (
-        (task == "programs", "its banded layers for program graphs have no counterpart elsewhere"),
-        (task == "links", "its scores of links have no counterpart elsewhere; predictions.h5 has "
-         "the embeddings"),
-        (task == "graphs", "its read-out of whole graphs has no counterpart elsewhere; use hpcgnn "
-         "predict"),
-        (name == "gine" or config.model.edge_features, "its layers read features of edges, which "
-         "modules do not take so far"),
-        (name in ("transformer", "hgt"), "its layers are not written in other libraries so far"),
-        (":" in name, "its class is a torch module already, which its own package loads"),
-        (graph.structure != "none", f"graph.structure = {graph.structure!r}: features made of the "
-         "graph are made by hpcgnn only; use hpcgnn predict"),
-    ):  # fmt: skip
-        if wrong:
-            raise InputError(f"{saved.run}: {config.model_name} cannot be exported: {why}")
+    check_run(config, EXPORT, *([DGL] if library == "dgl" else []))
+    name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)
     labels = facts.num_classes if config.train.label_augmentation > 0 else 0

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, Layers, MadeLayer, Place
 from hpcgnn.export.pyg_layers import perceptron, refuse_directed
 
@@ -115,10 +114,6 @@ def _rgcn(model: Blueprint) -> Layers:
     )
 
 
-def _mixhop(model: Blueprint) -> Layers:
-    raise InputError(f"{model.name}: DGL has no such layer; export --to torch or pyg")
-
-
 def _gin(model: Blueprint) -> Layers:
     refuse_directed(model, "GINConv")
 
@@ -183,7 +178,6 @@ LAYERS: Mapping[str, Callable[[Blueprint], Layers]] = MappingProxyType(
         "gat": _gat,
         "gatv2": _gat,
         "rgcn": _rgcn,
-        "mixhop": _mixhop,
         "gin": _gin,
         "appnp": _appnp,
         "gcnii": _gcnii,

@@ -13,12 +13,14 @@ import numpy as np
 
 from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree, are_joined
 from hpcgnn.config.config import Config
+from hpcgnn.config.features import features_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import read_matrix, share_rows
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import METHODS, make_exchange, make_wire
+from hpcgnn.spmm import make_exchange, make_wire
 from hpcgnn.storage import GraphStore
+from hpcgnn.support import conflicts
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import LocalIndices
 
@@ -77,15 +79,15 @@ def candidates(config: Config, hosts: LocalIndices) -> tuple[str, ...]:
     hosts
         (ranks,) int32 the host of each rank.
     """
-    model = find_model(config.model.name)
-    if model.reads_edges:
-        return ("aware",)
     # What ranks of a host share is worth its barriers where a network lies between hosts.
     several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
     names = _DIRECT + _BY_HOSTS * several
-    if any(kind.attends for kind in model.aggregations):
-        names = tuple(name for name in names if not METHODS[name].pushes_sums)
-    return names
+
+    def works(name: str) -> bool:
+        exchange = replace(config.exchange, method=name)
+        return not any(conflicts(features_of(replace(config, exchange=exchange))))
+
+    return tuple(filter(works, names))
 
 
 def row_bytes(config: Config) -> int:

@@ -22,48 +22,16 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
     Raises
     ------
     InputError
-        When a relation has none, or two have unequal numbers, or an option does not apply.
+        When two relations have unequal numbers.
     """
-    name = config.model.name
     # Messages ask for rows by themselves; attention has them by the exchange.
-    by_messages = find_model(name).reads_edges
-    if not (by_messages or config.model.edge_features):
+    if not (find_model(config.model.name).reads_edges or config.model.edge_features):
         return 0
-    exchange = config.exchange
-    for given, key, remedy in (
-        (by_messages and exchange.method != "aware", "exchange.method", "set aware"),
-        (by_messages and exchange.schedule != "resident", "exchange.schedule", "set resident"),
-        (exchange.wire != "native", "exchange.wire", "set native"),
-        (config.train.precision != "float32", "train.precision", "leave it out"),
-        (config.train.device != "cpu", "train.device", "set cpu"),
-        (config.train.reproducible, "train.reproducible", "leave it out"),
-        (config.train.task == "sampled", "train.task", "set full, links or graphs"),
-        (
-            config.graph.undirected and not store.undirected,
-            "graph.undirected",
-            "convert with --undirected, which gives reverses the features of their edges",
-        ),
-    ):
-        if given:
-            what = f"model.name = {name!r}" if by_messages else "model.edge_features"
-            raise InputError(f"{key} does not apply to {what}: {remedy}")
     relations = config.graph.relations or store.relations
-    if config.graph.weights == "use" and any(store.weighted(each) for each in relations):
-        raise InputError(
-            f"{store.path}: its edges have weights, which {name} does not use; choose another "
-            "model, or set graph.weights=ignore"
-        )
     widths = {each: store.edge_features(each)[0] for each in relations}
-    if by_messages and name not in MODELS and not any(widths.values()):
+    if not any(widths.values()):
         # Messages of one's own need none: their edges have features of width 0.
         return 0
-    for each, width in widths.items():
-        if width == 0:
-            raise InputError(
-                f"model.name = {name!r} reads features of edges, and {store.path} has none"
-                + (f" in relation {each!r}" if each else "")
-                + ": convert with --edge-features, or choose another model"
-            )
     if len(set(widths.values())) > 1:
         shown = ", ".join(f"{each} {width}" for each, width in widths.items())
         raise InputError(

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from hpcgnn.config.config import Config
+from hpcgnn.config.features import trains_on_restricted_rows
 from hpcgnn.errors import InputError
 from hpcgnn.graph.edges import num_edge_features
 from hpcgnn.nn import ModelShape, find_model
@@ -194,11 +195,6 @@ def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBloc
 
 def check_features(config: Config, store: GraphStore) -> None:
     """Raise `InputError`, which names the ways, where nothing tells the nodes of a store apart."""
-    if config.graph.num_structural and store.node_types:
-        raise InputError(
-            f"graph.structure: {store.path} has node types, whose nodes without features have "
-            "learned vectors (model.embeddings=true); leave it out"
-        )
     if not (_has_features(config, store) or store.node_types or config.model.embeddings):
         raise InputError(
             f"{store.path} has no node features: give some with hpcgnn.convert --nodes FILE, make "
@@ -209,15 +205,12 @@ def check_features(config: Config, store: GraphStore) -> None:
 
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:
     """Return how many of a model's last aggregations train on rows that the loss reaches alone."""
-    model, active = find_model(config.model.name), config.exchange.active_sets
-    if model.reads_edges:
-        return 0
-    if config.train.task == "graphs":
-        # No row of another graph is ever read, so that statistics are of training graphs too.
+    model = find_model(config.model.name)
+    if trains_on_restricted_rows(config):
         return model.num_aggregations(shape)
-    if active == "backward":
-        return model.aggregations_after_norms(shape)
-    return model.num_aggregations(shape) if active else 0
+    if model.reads_edges or config.exchange.active_sets is False:
+        return 0
+    return model.aggregations_after_norms(shape)
 
 
 def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
@@ -229,15 +222,6 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
         When options of the model do not fit the graph.
     """
     model = config.model
-    if model.input_width and not facts.type_names:
-        raise InputError(
-            f"model.input_width = {model.input_width}: {facts.name} has no node types, and so no "
-            "input layers; leave it out"
-        )
-    if model.embeddings and not facts.bare_types:
-        raise InputError(
-            f"model.embeddings: {facts.name} has no node type without features; leave it out"
-        )
     label_width = facts.num_classes if config.train.label_augmentation > 0 else 0
     shape = model.shape(
         num_features=0 if facts.type_names else facts.num_features + label_width,

@@ -12,6 +12,7 @@ from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.edges import num_edge_features, read_edge_inputs, read_edge_rows_of
 from hpcgnn.graph.facts import GraphFacts, check_features, node_types_of, shape_for, typed_nodes
+from hpcgnn.graph.features import check_graph
 from hpcgnn.graph.inputs import (
     Scales,
     make_inputs,
@@ -74,8 +75,6 @@ def read_matrix(
     grid, config = context.grid, context.config
     wanted = on_graph(context.wanted, directed=directed)
     with agree(grid.world):
-        _check_one_matrix(wanted)
-        _check_weights(config, store, wanted)
         # Others than attention read them from the view.
         reads_edges = config.model.edge_features and num_edge_features(config, store) > 0
     undirected, rows, edges, means = config.graph.undirected, None, None, None
@@ -140,28 +139,6 @@ def _weighted(config: Config, rows: PatternRows) -> PatternRows:
     return replace(rows, weights=None) if config.graph.weights == "ignore" else rows
 
 
-def _check_weights(config: Config, store: GraphStore, wanted: Collection[Aggregation]) -> None:
-    names = config.graph.relations or store.relations
-    weighted = config.graph.weights == "use" and any(store.weighted(name) for name in names)
-    if weighted and any(kind.attends for kind in wanted):
-        raise InputError(
-            f"{store.path}: its edges have weights, which attention does not use; choose a model "
-            "without it, or set graph.weights=ignore"
-        )
-
-
-def _check_one_matrix(wanted: Collection[Aggregation]) -> None:
-    for trait, kinds in (
-        ("count a node among its own neighbours", [e for e in wanted if e.self_loops]),
-        ("tell relations apart", [e for e in wanted if e.by_relation]),
-    ):
-        if 0 < len(kinds) < len(wanted):
-            names = ", ".join(each.value for each in kinds)
-            raise InputError(
-                f"aggregations: {names} {trait}, the others do not: open the graph once for each"
-            )
-
-
 def relation_names(
     config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
 ) -> tuple[str, ...]:
@@ -220,6 +197,8 @@ def load_graph(
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
+        with agree(grid.world):
+            check_graph(config, store, context.aggregations)
         row_map = share_rows(grid, config, store, needs)
         with trace.span("read.nodes"), agree(grid.world):
             nodes = store.read_nodes(
@@ -260,11 +239,7 @@ def load_graph(
             products = adjacency_products(make, matrix, wanted, config.train.dtype, ids, traits)
             details = _details(matrix, products.exchange)
         view = replace(products.view, members=labelled.members)
-        with agree(grid.world):
-            reads_edges = find_model(config.model.name).reads_edges
-            if reads_edges:
-                num_edge_features(config, store)
-        if reads_edges:
+        if find_model(config.model.name).reads_edges:
             with trace.span("read.edges"):
                 view = replace(view, edges=read_edge_inputs(context, store, row_map))
         rows = None

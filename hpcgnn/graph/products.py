@@ -12,7 +12,6 @@ from hpcgnn.attention import DistributedAttention, ExactAttention
 from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.errors import CollectiveInputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.nn import GraphView, LayerView, NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
@@ -38,9 +37,7 @@ from hpcgnn.spmm import (
     Peers,
     Schedule,
     exchange_by,
-    find_method,
     make_wire,
-    quantises,
 )
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
@@ -112,16 +109,6 @@ class Operators:
             int64 original ids of its rows and columns, which attention draws masks from.
         """
         if kind.attends:
-            if quantises(self.config.wire):
-                raise CollectiveInputError(
-                    f"exchange.wire = {self.config.wire!r}: attention sends logits, which need "
-                    "more bits; set bfloat16 or native"
-                )
-            if find_method(self.config.method).pushes_sums:
-                raise CollectiveInputError(
-                    f"exchange.method = {self.config.method!r} adds up what it pushes, and "
-                    "attention pushes states; set joint or hierarchical"
-                )
             return DistributedAttention(
                 self.grid, scaled, exchange, self.trace, row_ids, column_ids, self.edges
             )

@@ -39,22 +39,6 @@ class Targets:
     values: FloatArray
 
 
-def check_target_options(config: Config) -> None:
-    """Raise `InputError` for an option that has no meaning where numbers are predicted."""
-    for given, key in (
-        (
-            config.train.task not in ("full", "sampled", "graphs"),
-            f"train.task = {config.train.task!r}",
-        ),
-        (config.train.label_augmentation > 0, "train.label_augmentation"),
-        (config.train.label_smoothing > 0, "train.label_smoothing"),
-        (config.train.reproducible, "train.reproducible"),
-        (config.correct_and_smooth.enabled, "correct_and_smooth.enabled"),
-    ):
-        if given:
-            raise InputError(f"{key} does not go with graph.targets; leave one of them out")
-
-
 def read_targets(
     config: Config, store: GraphStore, ids: GlobalIndices, num_graphs: int = 0
 ) -> Targets:
@@ -76,7 +60,6 @@ def read_targets(
     InputError
         When the file does not read, or does not fit the graph.
     """
-    check_target_options(config)
     path = Path(config.graph.targets)
     try:
         if path.suffix == ".npy":

@@ -29,6 +29,7 @@ from hpcgnn.nn.losses import MeanLoss
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import (
     ACTIVATIONS,
+    EDGE_READER,
     JUMPING,
     GraphView,
     LayerView,
@@ -55,6 +56,7 @@ from hpcgnn.nn.transformer import Transformer
 __all__ = [
     "ACTIVATIONS",
     "APPNP",
+    "EDGE_READER",
     "GAT",
     "GCN",
     "GCNII",

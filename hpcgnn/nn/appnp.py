@@ -10,6 +10,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, Model, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 _HOPS = 10
 
@@ -22,6 +23,7 @@ class APPNP(Model):
     """
 
     aggregations = (Aggregation.SYMMETRIC,)
+    lacks = NOTHING
     options = frozenset({"activation", "hops", "teleport"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:

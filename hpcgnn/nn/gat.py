@@ -1,6 +1,7 @@
 """Graph attention networks: GAT (Velickovic et al., 2018) and GATv2 (Brody et al., 2022)."""
 
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,7 @@ from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING, Trait
 
 
 class GATLayer(HeadsLayer):
@@ -111,6 +113,7 @@ class GAT(HeadsModel):
 
     aggregations = (Aggregation.ATTENTION,)
     shift = "bias"
+    lacks = NOTHING
 
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
         """Return a layer."""
@@ -119,6 +122,8 @@ class GAT(HeadsModel):
 
 class GATv2(GAT):
     """GATv2 of any depth; sizes as of `HeadsModel`."""
+
+    lacks = MappingProxyType({Trait.EQUAL_BITS: "its scores have no exact sums"})
 
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
         """Return a layer."""

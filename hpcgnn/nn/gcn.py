@@ -8,6 +8,7 @@ from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 
 class GCNLayer(nn.Module):
@@ -32,6 +33,7 @@ class GCN(LayeredModel):
     """
 
     aggregations = (Aggregation.SYMMETRIC,)
+    lacks = NOTHING
     aggregates_features = ends_layers = True
     shift = "bias"
 

@@ -14,6 +14,7 @@ from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 
 class GCNIILayer(nn.Module):
@@ -57,6 +58,7 @@ class GCNII(EvenModel):
     """
 
     aggregations = (Aggregation.SYMMETRIC,)
+    lacks = NOTHING
     options = EvenModel.options | {"teleport"}
     own_options = MappingProxyType({"theta": 0.5})
 

@@ -13,6 +13,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 _DIRECTIONS = (Aggregation.SUM_IN, Aggregation.SUM_OUT)
 
@@ -52,6 +53,7 @@ class GIN(LayeredModel):
     """GIN of any depth; hubs ask for ``norm``, since sums grow with degrees."""
 
     aggregations = _DIRECTIONS
+    lacks = NOTHING
     aggregates_features = True
     maps_own_rows = True
     shift = "second.bias"

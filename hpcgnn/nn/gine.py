@@ -10,6 +10,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 
 class GINELayer(nn.Module):
@@ -43,6 +44,7 @@ class GINE(LayeredModel):
     """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
 
     aggregations = (Aggregation.SUM_IN,)
+    lacks = NOTHING
     reads_edges = True
     maps_own_rows = True
     shift = "second.bias"

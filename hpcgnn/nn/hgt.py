@@ -6,6 +6,7 @@ are fetched once for all relations, and no row of an edge is made.
 """
 
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.nn.norm import hold_shifts
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import Trait
 
 if TYPE_CHECKING:
     from hpcgnn.attention import AttentionOperator
@@ -125,8 +127,15 @@ class HGT(EvenModel):
     """
 
     aggregations = (Aggregation.ATTENTION_BY_RELATION,)
+    lacks = MappingProxyType(
+        {
+            Trait.GPU: "it has no kernels for a GPU",
+            Trait.EQUAL_BITS: "its products of queries and keys have no exact sums",
+            Trait.EXPORTED: "its layers are not written in other libraries so far",
+        }
+    )
     options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}
-    bends_layers = runs_on_gpus = False
+    bends_layers = False
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)

@@ -1,5 +1,7 @@
 """MixHop (Abu-El-Haija et al., ICML 2019): every layer mixes several powers of the adjacency."""
 
+from types import MappingProxyType
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,7 @@ from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import Trait
 
 _HOPS = 2
 
@@ -57,6 +60,7 @@ class MixHop(LayeredModel):
     """
 
     aggregations = (Aggregation.SYMMETRIC,)
+    lacks = MappingProxyType({Trait.DGL: "DGL has no such layer"})
     aggregates_features = True
     options = LayeredModel.options | {"hops"}
     maps_own_rows = True

@@ -18,7 +18,44 @@ from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.spmd import collective
+from hpcgnn.support import Reasons, Trait, Traits, lacks, needs, union
 from hpcgnn.typing import GlobalIndices, LocalIndices
+
+UNKNOWN: Reasons = MappingProxyType(
+    {
+        Trait.EQUAL_BITS: "its sums are not known to be exact",
+        Trait.EXPORTED: "its layers are not written in other libraries",
+    }
+)
+"""What models lack that do not declare otherwise."""
+
+EDGE_READER = lacks(
+    {
+        Trait.GPU: "features of edges are read on CPUs only",
+        Trait.EQUAL_BITS: "sums over edges round in the order of the ranks",
+        Trait.SIXTEEN_BITS: "features of edges do not go with rows in 16 bits",
+        Trait.ROUNDED_ROWS: "features of edges do not go with rows that are rounded",
+        Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
+        Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
+        "convert --undirected have",
+        Trait.PLANNED: "features of edges are not counted",
+        Trait.EXPORTED: "modules do not take features of edges so far",
+    }
+)
+"""What layers lack that read features of edges."""
+
+EDGE_MESSAGES = union(
+    needs(Trait.EDGE_MESSAGES),
+    lacks(
+        {
+            Trait.METHODS: "its messages ask for the rows of sources by themselves",
+            Trait.STAGES: "its messages ask for all rows at once",
+            Trait.ACTIVE_SETS: "its messages ask for all rows",
+        }
+    ),
+    EDGE_READER,
+)
+"""What models need and lack whose messages hold features of edges."""
 
 ACTIVATIONS = ("relu", "elu", "gelu")
 """Names of the functions between layers."""
@@ -334,8 +371,11 @@ class Model(NodeModel):
     aggregations: ClassVar[tuple[Aggregation, ...]] = ()
     options: ClassVar[frozenset[str]] = frozenset()
     """Fields of `ModelShape` beside the sizes and dropout that the model heeds."""
-    runs_on_gpus: ClassVar[bool] = True
-    """Whether the kernels of a GPU have what its layers need."""
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    """What the model needs of other features of a run, see `hpcgnn.support`."""
+    lacks: ClassVar[Reasons] = UNKNOWN
+    """What it lacks for them, with reasons. A subclass inherits neither, since its layers may be
+    others; one that does not declare it has what a model of unknown layers lacks."""
     reads_edges: ClassVar[bool] = False
     """Whether layers read features of edges, from the ``edges`` of their view."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -345,6 +385,17 @@ class Model(NodeModel):
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__()
         self.shape, self.directed = shape, directed
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, careful in (("needs", frozenset()), ("lacks", UNKNOWN)):
+            if name not in vars(cls):
+                setattr(cls, name, careful)
+
+    @classmethod
+    def traits(cls) -> Traits:
+        """Return what the model, its aggregations, and messages with features of edges declare."""
+        return union(cls, *((EDGE_MESSAGES,) if cls.reads_edges else ()), *cls.aggregations)
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:

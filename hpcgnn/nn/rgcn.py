@@ -14,6 +14,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 
 class RGCNLayer(nn.Module):
@@ -63,6 +64,7 @@ class RGCN(LayeredModel):
     """R-GCN of any depth; reverses of directed relations count as relations."""
 
     aggregations = (Aggregation.MEAN_BY_RELATION,)
+    lacks = NOTHING
     aggregates_features = True
     options = LayeredModel.options | {"num_bases"}
     maps_own_rows = True

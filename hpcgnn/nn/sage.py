@@ -14,6 +14,7 @@ from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 _DIRECTIONS = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
 
@@ -60,6 +61,7 @@ class GraphSAGE(LayeredModel):
     """GraphSAGE (mean) of any depth."""
 
     aggregations = _DIRECTIONS
+    lacks = NOTHING
     options = LayeredModel.options | {"edge_features"}
     aggregates_features = ends_layers = True
     maps_own_rows = True

@@ -18,6 +18,7 @@ from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import hold_shifts, make_norm
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
 
 _HOPS = 3
 
@@ -29,6 +30,7 @@ class SIGN(Model):
     """
 
     aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
+    lacks = NOTHING
     options = frozenset({"norm", "activation", "hops"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:

@@ -13,6 +13,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+from hpcgnn.support import Trait
 
 if TYPE_CHECKING:
     from hpcgnn.attention import AttentionOperator
@@ -62,10 +63,16 @@ class Transformer(HeadsModel):
     """Transformer of any depth; sizes as of `HeadsModel`."""
 
     aggregations = (Aggregation.ATTENTION_IN,)
+    lacks = MappingProxyType(
+        {
+            Trait.GPU: "it has no kernels for a GPU",
+            Trait.EQUAL_BITS: "its products of queries and keys have no exact sums",
+            Trait.EXPORTED: "its layers are not written in other libraries so far",
+        }
+    )
     own_options = MappingProxyType({"gate": False})
     maps_own_rows = True
     shift = "own.bias"
-    runs_on_gpus = False
 
     def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
         """Return the bias of the own row, unless a gate reads it."""

@@ -6,7 +6,15 @@ A new aggregation is a member here. Whoever makes operators reads its properties
 from collections.abc import Iterable
 from enum import Enum
 
+from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import FloatArray
+
+_ATTENTION: Reasons = {
+    Trait.PACKED_ROWS: "attention sends logits, which need more bits",
+    Trait.ADDED_PUSHES: "attention pushes states, which do not add up",
+    Trait.EDGE_WEIGHTS: "attention does not use them",
+}
+_NO_LOOPS = "a node is none of its neighbours"
 
 
 class Aggregation(Enum):
@@ -70,6 +78,19 @@ class Aggregation(Enum):
     def attends(self) -> bool:
         """Whether its operator is an `AttentionOperator`."""
         return self.powers is None
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """What it needs of other features of a run."""
+        loops = {Trait.SELF_LOOPS} if self.self_loops else set()
+        return frozenset(loops | ({Trait.RELATIONS} if self.by_relation else set()))
+
+    @property
+    def lacks(self) -> Reasons:
+        """What it lacks for other features of a run."""
+        loops = {} if self.self_loops else {Trait.SELF_LOOPS: _NO_LOOPS}
+        relations = {} if self.by_relation else {Trait.RELATIONS: "it unites relations"}
+        return {**loops, **relations, **(_ATTENTION if self.attends else {})}
 
     @property
     def is_scaled(self) -> bool:

@@ -13,12 +13,20 @@ import numpy as np
 from hpcgnn.comm import Communicator, Network, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.features import show
 from hpcgnn.config.file import load_config
 from hpcgnn.console import Progress, print_json, print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
-from hpcgnn.nn import find_model
-from hpcgnn.plan.candidates import Candidate, Choice, choices, contenders, fastest, predict
+from hpcgnn.plan.candidates import (
+    Candidate,
+    Choice,
+    choices,
+    configured,
+    contenders,
+    fastest,
+    predict,
+)
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
 from hpcgnn.plan.shape import Shape, write_shape
 from hpcgnn.plan.share import Planned
@@ -28,8 +36,8 @@ from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.graphs.task import check_graph_options
-from hpcgnn.train.links.task import check_link_options
+from hpcgnn.support import Feature, Trait, lacks, needs
+from hpcgnn.train.features import PLAN, check_run
 
 DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
 ranks, memory and seconds of computing are measured on those with the most non-zeros and the most
@@ -43,6 +51,8 @@ the two differ. exit status: 0 something fits; 1 nothing fits the memory; 2 a fa
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 NOTHING_FITS = 1
 
+SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES), remedy="plan with the graph")
+
 
 @collective
 def main(comm: Communicator) -> int:
@@ -52,32 +62,6 @@ def main(comm: Communicator) -> int:
         raise InputError(f"{comm.size} ranks: planning is one process; start it without a launcher")
     words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
     config = _read_config(words)
-    if config.train.task not in ("full", "links", "graphs"):
-        raise InputError(
-            f"train.task = {config.train.task!r}: only full graphs, links and graphs are planned"
-        )
-    if options.shape and (config.train.task != "full" or config.graph.targets):
-        raise InputError("--shape plans classes of nodes: train.task=full, without graph.targets")
-    if config.train.task == "graphs":
-        _check_graphs(config, options.replication)
-    if config.train.task == "links":
-        _check_links(config, options.replication)
-    if config.model.edge_features or find_model(config.model.name).reads_edges:
-        raise InputError(f"model.name = {config.model.name!r}: features of edges are not planned")
-    if config.train.inductive:
-        raise InputError(
-            "train.inductive: hpcgnn plan does not count its second graph; leave it out"
-        )
-    if config.graph.structure != "none":
-        raise InputError("graph.structure: hpcgnn plan does not count how it is made; leave it out")
-    if config.correct_and_smooth.enabled:
-        raise InputError("correct_and_smooth.enabled: hpcgnn plan does not count it; leave it out")
-    if config.train.device != "cpu":
-        raise InputError(f"train.device = {config.train.device!r}: only CPU ranks are rehearsed")
-    if config.train.reproducible:
-        raise InputError(
-            "train.reproducible = True: its sums over ranks are not rehearsed; leave it"
-        )
     network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
     wanted = list(
         choices(
@@ -90,6 +74,7 @@ def main(comm: Communicator) -> int:
     )
     if not wanted:
         raise InputError("no replication divides a number of ranks; give --replication 1 as well")
+    _check(config, wanted, from_degrees=options.shape is not None)
     with ExitStack() as stack:
         if options.shape:
             whole: Planned = DegreeGraph(config, Shape.read(options.shape))
@@ -117,24 +102,15 @@ def main(comm: Communicator) -> int:
     return 0 if best else NOTHING_FITS
 
 
-def _check_graphs(config: Config, replication: tuple[int, ...] | None) -> None:
-    check_graph_options(config)
-    if config.graphs.batch:
-        raise InputError(
-            "graphs.batch: batches are not planned, all graphs at once are; set it to 0"
-        )
-    if max(replication or (config.exchange.replication,)) > 1:
-        raise InputError("train.task = 'graphs' is planned without replication; set it to 1")
-
-
-def _check_links(config: Config, replication: tuple[int, ...] | None) -> None:
-    check_link_options(config)
-    if config.links.sampled:
-        raise InputError("links.sampled = true: sampled subgraphs are not planned; set it to false")
-    if config.links.ranking == "all":
-        raise InputError("links.ranking = 'all': its evaluation is not planned; set drawn")
-    if max(replication or (config.exchange.replication,)) > 1:
-        raise InputError("train.task = 'links' is planned without replication; set it to 1")
+def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None:
+    """Raise `InputError` where a choice does not work, or is not planned."""
+    doors = [PLAN, *([SHAPE] if from_degrees else [])]
+    if config.train.task in ("links", "graphs"):
+        name = f"hpcgnn plan of train.task = {show(config.train.task)}"
+        counted = "pairs and read-outs are counted without copies"
+        doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
+    for choice in choices:
+        check_run(configured(config, choice), *doors)
 
 
 def _write_shape(options: argparse.Namespace, whole: Planned) -> int:

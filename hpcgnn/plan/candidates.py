@@ -210,10 +210,10 @@ def predict(
     for each in wanted:
         choice = each
         if each.exchange == AUTO:
-            if not isinstance(whole, WholeGraph):
-                raise InputError("--exchange auto needs the graph; name exchanges with --shape")
+            # What degrees alone tell has no `PLANNED_FROM_DEGREES` with it.
+            assert isinstance(whole, WholeGraph)
             choice = replace(each, exchange=_cheapest(whole, config, each, network), is_auto=True)
-        chosen = _configured(config, choice)
+        chosen = configured(config, choice)
         starts = whole.row_starts(choice.ranks // choice.replication)
         ranks = Ranks(starts, chosen.exchange, network.ranks_per_host)
         # Schedules need the same rows, but get them from other ranks of two hosts.
@@ -235,7 +235,8 @@ def predict(
         progress()
 
 
-def _configured(config: Config, choice: Choice) -> Config:
+def configured(config: Config, choice: Choice) -> Config:
+    """Return the configuration of a run that takes a choice."""
     exchange = replace(
         config.exchange,
         method=choice.exchange,
@@ -292,7 +293,7 @@ def product_seconds(
 def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Network) -> str:
     """Return the exchange that a run with ``exchange.method=auto`` takes over such links."""
     starts, costs = whole.row_starts(choice.ranks // choice.replication), {}
-    plain = _configured(config, replace(choice, exchange="aware"))
+    plain = configured(config, replace(choice, exchange="aware"))
     hosts = Ranks(starts, plain.exchange, network.ranks_per_host).hosts_of_grid
     for name in candidates(plain, hosts):
         tried = replace(plain.exchange, method=name)

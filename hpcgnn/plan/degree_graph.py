@@ -33,9 +33,6 @@ from hpcgnn.storage import NodeBlock
 from hpcgnn.storage import Split as Role
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
-PLANNED = ("oblivious", "aware", "push", "joint")
-"""Exchanges that are planned from degrees."""
-
 
 class DegreeGraph:
     """A shape, as a configuration trains on it; it stands where a `WholeGraph` does.
@@ -129,20 +126,7 @@ class DegreeGraph:
         return {}
 
     def surveys(self, ranks: Ranks) -> dict[PatternKey, "DegreeSurvey"]:
-        """Return what ranks need for every pattern.
-
-        Raises
-        ------
-        InputError
-            For an exchange that is not planned from degrees.
-        """
-        if ranks.exchange.method not in PLANNED:
-            raise InputError(
-                f"--exchange {ranks.exchange.method}: from degrees, {', '.join(PLANNED)} are "
-                "planned; name one of them"
-            )
-        if ranks.exchange.replication > 1:
-            raise InputError("replication is not planned from degrees; give --replication 1")
+        """Return what ranks need for every pattern; the exchange has `PLANNED_FROM_DEGREES`."""
         keys = (ALL, *self.reach.keys)
         return {key: DegreeSurvey(self, ranks.num_blocks, key) for key in keys}
 

@@ -15,6 +15,7 @@ from hpcgnn.graph.facts import (
     shape_for,
     typed_nodes,
 )
+from hpcgnn.graph.features import check_graph
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.load import (
     read_matrix,
@@ -65,6 +66,7 @@ class WholeGraph:
         num_nodes = store.num_nodes
         # One rank that owns everything: readers of stores, restriction and active sets then run as
         # they are.
+        check_graph(config, store, ())
         row_map = share_rows(grid, config, store, _needs(config))
         directed = not (store.undirected or config.graph.undirected)
         context = Context(grid, config)

@@ -26,7 +26,7 @@ from hpcgnn.spmm.registry import (
 from hpcgnn.spmm.remote import Exchange, RemotePart, RemoteProduct
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
-from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises
+from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises, wire_traits
 
 __all__ = [
     "AUTO",
@@ -63,4 +63,5 @@ __all__ = [
     "make_exchange",
     "make_wire",
     "quantises",
+    "wire_traits",
 ]

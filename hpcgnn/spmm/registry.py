@@ -1,7 +1,7 @@
 """The exchanges by the name that configurations use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hpcgnn.comm import ProcessGrid
@@ -20,6 +20,7 @@ from hpcgnn.spmm.gpu.hosts import DeviceHostExchange
 from hpcgnn.spmm.remote import Exchange
 from hpcgnn.spmm.schedule import RESIDENT, Schedule
 from hpcgnn.spmm.wire import make_wire
+from hpcgnn.support import NOTHING, Reasons, Trait
 from hpcgnn.trace import TraceRecorder
 
 
@@ -44,24 +45,39 @@ class Method:
         Moves the rows of either.
     received
         What its messages bring, for planners; None: every rank gets whole block rows.
-    pushes_sums
-        Whether what it pushes is added up on its way, which states of attention are not.
+    needs, lacks
+        What it needs of other features of a run, and lacks for them, see `Trait`.
     """
 
     cover: Cover
     make_ghosts: GhostFactory
     received: Received | None
-    pushes_sums: bool = False
+    needs: frozenset[Trait] = frozenset({Trait.METHODS})
+    lacks: Reasons = field(default_factory=lambda: NOTHING)
 
+
+_OF_HOSTS: Reasons = {Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only"}
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "oblivious": Method(all_columns, BroadcastExchange, None),
-        "aware": Method(all_columns, DirectExchange, received_directly),
+        "oblivious": Method(
+            all_columns,
+            BroadcastExchange,
+            None,
+            lacks={Trait.PACKED_ROWS: "broadcasts are not packed in few bits"},
+        ),
+        # Models that ask for rows by themselves do it as this one does.
+        "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),
         "push": Method(all_rows, DirectExchange, received_directly),
         "joint": Method(minimum, DirectExchange, received_directly),
-        "hierarchical": Method(all_columns, _through_hosts, received_by_hosts),
-        "hierarchical_joint": Method(minimum, _through_hosts, received_by_hosts, pushes_sums=True),
+        "hierarchical": Method(all_columns, _through_hosts, received_by_hosts, lacks=_OF_HOSTS),
+        "hierarchical_joint": Method(
+            minimum,
+            _through_hosts,
+            received_by_hosts,
+            needs=frozenset({Trait.METHODS, Trait.ADDED_PUSHES}),
+            lacks=_OF_HOSTS,
+        ),
     }
 )
 """The exchanges by their names."""

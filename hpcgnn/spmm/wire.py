@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import quantised_bytes
 from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.support import Trait, Traits, lacks, needs, union
 from hpcgnn.typing import Array
 
 WIRES = ("native", "bfloat16", "float16", "int8", "int4")
@@ -96,3 +97,23 @@ def make_wire(name: str) -> Wire:
             "int8 and int4 as in int8/native, for activations and gradients"
         )
     return Wire("bfloat16") if name == "bfloat16" else Wire("float16")
+
+
+_NARROW = needs(
+    Trait.ROUNDED_ROWS, lacks={Trait.EQUAL_BITS: "it rounds what comes from other ranks alone"}
+)
+_TRAITS = {
+    "native": Traits(),
+    "bfloat16": _NARROW,
+    "float16": union(
+        _NARROW, lacks({Trait.SIXTEEN_BITS: "rows in bfloat16 travel as they are, or packed"})
+    ),
+}
+_PACKED = union(
+    _NARROW, needs(Trait.PACKED_ROWS, lacks={Trait.GPU: "rows are packed in main memory so far"})
+)
+
+
+def wire_traits(name: str) -> Traits:
+    """Return what a wire format needs of other features, and lacks."""
+    return _PACKED if quantises(name) else _TRAITS[name]

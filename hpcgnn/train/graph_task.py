@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
+from hpcgnn.support import NOTHING, Reasons, Trait
 from hpcgnn.train.evaluation import Evaluator
 from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.metrics import Evaluation
@@ -28,6 +30,8 @@ class GraphTask(ABC):
     """A `Task` on one graph; subclasses say what a step is, and what a model is judged by."""
 
     store: ClassVar[StoreKind] = GraphStore
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    lacks: ClassVar[Reasons] = NOTHING
 
     @collective
     def __init__(self, graph: LocalGraph, config: Config) -> None:
@@ -143,6 +147,15 @@ class GraphTask(ABC):
             },
             "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
         }
+
+
+NODES: Reasons = MappingProxyType(
+    {
+        Trait.PAIRS: "it predicts no links",
+        Trait.PROGRAMS: "it reads one graph, or many as one",
+    }
+)
+"""What tasks lack whose predictions are of nodes, or of graphs."""
 
 
 class ClassTask(GraphTask):

@@ -6,9 +6,8 @@ import math
 import platform
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,10 +35,8 @@ from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.equal_weights import check_equal_weights
-from hpcgnn.train.full.task import NodeTask
+from hpcgnn.train.features import check_run
 from hpcgnn.train.gradients import clip_gradients, gradient_bytes, sum_gradients
-from hpcgnn.train.graphs.task import GraphsTask
-from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
 from hpcgnn.train.process import (
@@ -49,7 +46,6 @@ from hpcgnn.train.process import (
     prepare_process,
     resident_bytes,
 )
-from hpcgnn.train.programs.task import ProgramsTask
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
     check_model_tensors,
@@ -68,19 +64,8 @@ from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking, check_trackers
-from hpcgnn.train.sampled.task import SampledTask
 from hpcgnn.train.task import Outcome, Step, Task
-
-TASKS: Mapping[str, type[Task]] = MappingProxyType(
-    {
-        "full": NodeTask,
-        "sampled": SampledTask,
-        "links": LinkTask,
-        "graphs": GraphsTask,
-        "programs": ProgramsTask,
-    }
-)
-"""``train.task`` -> its class."""
+from hpcgnn.train.tasks import TASKS
 
 
 @collective
@@ -107,6 +92,8 @@ def run_training(
         On any fault of the input, when a file cannot be written, or the loss diverges.
     """
     _check_agreement(comm, config)
+    with agree(comm):
+        check_run(config)
     directory, kind = RunDirectory(config.run.dir), TASKS[config.train.task]
     with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
         threads = prepare_process(grid, config.run.threads)

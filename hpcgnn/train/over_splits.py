@@ -12,6 +12,7 @@ from hpcgnn.comm import Communicator, agree
 from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.spmd import collective
+from hpcgnn.train.features import check_run
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.directory import RunDirectory
@@ -33,6 +34,9 @@ def train_over_splits(
         ``mean`` and ``std`` are over all of them, and ``splits`` has those of each split.
     """
     names = config.train.splits
+    with agree(comm):
+        # Of the run of each split nothing tells that it is one of several.
+        check_run(config)
     if not names:
         return run_training(comm, config, stop)
     summaries: list[dict[str, Any]] = []

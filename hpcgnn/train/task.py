@@ -14,6 +14,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts
 from hpcgnn.nn import TrainableModule
 from hpcgnn.storage import GraphStore, InstanceStore
+from hpcgnn.support import Reasons, Trait
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
@@ -74,6 +75,9 @@ class Task(Protocol):
     grid: ProcessGrid
     store: ClassVar[StoreKind]
     """The kind of store that it reads."""
+    needs: ClassVar[frozenset[Trait]]
+    lacks: ClassVar[Reasons]
+    """What it needs of other features of a run, and lacks for them, see `hpcgnn.support`."""
 
     @classmethod
     def load(cls, context: Context) -> "Task":

@@ -17,7 +17,7 @@ from hpcgnn.nn import NodeFeatures, NodeModel
 from hpcgnn.sparse import EdgesOutside
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
-from hpcgnn.train.graph_task import ClassTask
+from hpcgnn.train.graph_task import NODES, ClassTask
 from hpcgnn.train.task import Step
 
 
@@ -29,6 +29,8 @@ class NodeTask(ClassTask):
     trained
         The graph that training sees, with the same nodes; None: the whole one.
     """
+
+    lacks = NODES
 
     @collective
     def __init__(

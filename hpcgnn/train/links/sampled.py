@@ -13,23 +13,29 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, RowMap, agree, share_on_hosts
-from hpcgnn.config.config import Config
-from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import GraphView, NodeFeatures, find_model
+from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.operator import on_graph
 from hpcgnn.partition import row_positions
 from hpcgnn.sampling import FanOutSampler, LayeredSample, Subgraph
 from hpcgnn.spmd import collective
+from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.links.edges import LinkEdges, Links, mixed, uniform
 from hpcgnn.train.links.negatives import NEGATIVES, Ends
 from hpcgnn.train.links.pairs import Needed
 from hpcgnn.train.sampled.graph import home_rows, share_whole
 from hpcgnn.train.sampled.input import StepInput, SubgraphInput
-from hpcgnn.train.sampled.task import check_fan_outs, check_sampled_options
+from hpcgnn.train.sampled.task import NO_MESSAGES, SUBGRAPHS, check_fan_outs
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
+
+SAMPLED_LINKS: Reasons = {
+    **SUBGRAPHS,
+    **NO_MESSAGES,
+    Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
+}
+"""What link prediction lacks on sampled subgraphs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +198,7 @@ def link_steps(context: Context, graph: LocalGraph, links: Links) -> StepInput[L
     wanted = on_graph(context.wanted, directed=graph.facts.directed)
     with agree(grid.world):
         if config.sampling.sampler == "neighbour":
-            check_fan_outs(config, wanted, graph.num_aggregations(config))
+            check_fan_outs(config, graph.num_aggregations(config))
     with context.trace.span("read.whole"):
         views = SampledViews(context, share_whole(grid, home), wanted)
         edges = share_edges(grid, links)
@@ -200,24 +206,6 @@ def link_steps(context: Context, graph: LocalGraph, links: Links) -> StepInput[L
         if config.sampling.sampler == "neighbour":
             return LinkBatches(views, edges, links)
         return LinkSubgraphs(views, edges, links.types)
-
-
-def check_sampled_links(config: Config) -> None:
-    """Raise `InputError` where an option does not apply to links on sampled subgraphs."""
-    model, options = find_model(config.model.name), config.sampling
-    check_sampled_options(config, model.aggregations)
-    for given, key, why in (
-        (model.reads_edges, "model.name", "models that read features of edges need whole graphs"),
-        (options.topology != "shared", "sampling.topology", "leave it shared"),
-        (
-            options.sampler != "neighbour" and config.links.negatives != "uniform",
-            "links.negatives",
-            "wrong ends are drawn from a subgraph; leave it uniform, or set "
-            "sampling.sampler=neighbour",
-        ),
-    ):
-        if given:
-            raise InputError(f"{key} does not apply to links.sampled = true: {why}")
 
 
 @collective

@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions
+from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.graph_task import GraphTask
 from hpcgnn.train.links.candidates import BLOCK_BYTES, Queries, score_all
@@ -28,7 +30,6 @@ from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, PairSource, Test
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
 from hpcgnn.train.links.sampled import (
     LinkStep,
-    check_sampled_links,
     count_edges,
     link_steps,
 )
@@ -62,6 +63,24 @@ class LinkTask(GraphTask):
         Gives what steps score where these are of subgraphs.
     """
 
+    lacks: ClassVar[Reasons] = MappingProxyType(
+        {
+            Trait.EQUAL_BITS: "gradients of its pairs round in the order of the ranks",
+            Trait.SOME_EDGES: "edges are what it predicts",
+            Trait.ACTIVE_SETS: "its pairs may have any node",
+            Trait.CLASSES: "it predicts no classes",
+            Trait.NUMBERS: "it predicts edges",
+            Trait.LABELLED_NODES: "it reads no labels",
+            Trait.SEVERAL_LABELS: "it reads no labels",
+            Trait.NODE_SPLITS: "its splits are of edges",
+            Trait.EXPORTED: "scores of links have no counterpart elsewhere; predictions.h5 has the "
+            "embeddings",
+            Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
+            Trait.PROGRAMS: "it reads one graph",
+            Trait.PROBABILITIES: "links have scores and embeddings",
+        }
+    )
+
     @collective
     def __init__(
         self,
@@ -82,9 +101,6 @@ class LinkTask(GraphTask):
         """Read this rank's share, draw the edges to predict, and take them out of the graph."""
         grid, config = context.grid, context.config
         with agree(grid.world):
-            check_link_options(config)
-            if config.links.sampled:
-                check_sampled_links(config)
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
             row_map = share_rows(grid, config, store, ("features",))
@@ -226,18 +242,6 @@ def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
     found["num_classes"] = config.links.width or config.model.hidden
     found["directions"] = "" if facts.directed else "hashed"
     return LinkFacts(**found)
-
-
-def check_link_options(config: Config) -> None:
-    """Raise `InputError` where options have no meaning for links."""
-    for given, key in (
-        (config.train.label_augmentation > 0, "train.label_augmentation"),
-        (config.train.label_smoothing > 0, "train.label_smoothing"),
-        (config.correct_and_smooth.enabled, "correct_and_smooth.enabled"),
-        (config.graph.split != "", "graph.split"),
-    ):
-        if given:
-            raise InputError(f"{key} does not apply to train.task = 'links'; leave it out")
 
 
 @collective

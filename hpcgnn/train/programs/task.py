@@ -1,8 +1,9 @@
 """VarMisuse on program graphs: each rank trains on supergraphs of its own."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
-from hpcgnn.config.config import Config, GraphConfig
 from hpcgnn.errors import InputError
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
@@ -18,6 +18,7 @@ from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceSplit, InstanceStore
+from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
 from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
@@ -51,6 +52,23 @@ class ProgramsTask:
     """
 
     store: ClassVar[StoreKind] = InstanceStore
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    lacks: ClassVar[Reasons] = MappingProxyType(
+        {
+            Trait.BLOCK_ROWS: "its model and data are in [programs]",
+            Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
+            Trait.SIXTEEN_BITS: "its rows are in train.dtype",
+            Trait.SOME_EDGES: "its splits are of programs",
+            Trait.NODE_SPLITS: "its splits are of programs",
+            Trait.LABELLED_NODES: "it reads no labels of nodes",
+            Trait.PLANNED: "its supergraphs are not counted",
+            Trait.EXPORTED: "its banded layers have no counterpart elsewhere",
+            Trait.OWN_LOOPS: "its store is one of many graphs; use the command",
+            Trait.PAIRS: "it predicts no links",
+            Trait.NODE_ROWS: "it scores candidates, which have probabilities",
+            Trait.CHOSEN_ROWS: "it scores all programs of the store, as h5",
+        }
+    )
 
     @collective
     def __init__(self, context: Context) -> None:
@@ -59,7 +77,6 @@ class ProgramsTask:
         self._dtype = getattr(torch, config.train.dtype)
         self._device = context.device
         with agree(grid.world):
-            _check_options(config)
             self._store = InstanceStore.open(config.graph.store)
             self._judged = open_judged(self._store, config.programs.judge_store)
             self._input = ProgramInput(
@@ -189,20 +206,3 @@ class ProgramsTask:
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         """Write the shares of all candidates by the model that `seed` kept."""
         save_program_predictions(self.grid, self._judged, self._input, directory, seed)
-
-
-def _check_options(config: Config) -> None:
-    """Refuse what this task would ignore."""
-    usual = Config(graph=GraphConfig(store=config.graph.store), run=config.run)
-    for section in ("graph", "model", "correct_and_smooth", "sampling", "links", "graphs"):
-        given, default = getattr(config, section), getattr(usual, section)
-        for key in (each.name for each in fields(given)):
-            if getattr(given, key) != getattr(default, key):
-                raise InputError(
-                    f"{section}.{key} does not apply to train.task = 'programs', whose model and "
-                    "data are in [programs]; leave it out"
-                )
-    if config.exchange.replication != 1:
-        raise InputError("exchange.replication: supergraphs have no block rows; leave it at 1")
-    if config.train.label_augmentation:
-        raise InputError("train.label_augmentation is for graphs of nodes; leave it out")

@@ -7,7 +7,8 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -22,13 +23,27 @@ from hpcgnn.nn import NodeModel
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
+from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.evaluation import Evaluator
-from hpcgnn.train.graph_task import ClassTask
+from hpcgnn.train.graph_task import NODES, ClassTask
 from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepData, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.task import Step, steps_of
+
+SUBGRAPHS: Reasons = {
+    Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
+    Trait.RELATIONS: "its subgraphs unite relations",
+    Trait.EDGE_FEATURES: "its subgraphs do not hold them",
+    Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
+    Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
+    Trait.PLANNED: "its steps are not counted",
+}
+"""What steps lack that are of subgraphs or of batches of graphs."""
+
+NO_MESSAGES: Reasons = {Trait.EDGE_MESSAGES: "its subgraphs do not hold features of edges"}
+"""What steps of subgraphs lack beside it; batches of graphs hold features of edges."""
 
 
 class SamplingSource(Protocol):
@@ -138,7 +153,7 @@ def sample_nodes(context: Context, graph: LocalGraph, evaluator: Evaluator) -> S
     wanted = on_graph(context.wanted, directed=graph.facts.directed)
     with agree(grid.world):
         if config.sampling.sampler == "neighbour":
-            check_fan_outs(config, wanted, graph.num_aggregations(config))
+            check_fan_outs(config, graph.num_aggregations(config))
     source = PartSource if config.sampling.topology == "partitioned" else SharedSource
     home = home_rows(graph, evaluator.labels.cpu().numpy(), evaluator.trains)
     if config.train.inductive:
@@ -158,8 +173,10 @@ class SampledTask(ClassTask):
     Raises
     ------
     CollectiveInputError
-        As `ClassTask`, and when options do not apply to sampled training.
+        As `ClassTask`.
     """
+
+    lacks: ClassVar[Reasons] = MappingProxyType({**NODES, **SUBGRAPHS, **NO_MESSAGES})
 
     @collective
     def __init__(self, context: Context, graph: LocalGraph, make_source: "MakeSource") -> None:
@@ -177,8 +194,6 @@ class SampledTask(ClassTask):
     @collective
     def load(cls, context: Context) -> ClassTask:
         """Read this rank's share and prepare to train on it."""
-        with agree(context.grid.world):
-            check_sampled_options(context.config, context.wanted)
         graph = load_graph(context, needs=("features", "labels", "split"), with_rows=True)
         return cls(context, graph, sample_nodes)
 
@@ -225,35 +240,10 @@ class SampledTask(ClassTask):
         return self.evaluator.num_train * options.subgraphs
 
 
-def check_sampled_options(config: Config, wanted: tuple[Aggregation, ...]) -> None:
-    """Raise `InputError` where an option does not apply to training on subgraphs."""
-    if any(kind.by_relation for kind in wanted):
-        raise InputError(
-            f"model.name = {config.model.name!r} tells relations apart, which subgraphs do not: "
-            f"choose another model or {_whole(config)}"
-        )
-    if config.model.edge_features:
-        raise InputError(f"model.edge_features=true needs {_whole(config, 'full or links')}")
-    if config.train.label_augmentation > 0:
-        raise InputError("train.label_augmentation needs train.task=full")
-    if config.model.embeddings:
-        raise InputError(f"model.embeddings=true needs {_whole(config)}")
-
-
-def _whole(config: Config, tasks: str = "full") -> str:
-    remedies = {"graphs": "graphs.batch=0", "links": "links.sampled=false"}
-    return remedies.get(config.train.task, f"train.task={tasks}")
-
-
-def check_fan_outs(config: Config, wanted: tuple[Aggregation, ...], depth: int) -> None:
+def check_fan_outs(config: Config, depth: int) -> None:
     """Raise `InputError` where fan-outs do not fit a model that aggregates `depth` times."""
     given = len(config.sampling.fan_outs)
     if given != depth:
         raise InputError(
             f"sampling.fan_outs has {given} numbers: the model aggregates {depth} times"
-        )
-    if any(kind.is_reversed for kind in wanted):
-        raise InputError(
-            "sampling.sampler=neighbour draws along one direction of edges: "
-            "set graph.undirected=true"
         )

@@ -1,0 +1,120 @@
+"""The features that a configuration has, and what setting a key otherwise would make of it."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hpcgnn.config.config import Config
+from hpcgnn.config.options import traits_of
+from hpcgnn.errors import InputError
+from hpcgnn.nn import NORMS_OVER_NODES, find_model
+from hpcgnn.operator import Aggregation
+from hpcgnn.support import Feature, Trait, lacks, needs
+
+_OF_GRAPHS = ("graph", "model", "correct_and_smooth", "sampling", "links", "graphs")
+"""Sections that say nothing of program graphs."""
+
+
+def samples(config: Config) -> bool:
+    """Return whether steps are of sampled subgraphs."""
+    task = config.train.task
+    return task == "sampled" or (task == "links" and config.links.sampled)
+
+
+def trains_on_restricted_rows(config: Config) -> bool:
+    """Return whether training computes only rows that its loss reads, in every layer."""
+    task = config.train.task
+    if samples(config) or (task == "graphs" and config.graphs.batch > 0):
+        return True
+    if find_model(config.model.name).reads_edges:
+        return False
+    # No row of another graph is ever read.
+    return task == "graphs" or config.exchange.active_sets is True
+
+
+def _reads(config: Config, section: str) -> bool:
+    """Return whether the task of a configuration reads a section."""
+    task = config.train.task
+    if section == "sampling":
+        return samples(config)
+    if section in ("links", "graphs", "programs"):
+        return task == section
+    return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
+
+
+def features_of(config: Config, wanted: Iterable[Aggregation] = ()) -> list[Feature]:
+    """Return the features of a configuration, but for those of its task.
+
+    Parameters
+    ----------
+    wanted
+        Aggregations that take the place of the model's, for a model that is not known.
+    """
+    found = []
+    for section, option, value in _options(config):
+        key = f"{section}.{option.name}"
+        traits = traits_of(option.metadata.get("traits"), value, option.default)
+        if not _reads(config, section):
+            # What is given for nothing would look as if it counted.
+            given = config.train.task == "programs" and value != _default(option)
+            ignored = given and key != "graph.store"
+            traits = needs(Trait.BLOCK_ROWS) if ignored else None
+        if traits is not None and not (wanted and key == "model.name"):
+            found.append(Feature(f"{key} = {show(value)}", traits, (key,)))
+    if not wanted and _reads(config, "model"):
+        wanted = find_model(config.model.name).aggregations
+    # They share one matrix.
+    for kind in wanted:
+        once = "open the graph once for each"
+        found.append(Feature(f"aggregation {show(kind.value)}", kind, remedy=once))
+    norm = config.model.norm
+    if norm in NORMS_OVER_NODES and not trains_on_restricted_rows(config):
+        keys = ("model.norm", "exchange.active_sets", "graphs.batch")
+        of_all = lacks({Trait.TRAINED_STATISTICS: "its statistics are of all rows"})
+        found.append(Feature(f"model.norm = {show(norm)}", of_all, keys))
+    return [each for each in found if each.traits.needs or each.traits.lacks]
+
+
+def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:
+    """Yield what other values of a key make of a configuration, see `hpcgnn.support.check`.
+
+    Values that the configuration cannot have, with all other keys as they are, are left out.
+    """
+    section, _, name = key.partition(".")
+    options = getattr(config, section)
+    (option,) = (each for each in dataclasses.fields(options) if each.name == name)
+    values = option.metadata.get("values")
+    now, default = getattr(options, name), _default(option)
+    for value in values or ((True, False) if isinstance(default, bool) else (default,)):
+        if value == now:
+            continue
+        try:
+            changed = dataclasses.replace(options, **{name: value})
+        except InputError:
+            continue
+        left_out = not values and value == default
+        yield ("" if left_out else show(value)), dataclasses.replace(config, **{section: changed})
+
+
+def show(value: Any) -> str:
+    """Return a value as a user writes it."""
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(show, value))}]"
+    return str(value)
+
+
+def _options(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    for section in dataclasses.fields(config):
+        options = getattr(config, section.name)
+        for option in dataclasses.fields(options):
+            yield section.name, option, getattr(options, option.name)
+
+
+def _default(option: dataclasses.Field[Any]) -> Any:
+    if option.default_factory is not dataclasses.MISSING:
+        return option.default_factory()
+    return option.default

@@ -1,0 +1,217 @@
+"""What works with what: features of a run say what they need, and what they lack and why.
+
+A `Trait` is something that one feature may ask of all others: equal bits, rows in 16 bits, edges
+told apart by relation. A feature that lacks a trait which another one needs does not work with it,
+and its own words say why. Each feature declares both where it is defined, so that nothing compares
+two of them but `conflicts`. docs/matrix.md is written from the same declarations.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+
+from hpcgnn.errors import InputError
+
+
+class Trait(Enum):
+    """What a feature may need of all others; the values say what each does that has it."""
+
+    EQUAL_BITS = "computes equal bits at any distribution of the rows"
+    GPU = "computes on GPUs"
+    SIXTEEN_BITS = "keeps rows in 16 bits"
+    ROUNDED_ROWS = "sends rows in fewer bits than it computes with"
+    PACKED_ROWS = "sends rows in 8 or 4 bits"
+    ADDED_PUSHES = "pushes partial results that others may add up on their way"
+    METHODS = "moves rows by the exchange that is chosen"
+    STAGES = "takes rows of one rank after another's"
+    REPLICAS = "runs on copies of the block rows"
+    ACTIVE_SETS = "computes only the rows that the training nodes reach"
+    BLOCK_ROWS = "trains on block rows of one graph, as [graph] and [model] say"
+
+    RELATIONS = "tells relations apart"
+    EDGE_FEATURES = "hands features of edges to attention, or their means to messages"
+    EDGE_MESSAGES = "hands features of edges to messages"
+    ADDED_REVERSES = "adds the reverses of edges while it reads them"
+    REVERSE_EDGES = "follows edges against their direction too"
+    EDGE_WEIGHTS = "heeds weights of edges"
+
+    SOME_EDGES = "trains on a part of the edges and is judged on all"
+    TRAINED_STATISTICS = "takes statistics of rows that it trains on alone"
+    ONE_GRAPH = "learns or computes something for each node of one graph"
+    NODE_VECTORS = "learns a vector for each node"
+    CLASSES = "predicts classes"
+    NUMBERS = "predicts numbers"
+    SEVERAL_LABELS = "predicts several labels of a node"
+    LABELLED_NODES = "knows labels of single nodes"
+    LABEL_INPUTS = "takes labels as inputs"
+    NODE_SPLITS = "reads a split of the nodes"
+    PARTS = "samples from a part of the graph on each rank"
+    OTHER_ENDS = "has wrong ends of edges that are not drawn uniformly"
+    NODE_TYPES = "has node types"
+    ONE_NODE_TYPE = "has one type of nodes"
+    BARE_NODES = "has nodes without features"
+    SELF_LOOPS = "counts a node among its own neighbours"
+
+    PLANNED = "is counted by hpcgnn plan"
+    PLANNED_FROM_DEGREES = "is planned by degrees alone"
+    EXPORTED = "has counterparts in other libraries"
+    DGL = "has counterparts in DGL"
+    OWN_LOOPS = "runs in a loop of one's own"
+    PAIRS = "scores pairs of nodes"
+    PROGRAMS = "scores candidates of program graphs"
+    PROBABILITIES = "gives probabilities, or values"
+    NODE_ROWS = "writes a row for each node or graph"
+    CHOSEN_ROWS = "writes the rows that are asked for, in any format"
+
+
+Reasons = Mapping[Trait, str]
+"""The traits that a feature lacks -> why, as a clause of which the feature is "its" and "it"."""
+
+NOTHING: Reasons = MappingProxyType({})
+
+
+class Declares(Protocol):
+    """Anything that says what it needs and lacks: a class of models, an exchange, `Traits`."""
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """What all other features must have."""
+        ...
+
+    @property
+    def lacks(self) -> Reasons:
+        """What it has not, with reasons."""
+        ...
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a value of an option needs and lacks."""
+
+    needs: frozenset[Trait] = frozenset()
+    lacks: Reasons = field(default_factory=lambda: NOTHING)
+
+
+def needs(*traits: Trait, lacks: Reasons = NOTHING) -> Traits:
+    """Return the declaration of what needs `traits`."""
+    return Traits(frozenset(traits), lacks)
+
+
+def lacks(reasons: Reasons) -> Traits:
+    """Return the declaration of what only lacks some traits."""
+    return Traits(lacks=reasons)
+
+
+def union(*parts: Declares) -> Traits:
+    """Return what several parts of one feature need and lack together; earlier reasons count."""
+    every = frozenset[Trait]().union(*(part.needs for part in parts))
+    reasons: dict[Trait, str] = {}
+    for part in parts:
+        reasons = {**part.lacks, **reasons}
+    return Traits(every, reasons)
+
+
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """Something that a run has.
+
+    Parameters
+    ----------
+    name
+        As the user wrote it: ``exchange.method = 'joint'``, ``hpcgnn plan``.
+    keys
+        Of the configuration that it comes from; changing one may mend a conflict.
+    remedy
+        What to do without it, where no key mends it.
+    """
+
+    name: str
+    traits: Declares
+    keys: tuple[str, ...] = ()
+    remedy: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Conflict:
+    """Two features that do not work together.
+
+    Parameters
+    ----------
+    trait
+        What `asking` needs and `lacking` has not.
+    """
+
+    asking: Feature
+    lacking: Feature
+    trait: Trait
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The names of both."""
+        return self.asking.name, self.lacking.name
+
+    @property
+    def reason(self) -> str:
+        """Why, of `lacking`."""
+        return self.lacking.traits.lacks[self.trait]
+
+
+def conflicts(features: Iterable[Feature]) -> Iterator[Conflict]:
+    """Yield the pairs of features that do not work together, each once."""
+    every = tuple(features)
+    for asking in every:
+        for lacking in every:
+            missing = asking.traits.needs & lacking.traits.lacks.keys()
+            if missing and asking is not lacking:
+                yield Conflict(asking, lacking, min(missing, key=lambda each: each.name))
+
+
+Case = TypeVar("Case")
+
+
+def check(
+    case: Case,
+    features_of: Callable[[Case], Sequence[Feature]],
+    changes: Callable[[Case, str], Iterable[tuple[str, Case]]],
+) -> None:
+    """Raise an `InputError` where two features do not work together.
+
+    Parameters
+    ----------
+    case
+        What has the features, such as a configuration.
+    features_of
+        Collects them.
+    changes
+        Gives for a case and a key what other values of it would make: (value, changed case), the
+        value "" where the key is left out. Those are named as remedies under which the two features
+        agree, and that bring no other conflict.
+    """
+    found = list(conflicts(features_of(case)))
+    if not found:
+        return
+    first, before = found[0], {each.pair for each in found}
+    remedies = []
+    for key in dict.fromkeys((*first.lacking.keys, *first.asking.keys)):
+        values = []
+        for value, changed in changes(case, key):
+            left = {each.pair for each in conflicts(features_of(changed))}
+            if first.pair not in left and left <= before:
+                values.append(value)
+        if values:
+            remedies.append(f"set {key} = {_any_of(values)}" if all(values) else f"leave {key} out")
+    remedies += [each.remedy for each in (first.lacking, first.asking) if each.remedy]
+    asking, lacking = first.asking.name, first.lacking.name
+    message = f"{asking} does not work with {lacking}: {first.reason}"
+    raise InputError(f"{message}; {', or '.join(remedies)}" if remedies else message)
+
+
+_NAMED = 5
+
+
+def _any_of(values: Sequence[str]) -> str:
+    if len(values) <= _NAMED:
+        return " or ".join(values)
+    return " or ".join(values[:_NAMED]) + " (docs/matrix.md has all)"

@@ -1,0 +1,53 @@
+"""All features of a run, of its task and of the command, and the one check of them.
+
+Every door calls `check_run` with its configuration before anything is read or sent.
+"""
+
+from collections.abc import Sequence
+
+from hpcgnn.config import features
+from hpcgnn.config.config import Config
+from hpcgnn.operator import Aggregation
+from hpcgnn.support import Feature, Trait, check, lacks, needs
+from hpcgnn.train.links.sampled import SAMPLED_LINKS
+from hpcgnn.train.sampled.task import SUBGRAPHS
+from hpcgnn.train.tasks import TASKS
+
+PLAN = Feature("hpcgnn plan", needs(Trait.PLANNED))
+EXPORT = Feature("hpcgnn export", needs(Trait.EXPORTED))
+DGL = Feature("--to dgl", needs(Trait.DGL), remedy="export --to torch or pyg")
+LIBRARY = Feature("hpcgnn.open_graph", needs(Trait.OWN_LOOPS))
+
+
+def features_of(
+    config: Config, doors: Sequence[Feature] = (), wanted: Sequence[Aggregation] = ()
+) -> list[Feature]:
+    """Return all features of a run.
+
+    Parameters
+    ----------
+    doors
+        What it is for: `PLAN` and its like; none to train.
+    wanted
+        Aggregations in place of the model's.
+    """
+    task = config.train.task
+    found = [*features.features_of(config, wanted)]
+    found.append(Feature(f"train.task = {features.show(task)}", TASKS[task], ("train.task",)))
+    if task == "links" and config.links.sampled:
+        found.append(Feature("links.sampled = true", lacks(SAMPLED_LINKS), ("links.sampled",)))
+    if task == "graphs" and config.graphs.batch > 0:
+        name, remedy = f"graphs.batch = {config.graphs.batch}", "set graphs.batch = 0"
+        found.append(Feature(name, lacks(SUBGRAPHS), ("graphs.batch",), remedy))
+    return [*found, *doors]
+
+
+def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> None:
+    """Raise an `InputError` where two features of a run do not work together.
+
+    Parameters
+    ----------
+    doors, wanted
+        As in `features_of`.
+    """
+    check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
