@@ -26,8 +26,9 @@ from hpcgnn.console import print_json, run_command
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.loop import TASKS, SeedRun
+from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.tasks import TASKS
 
 COLUMNS: Columns = {
     "run": ("run", text),

@@ -38,7 +38,7 @@ from hpcgnn.storage import (
 )
 from hpcgnn.support import Feature, Trait, needs
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.features import check_run
+from hpcgnn.train.features import check_saved
 from hpcgnn.train.full.predictions import (
     infer,
     order_as_asked,
@@ -182,7 +182,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         ).on(options.device)
         kind = kind_of(options)
         _check_options(options)
-        check_run(saved.config, *_features(options, kind))
+        check_saved(saved.config, *_features(options, kind))
         links = saved.config.train.task == "links"
         options.what = options.what or ("embeddings" if links else "probabilities")
         require_device(saved.config)

@@ -20,7 +20,7 @@ from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, write_whole
-from hpcgnn.train.features import DGL, EXPORT, check_run
+from hpcgnn.train.features import DGL, EXPORT, check_saved
 from hpcgnn.train.run.saved_model import TRUST_CODE, SavedModel, open_saved_model
 
 DESCRIPTION = """Write a trained model as a module of another library: FOLDER/model.py, source to
@@ -142,7 +142,7 @@ def _missing(library: str) -> str | None:
 def _blueprint(saved: SavedModel, library: str) -> Blueprint:
     """Return what is exported; raises `InputError` where it has no counterpart elsewhere."""
     config = saved.config
-    check_run(config, EXPORT, *([DGL] if library == "dgl" else []))
+    check_saved(config, EXPORT, *([DGL] if library == "dgl" else []))
     name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)

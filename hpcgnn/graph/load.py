@@ -197,9 +197,10 @@ def load_graph(
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
+        row_map = share_rows(grid, config, store, needs)
         with agree(grid.world):
             check_graph(config, store, context.aggregations)
-        row_map = share_rows(grid, config, store, needs)
+            num_edge_features(config, store)
         with trace.span("read.nodes"), agree(grid.world):
             nodes = store.read_nodes(
                 row_map.start, row_map.stop, chosen_split(config, store, needs)

@@ -66,8 +66,8 @@ class WholeGraph:
         num_nodes = store.num_nodes
         # One rank that owns everything: readers of stores, restriction and active sets then run as
         # they are.
-        check_graph(config, store, ())
         row_map = share_rows(grid, config, store, _needs(config))
+        check_graph(config, store, ())
         directed = not (store.undirected or config.graph.undirected)
         context = Context(grid, config)
         self.pairs: WholePairs | None = None

@@ -51,3 +51,8 @@ def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = (
         As in `features_of`.
     """
     check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
+
+
+def check_saved(config: Config, *doors: Feature) -> None:
+    """Raise an `InputError` where a run that has ended does not go with what is asked of it."""
+    check(config, lambda same: features_of(same, doors), lambda _config, _key: ())

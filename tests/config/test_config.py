@@ -81,7 +81,6 @@ def test_wrong_types(override: str, message: str) -> None:
         (["model.name=appnp", "model.norm=batch"], "model.norm = 'batch': appnp has no such"),
         (["model.name=gcn", "model.edge_features=true"], "gcn has no such option; .* sage or gat"),
         (["model.name=hgt", "model.heads=3"], "model.heads = 3: .* model.hidden = 128"),
-        (["model.name=transformer", "train.device=cuda"], "transformer has no kernels for a GPU"),
         (["model.name=mixhop", "model.hidden=2"], "model.hidden = 2: .* use at least 3"),
     ],
 )

@@ -10,7 +10,6 @@ import pytest
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.config import Config
-from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.spectral import SpectralPositions
@@ -94,10 +93,8 @@ def test_a_graph_without_features_trains_on_its_structure(
     for column in ("train_loss", "test_loss"):
         np.testing.assert_allclose(run.column(column), same.column(column), rtol=1e-9)
     typed = write_store(comm, comm_tmp_path, make_graph().with_types())
-    with pytest.raises(CollectiveInputError, match=r"has node types, .* leave it out"):
+    with pytest.raises(CollectiveInputError, match=r"with node types .* graph.structure = .none"):
         train(comm, make_config(typed, folder / "typed", *words))
-    with pytest.raises(InputError, match=r"inductive .* does not go with graph.structure"):
-        make_config(store, folder / "run", *words, "train.inductive=true")
 
 
 def communities(num_nodes: int, num_communities: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from hpcgnn.nn.rgcn import RGCNLayer
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
 from hpcgnn.spmm import EXCHANGES, METHODS, SCHEDULES
+from hpcgnn.support import Trait
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.gradients import sum_gradients
 from tests.support.dense_models import Dense, logits
@@ -105,7 +106,7 @@ def test_equals_dense(
 ) -> None:
     if comm.size % replication:
         pytest.skip("replication does not divide the ranks")
-    if name == "hgt" and METHODS[exchange].pushes_sums:
+    if name == "hgt" and Trait.ADDED_PUSHES in METHODS[exchange].needs:
         pytest.skip("attention pushes states")
     rng = np.random.default_rng(4)
     x = torch.from_numpy(rng.normal(size=(NUM_NODES, WIDTH)))

@@ -27,7 +27,7 @@ from hpcgnn.plan import (
     write_shape,
 )
 from hpcgnn.plan.__main__ import main
-from hpcgnn.plan.degree_graph import PLANNED, outside_of
+from hpcgnn.plan.degree_graph import outside_of
 from hpcgnn.plan.traffic import ALL
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
@@ -140,7 +140,7 @@ def test_active_sets_are_those_of_random_training_nodes(tmp_path: Path) -> None:
     assert traffic.entries.sum() == pytest.approx((trained @ degrees).mean(), rel=0.25)
 
 
-@pytest.mark.parametrize("method", PLANNED)
+@pytest.mark.parametrize("method", ["oblivious", "aware", "push", "joint"])
 @pytest.mark.parametrize(
     "words",
     [
@@ -241,13 +241,6 @@ def test_refuses_what_degrees_do_not_tell(tmp_path: Path) -> None:
     shape = read(tmp_path, TYPED)
     with pytest.raises(InputError, match=r"graph\.undirected=true"):
         DegreeGraph(config("model.name=sage"), shape)
-    graph = DegreeGraph(config("model.name=rgcn"), shape)
-    for exchange, fault in (
-        (ExchangeConfig(method="hierarchical"), "are planned"),
-        (ExchangeConfig(method="joint", replication=2), "without|--replication 1"),
-    ):
-        with pytest.raises(InputError, match=fault):
-            graph.surveys(Ranks(graph.row_starts(4), exchange))
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
@@ -274,8 +267,10 @@ def test_command(
     assert 0 < found["idle_bytes"] < found["peak_bytes"]
     assert found["store_bytes"] == Shape.read(shape).store_bytes
     for more, fault in (
-        (("--exchange", "auto"), "name exchanges"),
-        (("train.task=links",), "plans classes of nodes"),
+        (("--exchange", "auto"), "--shape does not work with exchange.method = 'auto'"),
+        (("--exchange", "hierarchical"), "--shape does not work with exchange.method = 'hier"),
+        (("--replication", "2"), "--shape does not work with exchange.replication = 2"),
+        (("train.task=links",), "--shape does not work with train.task = 'links'"),
     ):
         with pytest.raises(InputError, match=fault):
             command(monkeypatch, "--shape", shape, "--ranks", 4, *more)

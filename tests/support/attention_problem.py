@@ -24,6 +24,7 @@ from hpcgnn.spmm import (
     Schedule,
     make_exchange,
 )
+from hpcgnn.support import Trait
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, uneven_starts
 from tests.support.stand_in import host
@@ -32,7 +33,7 @@ Kind = type[AdditiveScores] | type[DynamicScores] | type[ProductScores]
 
 __all__ = ["DRAW", "EXCHANGES", "HEADS", "KINDS", "NUM_NODES", "SCHEDULES", "Kind", "Problem"]
 
-EXCHANGES = tuple(name for name, each in METHODS.items() if not each.pushes_sums)
+EXCHANGES = tuple(name for name, each in METHODS.items() if Trait.ADDED_PUSHES not in each.needs)
 """Those that attention can take: it pushes states."""
 NUM_NODES, HEADS, WIDTH = 45, 3, 4
 DRAW = EdgeDraw(11, 0.4, 12, 0.3)

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from hpcgnn.config.config import Config
 from hpcgnn.spmm import EXCHANGES, METHODS
+from hpcgnn.support import Trait
 from hpcgnn.train.loop import SeedRun, run_training
 from hpcgnn.train.process import StopRequest
 from tests.support.planned import planned
@@ -90,7 +91,8 @@ def cases(ranks: int, *, every: bool) -> Iterator[tuple[str, ...]]:
         )
         method = METHODS[exchange]
         packed = (PACKED,) if method.received is not None else ()
-        states = [each for each in MODELS if "gat" in each[0]] if method.pushes_sums else []
+        adds = Trait.ADDED_PUSHES in method.needs
+        states = [each for each in MODELS if "gat" in each[0]] if adds else []
         models = [each for each in (SAGE, *packed, *MODELS) if each not in states]
         for model in models if every else (models[number // 2 % len(models)],):
             yield (*model, *way)

@@ -140,30 +140,9 @@ def test_features_of_edges_matter(
 @pytest.mark.parametrize(
     ("widths", "words", "message"),
     [
-        ((3, 0), (), "has none in relation 'names': convert with --edge-features"),
+        ((3, 0), (), "relation 'names' has none; set model.name .* convert with --edge-features"),
         ((3, 2), (), r"unequal numbers of edge features \(cites 3, names 2\)"),
-        ((3, 3), ("exchange.method=joint",), "exchange.method does not apply to model.name"),
-        ((3, 3), ("graph.undirected=true",), "graph.undirected does not apply to model.name"),
-        (
-            (3, 3),
-            ("train.task=sampled",),
-            "train.task does not apply to model.name = 'gine': set full, links or graphs",
-        ),
-        (
-            (3, 3),
-            ("model.name=sage", "model.edge_features=true", "train.task=sampled"),
-            "model.edge_features=true needs train.task=full or links",
-        ),
-        (
-            (3, 3),
-            (*ATTENTION, "model.name=gat", "train.task=links", "links.sampled=true"),
-            "model.edge_features=true needs links.sampled=false",
-        ),
-        (
-            (3, 3),
-            (*ATTENTION, "model.name=gat", "exchange.wire=bfloat16"),
-            "exchange.wire does not apply to model.edge_features",
-        ),
+        ((3, 3), ("graph.undirected=true",), "graph.undirected = true does not work with model.n"),
     ],
 )
 @pytest.mark.max_ranks(2)

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.errors import InputError
 from tests.support.training import (
     Run,
     lasting,
@@ -125,25 +124,4 @@ def test_predict_gives_the_same_bits(
     with h5py.File(output) as file:
         np.testing.assert_array_equal(
             file["probabilities"][...], run.predictions()["probabilities"]
-        )
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("train.task=sampled", "train.task"),
-        ("train.dtype=float64", "train.dtype"),
-        ("exchange.wire=bfloat16", "exchange.wire"),
-        ("model.norm=layer", "model.norm"),
-        ("model.name=gat model.edge_dropout=0.5", "model.edge_dropout"),
-        ("graph.normalize_features=standard", "graph.normalize_features"),
-        ("correct_and_smooth.enabled=true", "correct_and_smooth.enabled"),
-        ("model.name=gatv2", "model.name"),
-        ("graph.targets=y.npy", "graph.targets"),
-    ],
-)
-def test_refuses_what_has_an_order(tmp_path: Path, override: str, named: str) -> None:
-    with pytest.raises(InputError, match=rf"^{named} = .*train.reproducible needs"):
-        make_config(
-            tmp_path / "g.h5", tmp_path / "run", "train.reproducible=true", *override.split()
         )

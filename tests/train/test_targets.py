@@ -165,8 +165,6 @@ BAD = {
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
     "infinite": (np.full(61, np.inf), (), "has infinite values"),
     "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' for a training node"),
-    "task": (np.zeros(61), ("train.task=links",), "does not go with graph.targets"),
-    "smoothing": (np.zeros(61), ("train.label_smoothing=0.1",), "train.label_smoothing does not"),
 }
 
 

@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.predictions import infer, order_by_id
@@ -75,16 +74,3 @@ def test_training_is_that_of_the_seen_graph(
         rows = order_by_id(grid, infer(there, model, "probabilities"))
         values = np.concatenate(comm.allgather(rows.values))
     np.testing.assert_allclose(whole.predictions()["probabilities"], values, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("train.task=links",), "does not go with train.task = 'links'"),
-        (("model.embeddings=true",), "does not go with model.embeddings"),
-        (("model.norm=batch",), "whose statistics are of all nodes"),
-    ],
-)
-def test_what_has_no_meaning_is_refused(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make_config(Path("g.h5"), Path("run"), "train.inductive=true", *words)

@@ -204,8 +204,6 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
     [
         (("links.relations=['cite']",), r"links.relations: .* has no relation 'cite'; did"),
         (("links.train=1e-9", "links.valid=0"), "no edge to train on among links.relations"),
-        (("train.label_smoothing=0.1",), "train.label_smoothing does not apply to train.task"),
-        (("graph.split=default",), "graph.split does not apply to train.task = 'links'; leave"),
         (
             ("links.negatives=batch", "links.num_negatives=9999"),
             r"links.num_negatives = 9999: a batch has \d+ edges",

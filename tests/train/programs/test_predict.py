@@ -99,9 +99,9 @@ def test_the_loss_of_a_share_that_underflows_is_finite(tmp_path: Path) -> None:
 def test_faults(comm_tmp_path: Path, predict: Predict) -> None:
     path = comm_tmp_path / "out.h5"
     cases: dict[str, tuple[object, ...]] = {
-        "--nodes does not apply": ("--nodes", "1,2"),
-        "--what does not apply": ("--what", "embeddings"),
-        "--format does not apply": ("--format", "csv"),
+        "--nodes does not work with train.task": ("--nodes", "1,2"),
+        "--what embeddings does not work with train.task": ("--what", "embeddings"),
+        "--format csv does not work with train.task": ("--format", "csv"),
         "--block does not apply": ("--block", -3),
         "num_buckets 16, but 17": ("--store", comm_tmp_path / "wrong.h5"),
         "missing.h5: cannot be opened": ("--store", comm_tmp_path / "missing.h5"),
