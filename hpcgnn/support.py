@@ -205,7 +205,8 @@ def check(
     remedies += [each.remedy for each in (first.lacking, first.asking) if each.remedy]
     asking, lacking = first.asking.name, first.lacking.name
     message = f"{asking} does not work with {lacking}: {first.reason}"
-    raise InputError(f"{message}; {', or '.join(remedies)}" if remedies else message)
+    either = ", or ".join(dict.fromkeys(remedies))
+    raise InputError(f"{message}; {either}" if either else message)
 
 
 _NAMED = 5

@@ -79,7 +79,9 @@ class ExchangeConfig:
     )
 
     def __post_init__(self) -> None:
-        if ":" not in self.method:
+        if ":" in self.method:
+            find_method(self.method)
+        else:
             choice("exchange.method", self.method, (*EXCHANGES, AUTO))
         check_choices("exchange", self, but=("method", "wire", "active_sets"))
         known = self.active_sets in (True, False, "backward")

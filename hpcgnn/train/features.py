@@ -1,6 +1,6 @@
 """All features of a run, of its task and of the command, and the one check of them.
 
-Every door calls `check_run` with its configuration before anything is read or sent.
+Every door calls `check_run`, or `check_saved`, with its configuration before anything is read or sent.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,15 @@ def features_of(
         Aggregations in place of the model's.
     """
     task = config.train.task
-    found = [*features.features_of(config, wanted)]
+    # What a command lacks counts before what the configuration lacks by itself.
+    found = [*doors, *features.features_of(config, wanted)]
     found.append(Feature(f"train.task = {features.show(task)}", TASKS[task], ("train.task",)))
     if task == "links" and config.links.sampled:
         found.append(Feature("links.sampled = true", lacks(SAMPLED_LINKS), ("links.sampled",)))
     if task == "graphs" and config.graphs.batch > 0:
         name, remedy = f"graphs.batch = {config.graphs.batch}", "set graphs.batch = 0"
         found.append(Feature(name, lacks(SUBGRAPHS), ("graphs.batch",), remedy))
-    return [*found, *doors]
+    return found
 
 
 def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> None:
