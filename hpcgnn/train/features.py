@@ -1,6 +1,6 @@
 """All features of a run, of its task and of the command, and the one check of them.
 
-Every door calls `check_run`, or `check_saved`, with its configuration before anything is read or sent.
+Every door calls `check_run`, or `check_saved`, before anything is read or sent.
 """
 
 from collections.abc import Sequence
