@@ -205,7 +205,8 @@ def check(
     remedies += [each.remedy for each in (first.lacking, first.asking) if each.remedy]
     asking, lacking = first.asking.name, first.lacking.name
     message = f"{asking} does not work with {lacking}: {first.reason}"
-    either = ", or ".join(dict.fromkeys(remedies))
+    # The narrowest choice is what few would miss.
+    either = ", or ".join(sorted(dict.fromkeys(remedies), key=len))
     raise InputError(f"{message}; {either}" if either else message)
 
 
