@@ -33,6 +33,7 @@ class Trait(Enum):
     RELATIONS = "tells relations apart"
     EDGE_FEATURES = "hands features of edges to attention, or their means to messages"
     EDGE_MESSAGES = "hands features of edges to messages"
+    STORED_EDGE_FEATURES = "has features of its edges"
     ADDED_REVERSES = "adds the reverses of edges while it reads them"
     REVERSE_EDGES = "follows edges against their direction too"
     EDGE_WEIGHTS = "heeds weights of edges"

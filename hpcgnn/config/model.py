@@ -84,7 +84,7 @@ class ModelConfig:
     edge_features: bool = option(
         False,
         "attention, or messages, read the features of edges that the store holds",
-        traits=union(EDGE_READER, needs(Trait.EDGE_FEATURES)),
+        traits=union(EDGE_READER, needs(Trait.EDGE_FEATURES, Trait.STORED_EDGE_FEATURES)),
     )
     hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
     teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")

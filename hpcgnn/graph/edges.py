@@ -10,7 +10,7 @@ from hpcgnn.comm import RowMap, RowRequest
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.nn import MODELS, find_model
+from hpcgnn.nn import find_model
 from hpcgnn.sparse import EdgeRows, read_edge_rows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore

@@ -8,7 +8,7 @@ from hpcgnn.graph.facts import node_types_of
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.storage import GraphStore
-from hpcgnn.support import Feature, Reasons, Trait, check, lacks, needs
+from hpcgnn.support import Feature, Trait, check, lacks, needs
 
 
 def check_graph(config: Config, store: GraphStore, wanted: Sequence[Aggregation]) -> None:
@@ -56,9 +56,9 @@ def store_features(
     without = [each for each in relations if store.edge_features(each)[0] == 0]
     if without:
         where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
-        reasons: Reasons = {Trait.EDGE_MESSAGES: where, Trait.EDGE_FEATURES: where}
         name = f"a graph without features of edges ({store.path})"
-        found.append(Feature(name, lacks(reasons), remedy="convert with --edge-features"))
+        missing = {Trait.STORED_EDGE_FEATURES: where}
+        found.append(Feature(name, lacks(missing), remedy="convert with --edge-features"))
     if not store.multi_label:
         name = f"a graph of one label a node ({store.path})"
         found.append(Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"})))

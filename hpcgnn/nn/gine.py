@@ -10,7 +10,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOTHING
+from hpcgnn.support import NOTHING, Trait
 
 
 class GINELayer(nn.Module):
@@ -44,6 +44,7 @@ class GINE(LayeredModel):
     """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
 
     aggregations = (Aggregation.SUM_IN,)
+    needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
     reads_edges = True
     maps_own_rows = True
