@@ -223,7 +223,7 @@ def _write(
         source.columns,
         feed.link_split,
         source.ignored + (replaced if makes_split and source.nodes.splits else ()),
-        _missing(nodes, targets),
+        _missing(nodes, targets, source.splits_from),
         targets,
         0 if nodes.graph is None else len(np.unique(nodes.graph)),
     )
@@ -292,7 +292,7 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Al
     return replace(nodes, splits={"": own})
 
 
-def _missing(nodes: Nodes, targets: Path | None) -> dict[str, str]:
+def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:
     """Return what the store lacks for training, with what supplies it."""
     missing = {}
     if nodes.features is None and not nodes.kinds:
@@ -300,9 +300,10 @@ def _missing(nodes: Nodes, targets: Path | None) -> dict[str, str]:
         ways = "--nodes FILE with numbers; or train with graph.structure or model.embeddings"
         missing["features"] = ways
     if nodes.labels is None and targets is None:
-        missing["labels"] = "--nodes FILE with a column label"
+        missing["labels"] = "--nodes FILE with a column label; or train with graph.targets=FILE"
     if not nodes.splits:
-        missing["split"] = "--random-split 60,20,20, or --nodes FILE with a column split"
+        files = f", or {splits_from}" if splits_from else ""
+        missing["split"] = f"--random-split 60,20,20, or --nodes FILE with a column split{files}"
     return missing
 
 

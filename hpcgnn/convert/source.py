@@ -316,7 +316,8 @@ class GraphSource:
     `columns` are what the edges of each relation have, nothing where it is missing. `undirected`
     says that each edge stands for both directions; `name` is what the input calls the graph;
     `targets` (g, t) are numbers to predict for graphs, which stand in a file beside the store;
-    `ignored` lists what the input holds and the store has no place for.
+    `ignored` lists what the input holds and the store has no place for; `splits_from` names the
+    files in which the format has splits.
     """
 
     path: Path
@@ -333,6 +334,7 @@ class GraphSource:
     ignored: tuple[str, ...] = ()
     sample: Callable[[], EdgeStream] | None = None
     edges_after: Callable[[int], EdgeStream] | None = None
+    splits_from: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no store could have, whatever the format."""

@@ -2,10 +2,12 @@
 
 Both tables have a header. A line of nodes is an id, features parted by commas, a class; the
 features are numbers, as many in each line, or else the places of those that are 1 (film). Splits
-are files ``NAME_split_SHARE_SHARE_I.npz`` with three masks, in the folder or in its `splits`.
+are files ``NAME_split_SHARE_SHARE_I.npz`` with three masks, in the folder or in its `splits`, of
+which those that begin with the folder's name are taken alone where there are any.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     splits = {name: _read_split(file, len(labels)) for name, file in files.items()}
     nodes = Nodes(features=features, labels=labelled(labels, str(path / _NODES)), splits=splits)
     inputs = (path / _EDGES, path / _NODES, *files.values())
-    return array_source(path, {"": Edges(*ends)}, len(labels), nodes, inputs=inputs)
+    source = array_source(path, {"": Edges(*ends)}, len(labels), nodes, inputs=inputs)
+    return replace(source, splits_from=f"{path.resolve().name}_split_*_I.npz in {path / 'splits'}")
 
 
 def _open(path: Path, columns: int) -> TableFile:
@@ -108,11 +111,18 @@ def _features(rows: list[Array], path: Path) -> Features:
 def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:
     """Return the files of splits by their numbers, or the one that `options.split` names."""
     found: dict[str, Path] = {}
-    for file in sorted([*path.glob("*split*.npz"), *path.glob("splits/*split*.npz")]):
+    shared = list(path.glob("splits/*split*.npz"))
+    # The authors' folder of splits holds those of all graphs.
+    graph = f"{path.resolve().name}_split".lower()
+    own = [file for file in shared if file.name.lower().startswith(graph)]
+    for file in sorted([*path.glob("*split*.npz"), *(own or shared)]):
         number = _HAS_NUMBER.search(file.name)
         name = number[1] if number else file.stem
         if name in found:
-            raise InputError(f"{file}: is split {name!r} as {found[name]} is; remove one of them")
+            raise InputError(
+                f"{file}: is split {name!r} as {found[name]} is; remove one of them, or call the "
+                "folder as the files begin, before _split"
+            )
         found[name] = file
     order = sorted(found, key=lambda name: (len(name), name))
     asked = options.take("split")

@@ -41,6 +41,8 @@ _BATCH_ROWS = 1 << 18
 _HEAD = re.compile(rb"\A(?:[ \t]*(?:[#%][^\n]*)?\r?\n)+")
 _ODD_QUOTE = re.compile(rb'[ \t\r]"|"[ \t]|\r[^\n]')
 _COMMENT = re.compile(rb"(?m)^[ \t]*[#%][^\n]*")
+_BLANKS = " \t\n\v\f\r"
+"""What Arrow trims, too: no blanks beyond ASCII."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
 _DIGITS = re.compile(r"[+-]*[0-9]+")
@@ -113,7 +115,8 @@ class TableFile:
 
     `header_line` is the line of the header, 0 without one; `numeric` tells for each column whether
     the first rows hold numbers; `head` are the fields of first rows, at least of one. With `span`
-    it stands for some rows of its file: lines of text, or row groups of Parquet.
+    it stands for some rows of its file: lines of text, or row groups of Parquet. `lists` tells
+    which columns of Parquet are lists, () for text.
     """
 
     path: Path
@@ -123,6 +126,7 @@ class TableFile:
     separator: str
     head: tuple[tuple[str, ...], ...]
     span: Span | None = None
+    lists: tuple[bool, ...] = ()
 
     @property
     def is_parquet(self) -> bool:
@@ -306,7 +310,8 @@ class TableFile:
             return None
         columns = [column.combine_chunks() for column in read.columns]
         columns = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
-        if self.separator != " " and (b" " in data or (self.separator != "\t" and b"\t" in data)):
+        blanks = {b" ", b"\t", b"\v", b"\f"} - {self.separator.encode()}
+        if self.separator != " " and any(blank in data for blank in blanks):
             columns = [
                 _trim(column) if kinds[place] == "text" else column
                 for place, column in zip(places, columns, strict=True)
@@ -447,12 +452,12 @@ def _split(text: str, separator: str, where: str) -> tuple[str, ...]:
     if separator == " ":
         return tuple(text.split())
     if plain is text:
-        return tuple(field.strip() for field in text.split(separator))
+        return tuple(field.strip(_BLANKS) for field in text.split(separator))
     try:
         fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
     except csv.Error as error:
         raise InputError(f"{where} is no line of a table ({error}); check the file") from error
-    return tuple(field.strip() for field in fields)
+    return tuple(field.strip(_BLANKS) for field in fields)
 
 
 def _first_lines(path: Path, given: str | None) -> tuple[list[tuple[int, tuple[str, ...]]], str]:
@@ -506,6 +511,7 @@ def _group_bytes(path: Path) -> list[int]:
 
 def _open_parquet(path: Path) -> TableFile:
     schema = _reading(path, lambda: _parquet().ParquetFile(require_file(path)).schema_arrow)
+    lists = tuple(_is_list(t) for t in schema.types)
     numeric = tuple(
         pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_boolean(t)
         for t in schema.types
@@ -519,7 +525,7 @@ def _open_parquet(path: Path) -> TableFile:
     for name, count in Counter(schema.names).items():
         if count > 1:
             raise InputError(f"{path}: two columns are called {name!r}; rename one")
-    return TableFile(path, tuple(schema.names), numeric, 1, "", (integers,))
+    return TableFile(path, tuple(schema.names), numeric, 1, "", (integers,), lists=lists)
 
 
 def _reading(path: Path, step: Callable[[], Any]) -> Any:
@@ -561,12 +567,13 @@ def _cast(file: TableFile, column: Any, place: int, kind: Kind) -> Any:
         column = column.storage
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
-    if kind == "text" and (pa.types.is_list(column.type) or _is_fixed(column.type)):
+    if kind == "text" and _is_list(column.type):
         return column
     try:
         if kind == "text" and not pa.types.is_binary(column.type):
             column = column.cast(pa.string())
-        return column.cast(_TYPES[kind])
+        # A text table has no blanks at the ends of its fields.
+        return _trim(column) if kind == "text" else column.cast(_TYPES[kind])
     except pa.ArrowException as error:
         due = _DUE.get(kind, "a text")
         raise InputError(
@@ -575,8 +582,9 @@ def _cast(file: TableFile, column: Any, place: int, kind: Kind) -> Any:
         ) from error
 
 
-def _is_fixed(kind: Any) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
 
 
 def vectors(table: Table, column: int) -> Array:

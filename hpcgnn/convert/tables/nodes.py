@@ -64,7 +64,11 @@ class NodeTable:
         }
         for column in range(len(self.file.names)):
             if column not in used:
-                yield f"{self.file.path.name}: {self.file.describe(column)}"
+                name = self.file.describe(column)
+                hint = ""
+                if any(self.file.lists[column : column + 1]):
+                    hint = f" (a column of lists; --features {name} takes vectors of numbers)"
+                yield f"{self.file.path.name}: {name}{hint}"
 
 
 def node_tables(options: ConvertOptions) -> tuple[NodeTable | Path, ...]:

@@ -1,6 +1,7 @@
 """Folders and files of other collections: Geom-GCN, GraphSAGE, PPI, MATLAB."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,27 @@ def test_geom_gcn_folders_keep_all_splits(tmp_path: Path, *, places: bool) -> No
         np.testing.assert_array_equal(nodes.labels, CLASSES)
         trains = np.sort(np.random.default_rng(7).permutation(N)[:6])
         np.testing.assert_array_equal(np.flatnonzero(nodes.split == 1), trains)
+
+
+def test_geom_gcn_splits_of_all_graphs_in_one_folder(tmp_path: Path) -> None:
+    folder = geom_gcn(tmp_path / "film")
+    splits = folder / "splits"
+    splits.mkdir()
+    for file in folder.glob("*.npz"):
+        file.rename(splits / file.name)
+    other = {f"{name}_mask": np.zeros(3) for name in ("train", "val", "test")}
+    for number in range(SPLITS):
+        np.savez(splits / f"cornell_split_0.6_0.2_{number}.npz", **other)
+    report = convert(folder, tmp_path / "out.h5", format_name="geom-gcn")
+    assert list(report.splits) == list(map(str, range(SPLITS)))
+    assert all(sizes == {"train": 6, "valid": 3, "test": 3} for sizes in report.splits.values())
+    # Under another name nothing tells which are its own.
+    folder.rename(tmp_path / "mine")
+    with pytest.raises(InputError, match=r"call the folder as the files begin, before _split"):
+        convert(tmp_path / "mine", tmp_path / "out.h5", format_name="geom-gcn")
+    shutil.rmtree(tmp_path / "mine" / "splits")
+    report = convert(tmp_path / "mine", tmp_path / "out.h5", format_name="geom-gcn")
+    assert "mine_split_*_I.npz in " in report.missing["split"]
 
 
 def graphsage(folder: Path, *, by_name: bool) -> Path:

@@ -618,3 +618,36 @@ def test_a_table_without_rows_has_no_nodes(tmp_path: Path) -> None:
         edges = write(tmp_path / "e.csv", "0,1\n")
         with pytest.raises(InputError, match="id 0 is not in the table of nodes"):
             convert_to(tmp_path / "o.h5", edges, "edge-list", nodes=(str(path),))
+
+
+@pytest.mark.parametrize("by_line", [False, True])
+def test_blanks_at_ends_of_names_are_no_part_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_line: bool
+) -> None:
+    """In text, in quotes and in Parquet alike; blanks inside and beyond ASCII are."""
+    if by_line:
+        monkeypatch.setattr(tables.TableFile, "_fast", lambda *_: None)
+    names = ["lead", "trail", "a  b", "\u00a0wide", "x"]
+    written = ["  lead", "trail \t", "a  b", "\u00a0wide", " x "]
+    edges = pa.table({"src": written, "dst": written[1:] + written[:1]})
+    pyarrow.parquet.write_table(edges, tmp_path / "e.parquet")
+    nodes = pa.table({"id": written, "a": list(range(5))})
+    pyarrow.parquet.write_table(nodes, tmp_path / "n.parquet")
+    quoted = "".join(f'"{s}",{d}\n' for s, d in zip(written, names[1:] + names[:1], strict=True))
+    (tmp_path / "e.csv").write_text(f"src,dst\n{quoted}", encoding="utf-8")
+    for name in ("e.parquet", "e.csv"):
+        options = {"nodes": (str(tmp_path / "n.parquet"),)}
+        convert_to(tmp_path / "out.h5", tmp_path / name, "edge-list", **options)
+        assert sorted(names_of(tmp_path / "out.h5")) == sorted(names), name
+
+
+def test_columns_of_lists_are_named_with_their_use(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("0,1\n1,2\n")
+    nodes = pa.table({"id": [0, 1, 2], "vec": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "w": ["a"] * 3})
+    pyarrow.parquet.write_table(nodes, tmp_path / "n.parquet")
+    options = ConvertOptions(nodes=(str(tmp_path / "n.parquet"),))
+    report = convert(
+        tmp_path / "e.csv", tmp_path / "o.h5", format_name="edge-list", options=options
+    )
+    hint = "n.parquet: vec (a column of lists; --features vec takes vectors of numbers)"
+    assert set(report.ignored) == {hint, "n.parquet: w"}
