@@ -133,6 +133,10 @@ def test_words_and_numbers_of_odd_kinds(tmp_path: Path) -> None:
     (tmp_path / "x-G.json").write_text(json.dumps(graph))
     with pytest.raises(InputError, match="has no 'source'"):
         convert(tmp_path, tmp_path / "out.h5", format_name="graphsage")
+    node = {"node_type": "a", "files": ["a.csv"], "labels": [{"task_type": "classification"}]}
+    (tmp_path / "g.json").write_text(json.dumps({"nodes": [node], "edges": []}))
+    with pytest.raises(InputError, match="is no construction file"):
+        convert(tmp_path / "g.json", tmp_path / "out.h5", format_name="graphstorm")
     label = {"task_type": "classification", "label_col": "y", "split_pct": [10**400, 1, 1]}
     node = {"node_type": "a", "files": ["a.csv"], "labels": [label]}
     (tmp_path / "g.json").write_text(json.dumps({"nodes": [node], "edges": []}))

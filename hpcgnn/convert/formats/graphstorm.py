@@ -21,7 +21,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     ignored: list[str] = []
     try:
         tables = _tables(path, read_json(path), ignored)
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: is no construction file of GraphStorm ({error}); correct it"
         ) from error
