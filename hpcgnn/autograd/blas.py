@@ -4,9 +4,14 @@ torch gives float32 to oneDNN only where rounding to bfloat16 is allowed. Proces
 units then round. On others oneDNN has no such products: it multiplies in float32, on AVX-512 of
 AMD's processors up to 2.2 times as fast as MKL, the BLAS that torch comes with. Which of the two
 happens is tried, and rounding is never kept.
+
+oneDNN and the layer between it and torch keep what they compiled for each shape, 1,024 entries each
+by default. Sampled subgraphs and batches of graphs have other shapes in every step: at 0.5 MiB each
+that is hundreds of MiB in a few hundred epochs. Both are bounded here.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from operator import matmul
 from typing import Any
@@ -18,6 +23,9 @@ _MAGNITUDE = 1 << 12
 """Numbers below have 12 bits: more than bfloat16 (8) and tf32 (11) hold."""
 _SHAPES = ((4096, 256, 256), (4096, 100, 16), (256, 2048, 100), (40, 300, 3000), (7, 64, 64))
 """Rows, summed dimension and columns of the products that are tried: oneDNN chooses by shape."""
+_KEPT_SHAPES = "64"
+"""A model on a whole graph has three products a layer and type of nodes, in two shapes."""
+_CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 @functools.cache
@@ -25,7 +33,11 @@ def multiply_by_fastest() -> str:
     """Let torch multiply float32 by oneDNN where that stays float32; return who multiplies now.
 
     It is a setting of the process, tried once. ``"oneDNN"``, or ``"torch"``: as it does by itself.
+    It also bounds what oneDNN keeps, unless the environment sets that or oneDNN has been used.
     """
+    for name in _CAPACITIES:
+        # Read when the first product is computed.
+        os.environ.setdefault(name, _KEPT_SHAPES)
     library: Any = torch.backends.mkldnn
     settings: Any = getattr(library, "matmul", None)
     # Versions of torch without this setting, and builds without oneDNN.

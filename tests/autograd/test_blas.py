@@ -1,5 +1,9 @@
 """Which library multiplies: float32 stays float32, whatever torch is allowed."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,3 +43,37 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
         assert settings.fp32_precision == "ieee"
     finally:
         settings.fp32_precision = before
+
+
+PRODUCTS = """
+import re
+import torch
+from hpcgnn.autograd.blas import multiply_by_fastest
+
+def resident_mib():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+
+torch.set_num_threads(1)
+multiply_by_fastest()
+draw = torch.Generator().manual_seed(0)
+weight, found = torch.randn(64, 64, generator=draw).to_mkldnn(), []
+for product in range(801):
+    rows = int(torch.randint(500, 5000, (1,), generator=draw))
+    torch.nn.functional.linear(torch.randn(rows, 64, generator=draw).to_mkldnn(), weight)
+    if product in (150, 800):
+        found.append(resident_mib())
+print(found[1] - found[0])
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.parametrize("bounded", [True, False])
+def test_shapes_that_onednn_keeps_are_bounded(bounded: bool) -> None:
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    # What the environment sets stays: the default of 1,024 shows that the test can tell.
+    environment |= {} if bounded else dict.fromkeys(names, "1024")
+    words = [sys.executable, "-c", PRODUCTS]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    grown_mib = float(done.stdout)
+    assert grown_mib < 40 if bounded else grown_mib > 150

@@ -1,0 +1,46 @@
+"""Train in this process, and print the memory that is resident after some epochs.
+
+``python -m benchmarks.resident_memory section.key=value ...`` prints a JSON object: epoch -> MiB of
+anonymous memory (RssAnon), for epochs 20, 100 and the last. `benchmarks.training_growth` calls it.
+"""
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from hpcgnn.comm.mpi import MPI
+from hpcgnn.config.file import load_config
+from hpcgnn.train.loop import SeedRun, run_training
+from hpcgnn.train.process import StopRequest
+
+
+def resident_mib() -> float:
+    """Return the anonymous memory of this process that is resident."""
+    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text("ascii"))
+    assert found is not None, "Linux tells it since 4.5"
+    return int(found[1]) / 1024
+
+
+def main() -> None:
+    """Train, and print what was resident."""
+    found: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        usual = [f"run.dir={folder}", "train.evaluate_every=10", "run.save_predictions=false"]
+        config = load_config(None, [*usual, *sys.argv[1:]])
+        end_epoch = SeedRun.end_epoch
+
+        def end_and_look(run: SeedRun, stopping: bool) -> object:
+            ended = end_epoch(run, stopping)
+            if run.epoch in (20, 100, config.train.epochs):
+                found[run.epoch] = resident_mib()
+            return ended
+
+        SeedRun.end_epoch = end_and_look  # type: ignore[assignment, method-assign]
+        run_training(MPI.COMM_WORLD, config, StopRequest())
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Runs take no more memory after many epochs than after a few, whatever they train on."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.training_growth import CASES, measured
+
+MOST = 1.02
+
+
+def test_resident_memory_stays(tmp_path: Path) -> None:
+    assert measured("classes of graphs, batches", tmp_path, 60)["growth"] < MOST
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", CASES)
+def test_resident_memory_stays_for_300_epochs(tmp_path: Path, case: str) -> None:
+    assert measured(case, tmp_path, 300)["growth"] < MOST
