@@ -35,8 +35,9 @@ from hpcgnn.graph import load
 from hpcgnn.graph.context import Context
 from hpcgnn.storage import datasets
 from hpcgnn.trace import TraceRecorder, trace_file
-from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.loop import SeedRun
+from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import load_task
 
 LIMIT_S = 1800.0
 
@@ -130,16 +131,16 @@ def timed(world: MPI.Intracomm, work: Callable[[], Any]) -> float:
     return float(world.allreduce(time.process_time() - began, op=MPI.MAX))
 
 
-def read(grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None) -> NodeTask:
+def read(grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None) -> Task[Any]:
     """Return the task with its graph."""
-    return NodeTask.load(Context.open(grid, config, trace or TraceRecorder.off()))
+    return load_task(Context.open(grid, config, trace or TraceRecorder.off()))
 
 
 def train(run: SeedRun, epochs: int, trace: TraceRecorder | None = None) -> None:
     """Train, and evaluate after each epoch."""
     for _ in range(epochs):
         run.begin_epoch()
-        for step in run._task.steps(run.seed, run.epoch):
+        for step in run.task.steps(run.seed, run.epoch):
             run.step(step)
         run.end_epoch(stop=False)
         if trace is not None:

@@ -28,6 +28,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS, make_model
 from hpcgnn.operator import on_graph
 from hpcgnn.sampling import Topology
+from hpcgnn.train.objectives.labelled import LabelledNodes
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.input import BatchInput, SubgraphInput
@@ -118,10 +119,11 @@ class Case:
         self.optimizer = torch.optim.Adam(self.model.parameters())
         wanted = on_graph(MODELS[kind].aggregations, directed=False)
         self.views = SampledViews(Context(grid, config), graph, wanted)
+        nodes = LabelledNodes(graph)
         if config.sampling.sampler == "neighbour":
-            self.steps = BatchInput(self.views, parts=False).steps(1, 0)
+            self.steps = BatchInput(self.views, nodes, parts=False).steps(1, 0)
         else:
-            self.steps = SubgraphInput.of_whole(self.views).steps(1, 0)
+            self.steps = SubgraphInput.of_whole(self.views, nodes).steps(1, 0)
         self.name, self.layers, self.graph = name, layers, graph
         self.cpu_s: list[float] = []
         self.wall_s: list[float] = []
@@ -132,7 +134,7 @@ class Case:
         cpu, wall = time.process_time(), time.perf_counter()
         step = next(self.steps)()
         logits = self.model(step.view, step.features, DropoutKey(1, len(self.cpu_s)))
-        loss = torch.nn.functional.cross_entropy(logits, step.labels)
+        loss = torch.nn.functional.cross_entropy(logits, step.targets)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

@@ -13,6 +13,7 @@ evaluation: run, seed, ranks, epoch, cpu_s and wall_s of the training so far wit
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -28,7 +29,7 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import prepare_process
-from hpcgnn.train.tasks import TASKS
+from hpcgnn.train.tasks import load_task
 
 COLUMNS: Columns = {
     "run": ("run", text),
@@ -69,18 +70,18 @@ class Measured:
         began = time.process_time()
         trace = TraceRecorder.off()
         self.grid, self.name, self.config = grid, name, config
-        self.task = TASKS[config.train.task].load(Context.open(grid, config, trace))
+        self.task = load_task(Context.open(grid, config, trace))
         self.prepare_s = time.process_time() - began
-        self.run = SeedRun(self, config, seed, trace)
+        self.run = SeedRun(replace(self.task, objective=self), config, seed, trace)
         self.cpu_s = self.wall_s = self.judging_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
+        return getattr(self.task.objective, name)
 
     def evaluate(self, model: Any) -> Evaluation:
         """Evaluate as the task does, apart from the time of training."""
         began = time.process_time()
-        evaluation = self.task.evaluate(model)
+        evaluation = self.task.objective.evaluate(model)
         self.judging_s = time.process_time() - began
         return evaluation
 
@@ -88,13 +89,13 @@ class Measured:
         """Train an epoch; return a line when its model was evaluated."""
         began, self.judging_s = time.process_time(), 0.0
         self.run.begin_epoch()
-        for step in self.task.steps(self.run.seed, self.run.epoch):
+        for step in self.run.task.steps(self.run.seed, self.run.epoch):
             self.run.step(step)
         row, _ = self.run.end_epoch(stop=False)
         spent = time.process_time() - began - self.judging_s
         self.cpu_s += sum_over_ranks(self.grid.world, [spent])[0]
         self.wall_s += row["epoch_s"]
-        metric = self.task.facts.metric
+        metric = self.task.objective.facts.metric
         if f"valid_{metric}" not in row:
             return None
         return {

@@ -13,7 +13,7 @@ all trained methods take turns, so that load meets them alike. One JSON object a
 import argparse
 import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,9 @@ from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.links.candidates import Block, Queries, score_all
 from hpcgnn.train.links.edges import deal_links
+from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
-from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.task import Step
 
 COLUMNS: Columns = {
     "method": ("method", text),
@@ -88,7 +89,7 @@ def measure(options: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
     observed = observed_edges(graphs["rgcn"])
     for name, task in tasks.items():
         if name in methods:
-            trained[f"{name} + {encoders[name]}"] = Ours(task, seed)
+            trained[f"{name} + {encoders[name]}"] = Ours(task, seed, graphs[name].steps)
         if f"pyg-{name}" in methods:
             torch.manual_seed(seed)
             trained[f"PyG {name} + {encoders[name]}"] = Peer(task, observed, name, seed)
@@ -128,16 +129,21 @@ def open_links(options: argparse.Namespace, model: str, scorer: str) -> hpcgnn.G
     )
 
 
-def link_task(graph: hpcgnn.Graph) -> LinkTask:
-    assert isinstance(graph.task, LinkTask)
-    return graph.task
+def link_task(graph: hpcgnn.Graph) -> LinkObjective:
+    assert graph.task is not None
+    assert isinstance(graph.task.objective, LinkObjective)
+    return graph.task.objective
+
+
+Steps = Callable[[int, int], Iterable[Step]]
+"""Gives the steps of an epoch of a seed."""
 
 
 class Trained:
     """A module with a scorer, and its optimiser."""
 
     def __init__(
-        self, task: LinkTask, module: nn.Module, scorer: Scorer, rate: float = RATE
+        self, task: LinkObjective, module: nn.Module, scorer: Scorer, rate: float = RATE
     ) -> None:
         self.task, self.module, self.scorer = task, module, scorer
         self._adam = torch.optim.Adam(module.parameters(), lr=rate)
@@ -164,13 +170,14 @@ class Trained:
 class Ours(Trained):
     """A model of hpcgnn, by its own steps."""
 
-    def __init__(self, task: LinkTask, seed: int) -> None:
+    def __init__(self, task: LinkObjective, seed: int, steps: Steps) -> None:
         model = task.make_model(seed)
         super().__init__(task, model, model.scorer)
+        self._steps = steps
 
     def epoch(self, seed: int, epoch: int) -> None:
         """Train for an epoch."""
-        for loss_of in self.task.steps(seed, epoch):
+        for loss_of in self._steps(seed, epoch):
             self.descend(loss_of(self.module))
 
     def embed(self) -> Tensor:
@@ -192,7 +199,7 @@ def edge_loss(
 class Factors(Trained):
     """Vectors of nodes, as sources and as targets: a factorisation of the matrix of edges."""
 
-    def __init__(self, task: LinkTask, width: int) -> None:
+    def __init__(self, task: LinkObjective, width: int) -> None:
         num_nodes = task.facts.num_nodes
         module = nn.ParameterList(torch.randn(num_nodes, width) / 10 for _ in range(2))
         super().__init__(task, module, SCORERS["dot"](width, 1), FACTOR_RATE)
@@ -216,7 +223,7 @@ class Peer(Trained):
     """The same model of PyTorch Geometric, on the same edges."""
 
     def __init__(
-        self, task: LinkTask, observed: Mapping[str, Tensor], name: str, seed: int
+        self, task: LinkObjective, observed: Mapping[str, Tensor], name: str, seed: int
     ) -> None:
         ours = task.make_model(seed)
         make = PygSAGE if name == "sage" else PygRGCN
@@ -315,13 +322,13 @@ class Found:
         self.edges, self.wrong, self.blocks = edges, wrong, blocks
 
 
-def tested_pairs(task: LinkTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def tested_pairs(task: LinkObjective) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return sources, targets (E,) and wrong ends (E, K) of the tested edges."""
     needed = task.pairs.tested["test"].pairs.needed
     return tuple(needed.rows[each] for each in (needed.sources, needed.targets, needed.wrong))
 
 
-def embedding_scores(task: LinkTask, rows: Tensor, scorer: Scorer) -> Found:
+def embedding_scores(task: LinkObjective, rows: Tensor, scorer: Scorer) -> Found:
     sources, targets, wrong = tested_pairs(task)
     relations = torch.zeros(len(sources), dtype=torch.int64)
     edges = scorer(rows[sources], rows[targets], relations).numpy()
@@ -335,7 +342,7 @@ def embedding_scores(task: LinkTask, rows: Tensor, scorer: Scorer) -> Found:
     return Found(edges, others, score_all(task.grid, task.graph.row_map, rows, scorer, queries))
 
 
-def two_sided_scores(task: LinkTask, sources_NH: Tensor, targets_NH: Tensor) -> Found:
+def two_sided_scores(task: LinkObjective, sources_NH: Tensor, targets_NH: Tensor) -> Found:
     def score(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return (sources_NH[sources] * targets_NH[targets]).sum(-1).numpy()
 
@@ -346,7 +353,7 @@ def two_sided_scores(task: LinkTask, sources_NH: Tensor, targets_NH: Tensor) -> 
 
 
 def found_by(
-    task: LinkTask,
+    task: LinkObjective,
     score: Callable[[np.ndarray, np.ndarray], np.ndarray],
     against: Callable[[np.ndarray], np.ndarray],
 ) -> Found:
@@ -365,7 +372,7 @@ def found_by(
     return Found(score(sources, targets), np.concatenate(others), blocks())
 
 
-def counts(task: LinkTask, observed: Mapping[str, Tensor]) -> dict[str, Found]:
+def counts(task: LinkObjective, observed: Mapping[str, Tensor]) -> dict[str, Found]:
     """Return the scores of common neighbours, Adamic-Adar, and of a target's popularity.
 
     They see all that a model sees, and the edges that it is trained on.
@@ -398,7 +405,7 @@ def counts(task: LinkTask, observed: Mapping[str, Tensor]) -> dict[str, Found]:
     }
 
 
-def judge(task: LinkTask, found: Found) -> dict[str, float]:
+def judge(task: LinkObjective, found: Found) -> dict[str, float]:
     """Return the metrics of scores."""
     grid, tested = task.grid, task.pairs.tested["test"]
     scores = Scores.of(grid, found.edges.astype(float), found.wrong.astype(float), "float32")

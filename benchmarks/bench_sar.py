@@ -46,7 +46,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import Split
-from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.loop import SeedRun
 
 
@@ -223,8 +222,7 @@ class Package:
 
         It tells this rank's share of the loss.
         """
-        assert isinstance(run._task, NodeTask)
-        sar, graph = self.sar, run._task.graph
+        sar, graph = self.sar, run.task.objective.graph
         features, labels = graph.features, graph.labels
         if not isinstance(features, Tensor) or labels is None or labels.ndim != 1:
             raise InputError("SAR's example wants features of every node, and one label each")

@@ -36,9 +36,9 @@ from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.trace import TraceRecorder, trace_file
-from hpcgnn.train.full.task import NodeTask
 from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.tasks import load_task
 
 WAYS = "oblivious,aware,push,joint,joint+int8"
 COLUMNS: Columns = {
@@ -125,7 +125,7 @@ class Way:
         path = folder / name
         about = {"ranks": grid.size}
         trace = TraceRecorder.open(trace_file(path, grid.rank), grid.rank, about)
-        task = NodeTask.load(Context.open(grid, config, trace))
+        task = load_task(Context.open(grid, config, trace))
         return cls(name, config, SeedRun(task, config, 1, trace), trace, path)
 
     def train(self, grid: ProcessGrid, *, counts: bool) -> None:
@@ -140,7 +140,7 @@ class Way:
     def epoch(self) -> None:
         """Train an epoch; collective."""
         self.run.begin_epoch()
-        for step in self.run._task.steps(self.run.seed, self.run.epoch):
+        for step in self.run.task.steps(self.run.seed, self.run.epoch):
             self.run.step(step)
         self.run.end_epoch(stop=False)
 

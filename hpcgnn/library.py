@@ -37,11 +37,11 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
 from hpcgnn.train.features import LIBRARY, check_run
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
-from hpcgnn.train.graph_task import ClassTask, GraphTask
-from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.objectives.nodes import NodeObjective
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.process import prepare_process
-from hpcgnn.train.task import Step
-from hpcgnn.train.tasks import TASKS
+from hpcgnn.train.task import Step, Task
+from hpcgnn.train.tasks import load_task
 from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
@@ -64,7 +64,7 @@ class Graph:
 
     local: LocalGraph
     config: Config
-    task: GraphTask | None
+    task: Task[GraphObjective] | None
 
     @property
     def grid(self) -> ProcessGrid:
@@ -98,22 +98,22 @@ class Graph:
         With ``graph.targets`` (N, T) numbers, scaled to mean 0 and deviation 1 of the training
         nodes, NaN where missing.
         """
-        return self.labelled.evaluator.labels
+        return self.labelled.examples.labels
 
     @property
     def split(self) -> Tensor:
         """(N,) uint8, see `hpcgnn.storage.Split`."""
-        return self.labelled.evaluator.split
+        return self.labelled.examples.split
 
     @property
     def train_rows(self) -> Tensor:
         """(T,) int64 the local nodes to train on, labelled ones of the training split."""
-        return self.labelled.evaluator.train_rows
+        return self.labelled.examples.train_rows
 
     @property
     def num_train(self) -> int:
         """Nodes to train on, of all ranks; what a rank's sum of losses is divided by."""
-        return self.labelled.evaluator.num_train
+        return self.labelled.examples.num_train
 
     @collective
     def make_model(self, seed: int) -> nn.Module:
@@ -127,7 +127,7 @@ class Graph:
         model: nn.Module | None = None
         with agree(self.grid.world):
             task, local = self.task, self.local
-            model = task.make_model(seed) if task else local.make_model(self.config, seed)
+            model = task.objective.make_model(seed) if task else local.make_model(self.config, seed)
         assert model is not None
         return model
 
@@ -139,8 +139,8 @@ class Graph:
         logits_NC
             Of all local nodes.
         """
-        rows, evaluator = self.train_rows, self.labelled.evaluator
-        return evaluator.loss(logits_NC[rows], evaluator.labels[rows], evaluator.num_train)
+        rows = self.train_rows
+        return self.labelled.loss_of(logits_NC[rows], self.labels[rows], self.num_train)
 
     def steps(self, seed: int, epoch: int) -> Iterable[Step]:
         """Yield the steps of an epoch as the command makes them; collective.
@@ -169,7 +169,7 @@ class Graph:
         self.grid.__exit__(kind)
 
     @property
-    def tasked(self) -> GraphTask:
+    def tasked(self) -> Task[GraphObjective]:
         """The task; raises `InputError` for a graph without labels and split."""
         if self.task is None:
             raise InputError(
@@ -178,11 +178,12 @@ class Graph:
         return self.task
 
     @property
-    def labelled(self) -> ClassTask:
-        """The task of a graph with labels and split; raises `InputError` for another."""
-        if not isinstance(self.tasked, ClassTask):
-            raise InputError("train.task = 'links' knows no labels of nodes")
-        return self.tasked
+    def labelled(self) -> NodeObjective:
+        """The objective of a graph with labels and split; raises `InputError` for another."""
+        objective = self.tasked.objective
+        if not isinstance(objective, NodeObjective):
+            raise InputError(f"train.task = {self.config.train.task!r} knows no labels of nodes")
+        return objective
 
 
 @collective
@@ -260,10 +261,9 @@ def _load(context: Context) -> Graph:
         is_labelled = has_labels and store.has_split
     if not is_labelled and config.train.task != "links":
         return Graph(load_graph(context), config, None)
-    task = TASKS[config.train.task].load(context)
-    # Program graphs have no `OWN_LOOPS`.
-    assert isinstance(task, GraphTask)
-    return Graph(task.graph, config, task)
+    # Program graphs have no `OWN_LOOPS`: all others are of nodes.
+    task = load_task(context)
+    return Graph(task.objective.graph, config, task)
 
 
 @collective
@@ -288,7 +288,7 @@ def evaluate(graph: Graph, model: NodeFunction) -> dict[str, float]:
     """
     task = graph.tasked
     with _evaluating(model):
-        return task.evaluate(model).values
+        return task.objective.evaluate(model).values
 
 
 @collective
@@ -301,7 +301,7 @@ def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> N
         probabilities, or embeddings of a `NodeModel`: the input of its last layer.
     """
     choice("what", what, ("probabilities", "embeddings"))
-    if what == "probabilities" and isinstance(graph.task, LinkTask):
+    if what == "probabilities" and graph.config.train.task == "links":
         raise InputError("what = 'probabilities': train.task = 'links' has embeddings only")
     with _evaluating(model):
         return order_by_id(graph.grid, infer(graph.local, model, what))

@@ -46,6 +46,7 @@ from hpcgnn.train.full.predictions import (
     score_rows,
     write_rows,
 )
+from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import (
     LinkRows,
     best_targets,
@@ -55,7 +56,6 @@ from hpcgnn.train.links.predictions import (
     score_pairs,
     write_links,
 )
-from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
 from hpcgnn.train.run.saved_model import (
@@ -195,10 +195,10 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     prepare_process(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options)
-    task: LinkTask | None = None
+    task: LinkObjective | None = None
     if links:
         context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
-        task = links_of_other(grid, saved) if options.store else LinkTask.load(context)
+        task = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
         if options.pairs is not None or options.top is not None:
             return _predict_links(grid, saved, task, options, kind, asked)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
@@ -235,7 +235,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
 def _predict_links(
     grid: ProcessGrid,
     saved: SavedModel,
-    task: LinkTask,
+    task: LinkObjective,
     options: argparse.Namespace,
     kind: str,
     asked: GlobalIndices | None,

@@ -8,12 +8,14 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.labelled import Labelled
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
@@ -26,11 +28,12 @@ from hpcgnn.plan.stand_ins import Log, Movement, Reduction, ShareMatrices, rehea
 from hpcgnn.spmd import collective
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.full.task import NodeTask
-from hpcgnn.train.graph_task import GraphTask
-from hpcgnn.train.links.task import LinkTask
+from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.loop import SeedRun
+from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.sources.whole import WholeSource
+from hpcgnn.train.task import Task
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,14 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         )
 
 
-def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> GraphTask:
+def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any]:
+    objective: NodeObjective | LinkObjective
     if share.links is None:
-        return NodeTask(graph, config)
-    pairs = RehearsedPairs(graph.grid.layer, share.row_map, share.links, log)
-    return LinkTask(graph, config, share.links.links, pairs)
+        objective = NodeObjective(graph, config)
+    else:
+        pairs = RehearsedPairs(graph.grid.layer, share.row_map, share.links, log)
+        objective = LinkObjective(graph, config, share.links.links, pairs)
+    return Task(objective, WholeSource(Context(graph.grid, config), objective))
 
 
 def status_bytes(name: str) -> int:

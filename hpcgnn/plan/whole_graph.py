@@ -35,8 +35,8 @@ from hpcgnn.sparse import DistCSR, active_sets, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.train.links.edges import deal_links
+from hpcgnn.train.links.objective import link_facts
 from hpcgnn.train.links.pairs import DrawnPairs
-from hpcgnn.train.links.task import link_facts
 from hpcgnn.typing import Array, GlobalIndices, Mask, Offsets
 
 

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from hpcgnn.config import features
 from hpcgnn.config.config import Config
 from hpcgnn.operator import Aggregation
-from hpcgnn.support import Feature, Trait, check, lacks, needs
-from hpcgnn.train.links.sampled import SAMPLED_LINKS
-from hpcgnn.train.sampled.task import SUBGRAPHS
+from hpcgnn.support import Feature, Trait, check, needs
 from hpcgnn.train.tasks import TASKS
 
 PLAN = Feature("hpcgnn plan", needs(Trait.PLANNED))
@@ -31,15 +29,9 @@ def features_of(
     wanted
         Aggregations in place of the model's.
     """
-    task = config.train.task
     # What a command lacks counts before what the configuration lacks by itself.
     found = [*doors, *features.features_of(config, wanted)]
-    found.append(Feature(f"train.task = {features.show(task)}", TASKS[task], ("train.task",)))
-    if task == "links" and config.links.sampled:
-        found.append(Feature("links.sampled = true", lacks(SAMPLED_LINKS), ("links.sampled",)))
-    if task == "graphs" and config.graphs.batch > 0:
-        name, remedy = f"graphs.batch = {config.graphs.batch}", "set graphs.batch = 0"
-        found.append(Feature(name, lacks(SUBGRAPHS), ("graphs.batch",), remedy))
+    found.extend(TASKS[config.train.task].features(config))
     return found
 
 

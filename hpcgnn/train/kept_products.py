@@ -6,12 +6,15 @@ training reads and once for all rows, which evaluation reads; where both are the
 Products with more rows than X, as of many relations, are not kept.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from hpcgnn.autograd import memory_of
 from hpcgnn.config.config import Config
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, ModelShape, NodeFeatures, find_model
 from hpcgnn.operator import AggregationOperator, KeptProduct
 from hpcgnn.spmd import collective
@@ -81,3 +84,28 @@ class KeptProducts:
         if key not in self._known:
             self._known[key] = KeptProduct(operator, rows)
         return self._known[key]
+
+
+class WholeView:
+    """The view of the whole graph that models are judged on.
+
+    Parameters
+    ----------
+    kept
+        The products that no epoch changes; None: none are kept.
+    """
+
+    def __init__(self, graph: LocalGraph, kept: KeptProducts | None = None) -> None:
+        self._graph, self._view, self.kept = graph, graph.view, kept
+
+    @collective
+    def prepare(self) -> None:
+        """Compute the products that no evaluation changes, where the configuration keeps them."""
+        if self.kept is not None:
+            self._view = self.kept.for_evaluation(self._graph.view, self._graph.features)
+
+    @torch.no_grad()
+    @collective
+    def outputs(self, model: Callable[..., Tensor]) -> Tensor:
+        """Return what `model` says of this rank's nodes, or graphs, without dropout."""
+        return model(self._view, self._graph.features, None)

@@ -38,6 +38,7 @@ from hpcgnn.train.equal_weights import check_equal_weights
 from hpcgnn.train.features import check_run
 from hpcgnn.train.gradients import clip_gradients, gradient_bytes, sum_gradients
 from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.objectives.objective import Objective
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
 from hpcgnn.train.process import (
     EXIT_REQUEUE,
@@ -62,10 +63,10 @@ from hpcgnn.train.run.resume import find_finished, open_run
 from hpcgnn.train.run.row_parameters import gather_rows, take_rows
 from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
-from hpcgnn.train.run.summary import gather_rank_details, summarise
+from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking, check_trackers
-from hpcgnn.train.task import Outcome, Step, Task
-from hpcgnn.train.tasks import TASKS
+from hpcgnn.train.task import Step, Task
+from hpcgnn.train.tasks import TASKS, load_task
 
 
 @collective
@@ -94,7 +95,7 @@ def run_training(
     _check_agreement(comm, config)
     with agree(comm):
         check_run(config)
-    directory, kind = RunDirectory(config.run.dir), TASKS[config.train.task]
+    directory = RunDirectory(config.run.dir)
     with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
         threads = prepare_process(grid, config.run.threads)
         with agree(grid.world):
@@ -102,7 +103,7 @@ def run_training(
                 check_trackers(config.run.track)
                 stack.enter_context(directory.reserve())
                 stack.enter_context(logged_to(directory.log))
-        summary = find_finished(grid, config, directory, partial(_fingerprint, kind, config))
+        summary = find_finished(grid, config, directory, partial(_fingerprint, config))
         if summary is not None:
             if grid.rank == 0:
                 report(f"the run in {directory.path} has ended: nothing is left to do")
@@ -113,14 +114,16 @@ def run_training(
         trace = stack.enter_context(_recording(config))
         stack.enter_context(computing_as(grid, config, trace))
         config = _with_exchange(grid, config, directory, session)
-        task = kind.load(Context.open(grid, config, trace))
-        checkpoint = open_run(grid, config, task.facts, directory)
+        task = load_task(Context.open(grid, config, trace))
+        objective = task.objective
+        checkpoint = open_run(grid, config, objective.facts, directory)
         with agree(grid.world):
             if grid.rank == 0:
                 directory.begin_session(session)
         if grid.rank == 0:
-            report(f"{task.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
-            for remark in task.remarks():
+            about = objective.about
+            report(f"{about.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
+            for remark in about.remarks():
                 report(remark)
             detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
             if checkpoint is not None:
@@ -171,7 +174,12 @@ def run_training(
                     due = every > 0 and run.epoch % every == 0
                     if due or stopping or run.finished:
                         with trace.span("checkpoint"):
-                            _save(run.checkpoint(_progress(task, results)), grid, config, directory)
+                            _save(
+                                run.checkpoint(_progress(objective, results)),
+                                grid,
+                                config,
+                                directory,
+                            )
             tracking.end(finished=run.finished)
             if run.finished:
                 results.append(run.result())
@@ -216,8 +224,8 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
     )
 
 
-def _fingerprint(kind: type[Task], config: Config) -> str:
-    with kind.store.open(config.graph.store) as store:
+def _fingerprint(config: Config) -> str:
+    with TASKS[config.train.task].objective.store.open(config.graph.store) as store:
         return fingerprint_of(config, store)
 
 
@@ -263,9 +271,9 @@ def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
         pass
 
 
-def _progress(task: Task, results: list[dict[str, Any]]) -> dict[str, Any]:
+def _progress(objective: Objective, results: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a checkpoint says of the run beside its seed."""
-    return {"finished_seeds": results, "graph": dataclasses.asdict(task.facts)}
+    return {"finished_seeds": results, "graph": dataclasses.asdict(objective.facts)}
 
 
 def _save(
@@ -280,7 +288,7 @@ def _save(
 
 
 def _finish(
-    task: Task,
+    task: Task[Any],
     config: Config,
     trace: TraceRecorder,
     directory: RunDirectory,
@@ -289,7 +297,7 @@ def _finish(
     session: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Write what an ended run leaves, the summary last; return it on rank 0."""
-    grid, summary = task.grid, None
+    grid, summary = task.objective.grid, None
     if not outcome.stopped:
         trace.set_epoch(None)
         seed = best_seed({each["seed"]: each["valid"] for each in outcome.results})
@@ -299,7 +307,7 @@ def _finish(
         if config.run.save_predictions:
             grid.moment.begin(seed, config.train.epochs)
             with trace.span("evaluate.predictions"):
-                task.save_predictions(directory, seed)
+                task.objective.save_predictions(directory, seed)
     with agree(grid.world):
         trace.close()
         if grid.rank == 0:
@@ -329,17 +337,18 @@ class SeedRun:
     """
 
     @collective
-    def __init__(self, task: Task, config: Config, seed: int, trace: TraceRecorder) -> None:
-        self._task, self._config, self._trace = task, config, trace
+    def __init__(self, task: Task[Any], config: Config, seed: int, trace: TraceRecorder) -> None:
+        self.task, self._config, self._trace = task, config, trace
+        self._objective, self._grid = task.objective, task.objective.grid
         self.seed = seed
         self.epoch = self._steps = 0
-        with agree(task.grid.world):
-            self.model = task.make_model(seed)
+        with agree(self._grid.world):
+            self.model = self._objective.make_model(seed)
         self._optimizer = make_optimizer(self.model, config.train)
         named, own = list(self.model.named_parameters()), self.model.own_rows()
         self._shared = [parameter for name, parameter in named if name not in own]
         self._own = [parameter for name, parameter in named if name in own]
-        self.gradient_bytes = gradient_bytes(task.grid, self._shared)
+        self.gradient_bytes = gradient_bytes(self._grid, self._shared)
         self._row: dict[str, Any] = {}
         self._losses: list[float] = []
         self._began = 0.0
@@ -359,7 +368,7 @@ class SeedRun:
     def begin_epoch(self) -> None:
         """Take the time and the rate of the epoch whose steps follow."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
-        self._task.grid.moment.begin(self.seed, self.epoch)
+        self._grid.moment.begin(self.seed, self.epoch)
         self._moved_before = self._moved()
         self._began = time.perf_counter()
         rate = learning_rate(self._config.train, self.epoch, self._steps)
@@ -375,16 +384,16 @@ class SeedRun:
         with trace.span("dense.forward"):
             self._optimizer.zero_grad(set_to_none=True)
             loss = loss_of(self.model)
-        with trace.span("dense.backward"), self._task.grid.moment.backward():
+        with trace.span("dense.backward"), self._grid.moment.backward():
             loss.backward()  # type: ignore[no-untyped-call]
         with trace.span("reduce.gradients", bytes=self.gradient_bytes):
-            sum_gradients(self._task.grid, self._shared)
+            sum_gradients(self._grid, self._shared)
         # Once an epoch: asking the system takes as long as many spans.
         memory: dict[str, Any] = {}
         if not self._losses:
             memory["resident_bytes"] = resident_bytes()
         with trace.span("optimiser", **memory), arithmetic().on_weights():
-            clip_gradients(self._task.grid, self._shared, self._own, config.clip_norm)
+            clip_gradients(self._grid, self._shared, self._own, config.clip_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             holds = take_step(self._optimizer)
@@ -415,14 +424,14 @@ class SeedRun:
         MachineError
             When a rank holds other weights than the others; seen where an evaluation is due.
         """
-        row, losses, grid = self._row, self._losses, self._task.grid
+        row, losses, grid = self._row, self._losses, self._grid
         trained = time.perf_counter()
         self.epoch += 1
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
             self._compare_weights()
             with self._trace.span("evaluate"):
-                evaluation = self._task.evaluate(self.model)
+                evaluation = self._objective.evaluate(self.model)
         evaluated = time.perf_counter()
         moved = [
             now - before for now, before in zip(self._moved(), self._moved_before, strict=True)
@@ -449,7 +458,7 @@ class SeedRun:
             When a rank holds other weights than the others.
         """
         self._compare_weights()
-        layer = self._task.grid.layer
+        layer = self._grid.layer
         model, optimizer, best = (
             gather_rows(layer, self.model, tensors)
             for tensors in (
@@ -472,7 +481,7 @@ class SeedRun:
             model=model,
             optimizer=optimizer,
             best=best,
-            features=dict(self._task.tensors()),
+            features=dict(self._objective.tensors()),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -504,11 +513,11 @@ class SeedRun:
     def result(self) -> dict[str, Any]:
         """Return the line of this seed in the summary."""
         metrics = self._kept["metrics"]
-        metric = self._task.facts.metric
-        model = self._task.make_model(self.seed)
+        metric = self._objective.facts.metric
+        model = self._objective.make_model(self.seed)
         model.load_state_dict(self._kept_model)
         # Equal whether the epochs before it ran in this process or not.
-        self._task.grid.moment.begin(self.seed, self.epoch)
+        self._grid.moment.begin(self.seed, self.epoch)
         return {
             "seed": self.seed,
             "epochs": self.epoch,
@@ -518,7 +527,7 @@ class SeedRun:
             "final_train_loss": self._last_loss,
             "metrics": metrics,
             "constant": self._kept.get("constant", ""),
-            **self._task.evaluate_kept(model),
+            **self._objective.evaluate_kept(model),
         }
 
     def _check_finite(self, row: dict[str, Any]) -> None:
@@ -534,7 +543,7 @@ class SeedRun:
     def _compare_weights(self) -> None:
         own = self.model.own_rows()
         shared = {k: v for k, v in self.model.state_dict().items() if k not in own}
-        check_equal_weights(self._task.grid.world, shared, f"epoch {self.epoch - 1}")
+        check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
 
     def _keep_best(self, evaluation: Evaluation) -> None:
         value = evaluation.rank_value(self._config.train.select)

@@ -1,133 +1,53 @@
-"""What the training loop asks of a task; each kind of training is one."""
+"""A task: an objective on a source."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.comm import ProcessGrid
-from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import Facts
-from hpcgnn.nn import TrainableModule
-from hpcgnn.storage import GraphStore, InstanceStore
-from hpcgnn.support import Reasons, Trait
-from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.metrics import Evaluation
-from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.spmd import collective
+from hpcgnn.train.objectives.objective import Objective
+from hpcgnn.train.sources.source import Ready, Source
 
 Step: TypeAlias = Callable[[Any], Tensor]
 """Gives, for the model, this rank's share of a step's loss; collective. The shares of a layer of
 the grid add up to the loss."""
 
-
-StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
-
-Drawn = TypeVar("Drawn")
+Predicted = TypeVar("Predicted", bound=Objective, covariant=True)
 
 
-def steps_of(
-    trace: TraceRecorder,
-    drawn: Iterator[Drawn],
-    loss: Callable[[Drawn, DropoutKey, Any], Tensor],
-    seed: int,
-    epoch: int,
-) -> Iterator[Step]:
-    """Yield a step for each item, which is waited for in a span; each has masks of its own."""
-    for number in itertools.count():
-        with trace.span("wait.input"):
-            found = next(drawn, None)
-        if found is None:
-            return
-        # Epochs have fewer steps than this.
-        yield partial(loss, found, DropoutKey(seed, (epoch << 32) + number))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the loop has reached.
+@dataclass(frozen=True, eq=False)
+class Task(Generic[Predicted]):
+    """What is predicted, by what steps it is learned.
 
     Parameters
     ----------
-    results
-        A line for each finished seed, see `SeedRun.result`.
-    stopped
-        Whether a signal ended it before all seeds were done; a checkpoint holds every epoch.
-    epochs_run
-        Epochs since the start of this process.
+    objective
+        What is predicted of the data of this rank, and how models are judged.
+    source
+        What steps are made of.
     """
 
-    results: list[dict[str, Any]]
-    stopped: bool
-    epochs_run: int
+    objective: Predicted
+    source: Source
 
+    @collective
+    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
+        """Yield the steps of an epoch, see `Source`."""
+        for ready, key in self.source.steps(seed, epoch):
+            yield partial(self._loss, ready, key)
 
-class Task(Protocol):
-    """The data of one rank, how a step's loss comes from it, and how models are judged.
+    @collective
+    def _loss(self, ready: Ready, key: DropoutKey, model: Any) -> Tensor:
+        return self.objective.loss(model, ready(), key)
 
-    All that a task draws at random is a function of seed and epoch, so that a run which goes on
-    from a checkpoint, which lies between two epochs, is the run that was not interrupted.
-    """
-
-    grid: ProcessGrid
-    store: ClassVar[StoreKind]
-    """The kind of store that it reads."""
-    needs: ClassVar[frozenset[Trait]]
-    lacks: ClassVar[Reasons]
-    """What it needs of other features of a run, and lacks for them, see `hpcgnn.support`."""
-
-    @classmethod
-    def load(cls, context: Context) -> "Task":
-        """Read this rank's share and prepare to train on it; collective."""
-        ...
-
-    @property
-    def facts(self) -> Facts:
-        """What is trained on."""
-        ...
-
-    def make_model(self, seed: int) -> TrainableModule:
-        """Return a new model, equal on all ranks; not collective."""
-        ...
-
-    def steps(self, seed: int, epoch: int) -> Iterable[Step]:
-        """Yield the steps of an epoch, at least one and equally many on all ranks; collective.
-
-        The loop updates the model by a step's loss before it asks for the next step.
-        """
-        ...
-
-    def evaluate(self, model: Any) -> Evaluation:
-        """Return the metrics of `model` on all splits; collective."""
-        ...
-
-    def evaluate_kept(self, model: Any) -> dict[str, Any]:
-        """Return what an ended seed's line says beside its metrics; collective."""
-        ...
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Return what a checkpoint keeps beside the model, for predictions; not collective."""
-        ...
-
-    def describe(self, threads: int) -> str:
-        """Return the line that says what is about to run; not collective."""
-        ...
-
-    def remarks(self) -> list[str]:
-        """Return what in this rank's inputs is likely to be a mistake, a line each."""
-        ...
-
-    def rank_details(self) -> dict[str, Any]:
-        """Return this rank's line in the summary, beside times and bytes; not collective."""
-        ...
+    def details(self) -> dict[str, Any]:
+        """Return this rank's line in the summary, beside times and bytes."""
+        return {**self.objective.about.details(), **self.source.details()}
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the task's keys of summary.json, from all `rank_details`; not collective."""
-        ...
-
-    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        """Write the predictions of the model that `seed` kept; collective."""
-        ...
+        """Return the task's keys of summary.json, from the details of all ranks."""
+        return {**self.objective.about.summary(ranks), **self.source.summary(ranks)}

@@ -17,9 +17,10 @@ from hpcgnn.sampling import Subgraph, induce
 from hpcgnn.spmd import collective
 from hpcgnn.train.graphs.edges import BatchEdges
 from hpcgnn.train.sampled.graph import HomeRows, between, share_whole
-from hpcgnn.train.sampled.input import StepData, StepInput
+from hpcgnn.train.sampled.input import StepInput
 from hpcgnn.train.sampled.part import fetch_part
 from hpcgnn.train.sampled.views import SampledViews
+from hpcgnn.train.sources.examples import StepData
 from hpcgnn.typing import Array, GlobalIndices
 
 
@@ -54,7 +55,7 @@ class TrainGraphs:
         return cls(ids, torch.from_numpy(shared))
 
 
-class GraphBatches(StepInput[StepData]):
+class GraphBatches(StepInput):
     """Gives each rank its graphs of every batch.
 
     All hosts hold the graphs that are trained on, and a batch is cut evenly; or, with

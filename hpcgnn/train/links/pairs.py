@@ -50,13 +50,25 @@ class Needed:
         sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
         return cls(rows, sources, targets, flat.reshape(wrong.shape), edges.relations)
 
+    def __len__(self) -> int:
+        return len(self.sources)
+
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Edges with wrong ends, and who has the rows of embeddings that they need."""
+    """Edges with wrong ends, and who has the rows of embeddings that they need.
+
+    Parameters
+    ----------
+    request
+        None where this rank has all of them, in order.
+    """
 
     needed: Needed
-    request: RowRequest
+    request: RowRequest | None
+
+    def __len__(self) -> int:
+        return len(self.needed)
 
     @classmethod
     @collective

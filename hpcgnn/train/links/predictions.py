@@ -21,8 +21,8 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.predictions import write_rows
 from hpcgnn.train.links.candidates import KnownTargets, Queries, score_all
 from hpcgnn.train.links.edges import LinkEdges, known_links
+from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs
-from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
@@ -56,7 +56,7 @@ class LinkRows:
 
 
 @collective
-def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkTask:
+def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
     """Return the graph of another store than the run's: all its edges are aggregated over.
 
     Raises
@@ -72,7 +72,7 @@ def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkTask:
     with store:
         links = known_links(grid, config, store, graph.row_map)
     pairs = DrawnPairs(grid, graph.row_map, graph.products.node_ids, links, options)
-    return LinkTask(graph, config, links, pairs)
+    return LinkObjective(graph, config, links, pairs)
 
 
 def read_pairs(
@@ -142,7 +142,7 @@ def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
 
 
 @collective
-def find_rows(task: LinkTask, asked: GlobalIndices) -> GlobalIndices:
+def find_rows(task: LinkObjective, asked: GlobalIndices) -> GlobalIndices:
     """Return (m,) the global rows of original ids (m,), which are equal on all ranks.
 
     Raises
@@ -166,7 +166,7 @@ def find_rows(task: LinkTask, asked: GlobalIndices) -> GlobalIndices:
 @torch.no_grad()
 @collective
 def score_pairs(
-    task: LinkTask,
+    task: LinkObjective,
     model: LinkModel,
     ids: tuple[GlobalIndices, GlobalIndices],
     relations: GlobalIndices,
@@ -185,6 +185,7 @@ def score_pairs(
     row_map, put = task.graph.row_map, task.graph.device.tensor
     pairs = Pairs.of(task.grid, row_map, edges, np.empty((len(edges), 0), np.int64))
     rows_of_all = model.embed(task.graph.view, task.graph.features)
+    assert pairs.request is not None
     embeddings = fetch_rows(rows_of_all, pairs.request, task.graph.products.trace)
     needed, scores = pairs.needed, np.empty(len(edges), np.float32)
     for start in range(0, len(edges), _AT_A_TIME):
@@ -197,7 +198,7 @@ def score_pairs(
 @torch.no_grad()
 @collective
 def best_targets(
-    task: LinkTask,
+    task: LinkObjective,
     model: LinkModel,
     asked: GlobalIndices | None,
     relation: int,
@@ -261,7 +262,7 @@ def _share(grid: ProcessGrid, count: int) -> slice:
 
 
 @collective
-def _ids_of(task: LinkTask, rows: GlobalIndices) -> GlobalIndices:
+def _ids_of(task: LinkObjective, rows: GlobalIndices) -> GlobalIndices:
     wanted, places = np.unique(rows, return_inverse=True)
     request = RowRequest.make(task.grid.layer, task.graph.row_map, wanted)
     return request.rows(task.graph.products.node_ids)[places]

@@ -5,21 +5,41 @@ import platform
 import resource
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn import __version__
 from hpcgnn.config.config import Config
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.task import Outcome, Task
+from hpcgnn.train.task import Task
 
 FORMAT_VERSION = 1
 _KIBIBYTE = 1024
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What the loop has reached.
+
+    Parameters
+    ----------
+    results
+        A line for each finished seed, see `SeedRun.result`.
+    stopped
+        Whether a signal ended it before all seeds were done; a checkpoint holds every epoch.
+    epochs_run
+        Epochs since the start of this process.
+    """
+
+    results: list[dict[str, Any]]
+    stopped: bool
+    epochs_run: int
+
+
 @collective
 def gather_rank_details(
-    task: Task, trace: TraceRecorder, setup_s: dict[str, float]
+    task: Task[Any], trace: TraceRecorder, setup_s: dict[str, float]
 ) -> list[dict[str, Any]]:
     """Return a line for each rank, on rank 0; others get an empty list.
 
@@ -28,9 +48,9 @@ def gather_rank_details(
     setup_s
         Seconds of this rank before the first epoch, by phase.
     """
-    moved = trace.traffic()
+    moved, grid = trace.traffic(), task.objective.grid
     mine = {
-        "rank": task.grid.rank,
+        "rank": grid.rank,
         "host": platform.node(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
         "setup_s": setup_s,
@@ -38,14 +58,14 @@ def gather_rank_details(
         "rows_sent": int(sum(each["rows"] for each in moved.values())),
         "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
         "exchanges": moved,
-        **task.rank_details(),
+        **task.details(),
     }
-    return task.grid.world.gather(mine, root=0) or []
+    return grid.world.gather(mine, root=0) or []
 
 
 def summarise(
     config: Config,
-    task: Task,
+    task: Task[Any],
     outcome: Outcome,
     rows: list[dict[str, Any]],
     ranks: list[dict[str, Any]],
@@ -65,7 +85,7 @@ def summarise(
     sessions
         The starts of the run, this one last.
     """
-    facts, results = task.facts, outcome.results
+    facts, results = task.objective.facts, outcome.results
     smoothed = [each["smoothed"] for each in results if "smoothed" in each]
     return {
         "format_version": FORMAT_VERSION,
@@ -74,7 +94,7 @@ def summarise(
         "fingerprint": facts.fingerprint,
         "model": config.model_name,
         "task": config.train.task,
-        "ranks": task.grid.size,
+        "ranks": task.objective.grid.size,
         **task.summary(ranks),
         "metric": facts.metric,
         "seeds": results,

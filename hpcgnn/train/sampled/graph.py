@@ -10,7 +10,7 @@ from torch import Tensor
 from hpcgnn.autograd import memory_of
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, share_on_hosts
 from hpcgnn.errors import InputError
-from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows, local_rows
@@ -163,21 +163,20 @@ class SampledGraph:
         return self.features.nbytes + sum(each.nbytes for each in arrays if each is not None)
 
 
-def home_rows(graph: LocalGraph, labels: Array, trained: Mask) -> HomeRows:
+def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) -> HomeRows:
     """Return this rank's rows of what the model aggregates over, and of what samplers walk.
 
     Parameters
     ----------
-    graph
-        Read with its rows.
+    graph, rows
+        Of this rank.
     labels, trained
         As in `HomeRows`.
     """
-    assert graph.rows is not None
     return HomeRows(
         row_map=graph.row_map,
-        edges=graph.rows.edges,
-        walked=graph.rows.both_ways,
+        edges=rows.edges,
+        walked=rows.both_ways,
         features=graph.features.to(torch.device("cpu")),
         labels=labels,
         trained=trained,

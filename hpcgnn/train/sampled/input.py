@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, allreduce_sum, share_on_hosts
 from hpcgnn.config.sampling import SamplingConfig
-from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.sampling import (
     AliasTable,
     Coefficients,
@@ -33,9 +32,9 @@ from hpcgnn.sampling import (
 from hpcgnn.spmd import collective
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.typing import FloatArray, LocalIndices, Offsets
+from hpcgnn.train.sources.examples import BatchExamples, StepData, SubgraphExamples
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
-Ready = TypeVar("Ready")
 Made = TypeVar("Made")
 
 _COUNTED = 1 << 62
@@ -103,29 +102,7 @@ _PROBED = 8
 """Subgraphs that tell how large the others are."""
 
 
-@dataclass(frozen=True, eq=False)
-class StepData:
-    """What a step of the model needs, where the model is.
-
-    Parameters
-    ----------
-    view, features, labels
-        What the model sees, and the labels of the rows that count.
-    size
-        Of a batch, over all ranks; None: as many as the subgraphs of all ranks hold.
-    trained, weights
-        Of subgraphs: the rows that count, and the factors of their losses; None: all, and ones.
-    """
-
-    view: GraphView
-    features: NodeFeatures
-    labels: Tensor
-    size: int | None = None
-    trained: Tensor | None = None
-    weights: Tensor | None = None
-
-
-class StepInput(ABC, Generic[Ready]):
+class StepInput(ABC):
     """Draws what the steps of an epoch work on; a function of seed and epoch."""
 
     views: SampledViews
@@ -133,7 +110,7 @@ class StepInput(ABC, Generic[Ready]):
     pool_bytes = 0
     """The most bytes that waited in a pool."""
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], Ready]]:
+    def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
         """Yield, for each step, what makes this rank's share of it ready."""
         return self.views.context.device.prepare_ahead(self.draw(seed, epoch), self.prepare)
 
@@ -142,7 +119,7 @@ class StepInput(ABC, Generic[Ready]):
         """Yield this rank's share of each step, as it is drawn."""
 
     @abstractmethod
-    def prepare(self, drawn: Any) -> Ready:
+    def prepare(self, drawn: Any) -> StepData:
         """Return what a step works on, where the model is."""
 
     @abstractmethod
@@ -162,13 +139,15 @@ class StepInput(ABC, Generic[Ready]):
 
 
 @dataclass(eq=False, kw_only=True)
-class SubgraphInput(StepInput[StepData]):
+class SubgraphInput(StepInput):
     """The subgraphs of each step.
 
     Parameters
     ----------
     views
         Makes what models see of them.
+    examples
+        What of them is trained on.
     mine
         Which of the subgraphs of a step are this rank's.
     lane, num_lanes
@@ -182,6 +161,7 @@ class SubgraphInput(StepInput[StepData]):
     """
 
     views: SampledViews
+    examples: SubgraphExamples
     source: SubgraphSource
     mine: range
     lane: int = 0
@@ -192,7 +172,7 @@ class SubgraphInput(StepInput[StepData]):
 
     @classmethod
     @collective
-    def of_whole(cls, views: SampledViews) -> "SubgraphInput":
+    def of_whole(cls, views: SampledViews, examples: SubgraphExamples) -> "SubgraphInput":
         """Prepare subgraphs of one graph that all ranks know, and share them among the ranks."""
         grid, graph, config = views.parts
         sampler = make_sampler(graph.walked, config, grid)
@@ -207,6 +187,7 @@ class SubgraphInput(StepInput[StepData]):
         bounds = _bounds(config.subgraphs, np.ones(grid.num_blocks, np.int64))
         return cls(
             views=views,
+            examples=examples,
             source=source,
             mine=range(bounds[grid.block], bounds[grid.block + 1]),
             mean_nodes=mean_nodes,
@@ -216,7 +197,7 @@ class SubgraphInput(StepInput[StepData]):
 
     @classmethod
     @collective
-    def of_part(cls, views: SampledViews) -> "SubgraphInput":
+    def of_part(cls, views: SampledViews, examples: SubgraphExamples) -> "SubgraphInput":
         """Prepare subgraphs of this rank's part; those of all parts make one of the budget."""
         grid, graph, config = views.parts
         sizes = np.array(grid.layer.allgather(graph.edges.num_roots), np.int64)
@@ -238,6 +219,7 @@ class SubgraphInput(StepInput[StepData]):
             source = replace(source, coefficients=_count(source, numbers, config))
         return cls(
             views=views,
+            examples=examples,
             source=source,
             mine=range(config.subgraphs),
             lane=lane,
@@ -247,8 +229,8 @@ class SubgraphInput(StepInput[StepData]):
             num_steps=_num_steps(config, int(sizes.sum()), mean_nodes),
         )
 
-    def draw(self, seed: int, epoch: int) -> Iterator[list[Subgraph]]:
-        """Yield this rank's subgraphs of each step."""
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple[list[Subgraph], tuple[int, int]]]:
+        """Yield this rank's subgraphs of each step, with seed and epoch."""
         config, mine = self.views.context.config.sampling, np.array(self.mine, np.int64)
         # Subgraphs are numbered through all epochs, so that a resumed run draws what comes next.
         firsts = (epoch * self.num_steps + np.arange(self.num_steps)) * config.subgraphs
@@ -256,7 +238,7 @@ class SubgraphInput(StepInput[StepData]):
         source = replace(self.source, sampler=replace(self.source.sampler, seed=seed))
         subgraphs = self.make_ahead(source, numbers.tolist(), len(mine))
         for _ in range(self.num_steps):
-            yield [next(subgraphs) for _ in mine]
+            yield [next(subgraphs) for _ in mine], (seed, epoch)
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the sizes of subgraphs."""
@@ -266,87 +248,99 @@ class SubgraphInput(StepInput[StepData]):
             "counted_subgraphs": self.num_counted,
         }
 
-    def prepare(self, drawn: list[Subgraph]) -> StepData:
+    def prepare(self, drawn: tuple[list[Subgraph], tuple[int, int]]) -> StepData:
         """Return what the model needs of subgraphs."""
-        graph, device = self.views.graph, self.views.context.device
-        view = self.views.of_subgraphs(drawn)
-        nodes_N = _rows(view.nodes)
-        trained_N = torch.from_numpy(graph.trained)[nodes_N]
-        labels, weights_T = graph.labels[nodes_N[trained_N]], None
-        if view.weights is not None:
+        subgraphs, seeds = drawn
+        view, put = self.views.of_subgraphs(subgraphs), self.views.context.device.put
+        rows, targets = self.examples.inside(subgraphs, view.nodes, seeds)
+        weights_T = None
+        if rows is not None and view.weights is not None:
             weights = torch.from_numpy(view.weights)
             weights = weights.to(getattr(torch, self.views.context.config.train.dtype))
-            weights_T = device.put(weights[trained_N])
-        features, put = self.views.features(view.nodes), device.put
+            weights_T = put(weights[rows])
         return StepData(
-            view.graph, features, put(labels), trained=put(trained_N), weights=weights_T
+            view.graph,
+            self.views.features(view.nodes),
+            put(targets) if isinstance(targets, Tensor) else targets,
+            rows=None if rows is None else put(rows),
+            weights=weights_T,
         )
 
 
-class BatchInput(StepInput[StepData]):
-    """Batches of training nodes with sampled neighbours.
+class BatchInput(StepInput):
+    """Batches of examples with sampled neighbours of their nodes.
 
     Parameters
     ----------
     views
         Makes what models see of them.
     parts
-        Ranks know different training nodes: each draws a share of a batch in proportion to its
-        own. Otherwise all draw the same batch, and each takes a piece of it.
+        Ranks know different examples: each draws a share of a batch in proportion to its own.
+        Otherwise all draw the same batch, and each takes a piece of it.
     """
 
     @collective
-    def __init__(self, views: SampledViews, *, parts: bool) -> None:
-        self.views, self._parts = views, parts
-        grid, graph, config = self._grid, self._graph, self._config = views.parts
-        self._trained = np.flatnonzero(graph.trained).astype(np.int32)
-        counts = grid.layer.allgather(len(self._trained)) if parts else [len(self._trained)]
+    def __init__(self, views: SampledViews, examples: BatchExamples, *, parts: bool) -> None:
+        self.views, self.examples, self._parts = views, examples, parts
+        grid, self._graph, self._config = views.parts
+        self._block, self._num_blocks = grid.block, grid.num_blocks
+        counts = grid.layer.allgather(len(examples)) if parts else [len(examples)]
         self._counts = np.array(counts, np.int64)
         self._total = int(self._counts.sum())
-        self.num_steps = config.steps or int(np.ceil(self._total / config.budget))
+        self._size = min(self._config.budget, self._total)
+        self.num_steps = self._config.steps or -(-self._total // self._size)
 
     def describe(self) -> dict[str, Any]:
-        """Return the steps of an epoch."""
-        return {"steps_per_epoch": self.num_steps}
+        """Return the steps of an epoch, and the examples of a step."""
+        return {
+            "steps_per_epoch": self.num_steps,
+            f"{self.examples.unit}_per_step": self._size,
+        }
 
-    def draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, int]]:
-        """Yield this rank's share of each batch, and the size of the batch.
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, Any, int]]:
+        """Yield this rank's share of each batch, what it has chosen, and the batch's size.
 
-        An epoch goes through the training nodes in a new order, again and again
-        when it has more steps than that takes.
+        An epoch goes through the examples in a new order, again and again when it has more steps
+        than that takes.
         """
-        config, grid = self._config, self._grid
-        order = np.random.default_rng([seed, epoch]).permutation(self._trained)
-        sampler = FanOutSampler(self._graph.edges, seed, config.fan_outs)
-        batches = [self._batch(order, step) for step in range(self.num_steps)]
-        lane, lanes = (grid.block, grid.num_blocks) if self._parts else (0, 1)
+        order = np.random.default_rng([seed, epoch]).permutation(len(self.examples))
+        sampler = FanOutSampler(self._graph.edges, seed, self._config.fan_outs)
+        # Here and not in the threads, which must not communicate, not even with themselves.
+        batches = [self._batch(order, step, (seed, epoch)) for step in range(self.num_steps)]
+        lane, lanes = (self._block, self._num_blocks) if self._parts else (0, 1)
 
         def make(step: int) -> LayeredSample:
             number = (epoch * self.num_steps + step) * lanes + lane
-            return sampler.sample(number, np.sort(batches[step][0]))
+            return sampler.sample(number, batches[step][0])
 
         samples = self.make_ahead(make, range(self.num_steps))
-        for (_, size), sample in zip(batches, samples, strict=True):
-            yield sample, size
+        for (_, chosen, size), sample in zip(batches, samples, strict=True):
+            yield sample, chosen, size
 
-    def prepare(self, drawn: tuple[LayeredSample, int]) -> StepData:
+    def prepare(self, drawn: tuple[LayeredSample, Any, int]) -> StepData:
         """Return what the model needs of a batch."""
-        (sample, size), put = drawn, self.views.context.device.put
+        sample, chosen, size = drawn
         view, inputs = self.views.of_layers(sample)
-        labels = self._graph.labels[_rows(sample.layers[-1].outputs)]
-        return StepData(view, self.views.features(inputs), put(labels), size)
+        features, targets = self.views.features(inputs), self.examples.targets(chosen)
+        if isinstance(targets, Tensor):
+            targets = self.views.context.device.put(targets)
+        return StepData(view, features, targets, size)
 
-    def _batch(self, order: LocalIndices, step: int) -> tuple[LocalIndices, int]:
-        """Return this rank's training nodes of a batch, and how many all ranks have."""
-        size = min(self._config.budget, self._total)
-        first = step * size % self._total
-        stop, block = min(first + size, self._total), self._grid.block
+    def _batch(
+        self, order: GlobalIndices, step: int, seeds: tuple[int, int]
+    ) -> tuple[LocalIndices, Any, int]:
+        """Return this rank's nodes of a batch, what they are for, and the batch's size."""
+        first = step * self._size % self._total
+        stop = min(first + self._size, self._total)
         if not self._parts:
-            piece = np.array_split(order[first:stop], self._grid.num_blocks)[block]
-            return piece, stop - first
+            numbers, size = order[first:stop], stop - first
+            mine = np.array_split(np.arange(size), self._num_blocks)[self._block]
+            return *self.examples.batch(numbers, mine, seeds), size
         # Proportional cuts of every rank's order: all ranks end an epoch in the same step.
         begins, ends = (self._counts * each // self._total for each in (first, stop))
-        return order[begins[block] : ends[block]], int((ends - begins).sum())
+        numbers = order[begins[self._block] : ends[self._block]]
+        nodes, chosen = self.examples.batch(numbers, np.arange(len(numbers)), seeds)
+        return nodes, chosen, int((ends - begins).sum())
 
 
 def _mean_nodes(sampler: Sampler, numbers: range) -> float:
@@ -388,7 +382,3 @@ def _add_up(grid: ProcessGrid, counted: Coefficients, num_counted: int) -> Coeff
         share_on_hosts(grid, "sampling.counts.nodes", nodes),
         share_on_hosts(grid, "sampling.counts.entries", entries),
     )
-
-
-def _rows(nodes: LocalIndices) -> Tensor:
-    return torch.from_numpy(nodes).long()

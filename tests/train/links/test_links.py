@@ -18,11 +18,11 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links import candidates, task
+from hpcgnn.train.links import candidates, objective
 from hpcgnn.train.links.edges import mixed, uniform
 from hpcgnn.train.links.negatives import NEGATIVES, Ends
+from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_metrics
-from hpcgnn.train.links.task import LinkTask
 from tests.support.training import (
     Graph,
     StopAfter,
@@ -294,13 +294,13 @@ def test_ranks_among_all_nodes_are_exact(
     words = (*WORDS, *setting, "links.ranking=all", "run.save_predictions=false")
     config = make_config(store, comm_tmp_path / "run", *words)
     with ProcessGrid(comm) as grid, torch.no_grad():
-        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
-        model = task.make_model(3)
-        found = task.evaluate(model).values
-        embeddings = model(task.graph.view, task.graph.features, None)
+        links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
+        model = links.make_model(3)
+        found = links.evaluate(model).values
+        embeddings = model(links.graph.view, links.graph.features, None)
         # All on every rank, in the order of the rows.
-        shares = comm.allgather((embeddings, task.links.every, task.links.shares["test"]))
-        ids_of = np.concatenate(comm.allgather(task.graph.products.node_ids))
+        shares = comm.allgather((embeddings, links.links.every, links.links.shares["test"]))
+        ids_of = np.concatenate(comm.allgather(links.graph.products.node_ids))
     # By original ids, not by what the task says of rows.
     kinds = np.zeros(61) if graph.types is None else graph.types[np.argsort(graph.ids)]
     kinds = kinds[np.searchsorted(np.sort(graph.ids), ids_of)]
@@ -341,10 +341,10 @@ def test_wrong_ends_are_of_the_type_of_the_right_one(
     store = write_store(comm, comm_tmp_path, graph)
     config = make_config(store, comm_tmp_path / "run", *WORDS, f"links.negatives={name}")
     with ProcessGrid(comm) as grid:
-        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
-        pairs = task.pairs.trained(1, 0)
-        found = [pairs.needed, *(each.pairs.needed for each in task.pairs.tested.values())]
-        ids_of = np.concatenate(comm.allgather(task.graph.products.node_ids))
+        links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
+        pairs = links.pairs.trained(1, 0)
+        found = [pairs.needed, *(each.pairs.needed for each in links.pairs.tested.values())]
+        ids_of = np.concatenate(comm.allgather(links.graph.products.node_ids))
     types = dict(zip(graph.ids.tolist(), graph.types.tolist(), strict=True))
     seen = set()
     for needed in found:
@@ -359,15 +359,15 @@ def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, 
     store = write_store(comm, comm_tmp_path, make_graph().with_relations())
     config = make_config(store, comm_tmp_path / "run", *WORDS, f"links.negatives={name}")
     with ProcessGrid(comm) as grid:
-        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
-        trained, graph = task.links.shares["train"], task.graph
+        links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
+        trained, graph = links.links.shares["train"], links.graph
         ends = Ends(
             comm,
             graph.row_map,
             graph.products.node_ids,
             trained,
-            len(task.links.names),
-            task.links.types,
+            len(links.links.names),
+            links.links.types,
         )
         wrong = NEGATIVES[name](ends).draw(trained, 3, (1, 0))
         again = NEGATIVES[name](ends).draw(trained, 3, (1, 1))
@@ -392,8 +392,10 @@ def test_a_run_that_took_the_higher_id_as_target_does_not_go_on(
     store = write_store(comm, comm_tmp_path, make_graph(directed=False))
     config = make_config(store, comm_tmp_path / "run", *WORDS)
     with monkeypatch.context() as earlier:
-        facts_of = task.link_facts
-        earlier.setattr(task, "link_facts", lambda *each: replace(facts_of(*each), directions=""))
+        facts_of = objective.link_facts
+        earlier.setattr(
+            objective, "link_facts", lambda *each: replace(facts_of(*each), directions="")
+        )
         train(comm, config, StopAfter(2))
     with pytest.raises(CollectiveInputError, match="took the higher id of an undirected edge"):
         train(comm, config)

@@ -21,8 +21,8 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates
+from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import _share, best_targets
-from hpcgnn.train.links.task import LinkTask
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
 
@@ -91,10 +91,10 @@ def expected(comm: MPI.Intracomm, run: training.Run) -> tuple[np.ndarray, set[An
     """Return scores (sources, relations, targets) by original id, and the edges of the graph."""
     saved = open_saved_model(run.path)
     with ProcessGrid(comm) as grid, torch.no_grad():
-        task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
-        model = saved.model(grid, task.make_model)
+        links, _ = LinkObjective.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        model = saved.model(grid, links.make_model)
         rows = run.predictions()["embeddings"]
-        ids, every = task.graph.products.node_ids, task.links.every
+        ids, every = links.graph.products.node_ids, links.links.every
         ids_of = np.concatenate(comm.allgather(ids))
         edges = zip(ids_of[every.sources], ids_of[every.targets], every.relations, strict=True)
         known = {tuple(map(int, edge)) for edge in edges}
@@ -182,9 +182,9 @@ def test_best_targets_are_of_the_types_that_edges_lead_to(
     words = ("train.task=links", "model.name=sage", f"graph.undirected={undirected}".lower())
     config = training.make_config(store, comm_tmp_path / "run", *words)
     with ProcessGrid(comm) as grid:
-        task = LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
-        model = task.make_model(1)
-        rows = best_targets(task, model, None, 0, NUM_NODES, with_known=True)
+        links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
+        model = links.make_model(1)
+        rows = best_targets(links, model, None, 0, NUM_NODES, with_known=True)
     pairs = {(int(graph.ids[s]), int(graph.ids[d])) for s in sources for d in targets}
     if undirected:
         pairs |= {(d, s) for s, d in pairs}
@@ -214,11 +214,11 @@ def test_another_store_is_aggregated_over_whole(
     # What the run aggregates over, as a store of its own: it must say the same.
     saved = open_saved_model(run.path)
     with ProcessGrid(comm) as grid:
-        task = LinkTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
-        ids = np.concatenate(comm.allgather(task.graph.products.node_ids))
+        links, _ = LinkObjective.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        ids = np.concatenate(comm.allgather(links.graph.products.node_ids))
         hidden = {
             frozenset(ids[list(ends)].tolist())
-            for share in task.links.shares.values()
+            for share in links.links.shares.values()
             for pairs in comm.allgather(np.stack([share.sources, share.targets]))
             for ends in pairs.T.tolist()
         }

@@ -13,9 +13,9 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.gallery import planted
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links.sampled import LinkBatches, LinkStep, LinkSubgraphs
-from hpcgnn.train.links.task import LinkTask
-from hpcgnn.train.sampled.input import StepInput
+from hpcgnn.train.sampled.input import StepInput, SubgraphInput
+from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import load_task
 from tests.support.training import (
     StopAfter,
     assert_same,
@@ -75,27 +75,25 @@ def test_a_run_resumes(comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[
     assert whole.summary["sampling"]["steps_per_epoch"] > 1
 
 
-def open_task(comm: MPI.Intracomm, folder: Path, *words: str) -> Iterator[LinkTask]:
+def open_task(comm: MPI.Intracomm, folder: Path, *words: str) -> Iterator[Task]:
     store = write_store(comm, folder, make_graph())
     with ProcessGrid(comm) as grid:
         config = make_config(store, folder / "none", *SAMPLED, *words)
-        yield LinkTask.load(Context.open(grid, config, TraceRecorder.off()))
+        yield load_task(Context.open(grid, config, TraceRecorder.off()))
 
 
-def trained(task: LinkTask) -> dict[frozenset[int], int]:
+def trained(task: Task) -> dict[frozenset[int], int]:
     """Return how many edges to train on each two nodes have, by rows of all ranks."""
-    mine = task.links.shares["train"]
+    mine = task.objective.links.shares["train"]
     found: dict[frozenset[int], int] = {}
-    for pairs in task.grid.layer.allgather(np.stack([mine.sources, mine.targets])):
+    for pairs in task.objective.grid.layer.allgather(np.stack([mine.sources, mine.targets])):
         for ends in pairs.T.tolist():
             found[frozenset(ends)] = found.get(frozenset(ends), 0) + 1
     return found
 
 
-def steps_of(task: LinkTask) -> StepInput[LinkStep]:
-    sampled = task._sampled
-    assert isinstance(sampled, (LinkBatches, LinkSubgraphs))
-    return sampled
+def steps_of(task: Task) -> StepInput:
+    return task.source._sampled.at(1, 0)
 
 
 @pytest.mark.parametrize("setting", [BATCHES, WALKS], ids=["batches", "subgraphs"])
@@ -103,10 +101,11 @@ def test_no_predicted_edge_is_in_what_is_sampled(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
 ) -> None:
     for task in open_task(comm, comm_tmp_path, *setting):
+        grid = task.objective.grid
         gone = {
             frozenset(ends)
-            for share in task.links.shares.values()
-            for pairs in task.grid.layer.allgather(np.stack([share.sources, share.targets]))
+            for share in task.objective.links.shares.values()
+            for pairs in grid.layer.allgather(np.stack([share.sources, share.targets]))
             for ends in pairs.T.tolist()
         }
         edges = steps_of(task).views.graph.edges
@@ -123,9 +122,9 @@ def test_an_epoch_has_every_edge_once_in_its_batches(
     for task in open_task(comm, comm_tmp_path, *BATCHES):
         found: dict[frozenset[int], int] = {}
         for ready in steps_of(task).steps(1, 0):
-            needed = ready().needed
+            needed = ready().targets.needed
             ends = np.stack([needed.rows[needed.sources], needed.rows[needed.targets]])
-            for pairs in task.grid.layer.allgather(ends):
+            for pairs in task.objective.grid.layer.allgather(ends):
                 for each in pairs.T.tolist():
                     found[frozenset(each)] = found.get(frozenset(each), 0) + 1
             assert needed.wrong.shape == (len(needed.sources), 4)
@@ -137,9 +136,9 @@ def test_subgraphs_have_the_edges_between_their_nodes(
 ) -> None:
     for task in open_task(comm, comm_tmp_path, *WALKS):
         known, steps, seen = trained(task), steps_of(task), 0
-        assert isinstance(steps, LinkSubgraphs)
-        for subgraphs in steps._input.draw(1, 0):
-            needed = steps.prepare((subgraphs, (1, 0))).needed
+        assert isinstance(steps, SubgraphInput)
+        for subgraphs, seeds in steps.draw(1, 0):
+            needed = steps.prepare((subgraphs, seeds)).targets.needed
             nodes = np.concatenate([np.zeros(0, np.int32), *(each.nodes for each in subgraphs)])
             where = np.repeat(np.arange(len(subgraphs)), [len(each.nodes) for each in subgraphs])
             expected = sum(
@@ -156,7 +155,7 @@ def test_subgraphs_have_the_edges_between_their_nodes(
                 assert where[source] == where[target]
                 assert (where[wrong] == where[source]).all()
             seen += expected
-        assert task.grid.layer.allreduce(seen) > 0
+        assert task.objective.grid.layer.allreduce(seen) > 0
 
 
 @pytest.mark.max_ranks(2)

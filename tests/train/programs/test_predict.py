@@ -14,8 +14,8 @@ from hpcgnn.graph.context import Context
 from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.programs import predictions
+from hpcgnn.train.programs.objective import ProgramObjective
 from hpcgnn.train.programs.predictions import Scores, by_split
-from hpcgnn.train.programs.task import ProgramsTask
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support.supergraphs import NUM_BUCKETS
@@ -120,6 +120,7 @@ def test_weights_of_another_model_are_refused(
     other = replace(saved, checkpoint=replace(saved.checkpoint, best=narrow))
     monkeypatch.setattr(predictions, "open_saved_model", lambda _path, _seed: other)
     with ProcessGrid(comm) as grid:
-        task = ProgramsTask.load(Context.open(grid, saved.config, TraceRecorder.off()))
+        context = Context.open(grid, saved.config, TraceRecorder.off())
+        objective, _ = ProgramObjective.load(context)
         with pytest.raises(CollectiveInputError, match=r"best\.safetensors.* is torch.float64 "):
-            task.save_predictions(RunDirectory(run.path), 1)
+            objective.save_predictions(RunDirectory(run.path), 1)

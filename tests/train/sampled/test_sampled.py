@@ -16,7 +16,8 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.sampling import Topology
 from hpcgnn.storage import Split
-from hpcgnn.train.sampled.task import SampledTask
+from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import load_task
 from tests.support.training import (
     Graph,
     StopAfter,
@@ -159,8 +160,8 @@ def test_coefficients_make_losses_estimates_of_the_full_graph(
 
 def check_mean_gradient(comm: MPI.Intracomm, config: Config) -> None:
     with ProcessGrid(comm) as grid:
-        task = SampledTask.load(Context(grid, config))
-        model = task.make_model(1)
+        task = load_task(Context(grid, config))
+        model = task.objective.make_model(1)
         # The cross entropy is not linear in the logits; at zero weights its gradient is.
         with torch.no_grad():
             for each in model.parameters():
@@ -171,20 +172,20 @@ def check_mean_gradient(comm: MPI.Intracomm, config: Config) -> None:
     assert (np.abs(found.mean(axis=0) - expected) < 5 * error + 0.03 * np.abs(expected).max()).all()
 
 
-def whole_loss(task: SampledTask, model: torch.nn.Module) -> torch.Tensor:
-    whole = task.evaluator
-    logits = model(task.graph.view, task.graph.features, None)[whole.train_rows]
+def whole_loss(task: Task, model: torch.nn.Module) -> torch.Tensor:
+    whole, graph = task.objective.examples, task.objective.graph
+    logits = model(graph.view, graph.features, None)[whole.train_rows]
     labels = whole.labels[whole.train_rows]
     return torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / whole.num_train
 
 
-def gradient(task: SampledTask, steps, model: torch.nn.Module) -> list[np.ndarray]:
+def gradient(task: Task, steps, model: torch.nn.Module) -> list[np.ndarray]:
     gradients = []
     for step in steps:
         model.zero_grad()
         step(model).backward()
         flat = torch.cat([each.grad.reshape(-1) for each in model.parameters()]).numpy()
-        task.grid.sum_over_blocks(flat)
+        task.objective.grid.sum_over_blocks(flat)
         gradients.append(flat)
     return gradients
 
@@ -194,9 +195,9 @@ def test_a_batch_reads_the_degrees_of_its_rows_alone(
 ) -> None:
     store = write_store(comm, comm_tmp_path, make_graph())
     with ProcessGrid(comm) as grid:
-        task = SampledTask.load(Context(grid, make_config(store, comm_tmp_path / "run", *BATCHES)))
+        task = load_task(Context(grid, make_config(store, comm_tmp_path / "run", *BATCHES)))
         monkeypatch.delattr(Topology, "degrees")
-        gradient(task, task.steps(1, 0), task.make_model(1))
+        gradient(task, task.steps(1, 0), task.objective.make_model(1))
 
 
 @pytest.mark.max_ranks(2)

@@ -1,4 +1,4 @@
-"""Training on sampled subgraphs, judged on the full graph.
+"""Sampled subgraphs, or batches of nodes with sampled neighbours; models are judged on the whole.
 
 Ranks sample one topology, which a host holds once, or each its part of the graph. On a shared
 topology a step has the same subgraphs whatever the number of ranks. Ranks set theirs side by side,
@@ -7,30 +7,30 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
-from torch import Tensor
+import numpy as np
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.load import load_graph
-from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import NodeModel
+from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.support import Reasons, Trait
-from hpcgnn.train.evaluation import Evaluator
-from hpcgnn.train.graph_task import NODES, ClassTask
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
-from hpcgnn.train.sampled.input import BatchInput, StepData, StepInput, SubgraphInput
+from hpcgnn.train.sampled.input import BatchInput, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.task import Step, steps_of
+from hpcgnn.train.sources.examples import Examples, StepData
+from hpcgnn.train.sources.source import Ready, Source, numbered
 
 SUBGRAPHS: Reasons = {
     Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
@@ -46,10 +46,10 @@ NO_MESSAGES: Reasons = {Trait.EDGE_MESSAGES: "its subgraphs do not hold features
 """What steps of subgraphs lack beside it; batches of graphs hold features of edges."""
 
 
-class SamplingSource(Protocol):
+class Sampled(Protocol):
     """Gives what an epoch samples from: a function of seed and epoch."""
 
-    def at(self, seed: int, epoch: int) -> StepInput[StepData]:
+    def at(self, seed: int, epoch: int) -> StepInput:
         """Return it; collective."""
         ...
 
@@ -58,23 +58,29 @@ class SamplingSource(Protocol):
         ...
 
 
-class SharedSource:
+class SharedGraph:
     """One graph for all ranks and epochs."""
 
     @collective
-    def __init__(self, context: Context, home: HomeRows, wanted: tuple[Aggregation, ...]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        home: HomeRows,
+        wanted: tuple[Aggregation, ...],
+        examples: Examples,
+    ) -> None:
         grid, config, trace = context.grid, context.config, context.trace
         with trace.span("read.whole"):
             graph = share_whole(grid, home)
         views = SampledViews(context, graph, wanted)
         with trace.span("plan.sampling"):
-            self._input: StepInput[StepData]
+            self._input: StepInput
             if config.sampling.sampler == "neighbour":
-                self._input = BatchInput(views, parts=False)
+                self._input = BatchInput(views, examples.in_batches(graph), parts=False)
             else:
-                self._input = SubgraphInput.of_whole(views)
+                self._input = SubgraphInput.of_whole(views, examples.in_subgraphs(graph))
 
-    def at(self, seed: int, epoch: int) -> StepInput[StepData]:
+    def at(self, seed: int, epoch: int) -> StepInput:
         """Return the same for all."""
         return self._input
 
@@ -83,24 +89,31 @@ class SharedSource:
         return {"pool_bytes_max": self._input.pool_bytes}
 
 
-class PartSource:
+class PartOfGraph:
     """A part of the graph and its halo for each rank, another one from time to time.
 
     Parameters
     ----------
-    context, home, wanted
-        As for `SharedSource`.
+    context, home, wanted, examples
+        As for `SharedGraph`.
     """
 
-    def __init__(self, context: Context, home: HomeRows, wanted: tuple[Aggregation, ...]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        home: HomeRows,
+        wanted: tuple[Aggregation, ...],
+        examples: Examples,
+    ) -> None:
         self._context, self._home, self._wanted = context, home, wanted
-        self._input: StepInput[StepData] | None = None
+        self._examples = examples
+        self._input: StepInput | None = None
         self._period = (-1, -1)
         self._sizes = dict.fromkeys(("part_nodes", "halo_nodes", "part_bytes"), 0)
         self._moved = self._pool_bytes = 0
 
     @collective
-    def at(self, seed: int, epoch: int) -> StepInput[StepData]:
+    def at(self, seed: int, epoch: int) -> StepInput:
         """Return this rank's part in an epoch; fetch it when the epoch begins a period."""
         every = self._context.config.sampling.reshuffle_epochs
         period = (seed, epoch // every if every > 0 else 0)
@@ -121,7 +134,7 @@ class PartSource:
         if self._input is not None:
             self._pool_bytes = max(self._pool_bytes, self._input.pool_bytes)
 
-    def _fetch(self, seed: int, period: int) -> StepInput[StepData]:
+    def _fetch(self, seed: int, period: int) -> StepInput:
         grid, trace = self._context.grid, self._context.trace
         options = self._context.config.sampling
         with trace.span("plan.reshuffle"):
@@ -138,106 +151,95 @@ class PartSource:
         views = SampledViews(self._context, graph, self._wanted)
         with trace.span("plan.sampling"):
             if options.sampler == "neighbour":
-                return BatchInput(views, parts=True)
-            return SubgraphInput.of_part(views)
+                return BatchInput(views, self._examples.in_batches(graph), parts=True)
+            return SubgraphInput.of_part(views, self._examples.in_subgraphs(graph))
 
 
-MakeSource: TypeAlias = Callable[[Context, LocalGraph, Evaluator], SamplingSource]
-"""Makes what an epoch samples from; collective."""
-
-
-@collective
-def sample_nodes(context: Context, graph: LocalGraph, evaluator: Evaluator) -> SamplingSource:
-    """Return subgraphs, or batches of nodes, of the rows of a graph."""
-    grid, config = context.grid, context.config
-    wanted = on_graph(context.wanted, directed=graph.facts.directed)
-    with agree(grid.world):
-        if config.sampling.sampler == "neighbour":
-            check_fan_outs(config, graph.num_aggregations(config))
-    source = PartSource if config.sampling.topology == "partitioned" else SharedSource
-    home = home_rows(graph, evaluator.labels.cpu().numpy(), evaluator.trains)
-    if config.train.inductive:
-        assert graph.split is not None
-        home = between(grid, home, graph.split == Split.TRAIN)
-    return source(context, home, wanted)
-
-
-class SampledTask(ClassTask):
-    """A graph to sample from, and the rows of this rank to evaluate models with.
-
-    Parameters
-    ----------
-    graph
-        The share of this rank, read with its rows.
+class SampledSource(Source):
+    """Subgraphs, or batches with sampled neighbours, of the rows of a graph.
 
     Raises
     ------
     CollectiveInputError
-        As `ClassTask`.
+        When fan-outs do not fit the model, or the graph has too many nodes to sample.
     """
 
-    lacks: ClassVar[Reasons] = MappingProxyType({**NODES, **SUBGRAPHS, **NO_MESSAGES})
+    lacks: ClassVar[Reasons] = MappingProxyType({**SUBGRAPHS, **NO_MESSAGES})
+    needs_rows: ClassVar[bool] = True
 
     @collective
-    def __init__(self, context: Context, graph: LocalGraph, make_source: "MakeSource") -> None:
-        config, trace = context.config, context.trace
-        # Sources keep the rows as long as they need them.
-        super().__init__(replace(graph, rows=None), config)
-        if config.exchange.prepare == "before":
-            with trace.span("plan.kept_products"), self.grid.moment.before_epochs():
-                self.evaluator.keep_products()
-        self._trace = trace
-        self._source = make_source(context, graph, self.evaluator)
+    def __init__(self, context: Context, objective: GraphObjective, rows: LocalRows | None) -> None:
+        assert rows is not None
+        self._context, graph, examples = context, objective.graph, objective.examples
+        self._num_train = examples.num_train
+        prepare_products(context, objective)
+        grid, config = context.grid, context.config
+        wanted = on_graph(context.wanted, directed=graph.facts.directed)
+        with agree(grid.world):
+            if config.sampling.sampler == "neighbour":
+                check_fan_outs(config, graph.num_aggregations(config))
+        trains = examples.trains
+        if trains is None:
+            trains = np.zeros(graph.row_map.num_local, np.bool_)
+        home = home_rows(graph, rows, examples.labels_of_nodes, trains)
+        if config.train.inductive:
+            assert graph.split is not None
+            home = between(grid, home, graph.split == Split.TRAIN)
+        kind = PartOfGraph if config.sampling.topology == "partitioned" else SharedGraph
+        self._sampled: Sampled = kind(context, home, wanted, examples)
         self._described: dict[str, Any] = {}
 
-    @classmethod
     @collective
-    def load(cls, context: Context) -> ClassTask:
-        """Read this rank's share and prepare to train on it."""
-        graph = load_graph(context, needs=("features", "labels", "split"), with_rows=True)
-        return cls(context, graph, sample_nodes)
-
-    @collective
-    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
+    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
         """Yield the steps of an epoch; threads sample ahead."""
-        drawn = self._source.at(seed, epoch)
+        drawn, trace = self._sampled.at(seed, epoch), self._context.trace
         self._described = drawn.describe()
-        steps = drawn.steps(seed, epoch)
-        yield from steps_of(self._trace, steps, self._train_loss, seed, epoch)
+        for ready, key in numbered(trace, drawn.steps(seed, epoch), seed, epoch):
+            yield partial(self._step, ready), key
 
-    def rank_details(self) -> dict[str, Any]:
-        """Return sizes of this rank's share, and of what it sampled from."""
-        return {**super().rank_details(), **self._source.details()}
+    @override
+    def details(self) -> dict[str, Any]:
+        return self._sampled.details()
 
+    @override
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the graph, and how it was sampled."""
-        names = [name for name in self._source.details() if name != "reshuffle_rows"]
-        sizes = {name: max(rank[name] for rank in ranks) for name in names}
-        return {**super().summary(ranks), "sampling": {**self._described, **sizes}}
+        return summary_of_sampling(self._described, self._sampled.details(), ranks)
 
-    def _train_loss(
-        self, ready: Callable[[], StepData], key: DropoutKey, model: NodeModel
-    ) -> Tensor:
-        with self._trace.span("plan.view"):
+    @collective
+    def _step(self, ready: Callable[[], StepData]) -> StepData:
+        with self._context.trace.span("plan.view"):
             step = ready()
-        logits_TC: Tensor = model(step.view, step.features, key)
-        if step.trained is not None:
-            logits_TC = logits_TC[step.trained]
-        return self.evaluator.loss(logits_TC, step.labels, self._count(step), step.weights)
+        return step if step.size is not None else replace(step, size=self._size(step))
 
-    def _count(self, step: StepData) -> float:
-        """Return what the sum of a step's losses is divided by, the same on all ranks."""
-        options, layer = self._config.sampling, self.grid.layer
-        if step.size is not None:
-            return step.size
+    @collective
+    def _size(self, step: StepData) -> float:
+        """Return what the sum of the losses of subgraphs is divided by, the same on all ranks."""
+        options, layer = self._context.config.sampling, self._context.grid.layer
         if step.weights is None:
-            return max(int(layer.allreduce(len(step.labels))), 1)
+            return max(int(layer.allreduce(len(step.targets))), 1)
         # Weights are 1 / the chance of a node to be in a subgraph. Their own sum in place of the
         # number of nodes that it estimates gives the ratio estimator: biased, with less noise.
         if options.estimator == "ratio":
             return max(float(layer.allreduce(float(step.weights.double().sum()))), 1.0)
         # Each subgraph's weighted sum estimates the sum over all training nodes.
-        return self.evaluator.num_train * options.subgraphs
+        return self._num_train * options.subgraphs
+
+
+@collective
+def prepare_products(context: Context, objective: GraphObjective) -> None:
+    """Compute the products that evaluations keep, where that is to be done before training."""
+    if context.config.exchange.prepare == "before" and objective.whole.kept is not None:
+        with context.trace.span("plan.kept_products"), context.grid.moment.before_epochs():
+            objective.whole.prepare()
+
+
+def summary_of_sampling(
+    described: dict[str, Any], details: dict[str, Any], ranks: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return how the graph was sampled, with the largest of each size of all ranks."""
+    names = [name for name in details if name != "reshuffle_rows"]
+    sizes = {name: max(rank[name] for rank in ranks) for name in names}
+    return {"sampling": {**described, **sizes}}
 
 
 def check_fan_outs(config: Config, depth: int) -> None:

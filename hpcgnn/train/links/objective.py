@@ -1,14 +1,14 @@
-"""Link prediction, of edges that the graph is read without: a step is an epoch, or a sample."""
+"""Links between nodes are predicted: edges that the graph is read without."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, fetch_rows, take_rows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
@@ -17,27 +17,26 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.load import load_graph, share_rows
-from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
-from hpcgnn.train.graph_task import GraphTask
+from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.links.candidates import BLOCK_BYTES, Queries, score_all
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
 from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, PairSource, Tested
 from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
-from hpcgnn.train.links.sampled import (
-    LinkStep,
-    count_edges,
-    link_steps,
-)
+from hpcgnn.train.links.sampled import BatchedLinks, EnclosedLinks
 from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
+from hpcgnn.train.objectives.report import GraphReport, scale_tensors
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
-from hpcgnn.train.sampled.input import StepInput
-from hpcgnn.train.task import Step, steps_of
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.train.sources.examples import Examples, StepData, Targets
+from hpcgnn.typing import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,48 @@ class LinkFacts(GraphFacts):
         return "mrr"
 
 
-class LinkTask(GraphTask):
-    """The edges of one rank and the loss over all ranks; see `GraphTask`.
+class LinkExamples(Examples):
+    """The edges to train on, of this rank's share of the graph.
+
+    Parameters
+    ----------
+    pairs
+        Gives what is scored.
+    num_train
+        Edges to train on, of all ranks.
+    """
+
+    trains = None
+
+    def __init__(
+        self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource, num_train: int
+    ) -> None:
+        self._graph, self._options, self._links = graph, config.links, links
+        self._pairs, self.num_train = pairs, num_train
+
+    @property
+    @override
+    def labels_of_nodes(self) -> Array:
+        return np.zeros(self._graph.row_map.num_local, np.int64)
+
+    @collective
+    @override
+    def on_whole(self, seed: int, epoch: int) -> Targets:
+        return Targets(None, self._pairs.trained(seed, epoch), self.num_train)
+
+    @collective
+    @override
+    def in_batches(self, held: SampledGraph) -> BatchedLinks:
+        return BatchedLinks(self._graph.grid, held, self._links, self._options)
+
+    @collective
+    @override
+    def in_subgraphs(self, held: SampledGraph) -> EnclosedLinks:
+        return EnclosedLinks(self._graph.grid, held, self._links, self._options)
+
+
+class LinkObjective(GraphObjective):
+    """Edges that the graph is read without, told from wrong ones.
 
     Parameters
     ----------
@@ -59,8 +98,6 @@ class LinkTask(GraphTask):
         The share of this rank, without the shares of `links`.
     pairs
         Gives what is scored.
-    sampled
-        Gives what steps score where these are of subgraphs.
     """
 
     lacks: ClassVar[Reasons] = MappingProxyType(
@@ -77,27 +114,29 @@ class LinkTask(GraphTask):
             "embeddings",
             Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
             Trait.PROGRAMS: "it reads one graph",
+            Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
             Trait.PROBABILITIES: "links have scores and embeddings",
         }
     )
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    store: ClassVar[StoreKind] = GraphStore
 
     @collective
-    def __init__(
-        self,
-        graph: LocalGraph,
-        config: Config,
-        links: Links,
-        pairs: PairSource,
-        sampled: StepInput[LinkStep] | None = None,
-    ) -> None:
-        super().__init__(graph, config)
+    def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
+        self.graph, self.grid, self._config = graph, graph.grid, config
         self.links, self.pairs, self._options = links, pairs, config.links
-        self._sampled = sampled
         self.num_links = _count(self.grid, links)
+        self.examples = LinkExamples(graph, config, links, pairs, self.num_links["train"])
+        self.whole = WholeView(graph)
+        counts = ", ".join(f"{count} {name}" for name, count in self.num_links.items())
+        remark, keys = f"; links: {counts}", {"links": self.num_links}
+        self.about = GraphReport(graph, config, remark=remark, keys=keys)
 
     @classmethod
     @collective
-    def load(cls, context: Context) -> "LinkTask":
+    def load(
+        cls, context: Context, *, with_rows: bool = False
+    ) -> tuple["LinkObjective", LocalRows | None]:
         """Read this rank's share, draw the edges to predict, and take them out of the graph."""
         grid, config = context.grid, context.config
         with agree(grid.world):
@@ -106,14 +145,17 @@ class LinkTask(GraphTask):
             row_map = share_rows(grid, config, store, ("features",))
             links, hidden = deal_links(grid, config, store, row_map)
         raise_on_all(grid.world, _fault(config, _count(grid, links)))
-        context, sampled = dataclasses.replace(context, hidden=hidden), None
-        graph = load_graph(context, with_rows=config.links.sampled)
+        graph = load_graph(dataclasses.replace(context, hidden=hidden), with_rows=with_rows)
         ids = graph.products.node_ids
         pairs = DrawnPairs(grid, row_map, ids, links, config.links)
-        graph = dataclasses.replace(graph, facts=link_facts(graph.facts, config))
-        if config.links.sampled:
-            sampled = link_steps(context, graph, links)
-        return cls(dataclasses.replace(graph, rows=None), config, links, pairs, sampled)
+        facts = link_facts(graph.facts, config)
+        of_task = dataclasses.replace(graph, facts=facts, rows=None)
+        return cls(of_task, config, links, pairs), graph.rows
+
+    @property
+    @override
+    def facts(self) -> GraphFacts:
+        return self.graph.facts
 
     def make_model(self, seed: int) -> LinkModel:
         """Return a new encoder and scorer, equal on all ranks."""
@@ -125,20 +167,20 @@ class LinkTask(GraphTask):
             seed=seed,
         )
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
-        """Yield the steps of an epoch: one over the whole graph, or those of subgraphs."""
-        if self._sampled is None:
-            yield partial(self._train_loss, seed, epoch)
-            return
-        trace, drawn = self.graph.products.trace, self._sampled.steps(seed, epoch)
-        yield from steps_of(trace, drawn, self._sampled_loss, seed, epoch)
+    @collective
+    @override
+    def loss(self, model: LinkModel, step: StepData, key: DropoutKey) -> Tensor:
+        assert step.size is not None
+        pairs, embeddings = step.targets, model(step.view, step.features, key)
+        rows = embeddings if pairs.request is None else self._fetch(embeddings, pairs)
+        return self._sum(model, rows, pairs.needed) / step.size
 
     @torch.no_grad()
     @collective
     def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
         """Return loss, MRR, Hits@k and AUC of the tested edges over all ranks."""
         assert isinstance(model, LinkModel)
-        embeddings = model(self.graph.view, self.graph.features, None)
+        embeddings = self.whole.outputs(model)
         values: dict[str, float] = {}
         for name, tested in self.pairs.tested.items():
             scores = self._score(model, embeddings, tested.pairs)
@@ -150,6 +192,15 @@ class LinkTask(GraphTask):
         return Evaluation(values, self.facts.metric)
 
     @collective
+    @override
+    def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:
+        return {}
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        return scale_tensors(self.graph)
+
+    @collective
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         """Write embeddings of all nodes in original order, by the model that `seed` kept."""
         with agree(self.grid.world):
@@ -158,32 +209,6 @@ class LinkTask(GraphTask):
         rows = order_by_id(self.grid, infer(self.graph, model, "embeddings"))
         file = H5Predictions(directory.predictions, "embeddings", (), saved.origin())
         write_rows(self.grid, rows.columns, file.write)
-
-    def describe(self, threads: int) -> str:
-        """Return the line that says what is about to run."""
-        counts = ", ".join(f"{count} {name}" for name, count in self.num_links.items())
-        return f"{super().describe(threads)}; links: {counts}"
-
-    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the graph, and how many of its edges were predicted."""
-        sampled = {} if self._sampled is None else {"sampling": self._sampled.describe()}
-        return {**super().summary(ranks), "links": self.num_links, **sampled}
-
-    @collective
-    def _train_loss(self, seed: int, epoch: int, model: LinkModel) -> Tensor:
-        pairs = self.pairs.trained(seed, epoch)
-        embeddings = model(self.graph.view, self.graph.features, DropoutKey(seed, epoch))
-        loss = self._sum(model, self._fetch(embeddings, pairs), pairs.needed)
-        return loss / self.num_links["train"]
-
-    @collective
-    def _sampled_loss(
-        self, ready: Callable[[], LinkStep], key: DropoutKey, model: LinkModel
-    ) -> Tensor:
-        with self.graph.products.trace.span("plan.view"):
-            step = ready()
-        rows = model(step.view, step.features, key)
-        return self._sum(model, rows, step.needed) / count_edges(self.grid, step)
 
     def _sum(self, model: LinkModel, rows: Tensor, needed: Needed) -> Tensor:
         """Return the sum of the losses of edges, whose places are among `rows`."""
@@ -209,6 +234,7 @@ class LinkTask(GraphTask):
 
     @collective
     def _fetch(self, embeddings: Tensor, pairs: Pairs) -> Tensor:
+        assert pairs.request is not None
         return fetch_rows(embeddings, pairs.request, self.graph.products.trace)
 
     @collective

@@ -1,30 +1,29 @@
-"""VarMisuse on program graphs: each rank trains on supergraphs of its own."""
+"""VarMisuse: which variable belongs into a hole of a program."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from itertools import repeat
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
 from hpcgnn.errors import InputError
 from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.nn import GGNN, candidate_loss
-from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.objectives.objective import About, Objective, StoreKind
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
 from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
-from hpcgnn.train.programs.predictions import chance, judge, save_program_predictions
+from hpcgnn.train.programs.predictions import chance, judge
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.task import Step, StoreKind, steps_of
 
 _COUNTED = (
     "graphs",
@@ -37,8 +36,8 @@ _COUNTED = (
 )
 
 
-class ProgramsTask:
-    """The shard of one rank and the loss over all ranks.
+class ProgramObjective(Objective, About):
+    """The variables that belong into the holes of programs.
 
     Parameters
     ----------
@@ -75,11 +74,11 @@ class ProgramsTask:
         grid, config, trace = context.grid, context.config, context.trace
         self.grid, self._config, self._trace = grid, config, trace
         self._dtype = getattr(torch, config.train.dtype)
-        self._device = context.device
+        self.device = context.device
         with agree(grid.world):
             self._store = InstanceStore.open(config.graph.store)
             self._judged = open_judged(self._store, config.programs.judge_store)
-            self._input = ProgramInput(
+            self.input = ProgramInput(
                 self._store,
                 self._judged,
                 config.programs,
@@ -87,9 +86,9 @@ class ProgramsTask:
                 num_ranks=grid.size,
                 dtype=self._dtype,
                 trace=trace,
-                device=self._device,
+                device=self.device,
             )
-            if len(self._input.train_graphs) == 0:
+            if len(self.input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
             low, high = self._judged.split_range(InstanceSplit.VALID)
             if low == high and config.train.patience > 0:
@@ -103,36 +102,30 @@ class ProgramsTask:
                     store.read_share(grid.rank, grid.size)
                 check_rows_read(grid.world, store)
         self._trained = dict.fromkeys(_COUNTED, 0)
+        self.about = self
 
     @classmethod
     @collective
-    def load(cls, context: Context) -> "ProgramsTask":
-        """Read this rank's share and prepare to train on it."""
-        return cls(context)
+    @override
+    def load(
+        cls, context: Context, *, with_rows: bool = False
+    ) -> tuple["ProgramObjective", LocalRows | None]:
+        return cls(context), None
 
     @property
     def facts(self) -> ProgramFacts:
         """Sizes of the store."""
-        return program_facts(self._store, len(self._input.train_graphs))
+        return program_facts(self._store, len(self.input.train_graphs))
 
     def make_model(self, seed: int) -> GGNN:
         """Return a new model, equal on all ranks."""
         model = model_of(self.facts, self._config.programs, seed, self._dtype)
-        return model.to(self._device.place)
+        return model.to(self.device.place)
 
-    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
-        """Yield the steps of an epoch; a thread reads and packs ahead."""
-        items = self._input.steps(seed, epoch)
-        depth = self._config.programs.prefetch
-        with Prefetch(next, repeat(items), threads=1, depth=depth) as packed:
-            ready = self._device.prepare_ahead(packed, self._on_device)
-            yield from steps_of(self._trace, ready, self._loss, seed, epoch)
-
-    def _on_device(self, step: StepInput) -> StepInput:
-        return replace(step, mine=tuple(self._input.on_device(each) for each in step.mine))
-
-    def _loss(self, ready: Callable[[], StepInput], key: DropoutKey, model: GGNN) -> Tensor:
-        step, place = ready(), self._device.place
+    @collective
+    @override
+    def loss(self, model: GGNN, step: StepInput, key: DropoutKey) -> Tensor:
+        place = self.device.place
         total = torch.zeros((), dtype=self._dtype, device=place, requires_grad=True)
         for each in step.mine:
             logits_M = model(each.graph, each.propagator, key)
@@ -160,12 +153,12 @@ class ProgramsTask:
     def evaluate(self, model: GGNN) -> Evaluation:
         """Return loss and accuracy on the validation, test and unseen graphs."""
         limit = self._config.programs.evaluate_graphs
-        return Evaluation(judge(self.grid, self._input, model, limit), "accuracy")
+        return Evaluation(judge(self.grid, self.input, model, limit), "accuracy")
 
     @collective
     def evaluate_kept(self, model: GGNN) -> dict[str, Any]:
         """Return the metrics on all graphs, where epochs judged a sample."""
-        return {"all_graphs": judge(self.grid, self._input, model, 0)}
+        return {"all_graphs": judge(self.grid, self.input, model, 0)}
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return nothing: a checkpoint keeps the model only."""
@@ -188,7 +181,7 @@ class ProgramsTask:
         """Return nothing: inputs are made here."""
         return []
 
-    def rank_details(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return what this rank trained on."""
         return dict(self._trained)
 
@@ -205,4 +198,3 @@ class ProgramsTask:
     @collective
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         """Write the shares of all candidates by the model that `seed` kept."""
-        save_program_predictions(self.grid, self._judged, self._input, directory, seed)

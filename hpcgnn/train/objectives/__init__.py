@@ -1,0 +1,1 @@
+"""What is predicted: of nodes and whole graphs, of links, of programs."""

@@ -1,0 +1,149 @@
+"""The labelled rows of a graph: nodes, or whole graphs, that are trained on and judged."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from hpcgnn.comm import raise_on_all
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.label_inputs import labelled_nodes
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.sampling import Subgraph
+from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.train.sources.examples import (
+    BatchExamples,
+    Examples,
+    SubgraphExamples,
+    Targets,
+)
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
+
+
+class LabelledRows(Examples):
+    """The labels and splits of a graph: which rows are trained on.
+
+    Parameters
+    ----------
+    graph
+        The share of this rank, with labels and split.
+
+    Attributes
+    ----------
+    labels
+        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of numbers to
+        predict (N, T) in it, scaled, NaN where missing.
+    split
+        (N,) uint8.
+    train_rows
+        (T,) int64 the labelled training rows of this rank.
+    num_train
+        Labelled training rows of all ranks.
+
+    Raises
+    ------
+    CollectiveInputError
+        When no row of the whole graph is there to train on, or none to be patient about.
+    """
+
+    @collective
+    def __init__(self, graph: LocalGraph, config: Config) -> None:
+        assert graph.labels is not None
+        assert graph.split is not None
+        wide = graph.labels.ndim == 2
+        self.labels = graph.device.tensor(graph.labels).to(
+            getattr(torch, config.train.dtype) if wide else torch.int64
+        )
+        self.split = graph.device.tensor(graph.split)
+        labelled = labelled_nodes(graph.labels)
+        rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
+        self.train_rows = graph.device.tensor(rows[Split.TRAIN])
+        counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
+        self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
+        raise_on_all(graph.grid.world, _fault(config, graph.facts, self.num_train, num_valid))
+
+    @property
+    def trains(self) -> Mask:
+        """(N,) whether a row is a labelled one of the training split."""
+        mask = np.zeros(len(self.split), np.bool_)
+        mask[self.train_rows.cpu().numpy()] = True
+        return mask
+
+    @property
+    @override
+    def labels_of_nodes(self) -> Array:
+        labels: Array = self.labels.cpu().numpy()
+        return labels
+
+    @override
+    def on_whole(self, seed: int, epoch: int) -> Targets:
+        return Targets(self.train_rows, self.labels[self.train_rows], self.num_train)
+
+    @override
+    def in_batches(self, held: SampledGraph) -> "LabelledNodes":
+        return LabelledNodes(held)
+
+    @override
+    def in_subgraphs(self, held: SampledGraph) -> "LabelledNodes":
+        return LabelledNodes(held)
+
+
+class LabelledNodes(BatchExamples, SubgraphExamples):
+    """The labelled nodes of a graph to sample."""
+
+    unit = "nodes"
+
+    def __init__(self, held: SampledGraph) -> None:
+        self._labels, self._trained = held.labels, torch.from_numpy(held.trained)
+        self._nodes = np.flatnonzero(held.trained).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @override
+    def batch(
+        self, numbers: GlobalIndices, mine: GlobalIndices, seeds: tuple[int, int]
+    ) -> tuple[LocalIndices, LocalIndices]:
+        nodes = np.sort(self._nodes[numbers[mine]])
+        return nodes, nodes
+
+    @override
+    def targets(self, chosen: LocalIndices) -> Tensor:
+        return self._labels[torch.from_numpy(chosen).long()]
+
+    @override
+    def inside(
+        self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        every = torch.from_numpy(nodes).long()
+        trained = self._trained[every]
+        return trained, self._labels[every[trained]]
+
+
+def _fault(config: Config, facts: GraphFacts, num_train: int, num_valid: int) -> InputError | None:
+    if num_train == 0:
+        return InputError(
+            f"{config.graph.store}: no labelled node is in the training split; "
+            "convert the graph with a split that has training nodes"
+        )
+    if num_valid == 0 and config.train.patience > 0:
+        return InputError(
+            f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
+            "validation node; set train.patience=0 or convert with a validation split"
+        )
+    if config.train.threshold == "top" and not facts.multi_label:
+        return InputError(
+            "train.threshold = 'top' is for nodes that may have several labels; leave it out"
+        )
+    if config.train.threshold == "top" and num_valid == 0:
+        return InputError(
+            f"train.threshold = 'top', but {config.graph.store} has no labelled validation node; "
+            "set train.threshold=half or convert with a validation split"
+        )
+    return None

@@ -1,0 +1,118 @@
+"""What training asks of an objective: what is predicted, its loss, and how models are judged."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from torch import Tensor
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import Facts
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.nn import TrainableModule
+from hpcgnn.storage import GraphStore, InstanceStore
+from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.kept_products import WholeView
+from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.sources.examples import Examples
+
+StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
+
+
+class About(Protocol):
+    """What an objective says of its data and of itself; nothing of it is collective."""
+
+    def describe(self, threads: int) -> str:
+        """Return the line that says what is about to run."""
+        ...
+
+    def remarks(self) -> list[str]:
+        """Return what in this rank's inputs is likely to be a mistake, a line each."""
+        ...
+
+    def details(self) -> dict[str, Any]:
+        """Return this rank's sizes for the summary."""
+        ...
+
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return keys of summary.json, from the details of all ranks."""
+        ...
+
+
+class Objective(Protocol):
+    """What is predicted, by what loss it is learned, and how models are judged.
+
+    Attributes
+    ----------
+    needs, lacks
+        What it needs of other features of a run, and lacks for them, see `hpcgnn.support`.
+    store
+        The kind of store that it reads.
+    about
+        What it says of itself.
+    """
+
+    needs: ClassVar[frozenset[Trait]]
+    lacks: ClassVar[Reasons]
+    store: ClassVar[StoreKind]
+    grid: ProcessGrid
+    about: About
+
+    @classmethod
+    def load(
+        cls, context: Context, *, with_rows: bool = False
+    ) -> tuple["Objective", LocalRows | None]:
+        """Read this rank's share, and its rows where the source asks for them; collective."""
+        ...
+
+    @property
+    def facts(self) -> Facts:
+        """What is trained on."""
+        ...
+
+    def make_model(self, seed: int) -> TrainableModule:
+        """Return a new model, equal on all ranks; not collective."""
+        ...
+
+    def loss(self, model: Any, step: Any, key: DropoutKey) -> Tensor:
+        """Return this rank's share of the loss of a step of the source; collective.
+
+        The shares of a layer of the grid add up to the loss.
+        """
+        ...
+
+    def evaluate(self, model: Any) -> Evaluation:
+        """Return the metrics of `model` on all splits; collective."""
+        ...
+
+    def evaluate_kept(self, model: Any) -> dict[str, Any]:
+        """Return what an ended seed's line says beside its metrics; collective."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return what a checkpoint keeps beside the model, for predictions; not collective."""
+        ...
+
+    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
+        """Write the predictions of the model that `seed` kept; collective."""
+        ...
+
+
+class GraphObjective(Objective, Protocol):
+    """An objective on one graph of nodes.
+
+    Attributes
+    ----------
+    graph
+        The share of this rank, without its rows.
+    examples
+        What of it is trained on.
+    whole
+        The view that models are judged on.
+    """
+
+    graph: LocalGraph
+    examples: Examples
+    whole: WholeView

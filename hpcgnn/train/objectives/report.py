@@ -1,0 +1,141 @@
+"""What objectives on one graph say of it: before a run, in its summary, and of likely mistakes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from hpcgnn.config.config import Config
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.inputs import far_columns
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import TypedRows
+from hpcgnn.train.kept_products import KeptProducts
+from hpcgnn.train.objectives.objective import About
+
+_LOOKED_AT = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class GraphReport(About):
+    """What is said of a graph and how its rows move.
+
+    Parameters
+    ----------
+    kept
+        Products that a run keeps, None where it keeps none.
+    remark
+        Behind the line that describes the run.
+    keys
+        Of the summary, beside those of the graph.
+    """
+
+    graph: LocalGraph
+    config: Config
+    kept: KeptProducts | None = None
+    remark: str = ""
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+    @override
+    def describe(self, threads: int) -> str:
+        config, facts, grid = self.config, self.graph.facts, self.graph.grid
+        edges = "directed edges" if facts.directed else "edges"
+        outputs = f"{facts.num_classes} {'targets' if facts.targets else 'classes'}"
+        return (
+            f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
+            f"{facts.num_edges} {edges}, {_features(facts)}, {outputs}; "
+            f"{grid.size} ranks with {threads} threads, {facts.num_parts} parts, "
+            f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
+            f"replication {grid.replication}, {config.train.dtype}{_rows_format(config)}"
+            f"{self.remark}"
+        )
+
+    def remarks(self) -> list[str]:
+        """Return the columns of features that drown others, by the first nodes of this rank."""
+        if self.config.graph.normalize_features != "none":
+            return []
+        features = self.graph.features
+        tables = features.parts if isinstance(features, TypedRows) else (features,)
+        said = []
+        for name, table in zip(self.graph.facts.type_names or ("",), tables, strict=True):
+            values = table[:_LOOKED_AT].float().cpu().numpy()
+            if len(columns := far_columns(values)):
+                size = float(np.abs(values[:, columns[0]]).mean())
+                of_type = f" of {name}" if name else ""
+                said.append(
+                    f"features{of_type}: column {columns[0] + 1} is about {size:.4g}, "
+                    f"{len(columns)} of {values.shape[1]} columns outweigh others or what they "
+                    "differ by; "
+                    "graph.normalize_features=standard brings all to one scale"
+                )
+        return said
+
+    @override
+    def details(self) -> dict[str, Any]:
+        buffers = self.graph.grid.buffers
+        sizes = {"ghost_bytes_max": buffers.ghosts.peak, "buffer_bytes": buffers.num_bytes}
+        kept = {} if self.kept is None else {"kept_bytes": self.kept.num_bytes}
+        return {**sizes, **self.graph.details, **kept}
+
+    @override
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        facts, exchange = self.graph.facts, self.config.exchange
+        sent, received, pairs = (
+            [rank[f"exchange_{key}_rows"] for rank in ranks] for key in ("send", "recv", "max_pair")
+        )
+        return {
+            "parts": facts.num_parts,
+            "exchange": exchange.method,
+            "replication": exchange.replication,
+            "schedule": exchange.schedule,
+            "prefetch": exchange.prefetch,
+            "graph": {
+                "name": facts.name,
+                "num_nodes": facts.num_nodes,
+                "num_graphs": facts.num_graphs,
+                "num_edges": facts.num_edges,
+                "directed": facts.directed,
+                "num_features": facts.num_features,
+                "node_types": _node_types(facts),
+                "num_classes": facts.num_classes,
+                "fingerprint": facts.fingerprint,
+            },
+            "exchange_rows": {
+                "total": sum(sent),
+                "max_send": max(sent, default=0),
+                "max_recv": max(received, default=0),
+                "max_pair": max(pairs, default=0),
+            },
+            "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
+            **self.keys,
+        }
+
+
+def scale_tensors(graph: LocalGraph) -> dict[str, Any]:
+    """Return what features were scaled by, where that comes from the graph, by name."""
+    scales = graph.scales.items()
+    return {key: value for name, each in scales for key, value in each.tensors(name).items()}
+
+
+def _sizes(facts: GraphFacts) -> str:
+    graphs = f" in {facts.num_graphs} graphs" if facts.num_graphs else ""
+    return f"{facts.num_nodes} nodes{graphs}"
+
+
+def _rows_format(config: Config) -> str:
+    return "" if config.train.precision == "float32" else f" with {config.train.precision} rows"
+
+
+def _features(facts: GraphFacts) -> str:
+    if not facts.type_names:
+        return f"{facts.num_features} features"
+    widths = zip(facts.type_names, facts.type_features, strict=True)
+    return "features of " + ", ".join(f"{name} {width}" for name, width in widths)
+
+
+def _node_types(facts: GraphFacts) -> list[dict[str, Any]]:
+    columns = facts.type_names, facts.type_nodes, facts.type_features
+    keys = ("name", "num_nodes", "num_features")
+    return [dict(zip(keys, each, strict=True)) for each in zip(*columns, strict=True)]

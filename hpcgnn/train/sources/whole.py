@@ -1,0 +1,135 @@
+"""The whole graph: a step is an epoch, with one exchange of rows for each layer."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.label_inputs import HiddenLabels
+from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.sparse import EdgesOutside
+from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
+from hpcgnn.support import NOTHING, Reasons
+from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.sources.examples import StepData
+from hpcgnn.train.sources.source import Ready, Source
+
+
+class WholeSource(Source):
+    """The rows of one rank, cut down to those that the loss reaches.
+
+    With ``train.inductive`` steps are on the graph without the edges of nodes that are not trained
+    on; it has the same nodes.
+    """
+
+    lacks: ClassVar[Reasons] = NOTHING
+    needs_rows: ClassVar[bool] = False
+
+    @collective
+    def __init__(
+        self, context: Context, objective: GraphObjective, rows: LocalRows | None = None
+    ) -> None:
+        config, self._graph = context.config, objective.graph
+        self._config, self._objective = config, objective
+        self._trained = (
+            _between_train_nodes(context, self._graph) if config.train.inductive else (self._graph)
+        )
+        self._train_view = self._trained.view
+        self._train_features = self._graph.features
+        self._hidden_labels: HiddenLabels | None = None
+        # Where each step has other rows none are left out, and nothing is kept.
+        self._prepared = objective.examples.trains is None
+        self._restricted = 0
+        if not self._prepared:
+            self._restricted = self._graph.restricted_aggregations(config)
+            if config.exchange.prepare == "before":
+                self._prepare()
+
+    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
+        """Yield the one step of an epoch."""
+        key = DropoutKey(seed, epoch)
+        yield partial(self._step, seed, epoch, key), key
+
+    @override
+    def details(self) -> dict[str, Any]:
+        return {}
+
+    @override
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        return {}
+
+    @collective
+    def _step(self, seed: int, epoch: int, key: DropoutKey) -> StepData:
+        if not self._prepared:
+            self._prepare()
+        hidden = None if self._hidden_labels is None else self._hidden_labels.draw(key)
+        targets = self._objective.examples.on_whole(seed, epoch)
+        rows, values, size = targets.rows, targets.values, targets.size
+        # Graphs that are predicted are all there, those that no node is active of with rows of 0.
+        if self._restricted and not self._graph.facts.num_graphs:
+            rows = None
+        if hidden is not None:
+            rows, values = hidden if rows is None else rows[hidden], values[hidden]
+            size = max(int(self._graph.grid.layer.allreduce(len(values))), 1)
+        return StepData(self._train_view, self._train_features, values, size, rows)
+
+    @collective
+    def _prepare(self) -> None:
+        """Find what training reads."""
+        graph, config, self._prepared = self._graph, self._config, True
+        examples, whole = self._objective.examples, self._objective.whole
+        assert examples.trains is not None
+        rows_in_features = train_rows = graph.device.tensor(examples.trains.nonzero()[0])
+        if self._restricted:
+            rows_in_features = self._activate(graph.num_aggregations(config), train_rows)
+        span = graph.products.trace.span("plan.kept_products")
+        with span, graph.grid.moment.before_epochs():
+            if whole.kept is not None:
+                kept, features = whole.kept, self._train_features
+                self._train_view = kept.for_training(self._train_view, features)
+            whole.prepare()
+        if config.train.label_augmentation > 0:
+            if self._train_features is graph.features:
+                # Evaluation sees the labels that training hides.
+                self._train_features = graph.features.clone()
+            self._hidden_labels = HiddenLabels(
+                self._train_features,
+                rows_in_features,
+                graph.products.node_ids[train_rows.cpu().numpy()],
+                graph.facts.num_classes,
+                config.train.label_augmentation,
+            )
+
+    @collective
+    def _activate(self, depth: int, train_rows: torch.Tensor) -> torch.Tensor:
+        """Cut the view down; return where the training nodes are among the features."""
+        graph, trains = self._graph, self._objective.examples.trains
+        assert trains is not None
+        # The last layer's outputs are the training nodes. The view numbers them among themselves,
+        # and features among the inputs of the first layer: nothing else is held or sent.
+        with graph.products.trace.span("plan.active_sets"):
+            products = self._trained.products
+            trained = graph.nodes_of(trains)
+            active = products.active_views(trained, depth, self._restricted)
+        self._train_view = replace(self._trained.view, active=active.layers)
+        if (members := self._trained.view.members) is not None:
+            self._train_view = replace(self._train_view, members=members.of_nodes(trained))
+        if len(active.inputs) < graph.row_map.num_local:
+            self._train_features = graph.features[active.inputs]
+        return torch.searchsorted(active.inputs, train_rows)
+
+
+@collective
+def _between_train_nodes(context: Context, graph: LocalGraph) -> LocalGraph:
+    """Return the graph without the edges of nodes that are not trained on, with its features."""
+    assert graph.split is not None
+    hidden = EdgesOutside(context.grid, graph.row_map, graph.split == Split.TRAIN)
+    trained = load_graph(replace(context, hidden=hidden), needs=("features",))
+    return replace(trained, features=graph.features)
