@@ -45,7 +45,8 @@ def evaluate_single_label(
 
 def _one_class(sums: Array, names: Sequence[str]) -> str:
     """Return that all nodes are given one class which not all have, from a row of the sums."""
-    count, _, correct = sums[:3].astype(np.int64).tolist()
+    # The loss between them is not finite where training diverges.
+    count, correct = int(sums[0]), int(sums[2])
     given = np.flatnonzero(sums[3:])
     if len(given) != 1 or correct == count:
         return ""

@@ -198,3 +198,4 @@ class ProgramObjective(Objective, About):
     @collective
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         """Write the shares of all candidates by the model that `seed` kept."""
+        save_program_predictions(self.grid, self._judged, self.input, directory, seed)
