@@ -22,7 +22,7 @@ from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.objectives.objective import About, Objective, StoreKind
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
 from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
-from hpcgnn.train.programs.predictions import chance, judge
+from hpcgnn.train.programs.predictions import chance, judge, save_program_predictions
 from hpcgnn.train.run.directory import RunDirectory
 
 _COUNTED = (
