@@ -1,8 +1,10 @@
 """Ranks killed at random moments of a run that is started again each time.
 
-    python -m tests.faults.kills STORE.h5 FOLDER [--ranks 2] [--chains 10] [--kills 5]
+    python -m tests.faults.kills FOLDER [--ranks 2] [--kills 3] [--only PART]
 
-The losses and weights at the end of each chain must equal those of a run that nothing interrupted.
+A chain of kills for each objective and source, with rows of sixteen and of eight bits on the wire
+among them. The losses and weights at the end of a chain must equal those of a run that nothing
+interrupted.
 """
 
 import argparse
@@ -13,9 +15,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.training_growth import make_inputs
 from tests.support.faults import (
     ROOT,
     command,
@@ -26,44 +30,81 @@ from tests.support.faults import (
     weights,
 )
 
-SETTINGS = (
-    "train.epochs=300",
-    "model.hidden=64",
-    "model.dropout=0.3",
-    "run.threads=1",
-    "run.checkpoint_every=1",
-)
+SETTINGS = ("train.epochs=150", "run.threads=1", "run.checkpoint_every=1")
+NODES = ("model.hidden=64", "model.dropout=0.3")
+SAMPLED = (*NODES, "train.task=sampled", "sampling.budget=300")
+NEIGHBOURS = ("sampling.sampler=neighbour", "sampling.fan_outs=[5,5]")
+LINKS = (*NODES, "train.task=links")
+GRAPHS = ("train.task=graphs", "model.name=gin")
+CASES: Mapping[str, tuple[str, ...]] = {
+    "classes, whole graph": NODES,
+    "numbers, whole graph, bfloat16": (
+        *NODES,
+        "graph.targets={nodes}",
+        "train.precision=bfloat16",
+    ),
+    "classes, whole graph, int8 wire": (*NODES, "exchange.method=joint", "exchange.wire=int8"),
+    "classes, whole graph, bfloat16 wire": (*NODES, "exchange.wire=bfloat16"),
+    "classes, frontier": SAMPLED,
+    "classes, neighbours, bfloat16": (*SAMPLED, *NEIGHBOURS, "train.precision=bfloat16"),
+    "links, whole graph, int8 wire": (*LINKS, "exchange.wire=int8"),
+    "links, neighbours": (*LINKS, "links.sampled=true", "sampling.budget=300", *NEIGHBOURS),
+    "classes of graphs, batches, bfloat16": (*GRAPHS, "train.precision=bfloat16"),
+    "numbers of graphs, all at once, int8 wire": (
+        *GRAPHS,
+        "graph.targets={graphs}",
+        "graphs.batch=0",
+        "exchange.wire=int8",
+    ),
+    "programs": ("train.task=programs", "programs.epoch_graphs=10", "train.epochs=40"),
+}
 
 
 def main() -> None:
     """Print a line for each chain, and fail at the first that differs."""
     cli = argparse.ArgumentParser(description=__doc__)
-    cli.add_argument("store", type=Path)
     cli.add_argument("folder", type=Path)
     cli.add_argument("--ranks", type=int, default=2)
-    cli.add_argument("--chains", type=int, default=10)
-    cli.add_argument("--kills", type=int, default=5)
+    cli.add_argument("--kills", type=int, default=3, help="of each case (default: 3)")
+    cli.add_argument("--only", default="", metavar="PART", help="cases with this in their name")
     options = cli.parse_args()
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)
-    whole = options.folder / "whole"
-    assert run_with_fault(options.ranks, options.store, whole, SETTINGS).status == 0
-    for chain in range(options.chains):
-        moments = random.Random(chain)
-        run = options.folder / str(chain)
-        reached = [killed(options.ranks, options.store, run, moments) for _ in range(options.kills)]
-        again = run_with_fault(options.ranks, options.store, run, SETTINGS)
-        assert again.status == 0, again.errors
-        assert losses(run) == losses(whole)
-        assert weights(run) == weights(whole)
-        assert not [*run.rglob(".*.tmp"), *run.rglob(".*partial*")]
-        sys.stdout.write(f"chain {chain}: killed after epochs {reached}, equal\n")
-        sys.stdout.flush()
+    for number, case in enumerate(CASES):
+        if options.only in case:
+            reached = chain(case, options.folder, options.ranks, options.kills, number)
+            sys.stdout.write(f"{case}: killed after epochs {reached}, equal\n")
+            sys.stdout.flush()
 
 
-def killed(ranks: int, store: Path, run: Path, moments: random.Random) -> int:
+def chain(case: str, folder: Path, ranks: int, kills: int, seed: int) -> list[int]:
+    """Kill a run again and again; return after how many epochs. Its end must be the same."""
+    inputs = make_inputs(folder, programs=case == "programs")
+    store = Path(inputs["programs" if case == "programs" else "g" if "graphs" in case else "n"])
+    parts = store
+    if case != "programs":
+        parts = store.with_suffix(f".{ranks}.h5")
+        if not parts.exists():
+            words = ["partition", str(store), "--parts", str(ranks), "-o", str(parts)]
+            subprocess.run([sys.executable, "-m", "hpcgnn", *words], check=True, cwd=ROOT)
+    settings = [*SETTINGS, *(word.format(**inputs) for word in CASES[case])]
+    name, moments = case.replace(", ", "-").replace(" ", "-"), random.Random(seed)
+    whole, run = folder / f"{name}.whole", folder / name
+    assert run_with_fault(ranks, parts, whole, settings).status == 0
+    reached = [killed(ranks, parts, run, settings, moments) for _ in range(kills)]
+    again = run_with_fault(ranks, parts, run, settings)
+    assert again.status == 0, again.errors
+    assert losses(run) == losses(whole)
+    assert weights(run) == weights(whole)
+    assert not [*run.rglob(".*.tmp"), *run.rglob(".*partial*")]
+    return reached
+
+
+def killed(
+    ranks: int, store: Path, run: Path, settings: Sequence[str], moments: random.Random
+) -> int:
     """Kill one rank at a moment of the start or of the epochs; return how many lines there are."""
-    words, environment = command(ranks, store, run, SETTINGS)
+    words, environment = command(ranks, store, run, settings)
     metrics = run / "metrics.jsonl"
     before = metrics.read_text().count("\n") if metrics.exists() else 0
     with subprocess.Popen(
