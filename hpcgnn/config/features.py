@@ -36,7 +36,8 @@ def _reads(config: Config, section: str) -> bool:
     """Return whether the task of a configuration reads a section."""
     task = config.train.task
     if section == "sampling":
-        return samples(config)
+        # What a pair of a user's own module samples is not known here.
+        return samples(config) or ":" in task
     if section in ("links", "graphs", "programs"):
         return task == section
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")

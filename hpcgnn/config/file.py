@@ -20,7 +20,7 @@ _REPLACED = types.MappingProxyType(
 _NAMES = ("graph.split", "train.splits")
 
 
-OWN_CODE = (("model", "name"), ("exchange", "method"))
+OWN_CODE = (("model", "name"), ("exchange", "method"), ("train", "task"))
 """The keys whose values may name a user's module, which is imported when they are read."""
 
 

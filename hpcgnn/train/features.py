@@ -9,7 +9,7 @@ from hpcgnn.config import features
 from hpcgnn.config.config import Config
 from hpcgnn.operator import Aggregation
 from hpcgnn.support import Feature, Trait, check, needs
-from hpcgnn.train.tasks import TASKS
+from hpcgnn.train.tasks import find_pair
 
 PLAN = Feature("hpcgnn plan", needs(Trait.PLANNED))
 EXPORT = Feature("hpcgnn export", needs(Trait.EXPORTED))
@@ -31,7 +31,7 @@ def features_of(
     """
     # What a command lacks counts before what the configuration lacks by itself.
     found = [*doors, *features.features_of(config, wanted)]
-    found.extend(TASKS[config.train.task].features(config))
+    found.extend(find_pair(config.train.task).features(config))
     return found
 
 

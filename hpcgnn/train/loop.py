@@ -66,7 +66,7 @@ from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking, check_trackers
 from hpcgnn.train.task import Step, Task
-from hpcgnn.train.tasks import TASKS, load_task
+from hpcgnn.train.tasks import find_pair, load_task
 
 
 @collective
@@ -225,7 +225,7 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
 
 
 def _fingerprint(config: Config) -> str:
-    with TASKS[config.train.task].objective.store.open(config.graph.store) as store:
+    with find_pair(config.train.task).objective.store.open(config.graph.store) as store:
         return fingerprint_of(config, store)
 
 

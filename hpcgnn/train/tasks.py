@@ -8,6 +8,7 @@ from typing import Any
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import show
 from hpcgnn.graph.context import Context
+from hpcgnn.own_code import load_own
 from hpcgnn.spmd import collective
 from hpcgnn.support import Feature, union
 from hpcgnn.train.graphs.source import BatchSource
@@ -73,6 +74,24 @@ TASKS: Mapping[str, Pair] = MappingProxyType(
 """``train.task`` -> its objective and its source."""
 
 
+def find_pair(name: str) -> Pair:
+    """Return the pair called `name`: of `TASKS`, or ``package.module:NAME``, see `load_own`.
+
+    Raises
+    ------
+    InputError
+        When there is none, or its module does not load.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    pair: Pair = load_own("train.task", name, _is_pair, "hpcgnn.train.tasks.Pair")
+    return pair
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, Pair)
+
+
 @collective
 def load_task(context: Context) -> Task[Any]:
     """Read this rank's share of the data of a configuration, and prepare to train on it.
@@ -82,7 +101,7 @@ def load_task(context: Context) -> Task[Any]:
     CollectiveInputError
         When the data do not fit.
     """
-    pair = TASKS[context.config.train.task]
+    pair = find_pair(context.config.train.task)
     source = pair.source_of(context.config)
     objective, rows = pair.objective.load(context, with_rows=source.needs_rows)
     return Task(objective, source(context, objective, rows))

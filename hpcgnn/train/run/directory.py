@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.config.config import Config
-from hpcgnn.config.file import dump_toml, load_config
+from hpcgnn.config.file import OWN_CODE, dump_toml, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
 from hpcgnn.storage import hold
@@ -253,7 +253,7 @@ class RunDirectory:
                 f"{self.path} has checkpoints but no config.toml; use another run.dir, or "
                 "run.resume=never to start over"
             )
-        named = now.model.name, now.exchange.method
+        named = [getattr(getattr(now, section), key) for section, key in OWN_CODE]
         return load_config(self._config, trusted=named)
 
     def _drop_results(self) -> None:

@@ -43,8 +43,8 @@ from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
 
 TRUST_CODE = (
-    "import the module that the model is of, where model.name or exchange.method is module:NAME; "
-    "its code runs with your rights"
+    "import the modules of the run, where model.name, exchange.method or train.task is "
+    "module:NAME; their code runs with your rights"
 )
 """The help of the option of commands that open saved models."""
 
@@ -279,7 +279,9 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         target_means=trained.target_means,
         target_scales=trained.target_scales,
     )
-    return dataclasses.replace(graph, facts=facts)
+    # Labels of the store are not the numbers that are predicted.
+    labels = None if trained.targets and not config.graph.targets else graph.labels
+    return dataclasses.replace(graph, facts=facts, labels=labels)
 
 
 def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:

@@ -1,0 +1,80 @@
+"""An objective of a user's own: the degree of a node as a number, by its absolute error."""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+from torch import Tensor, no_grad
+
+from hpcgnn.graph.load import load_graph
+from hpcgnn.sparse import read_adjacency
+from hpcgnn.storage import GraphStore
+from hpcgnn.support import Trait
+from hpcgnn.train.full.predictions import save_predictions
+from hpcgnn.train.kept_products import WholeView
+from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.objectives.labelled import LabelledRows
+from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.objectives.report import GraphReport, scale_tensors
+from hpcgnn.train.sampled.source import SampledSource
+from hpcgnn.train.sources.whole import WholeSource
+from hpcgnn.train.targets import target_metrics
+from hpcgnn.train.tasks import Pair
+
+
+class Degree(GraphObjective):
+    needs, store = frozenset(), GraphStore
+    lacks = MappingProxyType(
+        {
+            Trait.CLASSES: "it predicts a number",
+            Trait.PLANNED: "its degrees are not counted",
+            Trait.EQUAL_BITS: "sums of its loss round in the order of the ranks",
+            Trait.SOME_EDGES: "its degrees are of all edges",
+        }
+    )
+
+    def __init__(self, graph, config):
+        self.graph, self.grid, self._config = graph, graph.grid, config
+        self.examples, self.whole = LabelledRows(graph, config), WholeView(graph)
+        self.about = GraphReport(graph, config)
+
+    @classmethod
+    def load(cls, context, *, with_rows=False):
+        graph = load_graph(context, needs=("features", "split"), with_rows=with_rows)
+        with GraphStore.open(context.config.graph.store, context.grid.world) as store:
+            rows = read_adjacency(context.grid, store, graph.row_map, (), undirected=False)
+        labels = np.diff(rows.indptr)[:, None].astype(np.float64)
+        facts = graph.facts.of_targets(("degree",), (0.0,), (1.0,))
+        labelled = replace(graph, labels=labels, facts=facts, rows=None)
+        return cls(labelled, context.config), graph.rows
+
+    @property
+    def facts(self):
+        return self.graph.facts
+
+    def make_model(self, seed):
+        return self.graph.make_model(self._config, seed)
+
+    def loss(self, model, step, key) -> Tensor:
+        errors = step.counted(model(step.view, step.features, key)) - step.targets
+        return errors.abs().sum() / step.size
+
+    @no_grad()
+    def evaluate(self, model):
+        rows, facts = self.examples, self.facts
+        given = self.grid, self.whole.outputs(model), rows.labels, rows.split
+        parts = target_metrics(*given, facts.targets, facts.target_scales)
+        values = {f"{part}_{key}": v for part, each in parts.items() for key, v in each.items()}
+        return Evaluation(values, "r2")
+
+    def evaluate_kept(self, model):
+        return {}
+
+    def tensors(self):
+        return scale_tensors(self.graph)
+
+    def save_predictions(self, directory, seed):
+        save_predictions(self.graph, directory, seed)
+
+
+ON_WHOLE, ON_SAMPLES = Pair(Degree, WholeSource), Pair(Degree, SampledSource)
