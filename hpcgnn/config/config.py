@@ -23,6 +23,7 @@ _STRUCTURE = {
     Trait.SOME_EDGES: "it tells of all edges",
     Trait.PLANNED: "how it is made is not counted",
     Trait.EXPORTED: "only hpcgnn makes it; use hpcgnn predict",
+    Trait.BARE_NODES: "it gives all nodes features",
 }
 _OF_ONE_GRAPH = needs(
     Trait.ONE_GRAPH,

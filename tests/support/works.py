@@ -1,0 +1,149 @@
+"""The cells of docs/matrix.md: two features each, which work together or do not."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from hpcgnn.config.file import load_config
+from hpcgnn.errors import InputError
+from hpcgnn.nn import MODELS
+from hpcgnn.spmm import EXCHANGES
+from hpcgnn.support import Conflict, Feature, Trait, conflicts, needs
+from hpcgnn.train.features import DGL, EXPORT, LIBRARY, PLAN, features_of
+
+Words = tuple[str, ...]
+Axis = Mapping[str, Words]
+"""Label -> settings; names of `DOORS` among them."""
+
+SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES))
+DOORS: Mapping[str, tuple[Feature, ...]] = {
+    "plan": (PLAN,),
+    "plan --shape": (PLAN, SHAPE),
+    "export": (EXPORT,),
+    "export --to dgl": (EXPORT, DGL),
+    "open_graph": (LIBRARY,),
+}
+
+MODEL: Axis = {name: (f"model.name={name}",) for name in MODELS}
+SOURCE: Axis = {
+    "full": ("train.task=full",),
+    "sampled": ("train.task=sampled",),
+    "links": ("train.task=links",),
+    "links.sampled": ("train.task=links", "links.sampled=true"),
+    "graphs, batches": ("train.task=graphs", "graphs.batch=10"),
+    "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
+    "programs": ("train.task=programs",),
+}
+EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "auto")} | {
+    "sequential": ("exchange.schedule=sequential",),
+    "replication": ("exchange.replication=2",),
+}
+NUMBERS: Axis = {
+    "wire bfloat16": ("exchange.wire=bfloat16",),
+    "wire float16": ("exchange.wire=float16",),
+    "wire int8, int4": ("exchange.wire=int8",),
+    "precision bfloat16": ("train.precision=bfloat16",),
+    "dtype float64": ("train.dtype=float64",),
+    "device cuda": ("train.device=cuda",),
+}
+MODE: Axis = {
+    "reproducible": ("train.reproducible=true",),
+    "inductive": ("train.inductive=true",),
+    "active_sets = true": ("exchange.active_sets=true",),
+    "norm batch": ("model.norm=batch",),
+    "norm layer": ("model.norm=layer",),
+    "norm graph": ("model.norm=graph",),
+    "edge_features": ("model.edge_features=true",),
+    "embeddings": ("model.embeddings=true",),
+    "label_augmentation": ("train.label_augmentation=0.5",),
+    "label_smoothing": ("train.label_smoothing=0.1",),
+    "correct_and_smooth": ("correct_and_smooth.enabled=true",),
+    "targets": ("graph.targets=targets.npy",),
+    "structure degree": ("graph.structure=degree",),
+    "structure spectral": ("graph.structure=spectral",),
+    "normalize standard": ("graph.normalize_features=standard",),
+}
+DOOR: Axis = {name: (name,) for name in DOORS}
+
+TABLES: Mapping[str, tuple[Axis, Axis]] = {
+    "Models": (MODEL, {**{k: v for k, v in SOURCE.items() if k != "programs"}, **DOOR}),
+    "Models and exchanges": (MODEL, EXCHANGE),
+    "Models and numbers": (MODEL, NUMBERS),
+    "Models and modes": (MODEL, MODE),
+    "Exchanges": (EXCHANGE, {**NUMBERS, **DOOR}),
+    "Exchanges and modes": (MODE, EXCHANGE),
+    "Tasks": (SOURCE, {**EXCHANGE, **DOOR}),
+    "Tasks and numbers": (SOURCE, NUMBERS),
+    "Tasks and modes": (MODE, SOURCE),
+    "Modes": (MODE, {**NUMBERS, **DOOR}),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Two features and what the table says of them.
+
+    Parameters
+    ----------
+    conflict
+        Why they do not work together; None: they do.
+    """
+
+    row: str
+    column: str
+    words: Words
+    conflict: Conflict | None
+
+    @property
+    def doors(self) -> tuple[Feature, ...]:
+        """What the cell is for, beside training."""
+        return doors_of(self.words)
+
+    @property
+    def settings(self) -> Words:
+        """Its settings of the configuration."""
+        return tuple(word for word in self.words if word not in DOORS)
+
+
+def doors_of(words: Words) -> tuple[Feature, ...]:
+    """Return the commands that are among the words of a cell."""
+    return tuple(door for word in words for door in DOORS.get(word, ()))
+
+
+def cell(row: str, column: str, first: Words, second: Words) -> Cell | None:
+    """Return the cell of two features; None where one has no such option, or a key two values."""
+    words = (*first, *second)
+    keys = [word.partition("=")[0] for word in words if "=" in word]
+    if len(set(keys)) < len(keys):
+        return None
+    settings = [word for word in words if word not in DOORS]
+    try:
+        config = load_config(None, ["graph.store=g.h5", "run.dir=run", *settings])
+    except InputError:
+        return None
+    found = next(iter(conflicts(features_of(config, doors_of(words)))), None)
+    return Cell(row, column, words, found)
+
+
+def cells(rows: Axis, columns: Axis) -> Iterator[Cell]:
+    """Yield the cells of a table."""
+    for row, first in rows.items():
+        for column, second in columns.items():
+            made = cell(row, column, first, second)
+            if made is not None:
+                yield made
+
+
+def mode_pairs() -> Iterator[Cell]:
+    """Yield the cells of two modes."""
+    for (row, first), (column, second) in combinations(MODE.items(), 2):
+        made = cell(row, column, first, second)
+        if made is not None:
+            yield made
+
+
+def every_cell() -> Iterator[Cell]:
+    """Yield the cells of all tables."""
+    for rows, columns in TABLES.values():
+        yield from cells(rows, columns)
+    yield from mode_pairs()

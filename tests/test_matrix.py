@@ -1,0 +1,292 @@
+"""docs/matrix.md is true: what it refuses is refused, the rest runs and equals its oracle."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+import hpcgnn
+from hpcgnn.errors import InputError
+from hpcgnn.export import __main__ as export
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from hpcgnn.train.features import check_run
+from tests import matrix
+from tests.support.many_graphs import make_graphs, write_graphs
+from tests.support.planned import planned
+from tests.support.training import Run, load_config, make_graph, train
+from tests.support.works import Cell, every_cell
+
+CELLS = tuple(every_cell())
+WORKS = tuple({each.words: each for each in CELLS if each.conflict is None}.values())
+SMALL = (
+    "model.hidden=8",
+    "model.dropout=0",
+    "train.epochs=2",
+    "run.threads=1",
+    "trace.enabled=false",
+    "sampling.budget=20",
+    "sampling.walkers=5",
+    "links.train=0.3",
+)
+NARROW = ("exchange.wire", "train.precision")
+PART = 29
+"""Of so many cells the quick suite runs one."""
+
+
+def test_the_page_is_the_table() -> None:
+    assert matrix.PAGE.read_text(encoding="utf-8") == matrix.write()
+
+
+def test_what_the_table_refuses_is_one_line_before_anything_is_read() -> None:
+    refused = [each for each in CELLS if each.conflict is not None]
+    assert len(refused) > 100
+    for each in refused:
+        settings = ("graph.store=none.h5", "run.dir=none", *each.settings)
+        assert each.conflict is not None
+        with pytest.raises(InputError) as caught:
+            check_run(load_config(None, settings), *each.doors)
+        told, (asking, lacking) = str(caught.value), each.conflict.pair
+        assert told.startswith(f"{asking} does not work with {lacking}: {each.conflict.reason}")
+        assert "\n" not in told
+
+
+def test_remedies_mend() -> None:
+    words = ("graph.store=none.h5", "run.dir=none", "model.name=gat")
+    with pytest.raises(
+        InputError, match=r"; leave train.inductive out, or set train.task = 'full'"
+    ):
+        check_run(load_config(None, [*words, "train.task=links", "train.inductive=true"]))
+    wrong = load_config(None, [*words, "exchange.wire=int8"])
+    with pytest.raises(InputError, match=r"set exchange.wire = 'native' or 'bfloat16' or 'fl"):
+        check_run(wrong)
+    check_run(replace(wrong, exchange=replace(wrong.exchange, wire="float16")))
+
+
+def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, Path]]:
+    """Write the graphs that cells are of; return what gives a cell's, and its file of numbers."""
+    made, rng = make_graph().with_relations(), np.random.default_rng(6)
+    edges, data = {}, {}
+    for name in ("cites", "names"):
+        rows, columns = made.relations[name].nonzero()
+        edges[name] = columns, rows
+        values = rng.normal(size=(len(rows), 3)).astype(np.float32)
+        data[name] = EdgeData(features=values)
+    part = Partition(rng.integers(0, 4, len(made.ids)).astype(np.int32), 4)
+    if comm.rank == 0:
+        for kind, features in (("full", made.features), ("bare", None)):
+            store_from_arrays(
+                folder / "plain.h5",
+                name=kind,
+                num_nodes=len(made.ids),
+                edges=edges,
+                edge_data=data,
+                features=features,
+                labels=made.labels,
+                split=made.split,
+            )
+            with GraphStore.open(folder / "plain.h5") as store:
+                path = folder / f"{kind}.h5"
+                how = {"method": "block", "seed": 0, "metrics": {}, "provenance": {}}
+                write_partitioned(store, path, part, **how)
+        np.save(folder / "numbers.npy", rng.normal(size=(len(made.ids), 2)))
+    many = write_graphs(comm, folder, make_graphs(), edge_features=True)
+
+    def store_of(each: Cell) -> tuple[Path, Path]:
+        if "train.task=graphs" in each.words:
+            return many, folder / "targets.npy"
+        bare = "model.embeddings=true" in each.words
+        return folder / ("bare.h5" if bare else "full.h5"), folder / "numbers.npy"
+
+    return store_of
+
+
+def _settings(each: Cell, numbers: Path) -> list[str]:
+    """Return the settings of a run of a cell, in float64 where its features allow."""
+    words = [word.replace("targets.npy", str(numbers)) for word in each.settings]
+    fixed = ("train.reproducible", "train.dtype", *NARROW)
+    wide = not any(word.startswith(fixed) for word in words)
+    return [*SMALL, *(["train.dtype=float64"] if wide else []), *words]
+
+
+def _trained(comm: MPI.Intracomm, folder: Path, store: Path, settings: list[str]) -> Run:
+    words = [f"graph.store={store}", f"run.dir={folder}", *settings]
+    return train(comm, load_config(None, words))
+
+
+def _train_cells(comm: MPI.Intracomm, folder: Path, part: tuple[Cell, ...]) -> int:
+    """Train each cell on all ranks, and without its exchange on one; return how many there were."""
+    store_of, alone, single = _stores(comm, folder), {}, comm.Split(comm.rank)
+    count = 0
+    for number, each in enumerate(part):
+        unable = ("train.device=cuda", "train.task=programs")
+        if each.doors or set(unable) & set(each.words):
+            continue
+        if "exchange.replication=2" in each.words and comm.size % 2:
+            continue
+        store, numbers = store_of(each)
+        settings = _settings(each, numbers)
+        run = _trained(comm, folder / f"run{number}", store, settings)
+        plain = [
+            word
+            for word in settings
+            if not word.startswith("exchange.") or word.startswith("exchange.active_sets")
+        ]
+        key = (store, *plain)
+        if comm.rank == 0:
+            if key not in alone:
+                alone[key] = _trained(single, folder / f"alone{number}", store, plain)
+            _compare(each, settings, run, alone[key])
+        comm.Barrier()
+        count += 1
+    single.Free()
+    return count
+
+
+def _compare(each: Cell, settings: list[str], run: Run, alone: Run) -> None:
+    narrow = any(word.startswith(NARROW) for word in settings)
+    exact = "train.reproducible=true" in settings
+    assert len(run.metrics) == 2
+    for mine, theirs in zip(run.metrics, alone.metrics, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            if "loss" not in name and narrow:
+                continue
+            if not name.endswith(("_s", "_sent")):
+                within = 0 if exact else 0.1 if narrow else 1e-7
+                assert mine[name] == pytest.approx(value, rel=within), (each.words, name)
+    if exact:
+        assert run.column("train_loss") == alone.column("train_loss")
+    mine, theirs = run.predictions(), alone.predictions()
+    assert mine.keys() == theirs.keys()
+    for name, rows in theirs.items():
+        if not narrow and rows.dtype.kind == "f":
+            np.testing.assert_allclose(mine[name], rows, rtol=1e-4, atol=1e-6, err_msg=str(each))
+
+
+def test_some_of_what_works_equals_its_oracle(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    assert _train_cells(comm, comm_tmp_path, WORKS[::PART]) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", range(8))
+def test_what_works_equals_its_oracle(comm: MPI.Intracomm, comm_tmp_path: Path, share: int) -> None:
+    assert _train_cells(comm, comm_tmp_path, WORKS[share::8]) > 50
+
+
+def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
+    """Compare the rows that are planned with those that a run sends."""
+    store_of = _stores(comm, folder)
+    for number, each in enumerate(part):
+        store, numbers = store_of(each)
+        more = ("run.save_predictions=false", "train.evaluate_every=2", "exchange.prepare=before")
+        settings = [*_settings(each, numbers), *more]
+        words = [f"graph.store={store}", f"run.dir={folder / f'plan{number}'}", *settings]
+        config = load_config(None, words)
+        if config.exchange.replication > 1 and comm.size % 2:
+            continue
+        run = train(comm, config)
+        if comm.rank == 0:
+            _, _, (_, epoch, evaluation) = planned(config, comm.size, None, 2)
+            sent = [int(epoch.rows.sum()), int(epoch.rows.sum() + evaluation.rows.sum())]
+            if config.train.task == "links":
+                # Its pairs are drawn anew in each epoch: the first one is planned.
+                assert run.column("rows_sent")[0] == sent[0], each.words
+            else:
+                assert run.column("rows_sent") == sent, each.words
+        comm.Barrier()
+
+
+PLANNED = [
+    each for each in WORKS if "plan" in each.words and "exchange.method=auto" not in each.words
+]
+
+
+def test_some_planned_rows_are_those_sent(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    _plans(comm, comm_tmp_path, PLANNED[::9])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_planned_rows_are_those_sent(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    _plans(comm, comm_tmp_path, PLANNED)
+
+
+EXPORTED = [each for each in WORKS if {"export", "export --to dgl"} & set(each.words)]
+
+
+def _exports(folder: Path, part: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Export; the command itself compares modules of torch with the model, in float64."""
+    store_of = _stores(MPI.COMM_SELF, folder)
+    for number, each in enumerate(part):
+        if {"train.device=cuda", "exchange.replication=2"} & set(each.words):
+            continue
+        store, numbers = store_of(each)
+        to = "dgl" if "export --to dgl" in each.words else "torch"
+        settings = _settings(each, numbers)
+        settings += ["graph.undirected=true"] if to == "dgl" else []
+        if "model.edge_features=true" in each.words:
+            continue
+        run = _trained(MPI.COMM_SELF, folder / f"run{number}", store, settings)
+        output = folder / f"module{number}"
+        words = ["export", run.path, "--to", to, "-o", output]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        assert export.main(MPI.COMM_SELF) == 0, each.words
+        assert (output / "model.py").exists()
+
+
+def test_some_of_what_is_exported_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _exports(tmp_path, EXPORTED[::11], monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_what_is_exported_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _exports(tmp_path, EXPORTED, monkeypatch)
+
+
+LOOPS = [each for each in WORKS if "open_graph" in each.words]
+
+
+def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
+    """Take the first step of a loop of one's own; its loss is that of the command."""
+    store_of = _stores(comm, folder)
+    for number, each in enumerate(part):
+        if "train.device=cuda" in each.words:
+            continue
+        if "exchange.replication=2" in each.words and comm.size % 2:
+            continue
+        store, numbers = store_of(each)
+        settings = [*_settings(each, numbers), "exchange.prepare=first_epoch"]
+        run = _trained(comm, folder / f"run{number}", store, settings)
+        sections: dict[str, dict[str, Any]] = {}
+        config = load_config(None, [f"graph.store={store}", "run.dir=none", *settings])
+        for section in ("graph", "model", "train", "links", "graphs", "sampling", "exchange"):
+            values = getattr(config, section)
+            names = [name for name in values.__dataclass_fields__ if name != "store"]
+            sections[section] = {name: getattr(values, name) for name in names}
+        with hpcgnn.open_graph(comm, str(store), **sections) as graph:
+            model = graph.make_model(1)
+            first = graph.total(next(iter(graph.steps(1, 0)))(model))
+            if len(list(graph.steps(1, 0))) == 1:
+                assert run.column("train_loss")[0] == pytest.approx(first, rel=1e-3), each.words
+            else:
+                assert np.isfinite(first)
+
+
+def test_some_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    _loops(comm, comm_tmp_path, LOOPS[::9])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    _loops(comm, comm_tmp_path, LOOPS)
