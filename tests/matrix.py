@@ -12,12 +12,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
 
 HEAD = """# What works with what
 
-Written by `python -m tests.matrix` from what each feature says of itself (`needs` and `lacks` in the code, [contributing.md](contributing.md)); a test
-runs every cell. ✓: works. A number: refused before anything is read, for the reason of this number
-[below](#reasons). Empty: nothing to ask, such as an option that the model has not. All else is at its default:
-three features that do not work together, such as a mode, an exchange and a command, are told in one line as well.
+Written by `python -m tests.matrix` from what each feature says of itself: `needs` and `lacks` in
+the code, [contributing.md](contributing.md). Tests hold it true: `tests/test_matrix.py`.
 
-What only the graph tells, such as edge weights under attention, is told as soon as its header is read.
+- ✓: works.
+- A number: refused before anything is read, for the [reason](#reasons) of that number.
+- Empty: there is nothing to ask, as where a model has no such option.
+
+All else is at its default. Three features that do not work together, such as a mode, an exchange
+and a command, are refused alike, and so is what only the graph tells, such as edge weights under
+attention, as soon as its header is read. Cells of GPUs and of program graphs are tested elsewhere.
 """
 
 

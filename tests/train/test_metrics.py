@@ -192,7 +192,10 @@ def test_a_multi_label_run_scores_its_predictions(
 
 @pytest.mark.parametrize(
     ("several", "message"),
-    [(False, "'top' is for nodes that may have several"), (True, "no labelled validation")],
+    [
+        (False, "'top' does not work with a graph of one label"),
+        (True, "no labelled validation"),
+    ],
 )
 def test_top_labels_need_labels_to_choose_by(
     comm: MPI.Intracomm, comm_tmp_path: Path, several: bool, message: str
