@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 
 import hpcgnn
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.export import __main__ as export
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.plan import Ranks, make_share, rehearse
+from hpcgnn.plan.degree_graph import DegreeGraph
+from hpcgnn.plan.shape import Shape
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
 from hpcgnn.train.features import check_run
 from tests import matrix
@@ -288,3 +292,46 @@ def test_some_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> Non
 @pytest.mark.timeout(3600)
 def test_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     _loops(comm, comm_tmp_path, LOOPS)
+
+
+FROM_DEGREES = [each for each in WORKS if "plan --shape" in each.words]
+
+DEGREES = """
+name = "small"
+classes = 3
+training = 0.2
+[nodes.paper]
+count = 400
+features = 5
+[edges.cites]
+from = "paper"
+to = "paper"
+count = 2000
+out_degrees = {exponent = 3.5, min = 0, max = 40}
+in_degrees = {exponent = 2.2, min = 0, max = 200}
+"""
+
+
+def _from_degrees(folder: Path, part: list[Cell]) -> None:
+    """Rehearse a rank of a graph of which only degrees are known."""
+    path = folder / "small.toml"
+    bare = DEGREES.replace("features = 5\n", "")
+    for each in part:
+        path.write_text(bare if "model.embeddings=true" in each.words else DEGREES)
+        words = [f"graph.store={path}", "run.dir=none", "graph.undirected=true", *SMALL]
+        config = load_config(None, [*words, *each.settings])
+        whole = DegreeGraph(config, Shape.read(path))
+        ranks = Ranks(whole.row_starts(4), config.exchange)
+        share = make_share(whole, config, ranks, whole.surveys(ranks), 2)
+        with ProcessGrid.of_this_process() as alone:
+            found = rehearse(alone, share, 2, 0)
+        assert found.epoch_s > 0, each.words
+
+
+def test_some_of_what_is_planned_from_degrees(tmp_path: Path) -> None:
+    _from_degrees(tmp_path, FROM_DEGREES[::5])
+
+
+@pytest.mark.slow
+def test_what_is_planned_from_degrees(tmp_path: Path) -> None:
+    _from_degrees(tmp_path, FROM_DEGREES)
