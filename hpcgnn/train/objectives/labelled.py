@@ -10,7 +10,6 @@ from typing_extensions import override
 from hpcgnn.comm import raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.sampling import Subgraph
@@ -66,7 +65,7 @@ class LabelledRows(Examples):
         self.train_rows = graph.device.tensor(rows[Split.TRAIN])
         counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
         self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
-        raise_on_all(graph.grid.world, _fault(config, graph.facts, self.num_train, num_valid))
+        raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
 
     @property
     def trains(self) -> Mask:
@@ -126,7 +125,7 @@ class LabelledNodes(BatchExamples, SubgraphExamples):
         return trained, self._labels[every[trained]]
 
 
-def _fault(config: Config, facts: GraphFacts, num_train: int, num_valid: int) -> InputError | None:
+def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
     if num_train == 0:
         return InputError(
             f"{config.graph.store}: no labelled node is in the training split; "
@@ -136,10 +135,6 @@ def _fault(config: Config, facts: GraphFacts, num_train: int, num_valid: int) ->
         return InputError(
             f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
             "validation node; set train.patience=0 or convert with a validation split"
-        )
-    if config.train.threshold == "top" and not facts.multi_label:
-        return InputError(
-            "train.threshold = 'top' is for nodes that may have several labels; leave it out"
         )
     if config.train.threshold == "top" and num_valid == 0:
         return InputError(
