@@ -35,7 +35,7 @@ from hpcgnn.graph import load
 from hpcgnn.graph.context import Context
 from hpcgnn.storage import datasets
 from hpcgnn.trace import TraceRecorder, trace_file
-from hpcgnn.train.loop import SeedRun
+from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.task import Task
 from hpcgnn.train.tasks import load_task
 

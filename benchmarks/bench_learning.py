@@ -27,8 +27,8 @@ from hpcgnn.console import print_json, run_command
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import load_task
 
 COLUMNS: Columns = {

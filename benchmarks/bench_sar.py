@@ -46,7 +46,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import Split
-from hpcgnn.train.loop import SeedRun
+from hpcgnn.train.seed_run import SeedRun
 
 
 def loss_text(value: float) -> str:

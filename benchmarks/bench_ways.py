@@ -36,8 +36,8 @@ from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
 from hpcgnn.launch import RankArgumentParser, run_mpi_command
 from hpcgnn.trace import TraceRecorder, trace_file
-from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import load_task
 
 WAYS = "oblivious,aware,push,joint,joint+int8"

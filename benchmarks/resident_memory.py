@@ -12,8 +12,9 @@ from pathlib import Path
 
 from hpcgnn.comm.mpi import MPI
 from hpcgnn.config.file import load_config
-from hpcgnn.train.loop import SeedRun, run_training
+from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
+from hpcgnn.train.seed_run import SeedRun
 
 
 def resident_mib() -> float:

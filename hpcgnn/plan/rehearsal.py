@@ -29,9 +29,9 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.sources.whole import WholeSource
 from hpcgnn.train.task import Task
 

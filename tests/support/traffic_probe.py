@@ -19,8 +19,9 @@ from mpi4py import MPI
 from hpcgnn.config.config import Config
 from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.support import Trait
-from hpcgnn.train.loop import SeedRun, run_training
+from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
+from hpcgnn.train.seed_run import SeedRun
 from tests.support.planned import planned
 from tests.support.training import make_config, make_graph, write_store
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpcgnn.errors import MACHINE_FAULT, MachineError
-from hpcgnn.train import loop
+from hpcgnn.train import seed_run
 from hpcgnn.train.equal_weights import check_equal_weights
 from tests.support.training import make_config, make_graph, train, write_store
 
@@ -45,15 +45,15 @@ def test_a_run_ends_before_it_saves_them(
     if comm.size == 1:
         pytest.skip("a rank alone has nobody to compare with")
     store = write_store(comm, comm_tmp_path, make_graph())
-    begin = loop.SeedRun.begin_epoch
+    begin = seed_run.SeedRun.begin_epoch
 
-    def flip_in_epoch_3(self: loop.SeedRun) -> None:
+    def flip_in_epoch_3(self: seed_run.SeedRun) -> None:
         if self.epoch == 3 and comm.rank == comm.size - 1:
             with torch.no_grad():
                 flipped(next(iter(self.model.parameters())))
         begin(self)
 
-    monkeypatch.setattr(loop.SeedRun, "begin_epoch", flip_in_epoch_3)
+    monkeypatch.setattr(seed_run.SeedRun, "begin_epoch", flip_in_epoch_3)
     settings = ("train.epochs=6", "run.checkpoint_every=1")
     config = make_config(store, comm_tmp_path / "run", *settings)
     with pytest.raises(MachineError, match="after epoch 3"):

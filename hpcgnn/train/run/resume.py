@@ -41,7 +41,7 @@ def find_finished(
 
 
 @collective
-def open_run(
+def find_checkpoint(
     grid: ProcessGrid, config: Config, facts: Facts, directory: RunDirectory
 ) -> Checkpoint | None:
     """Prepare the run directory; return the checkpoint to go on from, or None for a fresh start.

@@ -1,0 +1,299 @@
+"""A run from its data to its summary: what it writes between, and where it goes on."""
+
+import contextlib
+import dataclasses
+import platform
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hpcgnn.comm import (
+    ProcessGrid,
+    agree,
+    bcast,
+    clock_offset,
+    sum_over_ranks,
+)
+from hpcgnn.config.config import Config
+from hpcgnn.console import report
+from hpcgnn.errors import InputError
+from hpcgnn.graph.choice import choose_exchange
+from hpcgnn.graph.context import Context, computing_as
+from hpcgnn.kernels import reused_memory
+from hpcgnn.log import detail
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import AUTO
+from hpcgnn.trace import TraceRecorder, trace_file
+from hpcgnn.train.process import (
+    EXIT_REQUEUE,
+    StopRequest,
+    describe_binding,
+)
+from hpcgnn.train.run.checkpoint import (
+    Checkpoint,
+    prune_checkpoints,
+    write_checkpoint,
+)
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.kept_model import write_kept_model
+from hpcgnn.train.run.report import EpochDisplay, remark_on_constants, remark_on_growth
+from hpcgnn.train.run.resume import find_checkpoint
+from hpcgnn.train.run.saved_model import best_seed
+from hpcgnn.train.run.session import describe_session, ended
+from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
+from hpcgnn.train.run.track import Tracking
+from hpcgnn.train.seed_run import SeedRun
+from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import load_task
+
+
+class OpenRun:
+    """A run that is under way: its data, its files, and what it has reached.
+
+    Parameters
+    ----------
+    config
+        With the exchange that was chosen.
+    session
+        The description of this start of the run.
+    checkpoint
+        Where it goes on; None for a fresh start.
+
+    Attributes
+    ----------
+    seeds
+        Those that are not finished.
+    stopping
+        Whether a signal has come on any rank.
+    """
+
+    @collective
+    def __init__(
+        self,
+        config: Config,
+        task: Task[Any],
+        directory: RunDirectory,
+        trace: TraceRecorder,
+        session: dict[str, Any],
+        checkpoint: Checkpoint | None,
+        stop: StopRequest,
+    ) -> None:
+        self.config, self.task, self._directory, self._trace = config, task, directory, trace
+        self._session, self._checkpoint, self._stop = session, checkpoint, stop
+        self._grid = task.objective.grid
+        self.seeds, self._epochs_run = list(config.train.seeds), 0
+        self._results: list[dict[str, Any]] = []
+        if checkpoint is not None:
+            self._results = checkpoint.state["finished_seeds"]
+            self.seeds = self.seeds[self.seeds.index(checkpoint.state["seed"]) :]
+        # A signal that came while the graph was read: its sender may not wait for an epoch.
+        self.stopping = sum_over_ranks(self._grid.world, [stop.received is not None])[0] > 0
+        self._setup_s: dict[str, float] = {}
+        self._tracking = Tracking(config, directory, active=self._grid.rank == 0)
+        self._display: EpochDisplay | None = None
+
+    def has_set_up(self, began: float) -> None:
+        """Take the seconds since `began`, a time of the performance counter, by phase."""
+        self._setup_s = self._trace.seconds_by_phase()
+        self._setup_s["other"] = time.perf_counter() - began - sum(self._setup_s.values())
+        if self._grid.rank == 0:
+            parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self._setup_s.items())
+            detail(f"set up on rank 0: {parts}")
+
+    @contextlib.contextmanager
+    def training(self, seed: int) -> Iterator[SeedRun]:
+        """Give the training with a seed, where its checkpoint leaves off; take its result."""
+        trained = SeedRun(self.task, self.config, seed, self._trace)
+        if self._checkpoint is not None:
+            with agree(self._grid.world):
+                trained.restore(self._checkpoint)
+            self._checkpoint = None
+        self._tracking.begin(seed)
+        title, epochs = f"{self.config.model_name} seed {seed}", self.config.train.epochs
+        with reused_memory(), EpochDisplay(title, epochs, active=self._grid.rank == 0) as display:
+            self._display = display
+            yield trained
+        self._tracking.end(finished=trained.finished)
+        if trained.finished:
+            self._results.append(trained.result())
+
+    @collective
+    def end_epoch(self, trained: SeedRun) -> None:
+        """Evaluate, write the metrics of the epoch, and a checkpoint when it is due."""
+        row, self.stopping = trained.end_epoch(self._stop.received is not None)
+        self._epochs_run += 1
+        with agree(self._grid.world):
+            self._trace.flush()
+            if self._grid.rank == 0:
+                self._directory.append_metrics(row)
+        assert self._display is not None
+        self._display.update(row)
+        self._tracking.add(row)
+        every = self.config.run.checkpoint_every
+        due = every > 0 and trained.epoch % every == 0
+        if due or self.stopping or trained.finished:
+            with self._trace.span("checkpoint"):
+                self._save(trained)
+
+    @collective
+    def _save(self, trained: SeedRun) -> None:
+        facts = dataclasses.asdict(self.task.objective.facts)
+        checkpoint = trained.checkpoint({"finished_seeds": self._results, "graph": facts})
+        with agree(self._grid.world):
+            if self._grid.rank == 0:
+                self._directory.sync_metrics()
+                write_checkpoint(self._directory.checkpoints, checkpoint)
+                seed, keep = checkpoint.state["seed"], self.config.run.keep_checkpoints
+                prune_checkpoints(self._directory.checkpoints, seed, keep)
+
+    @collective
+    def finish(self) -> tuple[dict[str, Any] | None, int]:
+        """Write what an ended run leaves, the summary last; return it on rank 0, and the status."""
+        results, trace = self._results, self._trace
+        stopped = len(results) < len(self.config.train.seeds)
+        outcome = Outcome(results, stopped, self._epochs_run)
+        ranks = gather_rank_details(self.task, trace, self._setup_s)
+        if self.config.trace.enabled:
+            trace.set_epoch(None)
+            _record_clock(self._grid, trace)
+        if not stopped:
+            self._keep_best()
+        return self._close(outcome, ranks), EXIT_REQUEUE if stopped else 0
+
+    @collective
+    def _keep_best(self) -> None:
+        """Write the model of the best seed, and its predictions."""
+        grid, config, trace, directory = self._grid, self.config, self._trace, self._directory
+        trace.set_epoch(None)
+        seed = best_seed({each["seed"]: each["valid"] for each in self._results})
+        with trace.span("checkpoint"), agree(grid.world):
+            if grid.rank == 0:
+                write_kept_model(directory, config, seed)
+        if config.run.save_predictions:
+            grid.moment.begin(seed, config.train.epochs)
+            with trace.span("evaluate.predictions"):
+                self.task.objective.save_predictions(directory, seed)
+
+    @collective
+    def _close(self, outcome: Outcome, ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Close the files; return the summary of a finished run on rank 0."""
+        grid, directory, summary = self._grid, self._directory, None
+        with agree(grid.world):
+            self._trace.close()
+            if grid.rank == 0:
+                epochs, stopped = outcome.epochs_run, outcome.stopped
+                directory.end_session(ended(self._session, ranks, epochs, stopped=stopped))
+            if grid.rank == 0 and outcome.stopped:
+                report(
+                    f"stopped by a signal after {outcome.epochs_run} epochs, which are in "
+                    f"{directory.checkpoints}: start the same command again to go on"
+                )
+            elif grid.rank == 0:
+                metrics = directory.read_metrics()
+                remark_on_growth(metrics)
+                remark_on_constants(outcome.results)
+                summary = summarise(
+                    self.config, self.task, outcome, metrics, ranks, directory.read_sessions()
+                )
+                directory.write_summary(summary)
+        return summary
+
+
+@contextlib.contextmanager
+def open_run(
+    grid: ProcessGrid, config: Config, directory: RunDirectory, stop: StopRequest, threads: int
+) -> Iterator[OpenRun]:
+    """Read the data, find where to go on, and give the run; collective.
+
+    Parameters
+    ----------
+    threads
+        Of a rank.
+    """
+    session, began = describe_session(grid, threads), time.perf_counter()
+    with _recording(config) as trace, computing_as(grid, config, trace):
+        # Read the graph; then the checkpoint, which must be of this graph.
+        config = _with_exchange(grid, config, directory, session)
+        task = load_task(Context.open(grid, config, trace))
+        checkpoint = find_checkpoint(grid, config, task.objective.facts, directory)
+        with agree(grid.world):
+            if grid.rank == 0:
+                directory.begin_session(session)
+        if grid.rank == 0:
+            about = task.objective.about
+            report(f"{about.describe(threads)}; rank 0 on {platform.node()}, {describe_binding()}")
+            for remark in about.remarks():
+                report(remark)
+            detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
+            if checkpoint is not None:
+                report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
+        if config.trace.enabled:
+            _attach_trace(grid, config, directory, trace, resumes=checkpoint is not None)
+            _record_clock(grid, trace)
+        run = OpenRun(config, task, directory, trace, session, checkpoint, stop)
+        run.has_set_up(began)
+        yield run
+
+
+@collective
+def _with_exchange(
+    grid: ProcessGrid, config: Config, directory: RunDirectory, session: dict[str, Any]
+) -> Config:
+    """Return a configuration whose exchange is chosen, and say of it in the session."""
+    if config.exchange.method != AUTO or config.train.task == "programs":
+        return config
+    method = ""
+    with agree(grid.world):
+        if grid.rank == 0 and config.run.resume != "never":
+            method = directory.exchange_so_far(config) or ""
+    method = bcast(grid.world, method)
+    if not method:
+        choice = choose_exchange(grid, config)
+        method = choice.method
+        session["exchange_choice"] = choice.as_json()
+        if grid.rank == 0:
+            report(choice.describe())
+    return dataclasses.replace(config, exchange=dataclasses.replace(config.exchange, method=method))
+
+
+@contextlib.contextmanager
+def _recording(config: Config) -> Iterator[TraceRecorder]:
+    """Give the recorder; close it after a fault, else leave that to `_finish`."""
+    enabled = config.trace.enabled
+    trace = TraceRecorder.unattached() if enabled else TraceRecorder.open(None, 0, {})
+    try:
+        yield trace
+    except BaseException:
+        # One fault at a time: a disk that took no checkpoint will not take the trace either.
+        with contextlib.suppress(InputError):
+            trace.close()
+        raise
+
+
+def _attach_trace(
+    grid: ProcessGrid,
+    config: Config,
+    directory: RunDirectory,
+    trace: TraceRecorder,
+    *,
+    resumes: bool,
+) -> None:
+    header = {
+        "ranks": grid.size,
+        "replication": grid.replication,
+        "exchange": config.exchange.method,
+        "schedule": config.exchange.schedule,
+    }
+    with agree(grid.world):
+        trace.attach(trace_file(directory.path, grid.rank), grid.rank, header, append=resumes)
+
+
+@collective
+def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
+    """Record what to add to times of this rank's trace to have those of rank 0's."""
+    with trace.span("wait.pings"):
+        found = clock_offset(grid.world)
+        shift = found.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)
+    with trace.span("wait.clock", offset_ns=shift, bound_ns=found.bound_ns):
+        pass

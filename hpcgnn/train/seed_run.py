@@ -1,0 +1,273 @@
+"""Training with one seed: epochs, steps, evaluation, the model that is kept, checkpoints."""
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from hpcgnn.autograd import arithmetic
+from hpcgnn.comm import (
+    CollectiveInputError,
+    agree,
+    sum_over_ranks,
+)
+from hpcgnn.config.config import Config
+from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.equal_weights import check_equal_weights
+from hpcgnn.train.gradients import clip_gradients, gradient_bytes, sum_gradients
+from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
+from hpcgnn.train.process import (
+    resident_bytes,
+)
+from hpcgnn.train.run.checkpoint import (
+    Checkpoint,
+    check_model_tensors,
+    check_optimizer_tensors,
+    optimizer_tensors,
+    restore_optimizer,
+)
+from hpcgnn.train.run.row_parameters import gather_rows, take_rows
+from hpcgnn.train.task import Step, Task
+
+
+class SeedRun:
+    """The state of training with one seed; equal on all ranks, but for rows of nodes.
+
+    Parameters
+    ----------
+    seed
+        Of the initial weights and the dropout masks.
+    """
+
+    @collective
+    def __init__(self, task: Task[Any], config: Config, seed: int, trace: TraceRecorder) -> None:
+        self.task, self._config, self._trace = task, config, trace
+        self._objective, self._grid = task.objective, task.objective.grid
+        self.seed = seed
+        self.epoch = self._steps = 0
+        with agree(self._grid.world):
+            self.model = self._objective.make_model(seed)
+        self._optimizer = make_optimizer(self.model, config.train)
+        named, own = list(self.model.named_parameters()), self.model.own_rows()
+        self._shared = [parameter for name, parameter in named if name not in own]
+        self._own = [parameter for name, parameter in named if name in own]
+        self.gradient_bytes = gradient_bytes(self._grid, self._shared)
+        self._row: dict[str, Any] = {}
+        self._losses: list[float] = []
+        self._began = 0.0
+        self._moved_before = (0.0, 0.0)
+        self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
+        self._kept_model = self._weights()
+        self._evaluations_without_gain = 0
+        self._last_loss = math.nan
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done, or patience ran out."""
+        patience = self._config.train.patience
+        impatient = patience > 0 and self._evaluations_without_gain >= patience
+        return impatient or self.epoch >= self._config.train.epochs
+
+    def begin_epoch(self) -> None:
+        """Take the time and the rate of the epoch whose steps follow."""
+        self._trace.set_epoch(self.epoch, seed=self.seed)
+        self._grid.moment.begin(self.seed, self.epoch)
+        self._moved_before = self._moved()
+        self._began = time.perf_counter()
+        rate = learning_rate(self._config.train, self.epoch, self._steps)
+        self._row = {"seed": self.seed, "epoch": self.epoch, "learning_rate": rate}
+        self._losses = []
+
+    @collective
+    def step(self, loss_of: Step) -> None:
+        """Update the model by the gradient of the loss of one step."""
+        config, trace = self._config.train, self._trace
+        rate = learning_rate(config, self.epoch, self._steps)
+        self._steps += 1
+        with trace.span("dense.forward"):
+            self._optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(self.model)
+        with trace.span("dense.backward"), self._grid.moment.backward():
+            loss.backward()  # type: ignore[no-untyped-call]
+        with trace.span("reduce.gradients", bytes=self.gradient_bytes):
+            sum_gradients(self._grid, self._shared)
+        # Once an epoch: asking the system takes as long as many spans.
+        memory: dict[str, Any] = {}
+        if not self._losses:
+            memory["resident_bytes"] = resident_bytes()
+        with trace.span("optimiser", **memory), arithmetic().on_weights():
+            clip_gradients(self._grid, self._shared, self._own, config.clip_norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            holds = take_step(self._optimizer)
+        # Broken weights would show in the next epoch's loss only, after their checkpoint.
+        weights = torch.cat([each.detach().reshape(-1) for each in self.model.parameters()])
+        holds = holds and bool(weights.isfinite().all())
+        self._losses.append(float(loss.detach()) if holds else math.nan)
+        trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
+
+    @collective
+    def end_epoch(self, stop: bool) -> tuple[dict[str, Any], bool]:
+        """Evaluate when it is due, and keep the model when it is the best.
+
+        Parameters
+        ----------
+        stop
+            Whether this rank was asked to stop.
+
+        Returns
+        -------
+        row, stop
+            The metrics line of the epoch, and whether any rank was asked to stop.
+
+        Raises
+        ------
+        CollectiveInputError
+            When the loss is no longer finite.
+        MachineError
+            When a rank holds other weights than the others; seen where an evaluation is due.
+        """
+        row, losses, grid = self._row, self._losses, self._grid
+        trained = time.perf_counter()
+        self.epoch += 1
+        evaluation = None
+        if evaluation_is_due(self._config.train, self.epoch):
+            self._compare_weights()
+            with self._trace.span("evaluate"):
+                evaluation = self._objective.evaluate(self.model)
+        evaluated = time.perf_counter()
+        moved = [
+            now - before for now, before in zip(self._moved(), self._moved_before, strict=True)
+        ]
+        sums = sum_over_ranks(grid.world, [math.fsum(losses), float(stop), *moved])
+        # Every replica of a block row brings the same share of the loss.
+        row["train_loss"] = self._last_loss = sums[0] / (grid.replication * len(losses))
+        if evaluation is not None:
+            row |= {key: v for key, v in evaluation.values.items() if key != "train_loss"}
+        self._check_finite(row)
+        if evaluation is not None:
+            self._keep_best(evaluation)
+        row |= {"epoch_s": trained - self._began, "evaluate_s": evaluated - trained}
+        row |= {"rows_sent": int(sums[2]), "bytes_sent": int(sums[3])}
+        return row, sums[1] > 0
+
+    @collective
+    def checkpoint(self, more: dict[str, Any]) -> Checkpoint:
+        """Return all that is needed to go on, with `more` in its state; whole on rank 0.
+
+        Raises
+        ------
+        MachineError
+            When a rank holds other weights than the others.
+        """
+        self._compare_weights()
+        layer = self._grid.layer
+        model, optimizer, best = (
+            gather_rows(layer, self.model, tensors)
+            for tensors in (
+                self._weights(),
+                optimizer_tensors(self.model, self._optimizer),
+                self._kept_model,
+            )
+        )
+        state = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "steps": self._steps,
+            "kept": self._kept,
+            "evaluations_without_gain": self._evaluations_without_gain,
+            "train_loss": self._last_loss,
+            **more,
+        }
+        return Checkpoint(
+            state,
+            model=model,
+            optimizer=optimizer,
+            best=best,
+            features=dict(self._objective.tensors()),
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this seed.
+
+        Raises
+        ------
+        StorageFormatError
+            When its tensors are not those of this model and optimiser.
+        """
+        check_model_tensors(checkpoint, self.model)
+        check_optimizer_tensors(checkpoint, self.model, self._optimizer)
+        state = checkpoint.state
+        self.epoch = state["epoch"]
+        # Runs without it are older than train.decay_steps, so that none counts steps.
+        self._steps = state.get("steps", 0)
+        self._kept = state["kept"]
+        model, optimizer, best = (
+            take_rows(self.model, tensors, checkpoint.model)
+            for tensors in (checkpoint.model, checkpoint.optimizer, checkpoint.best)
+        )
+        self._kept_model = best
+        self._evaluations_without_gain = state["evaluations_without_gain"]
+        self._last_loss = state["train_loss"]
+        self.model.load_state_dict(model)
+        restore_optimizer(self.model, self._optimizer, optimizer)
+
+    @collective
+    def result(self) -> dict[str, Any]:
+        """Return the line of this seed in the summary."""
+        metrics = self._kept["metrics"]
+        metric = self._objective.facts.metric
+        model = self._objective.make_model(self.seed)
+        model.load_state_dict(self._kept_model)
+        # Equal whether the epochs before it ran in this process or not.
+        self._grid.moment.begin(self.seed, self.epoch)
+        return {
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "best_epoch": self._kept["epoch"],
+            "valid": metrics.get(f"valid_{metric}"),
+            "test": metrics.get(f"test_{metric}"),
+            "final_train_loss": self._last_loss,
+            "metrics": metrics,
+            "constant": self._kept.get("constant", ""),
+            **self._objective.evaluate_kept(model),
+        }
+
+    def _check_finite(self, row: dict[str, Any]) -> None:
+        """Raise on all ranks, which hold equal rows, where a loss is no longer finite."""
+        if all(math.isfinite(value) for name, value in row.items() if name.endswith("_loss")):
+            return
+        raise CollectiveInputError(
+            f"training diverges in epoch {row['epoch']} of seed {self.seed}: losses or weights are "
+            "not finite; lower train.learning_rate or set train.clip_norm, and start over with "
+            "run.resume=never or another run.dir"
+        )
+
+    def _compare_weights(self) -> None:
+        own = self.model.own_rows()
+        shared = {k: v for k, v in self.model.state_dict().items() if k not in own}
+        check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
+
+    def _keep_best(self, evaluation: Evaluation) -> None:
+        value = evaluation.rank_value(self._config.train.select)
+        best = self._kept["value"]
+        # Without validation nodes there is nothing to choose by: the last model is kept.
+        keeps_last = self._config.train.select == "last" or value is None
+        better = value is not None and (best is None or value > best)
+        self._evaluations_without_gain = 0 if better else self._evaluations_without_gain + 1
+        if better or keeps_last:
+            top = value if better else best
+            metrics = dict(evaluation.values)
+            self._kept = {"epoch": self.epoch - 1, "value": top, "metrics": metrics}
+            self._kept["constant"] = evaluation.constant
+            self._kept_model = self._weights()
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def _moved(self) -> tuple[float, float]:
+        moved = self._trace.traffic().values()
+        return sum(each["rows"] for each in moved), sum(each["bytes"] for each in moved)
