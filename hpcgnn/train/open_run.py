@@ -193,9 +193,8 @@ class OpenRun:
                 metrics = directory.read_metrics()
                 remark_on_growth(metrics)
                 remark_on_constants(outcome.results)
-                summary = summarise(
-                    self.config, self.task, outcome, metrics, ranks, directory.read_sessions()
-                )
+                sessions = directory.read_sessions()
+                summary = summarise(self.config, self.task, outcome, metrics, ranks, sessions)
                 directory.write_summary(summary)
         return summary
 
@@ -259,7 +258,7 @@ def _with_exchange(
 
 @contextlib.contextmanager
 def _recording(config: Config) -> Iterator[TraceRecorder]:
-    """Give the recorder; close it after a fault, else leave that to `_finish`."""
+    """Give the recorder; close it after a fault, else leave that to `OpenRun.finish`."""
     enabled = config.trace.enabled
     trace = TraceRecorder.unattached() if enabled else TraceRecorder.open(None, 0, {})
     try:
