@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcgnn.comm import (
     Communicator,
+    RankGroup,
     agree,
     allreduce_sum,
     allreduce_xor,
@@ -17,6 +18,28 @@ from hpcgnn.comm import (
 )
 from hpcgnn.spmd import collective
 from hpcgnn.storage import ShareSizes, StoreHeader, StoreShare, StoreWriter
+
+
+@contextlib.contextmanager
+def open_store(
+    ranks: RankGroup,
+    path: Path,
+    header: StoreHeader,
+    sizes: Callable[[], ShareSizes],
+    declare: Callable[[StoreWriter], None],
+) -> Iterator[StoreWriter]:
+    """Give each rank a writer of its rows, see `store_by_ranks`; leaving completes the store.
+
+    `sizes` is asked where a rank must know its place beside others; one process needs none.
+    """
+    if ranks.comm is None:
+        with StoreWriter(path, header) as writer:
+            yield writer
+        return
+    with ranks.agree():
+        own = sizes()
+    with store_by_ranks(ranks.comm, path, header, own, declare) as writer:
+        yield writer
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from hpcgnn import log
 from hpcgnn.errors import USAGE_ERROR, InputError, exit_on_sigterm, one_line, printable
 
 
-def run_command(name: str, main: Callable[[], None]) -> None:
+def run_command(name: str, main: Callable[[], object]) -> None:
     """Run a serial command; turn a fault of the user's input into one line and exit status 2.
 
     A failed command exits with `SystemExit`, and so does one that SIGTERM ends; any other exception

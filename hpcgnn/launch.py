@@ -109,6 +109,19 @@ def version_of(package: str) -> str:
         return str(getattr(sys.modules.get(package), "__version__", "unknown"))
 
 
+def start_command(name: str, module: str) -> None:
+    """Run ``main(comm=...)`` of a module on all ranks of the launcher; without one, without MPI.
+
+    Its `comm` is None then. What imports this module must itself import the standard library only.
+    """
+    if num_launched(os.environ) > 1:
+        start_mpi_command(name, module)
+    else:
+        # Both take more than the standard library.
+        main = importlib.import_module(module).main
+        importlib.import_module("hpcgnn.console").run_command(name, main)
+
+
 @collective
 def start_mpi_command(name: str, module: str) -> None:
     """Run ``main`` of a module as `run_mpi_command` does, watched from before MPI starts.
@@ -128,12 +141,12 @@ def start_mpi_command(name: str, module: str) -> None:
         raise SystemExit(USAGE_ERROR) from None
     watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
     watchdog.end_by(world.Abort)
-    run_mpi_command(name, lambda comm: _import_main(module)(comm))
+    run_mpi_command(name, lambda comm: _import_main(module)(comm=comm))
 
 
-def _import_main(module: str) -> "Callable[[Intracomm], int]":
+def _import_main(module: str) -> Callable[..., int]:
     watchdog.set_place("import", "")
-    main: Callable[[Intracomm], int] = importlib.import_module(module).main
+    main: Callable[..., int] = importlib.import_module(module).main
     watchdog.set_place("start", "import")
     return main
 
@@ -255,11 +268,12 @@ class RankArgumentParser(CommandParser):
 
     def __init__(self, *words: str, **more: Any) -> None:
         if "epilog" in more:
-            more["formatter_class"] = argparse.RawDescriptionHelpFormatter
+            more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*words, **more)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if _world().rank == 0:
+        # Where MPI was not started, this process is the only one.
+        if "mpi4py.MPI" not in sys.modules or _world().rank == 0:
             super()._print_message(message, file)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:

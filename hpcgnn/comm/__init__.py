@@ -21,6 +21,7 @@ from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.network import Network, Sent
 from hpcgnn.comm.plan import CommPlan, Request
 from hpcgnn.comm.progress import Progress
+from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.share import share_on_hosts
@@ -40,6 +41,7 @@ from hpcgnn.comm.volume import Volume
 from hpcgnn.errors import CollectiveInputError
 
 __all__ = [
+    "ONE_PROCESS",
     "BufferPool",
     "ClockOffset",
     "CollectiveInputError",
@@ -50,10 +52,12 @@ __all__ = [
     "LiveBytes",
     "Message",
     "Moment",
+    "MpiGroup",
     "Network",
     "Place",
     "ProcessGrid",
     "Progress",
+    "RankGroup",
     "Request",
     "RowMap",
     "RowRequest",

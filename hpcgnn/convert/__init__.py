@@ -5,8 +5,8 @@
 `GraphSource` (`source`): streams of edges and features, arrays of labels and split; `pipeline`
 writes it.
 An edge src -> dst of the input becomes the non-zero in row dst, column src. This package may import
-`storage`, and knows nothing of torch. Only `team` and `many_ranks`, which divide an input among
-ranks, need MPI.
+`storage`, and knows nothing of torch. Ranks divide an input as a `comm.RankGroup`; one process
+needs no MPI.
 """
 
 from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric

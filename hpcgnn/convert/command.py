@@ -4,42 +4,40 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-from hpcgnn.arguments import CommandParser
+from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.console import print_json, print_table, report
 from hpcgnn.convert.formats.registry import FORMATS, convert, detect
 from hpcgnn.convert.pipeline import Report
-from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.splits import parse_shares
 from hpcgnn.errors import InputError
+from hpcgnn.launch import RankArgumentParser
 
 _MOST_ROWS = 40
 """Lines that a table of relations or types takes at most."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Convert as the command line says; raises `InputError` for faulty input."""
+def main(arguments: Sequence[str] | None = None, comm: "Communicator | None" = None) -> int:
+    """Convert as the command line says; return the exit status.
+
+    On all ranks of `comm`, the first of which tells of it, or as one process. Raises `InputError`
+    for faulty input.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    ranks = RankGroup.of(comm)
     if words[:1] == ["programs"]:
+        with ranks.agree():
+            if ranks.size > 1:
+                raise InputError("programs are converted by one process: start no other ranks")
         # Its imports take longer than the conversion of a small graph.
         import_module("hpcgnn.convert.programs.command").main(words[1:])
-        return
-    run(ALONE, CommandParser, words)
-
-
-def run(
-    ranks: Alone, make: Callable[..., CommandParser], words: Sequence[str] | None = None
-) -> None:
-    """Convert as `words` or the command line say, read by a parser of the class `make`.
-
-    For all `ranks`; the first tells of it. Raises `InputError` for faulty input.
-    """
-    given = _parser(make).parse_args(words)
+        return 0
+    given = _parser().parse_args(words)
     tell = report if ranks.rank == 0 else _stay_silent
     with ranks.agree():
         options = _options(given)
@@ -55,21 +53,23 @@ def run(
         path, given.output, format_name=name, options=options, ranks=ranks, resume=given.resume
     )
     if ranks.rank > 0:
-        return
+        return 0
     seconds = time.perf_counter() - started
     if given.json:
         print_json(_summary(result, name, seconds))
     else:
         _show(result, name, seconds)
+    return 0
 
 
 def _stay_silent(_: str) -> None:
     return None
 
 
-def _parser(make: Callable[..., CommandParser]) -> CommandParser:
-    parser = make(
+def _parser() -> RankArgumentParser:
+    parser = RankArgumentParser(
         "convert",
+        formatter_class=argparse.HelpFormatter,
         description="Convert a graph into a store (HDF5). docs/formats.md describes each format. "
         "Started with mpiexec or srun, all ranks divide edge lists: the same store on any number.",
         epilog="python -m hpcgnn.convert programs --help: program graphs from Python sources. "

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.convert.ranks import ALONE, Alone
+from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
@@ -191,7 +191,7 @@ def _assign(
     split[ids] = SPLIT_NAMES[name]
 
 
-def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: Alone = ALONE) -> None:
+def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE_PROCESS) -> None:
     """Raise `InputError` unless all arrays have one row a node and split nodes have labels.
 
     For all `ranks`, each of which has the rows of some nodes.

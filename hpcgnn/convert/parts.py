@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hpcgnn import __version__
-from hpcgnn.convert.ranks import Alone
+from hpcgnn.comm import RankGroup
 from hpcgnn.errors import InputError
 from hpcgnn.storage import SpillFile, hold, write_whole
 
@@ -24,7 +24,7 @@ _MANIFEST = "manifest.json"
 class Parts:
     """The folder of one conversion, which no other uses until the end of the ``with``."""
 
-    def __init__(self, folder: Path, ranks: Alone, key: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, ranks: RankGroup, key: Mapping[str, Any]) -> None:
         """Open or make the folder; for all ranks.
 
         `key` is what the conversion is of: `InputError` where the folder is that of another.

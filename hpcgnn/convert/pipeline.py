@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn import watchdog
+from hpcgnn.by_ranks import open_store
+from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import Progress, report
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
-from hpcgnn.convert.ranks import ALONE, Alone
 from hpcgnn.convert.read.features import finite_rows
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -90,7 +91,7 @@ def write_store(
     out: Path,
     options: ConvertOptions,
     format_name: str,
-    ranks: Alone = ALONE,
+    ranks: RankGroup = ONE_PROCESS,
     *,
     resume: bool = False,
 ) -> Report:
@@ -102,7 +103,7 @@ def write_store(
     An earlier file at `out` stays whole until the new one is complete. Raises `InputError` for
     faulty input.
     """
-    readers = ALONE if source.sample is None else ranks
+    readers = ONE_PROCESS if source.sample is None else ranks
     reads = readers is ranks or ranks.rank == 0
     makes_split = options.take("random_split") is not None
     with ranks.agree():
@@ -131,11 +132,11 @@ def _write(
     out: Path,
     options: ConvertOptions,
     format_name: str,
-    ranks: Alone,
+    ranks: RankGroup,
     parts: Parts | None,
 ) -> Report:
     """Write the store by options that have been checked."""
-    readers = ALONE if source.sample is None else ranks
+    readers = ONE_PROCESS if source.sample is None else ranks
     reads = readers is ranks or ranks.rank == 0
     makes_split = options.take("random_split") is not None
     targets = None
@@ -196,7 +197,7 @@ def _write(
             readers.range_of(num_nodes) if reads else range(0),
         )
         sizes, declare = partial(share.sizes, header), partial(share.declare, no_rows)
-        with ranks.store(out, header, sizes, declare) as writer, ranks.agree():
+        with open_store(ranks, out, header, sizes, declare) as writer, ranks.agree():
             own_edges = {
                 relation: share.write_edges(writer, relation, quiet=ranks.rank > 0)
                 for relation in builders
@@ -257,7 +258,7 @@ def _check_density(source: GraphSource, num_nodes: int, num_edges: int, asked: i
     )
 
 
-def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Alone) -> Nodes:
+def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup) -> Nodes:
     """Return the nodes with a random split in place of any other; for all ranks that read.
 
     The first draws it, for which it holds the labels of all nodes.
@@ -311,7 +312,7 @@ def _edge_builder(
     source: GraphSource,
     relation: str,
     options: ConvertOptions,
-    ranks: Alone,
+    ranks: RankGroup,
     file: SpillFile | None,
 ) -> EdgeBuilder:
     # Most of it is for finding names.
@@ -330,7 +331,7 @@ def _edge_builder(
         )
 
 
-def _is_ordered(columns: EdgeColumns, options: ConvertOptions, ranks: Alone) -> bool:
+def _is_ordered(columns: EdgeColumns, options: ConvertOptions, ranks: RankGroup) -> bool:
     """Tell whether edges need their places in the input: where they may change what is stored."""
     differ = columns.weighted or columns.has_data
     return ranks.size > 1 and differ and options.duplicates != "error"
@@ -419,7 +420,7 @@ class _Column:
 
 
 def _columns(
-    nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Alone
+    nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup
 ) -> Iterator[_Column]:
     """Yield what the nodes of this rank have, in the order of the store."""
     if nodes.features is not None:
@@ -481,7 +482,7 @@ class _Matrix:
         kept = own if own in _FEATURE_DTYPES else "float32"
         return np.empty((0, self.features.num_columns), self.options.dtype or kept)
 
-    def blocks(self, ranks: Alone) -> Iterator[Array]:
+    def blocks(self, ranks: RankGroup) -> Iterator[Array]:
         """Yield the rows that this rank keeps, checked."""
         features, num_nodes = self.features, self.num_nodes
         dtype = self.none.dtype
@@ -510,7 +511,7 @@ def _place(features: Features, first: int, row: int) -> str:
     return features.locate(first + row)
 
 
-def _split_sizes(split: Array, ranks: Alone) -> dict[str, int]:
+def _split_sizes(split: Array, ranks: RankGroup) -> dict[str, int]:
     return _named_sizes(np.sum(ranks.gather(np.bincount(split, minlength=len(Split))), axis=0))
 
 
@@ -551,7 +552,7 @@ class EdgeFeed:
         self,
         source: GraphSource,
         options: ConvertOptions,
-        ranks: Alone = ALONE,
+        ranks: RankGroup = ONE_PROCESS,
         parts: Parts | None = None,
     ) -> None:
         self._source, self._reverse, self._ranks = source, options.reverse, ranks

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.convert.ranks import ALONE, Alone
+from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.errors import InputError
 from hpcgnn.storage import MAX_NODE_TYPES, EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -80,7 +80,7 @@ class ConvertOptions:
     per_class: int | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     memory_bytes: int = 1 << 30
-    ranks: Alone = ALONE
+    ranks: RankGroup = ONE_PROCESS
     taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

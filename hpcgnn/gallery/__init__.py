@@ -20,7 +20,7 @@ from hpcgnn.gallery.graph import GalleryGraph, random_split
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, empty, grid2d, grid3d, isolated, path, star
-from hpcgnn.gallery.streamed import RandomNodes, append_nodes, write_streamed
+from hpcgnn.gallery.streamed import RandomNodes, StreamedGraph, write_streamed
 
 __all__ = [
     "DEBIAN_SPLIT_SEED",
@@ -35,7 +35,7 @@ __all__ = [
     "PlantedGraphs",
     "RandomNodes",
     "RmatEdges",
-    "append_nodes",
+    "StreamedGraph",
     "dcsbm",
     "debian_packages",
     "delaunay",

@@ -1,14 +1,21 @@
-"""Write graphs that do not fit in memory: edges come in chunks, node data in blocks."""
+"""Write graphs that do not fit in memory: edges come in chunks, node data in blocks.
 
+As one process, or by many ranks: the same store.
+"""
+
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn import watchdog
+from hpcgnn.by_ranks import open_store
+from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
 from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows, stream
-from hpcgnn.storage import EdgeBuilder, Split, StoreHeader, StoreWriter
+from hpcgnn.storage import EdgeBuilder, EdgeColumns, ShareSizes, Split, StoreHeader, StoreWriter
 
 
 @dataclass(frozen=True)
@@ -43,42 +50,95 @@ class RandomNodes:
         return draws.integers(0, max(1, self.num_classes), rows, dtype=np.int32)
 
 
-def write_streamed(
-    path: Path, header: StoreHeader, edges: EdgeChunks, nodes: NodeBlocks, *, memory_bytes: int
-) -> None:
-    """Write a store from edge chunks and node blocks.
+@dataclass(frozen=True)
+class StreamedGraph:
+    """A graph that is made chunk by chunk.
 
-    Loops and duplicates are dropped; an undirected header adds the reverse of every edge. Memory
-    is `memory_bytes` of edges and one block; more edges wait in files beside `path`.
+    Attributes
+    ----------
+    memory_bytes
+        Of the edges that a rank holds at a time; more wait in files beside the store.
     """
-    with (
-        StoreWriter(path, header) as writer,
-        EdgeBuilder(
-            header.num_nodes,
-            undirected=header.undirected,
-            self_loops="drop",
-            memory_bytes=memory_bytes,
-            scratch_dir=path.absolute().parent,
-        ) as builder,
-    ):
-        with Progress("drawing edges", edges.num_edges, "edges") as progress:
-            for number in range(edges.num_chunks):
-                src, dst = edges.chunk(number)
-                builder.add(src, dst)
-                progress.advance(src.size)
-        with Progress("writing the adjacency", header.num_nodes, "rows") as progress:
-            builder.write(writer, progress=progress.advance)
-        with Progress("writing node data", header.num_nodes, "rows") as progress:
-            for start in range(0, header.num_nodes, NODE_CHUNK):
-                progress.advance(append_nodes(writer, nodes, nodes.block(start)))
+
+    header: StoreHeader
+    edges: EdgeChunks
+    nodes: NodeBlocks
+    memory_bytes: int
+
+    def append_nodes(self, writer: StoreWriter, block: NodeRows) -> int:
+        """Append what the nodes of a block have, and return their number."""
+        features, labels, split = block
+        if self.nodes.num_features:
+            writer.append_features(features)
+        if self.nodes.num_classes:
+            writer.append_labels(labels)
+            writer.append_split(split)
+        return labels.size
+
+    def declare(self, writer: StoreWriter) -> None:
+        """Append a block without rows of all that the graph has."""
+        writer.append_rows(EdgeColumns().no_rows())
+        features, labels, split = self.nodes.block(0)
+        self.append_nodes(writer, (features[:0], labels[:0], split[:0]))
 
 
-def append_nodes(writer: StoreWriter, nodes: NodeBlocks, block: NodeRows) -> int:
-    """Append what the nodes of a block have, and return their number."""
-    features, labels, split = block
-    if nodes.num_features:
-        writer.append_features(features)
-    if nodes.num_classes:
-        writer.append_labels(labels)
-        writer.append_split(split)
-    return labels.size
+def write_streamed(path: Path, graph: StreamedGraph, ranks: RankGroup = ONE_PROCESS) -> None:
+    """Write a store from edge chunks and node blocks; it does not depend on the number of ranks.
+
+    Loops and duplicates are dropped; an undirected header adds the reverse of every edge. Chunk c
+    is drawn by rank c modulo P, and its edges go to the ranks of their rows: P equal ranges. Those
+    sort and write them, with what their nodes have. Raises `InputError` where there is no room.
+    """
+    num_nodes, quiet = graph.header.num_nodes, ranks.rank > 0
+    rows = RowMap(ranks.starts(num_nodes), ranks.rank)
+    with ExitStack() as stack:
+        with ranks.agree():
+            builder = EdgeBuilder(
+                num_nodes,
+                self_loops="drop",
+                memory_bytes=graph.memory_bytes,
+                scratch_dir=path.absolute().parent,
+            )
+            stack.enter_context(builder)
+        with Progress("drawing edges", graph.edges.num_edges, "edges", quiet=quiet) as progress:
+            _draw(graph, ranks, rows, builder, progress)
+
+        def sizes() -> ShareSizes:
+            return ShareSizes(rows.num_local, {"": builder.count(rows.start, rows.stop)})
+
+        store = open_store(ranks, path, graph.header, sizes, graph.declare)
+        with store as writer, ranks.agree():
+            _append(writer, graph, rows, builder, quiet=quiet)
+
+
+def _draw(
+    graph: StreamedGraph, ranks: RankGroup, rows: RowMap, builder: EdgeBuilder, progress: Progress
+) -> None:
+    """Draw all chunks, and give `builder` the edges of this rank's rows."""
+    edges = graph.edges
+    none = np.empty(0, np.int64)
+    chunks = range(ranks.rank, edges.num_chunks, ranks.size)
+    for src, dst in ranks.rounds(map(edges.chunk, chunks), lambda: (none, none)):
+        progress.advance(src.size * ranks.size)
+        for sources, targets in ((src, dst), (dst, src))[: 1 + graph.header.undirected]:
+            owners = ranks.owners(rows, targets)
+            own_sources, own_targets = ranks.exchange(owners, sources, targets)
+            with ranks.agree():
+                builder.add(own_sources, own_targets)
+
+
+def _append(
+    writer: StoreWriter, graph: StreamedGraph, rows: RowMap, builder: EdgeBuilder, *, quiet: bool
+) -> None:
+    """Append this rank's rows; blocks of nodes are made whole where two ranks have some each."""
+    with Progress("writing the adjacency", rows.num_local, "rows", quiet=quiet) as progress:
+        for block in builder.blocks(rows.start, rows.stop):
+            writer.append_rows(block)
+            progress.advance(block.num_rows)
+            watchdog.beat()
+    with Progress("writing node data", rows.num_local, "rows", quiet=quiet) as progress:
+        for start in range(rows.start // NODE_CHUNK * NODE_CHUNK, rows.stop, NODE_CHUNK):
+            own = slice(max(0, rows.start - start), rows.stop - start)
+            features, labels, split = graph.nodes.block(start)
+            progress.advance(graph.append_nodes(writer, (features[own], labels[own], split[own])))
+            watchdog.beat()

@@ -4,11 +4,11 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.arguments import CommandParser
+from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
@@ -21,47 +21,47 @@ from hpcgnn.gallery import (
     NodeBlocks,
     RandomNodes,
     RmatEdges,
+    StreamedGraph,
     debian_packages,
     planted,
     planted_graphs,
     planted_types,
     write_streamed,
 )
+from hpcgnn.launch import RankArgumentParser
 from hpcgnn.storage import GraphStore, StoreHeader, check_output, write_whole
 
 MEBIBYTE = 1 << 20
 """The unit of --memory, which tests make small."""
 
 
-@dataclass(frozen=True)
-class Streamed:
-    """A graph that is made chunk by chunk, and how it is written."""
-
-    header: StoreHeader
-    edges: EdgeChunks
-    nodes: NodeBlocks
-    memory_bytes: int
-
-
-def main() -> None:
-    """Generate the graph that the command line names."""
+def main(comm: "Communicator | None" = None) -> int:
+    """Generate the graph that the command line names; return the exit status."""
     options = parser().parse_args()
-    check_output(options.output)
+    ranks = RankGroup.of(comm)
     began = time.perf_counter()
-    made = options.generate(options)
-    if isinstance(made, Streamed):
-        write_streamed(
-            options.output, made.header, made.edges, made.nodes, memory_bytes=made.memory_bytes
-        )
-    show(options, time.perf_counter() - began)
+    with ranks.agree():
+        if comm is not None and not hasattr(options, "memory"):
+            raise InputError(
+                "this kind is made in the memory of one process: start it without mpiexec or srun; "
+                "rmat, grid3d and communities are made by many ranks"
+            )
+        if ranks.rank == 0:
+            check_output(options.output)
+        made = options.generate(options)
+    if made is not None:
+        write_streamed(options.output, made, ranks)
+    if ranks.rank == 0:
+        show(options, time.perf_counter() - began)
+    return 0
 
 
-def parser(make: Callable[..., CommandParser] = CommandParser) -> CommandParser:
-    """Return the command's argument parser, of the class `make`.
+def parser() -> CommandParser:
+    """Return the command's argument parser.
 
-    `generate` of its result writes the store, or returns a `Streamed` graph to write.
+    `generate` of its result writes the store, or returns a `StreamedGraph` to write.
     """
-    cli = make(
+    cli = RankArgumentParser(
         "generate",
         description="Write a graph as a store, with features, labels and a 60/20/20 split. rmat, "
         "grid3d and communities are made in bounded memory, and also by many ranks, started with "
@@ -93,7 +93,7 @@ def add_rmat(kinds: Any) -> None:
     add_streamed(cli)
 
 
-def generate_rmat(options: argparse.Namespace) -> Streamed:
+def generate_rmat(options: argparse.Namespace) -> StreamedGraph:
     """Return an R-MAT graph."""
     edges = RmatEdges(
         options.scale, options.edge_factor, options.seed, options.a, options.b, options.c
@@ -109,7 +109,7 @@ def add_grid3d(kinds: Any) -> None:
     add_streamed(cli)
 
 
-def generate_grid3d(options: argparse.Namespace) -> Streamed:
+def generate_grid3d(options: argparse.Namespace) -> StreamedGraph:
     """Return a 3-D grid."""
     name = "grid3d-" + "x".join(str(length) for length in options.shape)
     return streamed(options, name, GridEdges(options.shape), RandomNodes, True)
@@ -129,7 +129,7 @@ def add_communities(kinds: Any) -> None:
     add_streamed(cli)
 
 
-def generate_communities(options: argparse.Namespace) -> Streamed:
+def generate_communities(options: argparse.Namespace) -> StreamedGraph:
     """Return a block model whose labels are its blocks."""
     chosen = (options.mean_degree, options.mixing, options.exponent)
     edges = CommunityEdges(options.nodes, options.classes, options.seed, *chosen)
@@ -231,7 +231,7 @@ def streamed(
     edges: EdgeChunks,
     make_nodes: Callable[[int, int, int, int], NodeBlocks],
     undirected: bool,
-) -> Streamed:
+) -> StreamedGraph:
     """Return a graph of edge chunks and the node data that `make_nodes` makes."""
     header = StoreHeader(
         name=name,
@@ -241,7 +241,7 @@ def streamed(
         provenance=provenance(),
     )
     nodes = make_nodes(edges.num_nodes, options.features, options.classes, options.seed)
-    return Streamed(header, edges, nodes, options.memory * MEBIBYTE)
+    return StreamedGraph(header, edges, nodes, options.memory * MEBIBYTE)
 
 
 def provenance() -> dict[str, Any]:

@@ -1,14 +1,6 @@
-"""``python -m hpcgnn.partition``: as one process, or for ``--method volume`` on every rank."""
+"""``python -m hpcgnn.partition``: as one process, or on every rank."""
 
-import os
-
-from hpcgnn.launch import num_launched, start_mpi_command
+from hpcgnn.launch import start_command
 
 if __name__ == "__main__":
-    if num_launched(os.environ) > 1:
-        start_mpi_command("partition", "hpcgnn.partition.distributed.command")
-    else:
-        from hpcgnn.console import run_command
-        from hpcgnn.partition.command import main
-
-        run_command("partition", main)
+    start_command("partition", "hpcgnn.partition.command")

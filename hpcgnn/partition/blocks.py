@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
 BLOCK_BYTES = 1 << 26
 """Bytes that one streamed block may hold."""
@@ -37,15 +37,3 @@ def row_positions(indptr: Offsets, rows: GlobalIndices | LocalIndices) -> Global
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if ends.size else 0
     return np.repeat(indptr[rows] - (ends - lengths), lengths) + np.arange(total)
-
-
-def part_runs(part: Array, cursor: Offsets) -> Iterator[tuple[int, int]]:
-    """Yield (first new row, count) for each part among consecutive old rows; advance `cursor`.
-
-    `part` are the parts of those rows; `cursor` has the next free new row of every part.
-    """
-    parts, counts = np.unique(part, return_counts=True)
-    for owner, count in zip(parts.tolist(), counts.tolist(), strict=True):
-        first = int(cursor[owner])
-        cursor[owner] = first + count
-        yield first, count

@@ -3,14 +3,14 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.arguments import CommandParser
+from hpcgnn import watchdog
+from hpcgnn.comm import Communicator, RankGroup, RowMap
 from hpcgnn.console import (
     comma_separated,
     print_json,
@@ -18,41 +18,41 @@ from hpcgnn.console import (
     report,
 )
 from hpcgnn.errors import InputError
+from hpcgnn.launch import RankArgumentParser
+from hpcgnn.partition.distributed.by_volume import by_all_ranks
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.metrics import measure
-from hpcgnn.partition.parts import Partitioner, block, given, random
+from hpcgnn.partition.parts import Partitioned, Partitioner, block, given, random
 from hpcgnn.partition.pattern import read_pattern
-from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.partition.permute import NewOrder, write_in_order
 from hpcgnn.partition.volume_balanced import (
     CANDIDATES,
+    DEFAULT_IMBALANCE,
     MAX_PARTS,
     OBJECTIVES,
+    PRESENT,
     PRESETS,
     volume_balanced,
 )
-from hpcgnn.storage import GraphStore, check_output
-from hpcgnn.typing import LocalIndices
+from hpcgnn.storage import GraphStore, StoreWriter, check_output
+from hpcgnn.typing import LocalIndices, Offsets
 
 METHODS = ("metis", "volume", "random", "block")
 FROM_FILE = "file:"
-PRESENT = "present"
 BALANCED = ("metis", "volume")
-DEFAULT_IMBALANCE = 0.05
 
 VOLUME_OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit")
 """The options of ``--method volume`` that are those of `VolumeOptions`."""
 
 
-def parser(
-    make: Callable[..., CommandParser] = CommandParser,
-) -> CommandParser:
-    """Return the command's argument parser, of the class `make`."""
-    cli = make(
+def parser() -> RankArgumentParser:
+    """Return the command's argument parser."""
+    cli = RankArgumentParser(
         "partition",
         description="Write a copy of a store whose nodes are ordered part after part. Parts are "
         "independent of ranks: a store in K parts trains on any number of ranks up to K. "
-        "--method volume also runs on many ranks, started with mpiexec or srun, each of which "
-        "keeps its share of the graph only.",
+        "With --method volume many ranks, started with mpiexec or srun, keep a share of the graph "
+        "each; other methods run on the first rank. All ranks write.",
     )
     cli.add_argument("store", type=Path, metavar="STORE", help="store to partition")
     cli.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.h5")
@@ -142,11 +142,42 @@ def method(text: str) -> str:
     )
 
 
-def main() -> None:
-    """Partition, measure, write, print."""
+def main(comm: "Communicator | None" = None) -> int:
+    """Partition, measure, write, print; return the exit status."""
     options = parser().parse_args()
-    check_output(options.output, options.store)
-    with GraphStore.open(options.store) as store:
+    ranks = RankGroup.of(comm)
+    with ranks.agree():
+        if ranks.rank == 0:
+            check_output(options.output, options.store)
+        store = GraphStore.open(options.store)
+    with store:
+        if options.method == "volume" and comm is not None:
+            found = by_all_ranks(comm, store, options)
+        else:
+            found = by_first_rank(ranks, store, options)
+        metrics = found.metrics | {"method": options.method, "seed": options.seed}
+        order = NewOrder.of(ranks, found.row_map, found.part, found.work)
+        if ranks.rank == 0:
+            report(f"writing {options.output}")
+
+        def record(writer: StoreWriter) -> None:
+            writer.set_partition(order.row_starts, options.method, options.seed, metrics)
+
+        write_in_order(ranks, store, options.output, order, provenance(store), record)
+    if ranks.rank == 0:
+        show(metrics, options)
+    return 0
+
+
+def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespace) -> Partitioned:
+    """Partition the whole graph on the first rank, as the options say.
+
+    Raises InputError where they contradict each other.
+    """
+    # The other ranks wait for a method that tells nothing while it works.
+    watchdog.set_limit(0)
+
+    def partition() -> tuple[LocalIndices, Offsets, dict[str, Any]]:
         partitioner = choose(options, store)
         report("reading the pattern")
         # A copy would have checksums of its own, which tell nothing of the original's.
@@ -154,23 +185,18 @@ def main() -> None:
         graph = read_pattern(store, options.relations, options.undirected)
         report(f"partitioning {graph.num_nodes} nodes, {graph.indices.size} non-zeros")
         began = time.perf_counter()
-        partition = partitioner(graph, options.parts)
+        found = partitioner(graph, options.parts)
         seconds = time.perf_counter() - began
-        metrics = asdict(measure(graph, partition.part, options.parts))
-        del graph
-        metrics |= {"seconds": round(seconds, 3), "method": options.method, "seed": options.seed}
-        if partition.winner is not None:
-            metrics["winner"] = partition.winner
-        write_partitioned(
-            store,
-            options.output,
-            partition,
-            method=options.method,
-            seed=options.seed,
-            metrics=metrics,
-            provenance=provenance(store),
-        )
-    show(metrics, options)
+        metrics = asdict(measure(graph, found.part, options.parts))
+        metrics["seconds"] = round(seconds, 3)
+        if found.winner is not None:
+            metrics["winner"] = found.winner
+        work = np.bincount(found.part, graph.row_weights(), options.parts)
+        return found.part, work.astype(np.int64), metrics
+
+    part, work, metrics = ranks.from_first(partition)
+    row_map = RowMap(ranks.starts(store.num_nodes), ranks.rank)
+    return Partitioned(row_map, part[row_map.start : row_map.stop], work, metrics)
 
 
 def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner:

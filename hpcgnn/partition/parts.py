@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcgnn.comm import RowMap
 from hpcgnn.errors import InputError
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
@@ -61,6 +62,28 @@ class Partition:
         starts = np.zeros(self.num_parts + 1, np.int64)
         np.cumsum(self.sizes(), out=starts[1:])
         return starts
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioned:
+    """A partition whose nodes are divided among ranks.
+
+    Attributes
+    ----------
+    row_map
+        Who has the parts of which nodes.
+    part
+        (num_local,) int32.
+    work
+        (K,) int64 non-zeros of all parts.
+    metrics
+        Of the whole partition.
+    """
+
+    row_map: RowMap
+    part: LocalIndices
+    work: Offsets
+    metrics: dict[str, Any]
 
 
 Partitioner: TypeAlias = Callable[[CSRGraph, int], Partition]

@@ -1,10 +1,10 @@
 """Write a store whose rows and columns follow a partition, part after part.
 
-The nodes of one part that lie in one old block are neighbours in the new order too. So one pass
-over the old blocks writes a few long runs each into a scratch file, at their new place, and a
-second pass reads the scratch file in order. Memory holds a few arrays of length n and one block,
-whatever the size of the graph. The features of a node type have a scratch file of their own: among
-the nodes of that type alone, those of a part and an old block are neighbours in the new order too.
+Every rank reads its rows a block at a time, gives nodes and columns their new numbers, and sends
+them to the rank of their new place, which keeps them in a scratch file. The nodes of one part that
+lie in one old block are neighbours in the new order too, so a block writes a few long runs. From
+there each rank writes its rows, sorted: one store appears, whole or not at all, the same on any
+number of ranks. Memory is a few arrays of length n / P and blocks of fixed size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from hpcgnn import watchdog
+from hpcgnn.by_ranks import open_store
+from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
-from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, part_runs, row_blocks, row_positions
+from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, row_blocks, row_positions
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.scratch import Scratch
 from hpcgnn.storage import (
@@ -27,11 +30,11 @@ from hpcgnn.storage import (
     EdgeData,
     GraphStore,
     NodeBlock,
-    NodeType,
+    ShareSizes,
     SortedRows,
     StoreWriter,
 )
-from hpcgnn.typing import Array, GlobalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 NODE_ARRAYS = {
     "features": "append_features",
@@ -42,8 +45,50 @@ NODE_ARRAYS = {
 }
 """The arrays of a `NodeBlock` with a row for each node, and what appends them to a writer."""
 
+STEP_BYTES = 1 << 23
+"""Bytes of the store that a rank sends at a time."""
+
 _SPLIT = "split "
 _NAME_BYTES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NewOrder:
+    """Where the nodes go.
+
+    Attributes
+    ----------
+    old, new
+        Who reads which rows, and who prepares which: whole parts.
+    row_starts
+        (K + 1,) int64 first new row of each part.
+    new_id
+        (num_local of `old`,) int64 new number of each node that this rank reads.
+    """
+
+    old: RowMap
+    new: RowMap
+    row_starts: Offsets
+    new_id: GlobalIndices
+
+    @classmethod
+    def of(cls, ranks: RankGroup, old: RowMap, part: LocalIndices, work: Offsets) -> "NewOrder":
+        """Give the nodes their numbers, part after part, in the old order inside a part.
+
+        `work` (K,) says how the parts are divided among the ranks.
+        """
+        own = np.bincount(part, minlength=len(work)).astype(np.int64)
+        sizes = ranks.sum(own)
+        row_starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        order = np.argsort(part, kind="stable")
+        first = np.concatenate([[0], np.cumsum(own)])[part[order]]
+        new_id = np.empty(len(part), np.int64)
+        free = row_starts[:-1] + ranks.sum_before(own)
+        new_id[order] = free[part[order]] + np.arange(len(part)) - first
+        share = np.concatenate([[0], np.cumsum(work + sizes)])
+        cuts = np.searchsorted(share, share[-1] * np.arange(1, ranks.size) / ranks.size)
+        bounds = row_starts[np.concatenate([[0], cuts, [len(sizes)]]).astype(np.int64)]
+        return cls(old, RowMap(bounds, ranks.rank), row_starts, new_id)
 
 
 def write_partitioned(
@@ -56,16 +101,262 @@ def write_partitioned(
     metrics: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> None:
-    """Write `store` to `path` with its nodes in the order of `partition`.
+    """Write `store` to `path` with its nodes in the order of `partition`, as one process.
 
     All relations and node data are kept; original ids are composed with those of `store`.
     `method`, `seed` and `metrics` are recorded with the parts. Raises InputError when the
     directory of `path` cannot be written or is full.
     """
     partition.validate()
-    with StoreWriter(path, store.header(provenance)) as writer:
-        _Permuter(store, writer, partition, path.absolute().parent).run()
-        writer.set_partition(partition.row_starts(), method, seed, metrics)
+    rows = RowMap(np.array([0, partition.num_nodes]), 0)
+    order = NewOrder.of(ONE_PROCESS, rows, partition.part, partition.sizes())
+
+    def record(writer: StoreWriter) -> None:
+        writer.set_partition(order.row_starts, method, seed, metrics)
+
+    write_in_order(ONE_PROCESS, store, path, order, provenance, record)
+
+
+def write_in_order(
+    ranks: RankGroup,
+    store: GraphStore,
+    path: Path,
+    order: NewOrder,
+    provenance: Mapping[str, Any],
+    record: Callable[[StoreWriter], None],
+) -> None:
+    """Write `store` to `path` with its nodes in the new order; all ranks write.
+
+    `record` adds the parts. Raises InputError as `write_partitioned`.
+    """
+    with ranks.agree():
+        present = node_arrays(store, store.read_nodes(0, 1))
+    sizes, declare = partial(_sizes, ranks, store, order), partial(_declare, store, present)
+    total = 2 * order.old.num_local * (len(store.relations) + 1)
+    with (
+        open_store(ranks, path, store.header(provenance), sizes, declare) as writer,
+        Progress("permuting", total, "rows", quiet=ranks.rank > 0) as progress,
+    ):
+        mover = _Mover(ranks, store, order, path.absolute().parent, progress)
+        for relation in store.relations:
+            mover.move_relation(relation, writer)
+        mover.move_nodes(present, writer)
+        with ranks.agree():
+            # Any names: theirs is the order of the original ids.
+            copy_names(store, writer, order.old.start, order.old.stop)
+            if ranks.rank == 0:
+                record(writer)
+
+
+def _sizes(ranks: RankGroup, store: GraphStore, order: NewOrder) -> ShareSizes:
+    """Return what this rank will write."""
+    old, num_types = order.old, len(store.node_types)
+    owners = ranks.owners(order.new, order.new_id)
+    counts = np.zeros((len(store.relations) + num_types, ranks.size), np.int64)
+    with ranks.agree():
+        for row, relation in enumerate(store.relations):
+            indptr = store.read_indptr(old.start, old.stop, relation)
+            np.add.at(counts[row], owners, np.diff(indptr))
+        if num_types:
+            types = store.read_types(old.start, old.stop)
+            assert types is not None
+            np.add.at(counts, (len(store.relations) + types.astype(np.int64), owners), 1)
+        names = old.num_local if store.has_names else 0
+        name_bytes = store.name_bytes(old.start, old.stop)
+    own = ranks.sum(counts)[:, ranks.rank].tolist()
+    edges = dict(zip(store.relations, own, strict=False))
+    of_type = tuple(own[len(edges) :])
+    return ShareSizes(order.new.num_local, edges, of_type, names, name_bytes)
+
+
+def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWriter) -> None:
+    for relation in store.relations:
+        writer.append_rows(columns_of(store, relation).no_rows(), relation)
+    for name, each in present.items():
+        appender(writer, name)(each[:0])
+    for kind in store.node_types:
+        if kind.dtype is not None:
+            writer.append_type_features(kind.name, np.empty((0, kind.num_features), kind.dtype))
+    copy_names(store, writer, 0, 0)
+
+
+class _Mover:
+    """Moves one store's rows to their new ranks, and from there to the writer."""
+
+    def __init__(
+        self,
+        ranks: RankGroup,
+        store: GraphStore,
+        order: NewOrder,
+        scratch_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._ranks, self._store, self._order = ranks, store, order
+        self._scratch_dir, self._progress = scratch_dir, progress
+
+    def move_relation(self, relation: str, writer: StoreWriter) -> None:
+        """Move the adjacency of a relation, and what its edges have."""
+        ranks, old, new = self._ranks, self._order.old, self._order.new
+        with ExitStack() as stack:
+            with ranks.agree():
+                indptr = self._store.read_indptr(old.start, old.stop, relation)
+                kinds = columns_of(self._store, relation)
+                entry = entry_type(kinds)
+                scratch = stack.enter_context(Scratch(self._scratch_dir, entry))
+            owners = ranks.owners(new, self._order.new_id)
+            ids, lengths = ranks.exchange(owners, self._order.new_id, np.diff(indptr))
+            new_indptr = np.zeros(new.num_local + 1, np.int64)
+            new_indptr[ids - new.start + 1] = lengths
+            np.cumsum(new_indptr, out=new_indptr)
+            blocks = row_blocks(indptr, STEP_BYTES // entry.itemsize)
+            for start, stop in ranks.rounds(blocks, _nothing):
+                with ranks.agree():
+                    block, values = self._read(start, stop, relation, kinds)
+                # In the new order, so that the rows of one part make one run.
+                ids = self._order.new_id[start:stop]
+                rows = np.argsort(ids)
+                ids, positions = ids[rows], row_positions(block.indptr, rows)
+                entries = np.empty(len(positions), entry)
+                entries["column"] = ranks.rows_of(old, block.indices[positions], self._order.new_id)
+                if values is not None:
+                    entries["value"] = values[positions]
+                offsets = np.concatenate([[0], np.cumsum(np.diff(block.indptr)[rows])])
+                owners = ranks.owners(new, ids)
+                offsets, entries = ranks.exchange_lists(owners, offsets, entries)
+                (ids,) = ranks.exchange(owners, ids)
+                with ranks.agree():
+                    scratch.scatter(*_in_runs(ids - new.start, offsets, entries, new_indptr))
+                self._progress.advance(stop - start)
+            with ranks.agree():
+                for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, self._store.num_nodes):
+                    writer.append_rows(sorted_rows, relation)
+                    self._progress.advance(sorted_rows.num_rows)
+                    watchdog.beat()
+
+    def _read(
+        self, start: int, stop: int, relation: str, kinds: EdgeColumns
+    ) -> tuple[CSRBlock, Array | None]:
+        """Return some of this rank's rows of a relation, and the packed values of their edges."""
+        store, first, last = (
+            self._store,
+            self._order.old.start + start,
+            self._order.old.start + stop,
+        )
+        block = store.read_adjacency(first, last, relation)
+        data = store.read_edge_data(first, last, relation) if kinds.has_data else EdgeData()
+        return block, kinds.pack(block.weights, data)
+
+    def move_nodes(self, present: Mapping[str, Array], writer: StoreWriter) -> None:
+        """Move all that nodes have: first what all have, then the features of each type.
+
+        `present` has an example of each array that nodes have.
+        """
+        store, ranks, old, new = self._store, self._ranks, self._order.old, self._order.new
+        row_in_type, in_type = self._rows_in_types()
+        with ExitStack() as stack:
+            with ranks.agree():
+                scratches = {
+                    name: stack.enter_context(
+                        Scratch(self._scratch_dir, each.dtype, each.shape[1:])
+                    )
+                    for name, each in present.items()
+                }
+                by_type = {
+                    number: stack.enter_context(
+                        Scratch(self._scratch_dir, kind.dtype, (kind.num_features,))
+                    )
+                    for number, kind in enumerate(store.node_types)
+                    if kind.dtype is not None
+                }
+            row_bytes = sum(array[:1].nbytes for array in present.values())
+            row_bytes += max((each.item_bytes for each in by_type.values()), default=0)
+            for start, stop in ranks.rounds(_even(old.num_local, row_bytes), _nothing):
+                with ranks.agree():
+                    block = store.read_nodes(old.start + start, old.start + stop)
+                    arrays = node_arrays(store, block)
+                for name, scratch in scratches.items():
+                    rows, values = self._to_new(slice(start, stop), arrays[name])
+                    with ranks.agree():
+                        scratch.scatter(*_by_row(rows, values))
+                for number, scratch in by_type.items():
+                    chosen = start + np.flatnonzero(block.types == number)
+                    rows, values = self._to_new(chosen, block.type_features[number])
+                    with ranks.agree():
+                        scratch.scatter(*_by_row(row_in_type[rows], values))
+                self._progress.advance(stop - start)
+            with ranks.agree():
+                for name, scratch in scratches.items():
+                    _append(scratch, new.num_local, appender(writer, name))
+                for number, scratch in by_type.items():
+                    append = partial(writer.append_type_features, store.node_types[number].name)
+                    _append(scratch, in_type[number], append)
+            self._progress.advance(old.num_local)
+
+    def _rows_in_types(self) -> tuple[LocalIndices, list[int]]:
+        """Return the row of each new node among those of its type here, and how many each has."""
+        store, old, num_types = self._store, self._order.old, len(self._store.node_types)
+        if not num_types:
+            return np.empty(0, np.int32), []
+        types = np.zeros(self._order.new.num_local, np.uint8)
+        for start, stop in self._ranks.rounds(_even(old.num_local, 1), _nothing):
+            with self._ranks.agree():
+                own = store.read_types(old.start + start, old.start + stop)
+            assert own is not None
+            rows, arrived = self._to_new(slice(start, stop), own)
+            types[rows] = arrived
+        row_in_type = np.empty(len(types), np.int32)
+        counts = []
+        for number in range(num_types):
+            of_type = np.flatnonzero(types == number)
+            row_in_type[of_type] = np.arange(len(of_type), dtype=np.int32)
+            counts.append(len(of_type))
+        return row_in_type, counts
+
+    def _to_new(self, chosen: Any, values: Array) -> tuple[LocalIndices, Array]:
+        """Send a value for each of some own old nodes; return new local rows and their values."""
+        ids, new = self._order.new_id[chosen], self._order.new
+        ids, arrived = self._ranks.exchange(self._ranks.owners(new, ids), ids, values)
+        return new.to_local(ids), arrived
+
+
+def _nothing() -> tuple[int, int]:
+    return 0, 0
+
+
+def _append(scratch: Scratch, num_rows: int, append: Callable[[Array], None]) -> None:
+    # Without rows too, features keep their columns.
+    append(scratch.read(0, 0))
+    for start, stop in _even(num_rows, scratch.item_bytes):
+        append(scratch.read(start, stop))
+        watchdog.beat()
+
+
+def _even(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    step = max(1, STEP_BYTES // max(1, row_bytes))
+    for start in range(0, num_rows, step):
+        yield start, min(start + step, num_rows)
+
+
+def _by_row(rows: LocalIndices, values: Array) -> tuple[Array, list[tuple[int, int]]]:
+    """Return values and the runs that they make in a scratch file, in the order of their rows."""
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    begins = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+    counts = np.diff(np.append(begins, len(rows)))
+    return values[order], list(zip(rows[begins].tolist(), counts.tolist(), strict=True))
+
+
+def _in_runs(
+    rows: GlobalIndices, offsets: Offsets, entries: Array, indptr: Offsets
+) -> tuple[Array, list[tuple[int, int]]]:
+    """Return entries and the runs that they make in a scratch file whose rows are `indptr`.
+
+    `offsets` say where the entries of the new local `rows` begin.
+    """
+    first = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+    ends = offsets[np.append(first[1:], len(rows))]
+    counts = ends - offsets[first]
+    return entries, list(zip(indptr[rows[first]].tolist(), counts.tolist(), strict=True))
 
 
 def node_arrays(store: GraphStore, block: NodeBlock) -> dict[str, Array]:
@@ -104,167 +395,6 @@ def entry_type(kinds: EdgeColumns) -> np.dtype[Any]:
     """Return the type of a non-zero on its way: its new column, and its value if it has one."""
     value = kinds.record()
     return np.dtype([("column", "<i8")] + ([] if value is None else [("value", value)]))
-
-
-@dataclass(frozen=True)
-class _TypeRows:
-    """The features of one node type on their way: type `number`, next free row of each part."""
-
-    number: int
-    kind: NodeType
-    scratch: Scratch
-    cursor: Offsets
-
-    @property
-    def row_bytes(self) -> int:
-        assert self.kind.dtype is not None
-        return self.kind.num_features * self.kind.dtype.itemsize
-
-    def scatter(self, block: NodeBlock, part: Array) -> None:
-        """Put the features of the block's nodes of this type, whose parts are `part`, aside."""
-        mine = part[block.types == self.number]
-        rows = np.argsort(mine, kind="stable")
-        runs = list(part_runs(mine, self.cursor))
-        self.scratch.scatter(block.type_features[self.number][rows], runs)
-
-
-class _Permuter:
-    """Moves everything of one store into a writer, in the order of a partition."""
-
-    def __init__(
-        self, store: GraphStore, writer: StoreWriter, partition: Partition, scratch_dir: Path
-    ) -> None:
-        self._store, self._writer, self._partition = store, writer, partition
-        self._scratch_dir = scratch_dir
-        self._order = partition.permutation()
-        self._new_id = np.empty_like(self._order)
-        self._new_id[self._order] = np.arange(self._order.size)
-
-    def run(self) -> None:
-        """Move all relations, then all node data."""
-        store = self._store
-        total = store.num_nodes * 2 * (len(store.relations) + 1)
-        with Progress("permuting", total, "rows") as self._progress:
-            for relation in store.relations:
-                self._move_relation(relation)
-            self._move_nodes()
-
-    def _move_relation(self, relation: str) -> None:
-        store, part = self._store, self._partition.part
-        indptr = store.read_indptr(0, store.num_nodes, relation)
-        new_indptr = np.zeros_like(indptr)
-        np.cumsum(np.diff(indptr)[self._order], out=new_indptr[1:])
-        cursor = self._partition.row_starts()[:-1].copy()
-        kinds = columns_of(store, relation)
-        entry = entry_type(kinds)
-        with Scratch(self._scratch_dir, entry) as scratch:
-            for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
-                block = store.read_adjacency(start, stop, relation)
-                rows = np.argsort(part[start:stop], kind="stable")
-                runs = [
-                    (int(new_indptr[first]), int(new_indptr[first + count] - new_indptr[first]))
-                    for first, count in part_runs(part[start:stop], cursor)
-                ]
-                data = store.read_edge_data(start, stop, relation) if kinds.has_data else EdgeData()
-                values = kinds.pack(block.weights, data)
-                scratch.scatter(self._entries(block, rows, entry, values), runs)
-                self._progress.advance(stop - start)
-            self._write_relation(relation, new_indptr, scratch, kinds)
-
-    def _entries(
-        self, block: CSRBlock, rows: GlobalIndices, entry: Any, values: Array | None
-    ) -> Array:
-        """Return the non-zeros of the block's `rows`, in that order, with new columns."""
-        positions = row_positions(block.indptr, rows)
-        entries: Array = np.empty(positions.size, entry)
-        entries["column"] = self._new_id[block.indices[positions]]
-        if values is not None:
-            entries["value"] = values[positions]
-        return entries
-
-    def _write_relation(
-        self, relation: str, indptr: Offsets, scratch: Scratch, kinds: EdgeColumns
-    ) -> None:
-        for rows in sorted_blocks(indptr, scratch, kinds, self._store.num_nodes):
-            self._writer.append_rows(rows, relation)
-            self._progress.advance(rows.num_rows)
-
-    def _move_nodes(self) -> None:
-        present = node_arrays(self._store, self._store.read_nodes(0, 1))
-        row_bytes = sum(array[:1].nbytes for array in present.values())
-        with ExitStack() as stack:
-            scratches = {
-                name: stack.enter_context(Scratch(self._scratch_dir, array.dtype, array.shape[1:]))
-                for name, array in present.items()
-            }
-            by_type = self._open_types(stack)
-            row_bytes += max((each.row_bytes for each in by_type), default=0)
-            self._scatter(scratches, by_type, row_bytes)
-            for name, scratch in scratches.items():
-                self._append(
-                    appender(self._writer, name), scratch, self._store.num_nodes, row_bytes
-                )
-            for each in by_type:
-                self._append_type(each)
-            copy_names(self._store, self._writer, 0, self._store.num_nodes)
-            self._progress.advance(self._store.num_nodes)
-
-    def _open_types(self, stack: ExitStack) -> list[_TypeRows]:
-        kinds = self._store.node_types
-        cursors = self._type_cursors() if kinds else {}
-        return [
-            _TypeRows(
-                number,
-                kind,
-                stack.enter_context(Scratch(self._scratch_dir, kind.dtype, (kind.num_features,))),
-                cursors[number],
-            )
-            for number, kind in enumerate(kinds)
-            if kind.dtype is not None
-        ]
-
-    def _type_cursors(self) -> dict[int, Offsets]:
-        """Return, for each type, the row of each part's first node among the type's new rows."""
-        partition, num_types = self._partition, len(self._store.node_types)
-        counts = np.zeros((num_types, partition.num_parts), np.int64)
-        for start, stop in even_blocks(self._store.num_nodes, 1):
-            types = self._store.read_types(start, stop)
-            assert types is not None
-            keys = types.astype(np.int64) * partition.num_parts + partition.part[start:stop]
-            counts += np.bincount(keys, minlength=counts.size).reshape(counts.shape)
-        return {number: np.cumsum(row) - row for number, row in enumerate(counts)}
-
-    def _scatter(
-        self, scratches: dict[str, Scratch], by_type: list[_TypeRows], row_bytes: int
-    ) -> None:
-        cursor = self._partition.row_starts()[:-1].copy()
-        for start, stop in even_blocks(self._store.num_nodes, row_bytes):
-            block = self._store.read_nodes(start, stop)
-            part = self._partition.part[start:stop]
-            rows = np.argsort(part, kind="stable")
-            runs = list(part_runs(part, cursor))
-            for name, array in node_arrays(self._store, block).items():
-                scratches[name].scatter(array[rows], runs)
-            for each in by_type:
-                each.scatter(block, part)
-            self._progress.advance(stop - start)
-
-    def _append_type(self, rows: _TypeRows) -> None:
-        name = rows.kind.name
-
-        def append(block: Array) -> None:
-            self._writer.append_type_features(name, block)
-
-        if rows.kind.num_nodes == 0:
-            # Without nodes too, the type keeps its columns.
-            append(rows.scratch.read(0, 0))
-        self._append(append, rows.scratch, rows.kind.num_nodes, rows.row_bytes)
-
-    def _append(
-        self, append: Callable[[Array], None], scratch: Scratch, num_rows: int, row_bytes: int
-    ) -> None:
-        for start, stop in even_blocks(num_rows, row_bytes):
-            append(scratch.read(start, stop))
 
 
 def sorted_blocks(

@@ -23,7 +23,7 @@ class Scratch:
         self._directory = directory
         self._dtype = np.dtype(dtype)
         self._item_shape = item_shape
-        self._item_bytes = self._dtype.itemsize * int(np.prod(item_shape, dtype=np.int64))
+        self.item_bytes = self._dtype.itemsize * int(np.prod(item_shape, dtype=np.int64))
         try:
             self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
         except OSError as error:
@@ -41,8 +41,8 @@ class Scratch:
         taken = 0
         try:
             for first, length in runs:
-                size = length * self._item_bytes
-                self._write(data[taken : taken + size], first * self._item_bytes)
+                size = length * self.item_bytes
+                self._write(data[taken : taken + size], first * self.item_bytes)
                 taken += size
         except OSError as error:
             raise self._fault(error) from error
@@ -50,7 +50,7 @@ class Scratch:
     def read(self, start: int, stop: int) -> Array:
         """Return the items [start, stop)."""
         items = np.empty((stop - start, *self._item_shape), self._dtype)
-        self._file.seek(start * self._item_bytes)
+        self._file.seek(start * self.item_bytes)
         view = items.reshape(-1).view(np.uint8).data
         while view:
             count = self._file.readinto(view)

@@ -29,6 +29,10 @@ OBJECTIVES: tuple[Objective, ...] = ("total", "max_send", "max_recv", "max_both"
 PRESETS: tuple[Preset, ...] = ("fast", "default")
 CANDIDATES: tuple[Candidate, ...] = ("metis", "metis-volume", "bisection", "block", "random")
 
+PRESENT = "present"
+"""In place of a file of parts: those that the store has."""
+
+DEFAULT_IMBALANCE = 0.05
 MAX_PARTS: int = _volpart.MAX_PARTS
 METIS_SEEDS = 2**31
 SMALLEST_METIS_IMBALANCE = 0.001

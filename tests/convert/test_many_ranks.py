@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpcgnn.convert import many_ranks, pipeline, ranks, team
+from hpcgnn.convert import pieces, pipeline
 from hpcgnn.convert.command import main
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import CollectiveInputError, InputError
@@ -262,14 +262,14 @@ def test_store_is_that_of_one_process(
     capsys: pytest.CaptureFixture[str],
     case: str,
 ) -> None:
-    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
     # So that ranks have chunks of their own, and meet in some.
     monkeypatch.setattr(file_format, "CHUNK_BYTES", 256)
-    monkeypatch.setattr(team, "QUIET_BELOW_BYTES", 0)
+    monkeypatch.setattr(pieces, "QUIET_BELOW_BYTES", 0)
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together)])
-    assert many_ranks.main(comm) == 0
+    assert main(comm=comm) == 0
     printed = capsys.readouterr()
     if comm.rank == 0:
         main([*given, str(alone)])
@@ -300,7 +300,7 @@ def test_a_faulty_line_ends_all_ranks(
     words: tuple[str, ...],
     message: str,
 ) -> None:
-    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
     path = comm_tmp_path / "e.csv"
     if comm.rank == 0:
         lines = [f"{i},{i + 1}" for i in range(10, 310)]
@@ -308,7 +308,7 @@ def test_a_faulty_line_ends_all_ranks(
     comm.barrier()
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
     with pytest.raises(CollectiveInputError, match=message):
-        many_ranks.main(comm)
+        main(comm=comm)
     comm.barrier()
     assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
 
@@ -337,7 +337,7 @@ def test_what_one_rank_cannot_write_ends_all(
     words = ["convert", files[0], "--nodes", files[1], "-o", files[2]]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match=fault):
-        many_ranks.main(comm)
+        main(comm=comm)
     comm.barrier()
     assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "x.npy"]
 
@@ -369,7 +369,7 @@ def test_a_faulty_option_ends_all_ranks(
     words = tuple(word.replace("{}", str(comm_tmp_path)) for word in words)
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
     with pytest.raises(InputError, match=message) as fault:
-        many_ranks.main(comm)
+        main(comm=comm)
     # One rank looks, or finds it: the others hear of it.
     assert len(set(comm.allgather(str(fault.value)))) == 1
 
@@ -420,7 +420,7 @@ def test_an_ended_conversion_goes_on(
     case: str,
     stage: str,
 ) -> None:
-    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
     monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
@@ -428,17 +428,17 @@ def test_an_ended_conversion_goes_on(
     with monkeypatch.context() as patch:
         kill_at(patch, stage)
         with pytest.raises(Killed):
-            many_ranks.main(comm)
+            main(comm=comm)
     comm.barrier()
     parts = together.with_name("together.h5.parts")
     assert parts.exists()
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume", "--reverse"])
     if (parts / "manifest.json").exists():
         with pytest.raises(CollectiveInputError, match="of a conversion with other options"):
-            many_ranks.main(comm)
+            main(comm=comm)
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
-    assert many_ranks.main(comm) == 0
+    assert main(comm=comm) == 0
     if comm.rank == 0:
         gone_on = re.search(r"going on after (\d+) edges", capsys.readouterr().err)
         assert (gone_on is not None) == (stage != "0")
@@ -498,7 +498,7 @@ DAMAGES = {
 def test_damaged_runs_are_refused(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(ranks, "LEAST_PIECE", 64)
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
     monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
     given = words_of(comm, comm_tmp_path / "in", "csv sums")
     output = comm_tmp_path / "out.h5"
@@ -506,7 +506,7 @@ def test_damaged_runs_are_refused(
     with monkeypatch.context() as patch:
         kill_at(patch, "rows")
         with pytest.raises(Killed):
-            many_ranks.main(comm)
+            main(comm=comm)
     comm.barrier()
     pattern, harm, message = DAMAGES[damage]
     if comm.rank == 0:
@@ -514,7 +514,7 @@ def test_damaged_runs_are_refused(
         harm(path)
     comm.barrier()
     with pytest.raises(CollectiveInputError, match=message):
-        many_ranks.main(comm)
+        main(comm=comm)
     assert not output.exists()
     if comm.rank == 0 and comm.size == 1:
         with pytest.raises(InputError, match=message):

@@ -9,7 +9,7 @@ import pytest
 
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.gallery import chunks, shapes, streamed
-from hpcgnn.generate import command, many_ranks
+from hpcgnn.generate import command
 from hpcgnn.storage import EdgeBuilder, GraphStore
 
 KINDS = {
@@ -32,12 +32,11 @@ def test_store_is_that_of_one_process(
     monkeypatch.setattr(chunks, "CHUNK_EDGES", 300)
     monkeypatch.setattr(shapes, "GRID_CHUNK", 25)
     monkeypatch.setattr(command, "MEBIBYTE", 1)
-    for module in (many_ranks, streamed):
-        monkeypatch.setattr(module, "NODE_CHUNK", 64)
+    monkeypatch.setattr(streamed, "NODE_CHUNK", 64)
     alone, together = comm_tmp_path / "alone.h5", comm_tmp_path / "together.h5"
     words = ["generate", *KINDS[kind], "-o"]
     monkeypatch.setattr(sys, "argv", [*words, str(together)])
-    assert many_ranks.main(comm) == 0
+    assert command.main(comm) == 0
     if comm.rank == 0:
         monkeypatch.setattr(sys, "argv", [*words, str(alone)])
         command.main()
@@ -56,7 +55,7 @@ def test_what_is_made_in_memory_is_refused(
     words = ["generate", "planted", "--nodes", "50", "-o", str(out)]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match="start it without mpiexec or srun"):
-        many_ranks.main(comm)
+        command.main(comm)
     assert not out.exists()
 
 
@@ -71,4 +70,4 @@ def test_a_disk_that_is_full_for_one_rank_ends_all(
     words = ["generate", "rmat", "--scale", "4", "-o", str(comm_tmp_path / "r.h5")]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match="no room"):
-        many_ranks.main(comm)
+        command.main(comm)

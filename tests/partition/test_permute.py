@@ -125,6 +125,7 @@ def test_a_partitioned_store_is_the_same_graph(
     block_bytes: int,
 ) -> None:
     monkeypatch.setattr(permute, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(permute, "STEP_BYTES", block_bytes)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     out = tmp_path / "out.h5"
     run(monkeypatch, store_path, "--parts", 3, "--method", method, "--json", "-o", out)
@@ -156,6 +157,7 @@ def test_node_types_go_with_their_nodes(
 ) -> None:
     for module in (permute, blocks):
         monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(permute, "STEP_BYTES", block_bytes)
     generator = np.random.default_rng(71)
     types = generator.integers(0, 3, NUM_NODES) + (generator.random(NUM_NODES) < 0.3)
     types[types == 1] = 4

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import (
     SPLIT_NAMES,
     SPLIT_PREFIXES,
@@ -22,7 +23,7 @@ from hpcgnn.convert.nodes import (
     check_nodes,
     split_from_indices,
 )
-from hpcgnn.convert.ranks import Alone, OneReaderError
+from hpcgnn.convert.pieces import OneReaderError, divide
 from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
@@ -200,11 +201,11 @@ def _with_split_files(
     return replace(nodes, splits=splits)
 
 
-def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: Alone) -> GlobalIndices:
+def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: RankGroup) -> GlobalIndices:
     """Return the nodes that a file lists, of those that this rank keeps; for all ranks."""
     # A line is one name, whatever stands in it.
     file = ranks.from_first(lambda: TableFile.open(path, frozenset(), header=False, separator="\t"))
-    pieces = ranks.pieces([file])
+    pieces = divide([file], ranks)
     found: list[GlobalIndices] = []
 
     def known() -> Iterator[GlobalIndices]:

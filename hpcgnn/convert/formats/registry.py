@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
+from hpcgnn.convert.pieces import OneReaderError
 from hpcgnn.convert.pipeline import Report, write_store
-from hpcgnn.convert.ranks import ALONE, Alone, OneReaderError
 from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.errors import InputError
@@ -144,7 +145,7 @@ def convert(
     *,
     format_name: str,
     options: ConvertOptions | None = None,
-    ranks: Alone = ALONE,
+    ranks: RankGroup = ONE_PROCESS,
     resume: bool = False,
 ) -> Report:
     """Convert `path`, in the format `format_name`, into the store `out`; for all `ranks`.
@@ -165,7 +166,7 @@ def convert(
 
 
 def _read_together(
-    path: Path, name: str, options: ConvertOptions, ranks: Alone
+    path: Path, name: str, options: ConvertOptions, ranks: RankGroup
 ) -> tuple[GraphSource, ConvertOptions]:
     """Read `path` by all ranks, or by the first, and return how; raises `InputError`."""
     if ranks.size == 1:
@@ -177,7 +178,7 @@ def _read_together(
             return _read_source(path, name, options), options
         except OneReaderError as reason:
             why = str(reason)
-            options = replace(options, ranks=ALONE)
+            options = replace(options, ranks=ONE_PROCESS)
     source = GraphSource(path=path, edges=_nothing, inputs=())
     with ranks.agree():
         if ranks.rank == 0:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import edge_ends, join_types, relation_names
-from hpcgnn.convert.ranks import Alone
 from hpcgnn.convert.read.files import read_nested
 from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.source import (
@@ -234,7 +234,7 @@ def _typed_stream(
     edges: Mapping[str, EdgeTable],
     indices: Mapping[str, Index],
     ends: Mapping[str, tuple[TypeRange, TypeRange]],
-    ranks: Alone,
+    ranks: RankGroup,
 ) -> EdgeStream:
     for relation, table in edges.items():
         source, target = ends[relation]

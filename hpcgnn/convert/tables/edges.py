@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import EdgeType
-from hpcgnn.convert.ranks import Alone, Rows, own_rows, sampled
+from hpcgnn.convert.pieces import Rows, divide, own_rows, sampled
 from hpcgnn.convert.read.tables import Kind, TableFile
 from hpcgnn.convert.source import EdgeChunk
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
@@ -70,22 +71,22 @@ class EdgeTable:
             for file, places in zip(self.files, self.places, strict=True)
         ]
 
-    def rows(self, roles: Mapping[str, Kind], ranks: Alone, after: int = 0) -> Iterator[Rows]:
+    def rows(self, roles: Mapping[str, Kind], ranks: RankGroup, after: int = 0) -> Iterator[Rows]:
         """Yield the rows of all files with the columns of those `roles` that they have.
 
         They begin with the order `after`. Columns of features come with every role. For all ranks,
         which divide the files.
         """
         kinds = partial(self._kinds, roles)
-        return self._rounds(own_rows(ranks, ranks.pieces(self.files), kinds, after), kinds, ranks)
+        return self._rounds(own_rows(ranks, divide(self.files, ranks), kinds, after), kinds, ranks)
 
-    def sample(self, roles: Mapping[str, Kind], ranks: Alone) -> Iterator[Rows]:
+    def sample(self, roles: Mapping[str, Kind], ranks: RankGroup) -> Iterator[Rows]:
         """Yield some rows of this rank's share; for all ranks."""
         kinds = partial(self._kinds, roles)
-        return self._rounds(sampled(ranks, ranks.pieces(self.files), kinds), kinds, ranks)
+        return self._rounds(sampled(ranks, divide(self.files, ranks), kinds), kinds, ranks)
 
     def _rounds(
-        self, rows: Iterator[Rows], kinds: Callable[[int], dict[int, Kind]], ranks: Alone
+        self, rows: Iterator[Rows], kinds: Callable[[int], dict[int, Kind]], ranks: RankGroup
     ) -> Iterator[Rows]:
         def checked() -> Iterator[Rows]:
             for each in rows:
@@ -217,7 +218,7 @@ def _decoded(texts: Any) -> NDArray[np.str_]:
 
 
 def find_relations(
-    edges: EdgeTable, path: Path, ranks: Alone
+    edges: EdgeTable, path: Path, ranks: RankGroup
 ) -> tuple[NDArray[np.str_], tuple[str, ...], NDArray[np.int64]]:
     """Return the sorted names of relations, the relations in stored order, the place of each."""
     own: set[bytes] = set()
@@ -242,7 +243,7 @@ def edge_chunks(
     edges: EdgeTable,
     source: Index | None,
     target: Index | None,
-    ranks: Alone,
+    ranks: RankGroup,
     *,
     sample: bool = False,
     after: int = 0,

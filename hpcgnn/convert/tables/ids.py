@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hpcgnn.convert.ranks import Alone, Piece, Rows, own_rows, sampled
+from hpcgnn.comm import RankGroup
+from hpcgnn.convert.pieces import Piece, Rows, divide, own_rows, sampled
 from hpcgnn.convert.read.names import (
     NameSurvey,
     NameTable,
@@ -74,7 +75,7 @@ class Divided:
     `borders` are the least ids of the ranks after the first. Numbers or names.
     """
 
-    def __init__(self, ranks: Alone, borders: Array, own: Numbers | NameTable) -> None:
+    def __init__(self, ranks: RankGroup, borders: Array, own: Numbers | NameTable) -> None:
         self._ranks, self._borders, self.own = ranks, borders, own
         counts = ranks.gather(len(own))
         self._start, self._total = sum(counts[: ranks.rank]), sum(counts)
@@ -137,14 +138,14 @@ def owners_of(ids: Any, borders: Array) -> LocalIndices:
     return np.searchsorted(borders, keys, side="right").astype(np.int32)
 
 
-def send_ids(ranks: Alone, owners: LocalIndices, ids: Any) -> Any:
+def send_ids(ranks: RankGroup, owners: LocalIndices, ids: Any) -> Any:
     """Send names or numbers to their ranks; return what arrived. For all ranks."""
     if isinstance(ids, np.ndarray):
         return ranks.exchange(owners, ids)[0]
     return texts_of(*ranks.exchange_lists(owners, *parts_of(ids)))
 
 
-def find_borders(ranks: Alone, ids: Any) -> Array:
+def find_borders(ranks: RankGroup, ids: Any) -> Array:
     """Return the least ids of the ranks after the first, from some `ids` of each; for all ranks."""
     keys = np.sort(ids if isinstance(ids, np.ndarray) else prefixes(ids))
     own = keys[:: max(1, len(keys) * ranks.size >> _SAMPLE_BITS)]
@@ -198,7 +199,7 @@ def _read_ids(
     groups: Sequence[tuple[TableFile, list[int]]],
     *,
     named: bool,
-    ranks: Alone,
+    ranks: RankGroup,
     sample: bool = False,
 ) -> Iterator[Any]:
     """Yield the ids of columns, names or numbers, all or a `sample`; for all ranks."""
@@ -206,7 +207,7 @@ def _read_ids(
     def kinds(number: int) -> dict[int, Kind]:
         return dict.fromkeys(groups[number][1], "text" if named else "integer")
 
-    pieces = ranks.pieces([file for file, _ in groups])
+    pieces = divide([file for file, _ in groups], ranks)
 
     def read(rows: Iterable[Rows]) -> Iterator[Any]:
         for table, number, _ in rows:
@@ -302,7 +303,7 @@ class Ids:
         return table.texts(self.column) if has_names(self.index) else table.integers(self.column)
 
 
-def id_rows(ranks: Alone, pieces: Sequence[Piece], columns: Sequence[Ids]) -> Iterator[Rows]:
+def id_rows(ranks: RankGroup, pieces: Sequence[Piece], columns: Sequence[Ids]) -> Iterator[Rows]:
     """Yield the rows of pieces with a column of ids of each file; all ranks divide them."""
 
     def kinds(place: int) -> dict[int, Kind]:

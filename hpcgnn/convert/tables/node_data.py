@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import labelled, split_from_masks
-from hpcgnn.convert.ranks import PLACE_BITS, Alone, Piece, locate, own_rows
+from hpcgnn.convert.pieces import PLACE_BITS, Piece, divide, locate, own_rows, share
 from hpcgnn.convert.read.features import array_features, finite_rows
 from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.npy import open_npy
@@ -93,7 +94,7 @@ def nodes_of(index: Index | None) -> Nodes:
     return Nodes(original_id=index.original)
 
 
-def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: Alone) -> int:
+def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: RankGroup) -> int:
     """Return the number of rows of tables, of which `known` has been read; for all ranks."""
     for array in known.arrays().values():
         return sum(ranks.gather(len(array)))
@@ -111,23 +112,23 @@ class _Order:
     `num_rows` the rows of each that this rank reads.
     """
 
-    ranks: Alone
+    ranks: RankGroup
     pieces: Sequence[Piece]
     num_rows: Sequence[int]
     places: GlobalIndices | None
     num_nodes: int
 
     @classmethod
-    def of(cls, tables: Sequence[NodeTable], index: Index | None, ranks: Alone) -> "_Order":
+    def of(cls, tables: Sequence[NodeTable], index: Index | None, ranks: RankGroup) -> "_Order":
         """Find the places of all rows; raises `InputError` for an id that occurs twice."""
-        pieces = ranks.pieces([table.file for table in tables])
+        pieces = divide([table.file for table in tables], ranks)
         if index is None or not any(table.id >= 0 for table in tables):
             if ranks.size == 1:
                 return cls(ranks, pieces, (), None, 0)
             return cls._in_file_order(tables, pieces, ranks)
         columns = [Ids(table.id, index, "node") for table in tables]
         places, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        counts = dict.fromkeys((piece.number for piece in ranks.share(pieces)), 0)
+        counts = dict.fromkeys((piece.number for piece in share(ranks, pieces)), 0)
         for rows, (these,) in place_ids(id_rows(ranks, pieces, columns), [(c,) for c in columns]):
             places.append(these)
             orders.append(rows.order + np.arange(len(these)))
@@ -142,12 +143,12 @@ class _Order:
 
     @classmethod
     def _in_file_order(
-        cls, tables: Sequence[NodeTable], pieces: Sequence[Piece], ranks: Alone
+        cls, tables: Sequence[NodeTable], pieces: Sequence[Piece], ranks: RankGroup
     ) -> "_Order":
         """Give rows their numbers, for which all ranks count theirs."""
         counts: dict[int, int] = {}
         with ranks.agree():
-            for piece in ranks.share(pieces):
+            for piece in share(ranks, pieces):
                 column = tables[piece.place].any_column
                 counts[piece.number] = sum(
                     table.num_rows for table in piece.file.blocks({column: "text"})
@@ -232,7 +233,7 @@ class _Order:
         """
         found = []
         with self.ranks.agree():
-            for piece in self.ranks.share(self.pieces):
+            for piece in share(self.ranks, self.pieces):
                 table = tables[piece.place]
                 place = column(table)
                 for block in piece.file.blocks({max(place, 0): kind if place >= 0 else "text"}):

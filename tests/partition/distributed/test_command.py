@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.partition import Partition, measure, permute, read_pattern
-from hpcgnn.partition import command as one_process
-from hpcgnn.partition.distributed import command, write
+from hpcgnn.partition import Partition, command, measure, permute, read_pattern
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
@@ -66,7 +64,7 @@ def test_store_is_that_of_the_serial_permutation(
     step_bytes: int,
     typed: bool,
 ) -> None:
-    monkeypatch.setattr(write, "STEP_BYTES", step_bytes)
+    monkeypatch.setattr(permute, "STEP_BYTES", step_bytes)
     path, out, serial = (comm_tmp_path / name for name in ("in.h5", "out.h5", "serial.h5"))
     if comm.rank == 0:
         make_store(path, typed=typed)
@@ -122,12 +120,58 @@ def test_present_parts_are_refined(
     assert end["total_rows"] < start.total_rows
 
 
+@pytest.mark.parametrize("method", ["metis", "random", "block", "file"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_method_of_the_first_rank_makes_the_store_of_one_process(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    method: str,
+    typed: bool,
+) -> None:
+    monkeypatch.setattr(permute, "STEP_BYTES", 3000)
+    path, out, alone = (comm_tmp_path / name for name in ("in.h5", "out.h5", "alone.h5"))
+    if comm.rank == 0:
+        make_store(path, typed=typed)
+        np.save(comm_tmp_path / "parts.npy", np.arange(NUM_NODES) % 5)
+    comm.Barrier()
+    name = f"file:{comm_tmp_path / 'parts.npy'}" if method == "file" else method
+    words = ["partition", str(path), "--method", name, "--parts", "5", "--json", "-o"]
+    monkeypatch.setattr(sys, "argv", [*words, str(out)])
+    assert command.main(comm) == 0
+    assert bool(capsys.readouterr().out) == (comm.rank == 0)
+    if comm.rank == 0:
+        monkeypatch.setattr(sys, "argv", [*words, str(alone)])
+        command.main()
+        with GraphStore.open(out) as found, GraphStore.open(alone) as expected:
+            found.verify()
+            assert found.described() == expected.described()
+            infos = [each.partition_info for each in (found, expected)]
+            for info in infos:
+                del info["metrics"]["seconds"]
+            assert infos[0] == infos[1]
+
+
+def test_a_fault_of_the_first_rank_is_one_of_all(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = comm_tmp_path / "in.h5", comm_tmp_path / "out.h5"
+    if comm.rank == 0:
+        make_store(path, typed=False)
+    comm.Barrier()
+    words = ["partition", str(path), "--method", "metis", "-o", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(CollectiveInputError, match="--parts K is missing"):
+        command.main(comm)
+    assert [each.name for each in comm_tmp_path.iterdir()] == ["in.h5"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--parts", NUM_NODES + 1), "not more than the 150 nodes"),
         (("--parts", 3, "--threads", 2), "--threads belongs to one process"),
-        (("--parts", 3, "--method", "metis"), "--method metis runs as one process"),
         (("--parts", 3, "--refine", "parts.txt"), "many ranks refine present parts only"),
         ((), "--parts K is missing"),
         (("--parts", 3, "--relations", "hates"), "no relation 'hates'"),
@@ -206,5 +250,5 @@ def test_the_input_is_not_written_over(
             run(comm, monkeypatch, path, out, "--parts", 3)
     monkeypatch.setattr(sys, "argv", ["partition", str(path), "--parts", "3", "-o", str(link)])
     with pytest.raises(InputError, match="is the input itself"):
-        one_process.main()
+        command.main()
     assert path.read_bytes() == before

@@ -1,4 +1,4 @@
-"""The partitioning command on many ranks, each of which keeps its share of the graph only."""
+"""Partitioning by volume on many ranks, each of which keeps its share of the graph only."""
 
 import argparse
 import time
@@ -19,18 +19,23 @@ from hpcgnn.comm import (
 )
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
-from hpcgnn.launch import RankArgumentParser
-from hpcgnn.partition.command import DEFAULT_IMBALANCE, PRESENT, parser, provenance, show
 from hpcgnn.partition.distributed.memory import return_freed_arrays
 from hpcgnn.partition.distributed.refine import Found, Terms, refine
 from hpcgnn.partition.distributed.rows import Rows, fetch_pins, joint_pins, read_rows
 from hpcgnn.partition.distributed.share import Share
 from hpcgnn.partition.distributed.start import first_parts
-from hpcgnn.partition.distributed.write import NewOrder, write_partitioned
 from hpcgnn.partition.metrics import VolumeMetrics
-from hpcgnn.partition.volume_balanced import MAX_PARTS, MAX_SEED, Objective, Preset
+from hpcgnn.partition.parts import Partitioned
+from hpcgnn.partition.volume_balanced import (
+    DEFAULT_IMBALANCE,
+    MAX_PARTS,
+    MAX_SEED,
+    PRESENT,
+    Objective,
+    Preset,
+)
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, StoreWriter, check_output
+from hpcgnn.storage import GraphStore
 from hpcgnn.typing import LocalIndices
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
@@ -38,16 +43,14 @@ ONE_PROCESS = ("candidates", "threads", "time_limit")
 
 
 @collective
-def main(comm: Communicator) -> int:
-    """Partition, measure, write, print; return the exit status."""
-    options = parser(RankArgumentParser).parse_args()
+def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namespace) -> Partitioned:
+    """Partition by volume as the options say; each rank keeps its share of the graph only.
+
+    Raises CollectiveInputError where many ranks cannot do it.
+    """
     return_freed_arrays()
-    tell = _tell if comm.rank == 0 else _stay_silent
-    with agree(comm):
-        if comm.rank == 0:
-            check_output(options.output, options.store)
-        store = GraphStore.open(options.store)
-    with store, ProcessGrid(comm) as grid:
+    tell = report if comm.rank == 0 else _stay_silent
+    with ProcessGrid(comm) as grid:
         with agree(comm):
             terms = _terms(options, store)
             store.read_share(grid.rank, grid.size)
@@ -55,26 +58,11 @@ def main(comm: Communicator) -> int:
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
         rows = read_rows(comm, store, options.relations, options.undirected)
         began = time.perf_counter()
-        found, order_work = _partition(grid, store, rows, terms, options, tell)
+        found, work = _partition(grid, store, rows, terms, options, tell)
         seconds = time.perf_counter() - began
         metrics = asdict(_metrics(comm, rows, found, terms))
-        metrics |= {"seconds": round(seconds, 3), "method": "volume", "seed": terms.seed}
-        metrics["ranks"] = comm.size
-        order = NewOrder.of(comm, rows.row_map, found.part, order_work)
-        del rows
-        tell(f"writing {options.output}")
-
-        def record(writer: StoreWriter) -> None:
-            writer.set_partition(order.row_starts, "volume", terms.seed, metrics)
-
-        write_partitioned(comm, store, options.output, order, provenance(store), record)
-    if comm.rank == 0:
-        show(metrics, options)
-    return 0
-
-
-def _tell(text: str) -> None:
-    report(text)
+    metrics |= {"seconds": round(seconds, 3), "ranks": comm.size}
+    return Partitioned(rows.row_map, found.part, work, metrics)
 
 
 def _stay_silent(_: str) -> None:
@@ -83,11 +71,6 @@ def _stay_silent(_: str) -> None:
 
 def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
     """Return what the options ask for; raise InputError where many ranks cannot do it."""
-    if options.method != "volume":
-        raise InputError(
-            f"--method {options.method} runs as one process: start it without mpiexec or srun, or "
-            "choose volume"
-        )
     for name in ONE_PROCESS:
         if getattr(options, name) is not None:
             flag = "--" + name.replace("_", "-")

@@ -1,0 +1,187 @@
+"""The ranks that do a piece of work together, of which one process without MPI is a case.
+
+Code that runs on any number of ranks takes a `RankGroup` and asks nothing about their number. What
+ranks send each other costs one process nothing, and starts no MPI.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import numpy as np
+
+from hpcgnn import watchdog
+from hpcgnn.comm.collective import agree, bcast
+from hpcgnn.comm.mpi import Communicator
+from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
+from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.transfer import allreduce_sum, exclusive_sum
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+
+T = TypeVar("T")
+
+
+class RankGroup:
+    """One process, the only rank: it sends nothing, and agrees with itself.
+
+    Attributes
+    ----------
+    rank, size
+        The number of this rank, and of all.
+    comm
+        Their communicator; None without MPI.
+    """
+
+    rank = 0
+    size = 1
+    comm: "Communicator | None" = None
+
+    @staticmethod
+    def of(comm: "Communicator | None") -> "RankGroup":
+        """Return the ranks of a communicator, or this process alone where there is none."""
+        return RankGroup() if comm is None else MpiGroup(comm)
+
+    def agree(self) -> AbstractContextManager[None]:
+        """Leave the block on all ranks alike."""
+        return nullcontext()
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return on all ranks what `make` returns on the first."""
+        return make()
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, which are small."""
+        return [value]
+
+    def sum(self, values: Array) -> Array:
+        """Return the sum of an array (any shape) over all ranks."""
+        return values.copy()
+
+    def sum_before(self, values: Array) -> Array:
+        """Return the sum of an array (any shape) over the ranks before this one."""
+        return np.zeros_like(values)
+
+    def exchange(self, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
+        """Send element i of each array to rank ``owners[i]``; return what arrived, by sender."""
+        del owners
+        return arrays
+
+    def exchange_lists(
+        self, owners: LocalIndices, offsets: Offsets, data: Array
+    ) -> tuple[Offsets, Array]:
+        """Send each list, ``data[offsets[i]:offsets[i + 1]]``, to rank ``owners[i]``."""
+        del owners
+        return offsets, data
+
+    def owners(self, row_map: RowMap, rows: GlobalIndices) -> LocalIndices:
+        """Return (m,) int32 the ranks of global rows; one rank is the owner of all."""
+        return np.broadcast_to(np.int32(0), rows.shape)
+
+    def rows_of(self, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
+        """Return (m, ...) the values of global rows, in any order and repeated.
+
+        Parameters
+        ----------
+        row_map
+            A block for each rank.
+        rows
+            (m,) global rows.
+        values
+            (num_local, ...) of this rank's block.
+        """
+        del row_map
+        found: Array = values[rows]
+        return found
+
+    def any(self, holds: bool) -> bool:
+        """Tell whether `holds` is true on a rank."""
+        return any(self.gather(holds))
+
+    def rounds(self, items: Iterable[T], nothing: Callable[[], T]) -> Iterator[T]:
+        """Yield items on all ranks equally often, `nothing()` where a rank has no more."""
+        del nothing
+        for item in items:
+            watchdog.beat()
+            yield item
+
+    def starts(self, num_rows: int) -> Offsets:
+        """Return (size + 1,) int64: where equal shares of rows begin, and their number."""
+        return num_rows * np.arange(self.size + 1) // self.size
+
+    def range_of(self, num_rows: int) -> range:
+        """Return this rank's share of rows in equal shares."""
+        starts = self.starts(num_rows)
+        return range(int(starts[self.rank]), int(starts[self.rank + 1]))
+
+    def keepers(self, rows: GlobalIndices, num_rows: int) -> LocalIndices:
+        """Return the ranks (int32) of rows in equal shares."""
+        return (np.searchsorted(self.starts(num_rows), rows, side="right") - 1).astype(np.int32)
+
+
+ONE_PROCESS = RankGroup()
+
+
+class MpiGroup(RankGroup):
+    """The ranks of a communicator."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm: Communicator = comm
+        self.rank, self.size = comm.rank, comm.size
+
+    @collective
+    def agree(self) -> AbstractContextManager[None]:
+        return agree(self.comm)
+
+    @collective
+    def from_first(self, make: Callable[[], T]) -> T:
+        made = None
+        with agree(self.comm):
+            if self.rank == 0:
+                made = make()
+        return bcast(self.comm, made)
+
+    @collective
+    def gather(self, value: T) -> list[T]:
+        found: list[T] = self.comm.allgather(value)
+        return found
+
+    @collective
+    def sum(self, values: Array) -> Array:
+        total = values.copy()
+        allreduce_sum(self.comm, total)
+        return total
+
+    @collective
+    def sum_before(self, values: Array) -> Array:
+        return exclusive_sum(self.comm, values)
+
+    @collective
+    def exchange(self, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
+        return redistribute(self.comm, owners, *arrays)
+
+    @collective
+    def exchange_lists(
+        self, owners: LocalIndices, offsets: Offsets, data: Array
+    ) -> tuple[Offsets, Array]:
+        return redistribute_lists(self.comm, owners, offsets, data)
+
+    def owners(self, row_map: RowMap, rows: GlobalIndices) -> LocalIndices:
+        return row_map.owner(rows)
+
+    @collective
+    def rows_of(self, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
+        names, places = np.unique(rows, return_inverse=True)
+        found: Array = RowRequest.make(self.comm, row_map, names).rows(values)[places]
+        return found
+
+    @collective
+    def rounds(self, items: Iterable[T], nothing: Callable[[], T]) -> Iterator[T]:
+        iterator = iter(items)
+        while True:
+            with agree(self.comm):
+                item = next(iterator, None)
+            if not self.any(item is not None):
+                return
+            watchdog.beat()
+            yield nothing() if item is None else item

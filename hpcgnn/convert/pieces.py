@@ -1,0 +1,125 @@
+"""The pieces of the files of an input, which ranks divide among themselves."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcgnn.comm import RankGroup
+from hpcgnn.console import Progress
+
+if TYPE_CHECKING:
+    from hpcgnn.convert.read.tables import Kind, Table, TableFile
+
+LEAST_PIECE, MOST_PIECE = 1 << 18, 1 << 24
+"""Bytes of a piece of input at least and at most: what a rank reads at a time."""
+
+PLACE_BITS = 36
+"""Bits of a row's place in its piece, below the number of the piece: together, an order."""
+
+_PIECES_PER_RANK = 4
+_SAMPLED_PIECES = 8
+_SAMPLED_BYTES = 1 << 16
+QUIET_BELOW_BYTES = 8 << 20
+
+
+class OneReaderError(Exception):
+    """Raised on all ranks for an input that one process reads alone; the text is the reason."""
+
+
+class Piece(NamedTuple):
+    """Rows of the file at `place`, called `number` among all pieces in the order of the input."""
+
+    number: int
+    place: int
+    file: "TableFile"
+    num_bytes: int
+
+
+class Rows(NamedTuple):
+    """Some rows of the file at `place`; `order` is the first row's place in the input."""
+
+    table: "Table"
+    place: int
+    order: int
+
+
+def divide(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
+    """Divide files into pieces for all ranks, in their order; only the first looks at them."""
+    return ranks.from_first(lambda: _pieces_for(files, ranks.size))
+
+
+def _pieces_for(files: "Sequence[TableFile]", size: int) -> list[Piece]:
+    if size == 1:
+        # Nobody to share a file with; how large it is may take a while to tell.
+        return [Piece(place, place, file, 0) for place, file in enumerate(files)]
+    whole = sum(file.pieces(1 << 62)[0][1] for file in files)
+    wanted = min(MOST_PIECE, max(LEAST_PIECE, whole // (size * _PIECES_PER_RANK)))
+    found: list[Piece] = []
+    for place, file in enumerate(files):
+        for part, num_bytes in file.pieces(wanted):
+            found.append(Piece(len(found), place, part, num_bytes))
+    return found
+
+
+def dealt_pieces(sizes: Sequence[int], size: int, rank: int) -> list[int]:
+    """Return which pieces of some `sizes` a rank reads: the largest go first, to who has least."""
+    loads = [(0, each) for each in range(size)]
+    mine = []
+    for number in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        load, owner = heapq.heappop(loads)
+        heapq.heappush(loads, (load + sizes[number], owner))
+        if owner == rank:
+            mine.append(number)
+    return sorted(mine)
+
+
+def share(ranks: RankGroup, pieces: Sequence[Piece]) -> list[Piece]:
+    """Return what this rank reads of pieces, in their order; the largest are dealt first."""
+    sizes = [each.num_bytes for each in pieces]
+    return [pieces[number] for number in dealt_pieces(sizes, ranks.size, ranks.rank)]
+
+
+def sampled(
+    ranks: RankGroup, pieces: Sequence[Piece], kinds: "Callable[[int], Mapping[int, Kind]]"
+) -> Iterator[Rows]:
+    """Yield a small first block of some of this rank's share of pieces."""
+    mine = share(ranks, pieces)
+    for piece in mine[:: max(1, len(mine) // _SAMPLED_PIECES)]:
+        for table in piece.file.blocks(kinds(piece.place), _SAMPLED_BYTES):
+            yield Rows(table, piece.place, piece.number << PLACE_BITS)
+            break
+
+
+def own_rows(
+    ranks: RankGroup,
+    pieces: Sequence[Piece],
+    kinds: "Callable[[int], Mapping[int, Kind]]",
+    after: int = 0,
+) -> Iterator[Rows]:
+    """Yield the rows of this rank's share of pieces, from the order `after` on.
+
+    `kinds` are those of the columns of a file.
+    """
+    mine = [piece for piece in share(ranks, pieces) if piece.number >= after >> PLACE_BITS]
+    total = sum(piece.num_bytes for piece in mine)
+    quiet = ranks.rank > 0 or total < QUIET_BELOW_BYTES
+    with Progress("reading", total >> 10, "KiB of the first rank's", quiet=quiet) as progress:
+        for piece in mine:
+            done = 0
+            for table in piece.file.blocks(kinds(piece.place)):
+                order = (piece.number << PLACE_BITS) + done
+                if order >= after:
+                    yield Rows(table, piece.place, order)
+                done += table.num_rows
+            progress.advance(piece.num_bytes >> 10)
+
+
+def locate(pieces: Sequence[Piece], column: Callable[[int], int], order: int) -> str:
+    """Return the place of the row with an order; `column` is one of a file's columns."""
+    number, row = order >> PLACE_BITS, order & ((1 << PLACE_BITS) - 1)
+    piece = pieces[number]
+    for table in piece.file.blocks({column(piece.place): "text"}):
+        if row < table.num_rows:
+            return table.locate(row)
+        row -= table.num_rows
+    return str(piece.file.path)
