@@ -38,8 +38,8 @@ from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS
 from hpcgnn.storage import EdgeData, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.loop import SeedRun
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import load_task
 from hpcgnn.typing import Array
 
