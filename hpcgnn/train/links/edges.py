@@ -99,16 +99,41 @@ class LinkEdges:
         return LinkEdges(*(each[order] for each in found))
 
 
+@dataclass(frozen=True, eq=False)
+class NodeKeys:
+    """What edges are told apart by: their nodes.
+
+    Parameters
+    ----------
+    ids
+        (num_local,) int64 original ids.
+    types
+        (num_rows,) uint8 the node types of all rows, which the ranks of a host share; None without
+        types.
+    """
+
+    ids: GlobalIndices
+    types: Array | None
+
+    @classmethod
+    @collective
+    def read(cls, grid: ProcessGrid, store: GraphStore, row_map: RowMap) -> "NodeKeys":
+        """Read them."""
+        with agree(grid.world):
+            ids = store.read_original_id(row_map.start, row_map.stop)
+            types = store.read_types(row_map.start, row_map.stop)
+        return cls(ids, None if types is None else share_on_hosts(grid, "links.types", types))
+
+
 @collective
 def read_links(
     grid: ProcessGrid,
     store: GraphStore,
     row_map: RowMap,
-    ids: GlobalIndices,
+    nodes: NodeKeys,
     names: Sequence[str],
     *,
     undirected: bool,
-    types: Array | None = None,
     stored: bool = False,
 ) -> tuple[LinkEdges, GlobalIndices]:
     """Return the edges of some relations, and (E, 2) the original ids of their nodes.
@@ -119,12 +144,8 @@ def read_links(
 
     Parameters
     ----------
-    ids
-        (num_local,) int64 original ids.
     undirected
         Whether edges have no direction.
-    types
-        (num_rows,) uint8 the node types of all rows; None without types.
     """
     rows: list[Array] = []
     columns: list[Array] = []
@@ -141,15 +162,15 @@ def read_links(
     relations = np.repeat(np.arange(len(names)), [len(each) for each in rows])
     local, sources = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
     wanted = distinct(sources, row_map.num_rows)
-    found = RowRequest.make(grid.layer, row_map, wanted.astype(np.int64)).rows(ids)
+    found = RowRequest.make(grid.layer, row_map, wanted.astype(np.int64)).rows(nodes.ids)
     source_ids = found[numbered(wanted, np.arange(len(wanted), dtype=np.int32), sources)]
-    target_ids = ids[local]
+    target_ids = nodes.ids[local]
     kept = source_ids != target_ids
     if store.undirected or both_ways:
         one_way = _is_kept_direction(source_ids, target_ids)
-        if types is not None:
+        if nodes.types is not None:
             # Wrong targets are of the target's type: between two types the order tells nothing.
-            of_source, of_target = types[sources], types[local + row_map.start]
+            of_source, of_target = nodes.types[sources], nodes.types[local + row_map.start]
             one_way = np.where(of_source == of_target, one_way, of_source < of_target)
         kept &= one_way
     words = mixed(relations, source_ids, target_ids).view(np.int64)
@@ -248,24 +269,14 @@ class Links:
 
 
 @collective
-def _types_of_all(grid: ProcessGrid, store: GraphStore, row_map: RowMap) -> Array | None:
-    """Return (num_rows,) uint8 the node types of the rows of all ranks, None without types."""
-    with agree(grid.world):
-        types = store.read_types(row_map.start, row_map.stop)
-    return None if types is None else share_on_hosts(grid, "links.types", types)
-
-
-@collective
 def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap) -> Links:
     """Return the edges of a graph of which none is predicted; as `deal_links`, but for shares."""
     names = _predicted(grid, config, store)
-    with agree(grid.world):
-        ids = store.read_original_id(row_map.start, row_map.stop)
+    nodes = NodeKeys.read(grid, store, row_map)
     undirected = store.undirected or config.graph.undirected
-    types = _types_of_all(grid, store, row_map)
-    every, _ = read_links(grid, store, row_map, ids, names, undirected=undirected, types=types)
+    every, _ = read_links(grid, store, row_map, nodes, names, undirected=undirected)
     none = every[np.zeros(len(every), np.bool_)]
-    return Links(names, every, dict.fromkeys(SHARES, none), undirected, types)
+    return Links(names, every, dict.fromkeys(SHARES, none), undirected, nodes.types)
 
 
 def _predicted(grid: ProcessGrid, config: Config, store: GraphStore) -> tuple[str, ...]:
@@ -288,23 +299,14 @@ def deal_links(
         When a relation is not one of the store's.
     """
     names = _predicted(grid, config, store)
-    with agree(grid.world):
-        ids = store.read_original_id(row_map.start, row_map.stop)
+    nodes = NodeKeys.read(grid, store, row_map)
     with_split = [name for name in store.relations if store.has_edge_split(name)]
     stored = config.links.stored and not set(names).isdisjoint(with_split)
     # Tested edges of other relations leave the graph too.
     more = [name for name in with_split if stored and name not in names]
     undirected = store.undirected or config.graph.undirected
-    types = _types_of_all(grid, store, row_map)
     edges, pairs = read_links(
-        grid,
-        store,
-        row_map,
-        ids,
-        [*names, *more],
-        undirected=undirected,
-        types=types,
-        stored=stored,
+        grid, store, row_map, nodes, [*names, *more], undirected=undirected, stored=stored
     )
     masks = split_links(edges, pairs, config.links, len(names))
     gone = np.logical_or.reduce(list(masks.values()))
@@ -312,4 +314,6 @@ def deal_links(
         gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
     hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
     shares = {name: edges[mask] for name, mask in masks.items()}
-    return Links(names, edges[edges.relations < len(names)], shares, undirected, types), hidden
+    return Links(
+        names, edges[edges.relations < len(names)], shares, undirected, nodes.types
+    ), hidden
