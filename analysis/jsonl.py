@@ -35,7 +35,7 @@ def json_lines(path: Path, starts_anew: Callable[[Json], bool]) -> Iterator[tupl
 def _object(line: bytes) -> Json | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -59,15 +59,19 @@ def verify_files(path: Path, checksums: Any) -> None:
     if not isinstance(checksums, dict):
         raise damaged(path / STATE_FILE, "has no checksums")
     for name, expected in checksums.items():
-        crc = 0
+        crc, file = 0, path / name
+        # The state may be forged: only files of the checkpoint itself are read.
+        if file.parent != path or file.suffix != ".safetensors" or file.is_symlink():
+            raise damaged(path / STATE_FILE, f"names {name!r}, which is no file of a checkpoint")
+        _require_regular(file)
         try:
-            with (path / name).open("rb") as file:
-                while piece := file.read(READ_BYTES):
+            with file.open("rb") as opened:
+                while piece := opened.read(READ_BYTES):
                     crc = zlib.crc32(piece, crc)
         except OSError as error:
-            raise damaged(path / name, f"cannot be read ({error.strerror})") from None
+            raise damaged(file, f"cannot be read ({error.strerror})") from None
         if crc != expected:
-            raise damaged(path / name, "does not match its checksum")
+            raise damaged(file, "does not match its checksum")
 
 
 def describe_tensors(path: Path) -> dict[str, Any]:
@@ -91,6 +95,7 @@ def describe_tensors(path: Path) -> dict[str, Any]:
 
 def read_document(path: Path, parse: Callable[[str], Any]) -> Any:
     """Return the parsed text of a file, None where there is none; damage is an error."""
+    _require_regular(path)
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -99,6 +104,12 @@ def read_document(path: Path, parse: Callable[[str], Any]) -> Any:
         raise damaged(path, f"cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"cannot be read ({error})") from None
+
+
+def _require_regular(path: Path) -> None:
+    """Refuse a pipe, which would be waited for, and a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise damaged(path, "is no regular file")
 
 
 def read_lines(text: str) -> list[Any]:

@@ -153,11 +153,12 @@ class Shape:
         InputError
             When a key is missing, unknown or out of range, or degrees and counts disagree.
         """
+        _require_regular("shape", path)
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"shape {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"shape {path} is not valid TOML: {error}") from error
         table = _Table(str(path), tables)
         table.check({"name", "classes", "training", "nodes", "edges"})
@@ -167,7 +168,10 @@ class Shape:
             count = node.whole("count")
             if not 0 < count < _LARGEST:
                 raise InputError(f"{node.name}: count must be from 1 to {_LARGEST - 1}")
-            types.append(NodeType(name, count, node.whole("features", 0), np.dtype(np.float32)))
+            features = node.whole("features", 0)
+            if not 0 <= features < _LARGEST:
+                raise InputError(f"{node.name}: features must be from 0 to {_LARGEST - 1}")
+            types.append(NodeType(name, count, features, np.dtype(np.float32)))
         edges = [_edges(path, name, each, types) for name, each in table.tables("edges")]
         if len({each.is_directed for each in edges}) != 1:
             raise InputError(f"shape {path}: give degrees to all relations, or out_ and in_degrees")
@@ -265,7 +269,14 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
     return Edges(name, sources, targets, outside)
 
 
+def _require_regular(what: str, path: Path) -> None:
+    """Refuse a pipe, which would be waited for, and a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{what} {path}: is no regular file")
+
+
 def _histogram(path: Path, kind: int) -> Ends:
+    _require_regular("degrees", path)
     try:
         values = np.loadtxt(path, np.int64, delimiter=",", skiprows=1, ndmin=2)
     except OSError as error:

@@ -52,6 +52,7 @@ def test_a_killed_process_may_leave_only_half_a_header(writer):
     ("line", "message"),
     [
         ("{torn", "is not a JSON object"),
+        ("[" * 100_000, "is not a JSON object"),
         ("17", "is not a JSON object"),
         ('{"name":"dense","t_ns":1}', "'dur_ns' is missing or no integer"),
         ('{"t_ns":1}', "'name' is missing or no string"),

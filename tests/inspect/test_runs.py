@@ -1,6 +1,7 @@
 """What inspect says about run directories and checkpoints, whole and damaged."""
 
 import json
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -92,6 +93,9 @@ def test_other_directory(tmp_path: Path) -> None:
         ("state.json", b"\xff\xfe", False),
         ("state.json", b"{}", True),
         ("state.json", b'{"crc32": {"other.safetensors": 1}}', True),
+        ("state.json", b'{"crc32": {"../../other.safetensors": 1}}', True),
+        ("state.json", b'{"crc32": {"/dev/zero": 1}}', True),
+        ("state.json", b"[" * 100_000, True),
         ("model.safetensors", b"", False),
         ("model.safetensors", b"\xff" * 40, False),
         ("model.safetensors", b"12345678", True),
@@ -117,6 +121,20 @@ def test_damaged_checkpoint(name: str, content: bytes, verify: bool, checkpoint:
 def test_damaged_run(name: str, content: str, run_directory: Path) -> None:
     (run_directory / name).write_text(content)
     with pytest.raises(StorageFormatError, match=f"{name}: cannot be read"):
+        inspect_path(run_directory)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "metrics.jsonl"])
+def test_pipes_and_devices_are_not_read(name: str, run_directory: Path) -> None:
+    file = run_directory / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(StorageFormatError, match=f"{name}: is no regular file"):
+        inspect_path(run_directory)
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(StorageFormatError, match=f"{name}: is no regular file"):
         inspect_path(run_directory)
 
 

@@ -221,6 +221,13 @@ def test_laws_have_the_mean_of_their_counts(tmp_path: Path) -> None:
         ("out_degrees = {exponent = 3.5, min = 0, max = 40}", 'out_degrees = "no.csv"', "no.csv"),
         ("out_degrees = {exponent = 3.5, min = 0, max = 40}", "degrees = 1", "both ways"),
         ("[nodes.paper]", "[nodes.paper", "not valid TOML"),
+        ("training = 0.2", "training = " + "[" * 3000, "not valid TOML"),
+        ("features = 5", "features = -1", "features must be from 0"),
+        (
+            "out_degrees = {exponent = 3.5, min = 0, max = 40}",
+            'out_degrees = "/dev/zero"',
+            "/dev/zero: is no regular file",
+        ),
     ],
 )
 def test_refuses_faulty_shapes(tmp_path: Path, old: str, new: str, fault: str) -> None:

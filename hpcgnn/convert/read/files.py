@@ -193,6 +193,9 @@ def require_file(path: Path, remedy: str = "check the path") -> Path:
         raise InputError(f"{path}: is a folder where a file is due; {remedy}")
     if not path.exists():
         raise InputError(f"{path}: no such file; {remedy}")
+    if not path.is_file():
+        # A pipe would be waited for, and a device may never end.
+        raise InputError(f"{path}: is a pipe or a device where a file is due; {remedy}")
     return path
 
 

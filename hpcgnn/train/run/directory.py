@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import itertools
 import json
 import os
@@ -111,6 +112,8 @@ class RunDirectory:
             for directory in (self.checkpoints, self.traces):
                 directory.mkdir(parents=True, exist_ok=True)
             # A link in a directory that others may write to could name any file of this user.
+            if self.log.is_symlink():
+                raise OSError(errno.ELOOP, f"{self.log.name} is a link")
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open(self.path / ".lock", flags, 0o666)
         try:

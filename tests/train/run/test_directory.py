@@ -69,3 +69,14 @@ def test_an_ended_run_is_of_one_configuration(
     told = pytest.raises(InputError, match=f"^{change.partition('=')[0]} = ")
     with told if counts else contextlib.nullcontext():
         check_same_run(before, now, directory.path)
+
+
+def test_a_log_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("mine\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log.txt").symlink_to(other)
+    directory = RunDirectory(tmp_path / "run")
+    with pytest.raises(InputError, match=r"log\.txt is a link"), directory.reserve():
+        pass
+    assert other.read_text() == "mine\n"
