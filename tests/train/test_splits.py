@@ -12,6 +12,7 @@ from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.convert.splits import random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, add_splits
+from hpcgnn.train.features import check_run
 from hpcgnn.train.over_splits import train_over_splits
 from hpcgnn.train.process import EXIT_REQUEUE, StopRequest
 from hpcgnn.train.run.report import print_results
@@ -137,5 +138,6 @@ def test_configuration(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"train\.splits .*different names"):
             make_config(tmp_path / "g.h5", tmp_path, word)
     for task in ("programs", "links"):
-        with pytest.raises(InputError, match=rf"train\.splits .* '{task}' reads no split"):
-            make_config(tmp_path / "g.h5", tmp_path, "train.splits=[1]", f"train.task={task}")
+        words = (f"graph.store={tmp_path}", f"run.dir={tmp_path}", "train.splits=[1]")
+        with pytest.raises(InputError, match=rf"train\.splits .* does not work with .* '{task}'"):
+            check_run(load_config(None, (*words, f"train.task={task}")))
