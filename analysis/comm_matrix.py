@@ -24,7 +24,8 @@ from hpcgnn.analysis.figures import (
 )
 from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "comm_matrix"

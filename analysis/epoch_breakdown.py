@@ -25,7 +25,8 @@ from hpcgnn.analysis.figures import (
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.trace import first_sent, in_order, read_sessions
-from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "epoch_breakdown"

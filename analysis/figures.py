@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from hpcgnn.arguments import CommandParser
+from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.errors import InputError
 
 _STYLE: dict[Any, Any] = {

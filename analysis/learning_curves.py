@@ -15,7 +15,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from hpcgnn.analysis.curves import METRICS, PARTS, Curve, RunCurves
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import open_runs
-from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, print_table
 
 NAME = "learning_curves"
 

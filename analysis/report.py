@@ -29,8 +29,9 @@ from hpcgnn.analysis.memory import RunMemory, measure_memory
 from hpcgnn.analysis.page import Cell, FigureOf, Page
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
-from hpcgnn.arguments import CommandParser
-from hpcgnn.console import print_json, report, run_command, write_file
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, report, write_file
 from hpcgnn.errors import InputError
 
 NAME = "report"

@@ -27,7 +27,8 @@ from hpcgnn.analysis.figures import (
 from hpcgnn.analysis.load import Run, open_runs
 from hpcgnn.analysis.memory import read_plan
 from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
-from hpcgnn.console import print_json, print_table, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "scaling"

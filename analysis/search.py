@@ -16,7 +16,8 @@ from hpcgnn.analysis.curves import RunCurves
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
-from hpcgnn.console import metric_text, print_json, print_table, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import metric_text, print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "search"

@@ -17,8 +17,9 @@ from hpcgnn.analysis.breakdown import FirstSent, Flight, flights_of
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.arguments import CommandParser
-from hpcgnn.console import print_json, report, run_command, write_file
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, report, write_file
 from hpcgnn.errors import InputError
 
 NAME = "trace"

@@ -28,7 +28,8 @@ from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.report import circumstances
 from hpcgnn.comm import Communicator, ProcessGrid, sum_over_ranks
 from hpcgnn.console import print_json
-from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.nn import GGNN, GGNNShape, candidate_loss, make_ggnn
 from hpcgnn.storage import InstanceStore
 from hpcgnn.train.gradients import sum_gradients
@@ -72,7 +73,7 @@ def main(comm: Communicator) -> int:
 
 
 def parse_arguments() -> Any:
-    cli = RankArgumentParser(prog="python -m benchmarks.bench_banded", description=__doc__)
+    cli = CommandParser(prog="python -m benchmarks.bench_banded", description=__doc__)
     cli.add_argument("--store", type=Path, required=True, help="of hpcgnn.convert programs")
     cli.add_argument(
         "--cases",

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import circumstances
-from hpcgnn.console import comma_separated, print_json, print_table
+from hpcgnn.commands.arguments import comma_separated
+from hpcgnn.console import print_json, print_table
 
 MILLION = 1_000_000
 LINES = 1 << 20

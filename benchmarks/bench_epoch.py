@@ -43,7 +43,8 @@ from benchmarks.epoch_methods import (
 from benchmarks.gpu_timing import device_name, device_peak_bytes
 from benchmarks.harness import Timing, interleave, surroundings
 from hpcgnn.autograd.blas import multiply_by_fastest
-from hpcgnn.console import print_json, print_table, report, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, print_table, report
 from hpcgnn.kernels import reused_memory
 from hpcgnn.kernels.cuda.device import use_device
 

@@ -23,7 +23,8 @@ from benchmarks.exchange_plans import plan_costs
 from benchmarks.report import circumstances
 from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.console import print_json
-from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.sparse import scale
 from hpcgnn.spmm import EXCHANGES, WIRES, find_method, quantises
 
@@ -78,7 +79,7 @@ def main(comm: Communicator) -> int:
 
 def parse() -> argparse.Namespace:
     names = names_of(EXCHANGES)
-    cli = RankArgumentParser(
+    cli = CommandParser(
         prog="python -m benchmarks.bench_exchange", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument(

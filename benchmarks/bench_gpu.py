@@ -43,7 +43,8 @@ from benchmarks.gpu_training import training_cases
 from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn import kernels
-from hpcgnn.console import print_json, report, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, report
 from hpcgnn.graph.device import Device
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.cuda.device import load_cupy

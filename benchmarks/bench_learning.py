@@ -23,7 +23,8 @@ from benchmarks.harness import surroundings
 from hpcgnn.comm import ProcessGrid, sum_over_ranks
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
-from hpcgnn.console import print_json, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import Evaluation

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 import hpcgnn
 from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.harness import surroundings
-from hpcgnn.console import print_json, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json
 from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore

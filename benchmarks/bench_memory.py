@@ -36,7 +36,8 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.console import print_json
 from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.kernels import reused_memory
-from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.nn import MODELS, ModelShape, make_model
 from hpcgnn.operator import on_graph
 from hpcgnn.sparse import DistCSR
@@ -109,7 +110,7 @@ def main(comm: Communicator) -> int:
 
 
 def parse() -> argparse.Namespace:
-    cli = RankArgumentParser(
+    cli = CommandParser(
         prog="python -m benchmarks.bench_memory", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument("--model", choices=SHAPES, default="sage", help="3 layers (default: sage)")

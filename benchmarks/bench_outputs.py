@@ -32,7 +32,8 @@ from benchmarks.columns import Columns, print_columns, text
 from benchmarks.harness import surroundings
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import load_config
-from hpcgnn.console import print_json, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS

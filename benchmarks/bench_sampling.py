@@ -25,7 +25,8 @@ from benchmarks.columns import Columns, count, megabytes, print_columns, ratio, 
 from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import load_matrix
 from benchmarks.sums_sampler import SumsSampler
-from hpcgnn.console import print_json, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
 from hpcgnn.sampling import (
     EdgeSampler,

@@ -43,7 +43,8 @@ from benchmarks.spmm_peers import import_dgl
 from hpcgnn.comm import Communicator, ProcessGrid, bcast
 from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
-from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import Split
 from hpcgnn.train.seed_run import SeedRun
@@ -70,7 +71,7 @@ SAR_MODES = "sequential,sequential+0,kept,one-shot"
 
 
 def main(comm: Communicator) -> int:
-    cli = RankArgumentParser(
+    cli = CommandParser(
         prog="python -m benchmarks.bench_sar", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument("store", type=Path)

@@ -26,7 +26,8 @@ from benchmarks.harness import interleave, surroundings
 from benchmarks.spmm_graphs import Matrix, aligned, load_matrix
 from benchmarks.spmm_peers import Peer, Problem, installed_peers
 from hpcgnn import kernels
-from hpcgnn.console import print_json, print_table, report, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.typing import FloatArray
 

@@ -34,7 +34,8 @@ from hpcgnn.console import print_json
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
-from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun
@@ -56,7 +57,7 @@ COLUMNS: Columns = {
 
 
 def main(comm: Communicator) -> int:
-    cli = RankArgumentParser(
+    cli = CommandParser(
         prog="python -m benchmarks.bench_ways", description=(__doc__ or "").split("\n")[0]
     )
     cli.add_argument("store")

@@ -18,7 +18,8 @@ from benchmarks.bench_gpu import numbers, words
 from benchmarks.gpu_timing import device_name, interleave_on_device
 from benchmarks.harness import commit
 from benchmarks.spmm_graphs import Matrix, load_matrix
-from hpcgnn.console import report, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import report
 from hpcgnn.kernels import SparseMatrix, cuda
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.kernels.cuda.group_size import PAPER_RULE, fit_rule

@@ -18,7 +18,8 @@ from benchmarks.active_edges import active_edge_share
 from benchmarks.columns import Columns, megabytes, print_columns, ratio, seconds, text
 from benchmarks.pass_totals import PASSES, pass_totals
 from hpcgnn.analysis.load import Run, open_run
-from hpcgnn.console import print_json, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
 
 COLUMNS: Columns = {

@@ -20,7 +20,8 @@ from benchmarks.columns import Columns, print_columns, ratio, text
 from hpcgnn.banded import Supergraph, held_edges, inside_band, lay_out
 from hpcgnn.comm import Communicator
 from hpcgnn.console import print_json
-from hpcgnn.launch import RankArgumentParser, run_mpi_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.storage import InstanceStore
 
 COLUMNS: Columns = {
@@ -36,7 +37,7 @@ COLUMNS: Columns = {
 
 
 def main(comm: Communicator) -> int:
-    cli = RankArgumentParser(prog="python -m benchmarks.supernodes", description=__doc__)
+    cli = CommandParser(prog="python -m benchmarks.supernodes", description=__doc__)
     cli.add_argument("--store", type=Path, required=True, help="of hpcgnn.convert programs")
     cli.add_argument("--blocks", type=_integers, default="128,256,512,1024", metavar="S,...")
     cli.add_argument("--supernodes", type=_integers, default="0,1,2,4,8,16", metavar="R,...")

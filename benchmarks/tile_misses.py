@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.columns import Columns, count, print_columns, ratio, text
-from hpcgnn.console import print_json, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
 
 SOURCE = Path(__file__).with_suffix(".cc")

@@ -21,7 +21,8 @@ import torch
 from torch.nn import functional
 
 from benchmarks.spmm_graphs import Matrix, load_matrix
-from hpcgnn.console import print_json, report, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.group_size import (
     TIGR_SIZE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.console import run_command
+from hpcgnn.commands.launch import run_command
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, StoreHeader, StoreWriter, check_output
 

@@ -1,16 +1,19 @@
-"""What every command does alike on the terminal: errors, progress, tables, JSON.
+"""What a command says: lines on standard error and in the log of a run, tables, JSON, progress.
 
-Standard output carries results only; progress and messages go to standard error.
+Lines go through one logger of the standard library, named ``hpcgnn``, so that a program around it
+may add handlers of its own. Standard output carries results only.
 """
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,31 +21,96 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hpcgnn import log
-from hpcgnn.errors import USAGE_ERROR, InputError, exit_on_sigterm, one_line, printable
+from hpcgnn.errors import InputError, one_line, printable
+
+LOGGER = logging.getLogger("hpcgnn")
+"""Levels: DEBUG with ``-v``, INFO by default, WARNING with ``-q``."""
 
 
-def run_command(name: str, main: Callable[[], object]) -> None:
-    """Run a serial command; turn a fault of the user's input into one line and exit status 2.
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is now: notebooks and tests change it."""
 
-    A failed command exits with `SystemExit`, and so does one that SIGTERM ends; any other exception
-    passes through with its traceback.
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+class _RunLog(logging.FileHandler):
+    """Lines with their time in UTC, also those that standard error does not show."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        self._path = path
+        form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+        form.converter = time.gmtime
+        self.setFormatter(form)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Go on without the log: a disk without space is the checkpoint's to complain of."""
+        LOGGER.removeHandler(self)
+        warn(f"{self._path}: cannot be written ({sys.exception()}); the run goes on without it")
+
+
+_ON_SCREEN = _StandardError()
+
+
+def _set_up() -> None:
+    LOGGER.setLevel(logging.DEBUG)
+    LOGGER.propagate = False
+    _ON_SCREEN.setLevel(logging.INFO)
+    LOGGER.addHandler(_ON_SCREEN)
+
+
+_set_up()
+
+
+def show_from(level: int) -> None:
+    """Show lines of `level` (of `logging`) and above on standard error from now on."""
+    _ON_SCREEN.setLevel(level)
+
+
+def shows(level: int) -> bool:
+    """Return whether standard error shows lines of a level."""
+    return level >= _ON_SCREEN.level
+
+
+def detail(text: str) -> None:
+    """Write a line that ``-v`` shows, and a run's log has in any case."""
+    LOGGER.debug("%s", printable(text))
+
+
+def warn(text: str) -> None:
+    """Write a line that also ``-q`` shows: something is not as it was asked for."""
+    LOGGER.warning("%s", printable(text))
+
+
+@contextlib.contextmanager
+def logged_to(path: Path) -> Iterator[None]:
+    """Add all lines to the end of a file, and the fault that ends the block, if one does.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be opened.
     """
     try:
-        with exit_on_sigterm():
-            main()
-    except InputError as error:
-        sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
-        raise SystemExit(USAGE_ERROR) from None
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`); its end is not our failure.
-        sys.stderr.close()
-        raise SystemExit(0) from None
-
-
-def comma_separated(text: str) -> tuple[str, ...]:
-    """Return the words of an argument such as ``A,B``, for argparse."""
-    return tuple(text.split(","))
+        handler = _RunLog(path)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; choose another run.dir") from error
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    except BaseException as error:
+        screen, _ON_SCREEN.level = _ON_SCREEN.level, logging.CRITICAL + 1
+        # Standard error has it from who catches it.
+        LOGGER.error("%s", f"ended by {type(error).__name__}: {one_line(error)}")
+        _ON_SCREEN.level = screen
+        raise
+    finally:
+        LOGGER.removeHandler(handler)
+        # A full disk has been told of.
+        with contextlib.suppress(OSError):
+            handler.close()
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -60,15 +128,15 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(target)
     except OSError as error:
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             temporary.unlink()
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def report(text: str, stream: TextIO | None = None) -> None:
-    """Say one line of what goes on, see `log.report`; or write a result to `stream`."""
+    """Write a line about what goes on, which ``-q`` hides; or a result to `stream`."""
     if stream is None:
-        log.report(text)
+        LOGGER.info("%s", printable(text))
         return
     stream.write(printable(text) + "\n")
     stream.flush()
@@ -119,7 +187,7 @@ class Progress:
 
     def __init__(self, text: str, total: int, unit: str = "", *, quiet: bool = False) -> None:
         self._text, self._total, self._unit = text, max(int(total), 1), unit
-        self._quiet = quiet or not log.shows(logging.INFO)
+        self._quiet = quiet or not shows(logging.INFO)
         self._done = 0
         self._next_report = 0.25
         self._bar: Any = None
@@ -155,3 +223,12 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package; unknown where nothing tells it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        # From a site's own tree, without metadata.
+        return str(getattr(sys.modules.get(package), "__version__", "unknown"))

@@ -28,7 +28,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import require_device
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.launch import all_of_launcher
+from hpcgnn.spmd import all_of_launcher
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.spmd import collective

@@ -3,16 +3,20 @@
 A `Trait` is something that one feature may ask of all others: equal bits, rows in 16 bits, edges
 told apart by relation. A feature that lacks a trait which another one needs does not work with it,
 and its own words say why. Each feature declares both where it is defined, so that nothing compares
-two of them but `conflicts`. docs/matrix.md is written from the same declarations.
+two of them but `conflicts`. docs/matrix.md is written from the same declarations. `load_own` finds
+features that are objects of a user's own modules.
 """
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 
 
 class Trait(Enum):
@@ -218,3 +222,53 @@ def _any_of(values: Sequence[str]) -> str:
     if len(values) <= _NAMED:
         return " or ".join(values)
     return " or ".join(values[:_NAMED]) + " (docs/matrix.md has all)"
+
+
+def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) -> Any:
+    """Return the object that ``package.module:NAME`` names.
+
+    The module is looked for in the working directory first, then among the installed ones.
+
+    Parameters
+    ----------
+    key
+        Of the configuration, for messages.
+    name
+        With a colon.
+    accepts
+        Tells whether an object is one.
+    what
+        What it accepts, for messages: "subclass of hpcgnn.nn.Model".
+
+    Raises
+    ------
+    InputError
+        When the module does not load, or has no such object; the nearest name is named.
+    """
+    module_name, _, wanted = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(f"{key} = {name!r}: its module needs {error.name}") from error
+        raise InputError(
+            f"{key} = {name!r}: there is no module {error.name!r} in {here} nor installed"
+        ) from error
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise InputError(f"{key} = {name!r}: its module raises {fault}") from error
+    found = getattr(module, wanted, None)
+    if not accepts(found):
+        # Classes that the module has imported are not its own.
+        there = [
+            each
+            for each, value in vars(module).items()
+            if accepts(value) and not (isinstance(value, type) and value.__module__ != module_name)
+        ]
+        fault = "is not there" if found is None else f"is no {what}"
+        remedy = instead_of(wanted, there) if there else "write one"
+        raise InputError(f"{key} = {name!r}: {wanted} {fault}; {remedy}")
+    return found

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.predict_command import main, read_ids
+from hpcgnn.train.predict import main, read_ids
 from hpcgnn.storage import store_from_arrays
 from tests.support import training
 from tests.support.dense_models import Dense, sage_layer

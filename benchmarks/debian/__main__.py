@@ -11,8 +11,9 @@ from pathlib import Path
 from benchmarks.debian.archive import read_virtual
 from benchmarks.debian.bundle import DEBIAN_FEATURES, build_bundle, encode_virtual
 from benchmarks.debian.index import read_index
-from hpcgnn.arguments import CommandParser
-from hpcgnn.console import report, run_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import report
 from hpcgnn.storage import check_output, write_whole
 
 

@@ -28,7 +28,8 @@ from hpcgnn.analysis.figures import new_figure, save_figure
 from hpcgnn.analysis.load import Run, open_run
 from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.file import load_config
-from hpcgnn.console import print_table, report, run_command
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.plan import Candidate, WholeGraph, predict
 from hpcgnn.plan.candidates import choices

@@ -1,6 +1,6 @@
 """``python -m hpcgnn.convert``: as one process, or on every rank."""
 
-from hpcgnn.launch import start_command
+from hpcgnn.commands.launch import start
 
 if __name__ == "__main__":
-    start_command("convert", "hpcgnn.convert.command")
+    start("convert")

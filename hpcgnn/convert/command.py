@@ -4,40 +4,28 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
 from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.console import print_json, print_table, report
-from hpcgnn.convert.formats.registry import FORMATS, convert, detect
+from hpcgnn.convert.formats.registry import convert, detect
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.splits import parse_shares
 from hpcgnn.errors import InputError
-from hpcgnn.launch import RankArgumentParser
 
 _MOST_ROWS = 40
 """Lines that a table of relations or types takes at most."""
 
 
-def main(arguments: Sequence[str] | None = None, comm: "Communicator | None" = None) -> int:
+def main(given: argparse.Namespace, comm: "Communicator | None") -> int:
     """Convert as the command line says; return the exit status.
 
     On all ranks of `comm`, the first of which tells of it, or as one process. Raises `InputError`
     for faulty input.
     """
-    words = sys.argv[1:] if arguments is None else list(arguments)
     ranks = RankGroup.of(comm)
-    if words[:1] == ["programs"]:
-        with ranks.agree():
-            if ranks.size > 1:
-                raise InputError("programs are converted by one process: start no other ranks")
-        # Its imports take longer than the conversion of a small graph.
-        import_module("hpcgnn.convert.programs.command").main(words[1:])
-        return 0
-    given = _parser().parse_args(words)
     tell = report if ranks.rank == 0 else _stay_silent
     with ranks.agree():
         options = _options(given)
@@ -64,136 +52,6 @@ def main(arguments: Sequence[str] | None = None, comm: "Communicator | None" = N
 
 def _stay_silent(_: str) -> None:
     return None
-
-
-def _parser() -> RankArgumentParser:
-    parser = RankArgumentParser(
-        "convert",
-        formatter_class=argparse.HelpFormatter,
-        description="Convert a graph into a store (HDF5). docs/formats.md describes each format. "
-        "Started with mpiexec or srun, all ranks divide edge lists: the same store on any number.",
-        epilog="python -m hpcgnn.convert programs --help: program graphs from Python sources. "
-        "formats: " + "; ".join(f"{name}: {each.about}" for name, each in FORMATS.items()),
-    )
-    parser.add_argument(
-        "input",
-        metavar="INPUT",
-        nargs="+",
-        help="file or folder to read; several edge lists are read one after the other",
-    )
-    parser.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
-    parser.add_argument(
-        "--format", metavar="F", choices=list(FORMATS), help="default: told from the input"
-    )
-    parser.add_argument("--name", help="name of the graph (default: from INPUT)")
-    parser.add_argument("--undirected", action="store_true", help="add the reverse of each edge")
-    parser.add_argument("--reverse", action="store_true", help="swap the ends of each edge")
-    parser.add_argument(
-        "--self-loops", choices=("keep", "add", "drop"), default="keep", help="default: keep"
-    )
-    parser.add_argument(
-        "--duplicates",
-        choices=("first", "sum", "error"),
-        default="first",
-        help="edges given more than once: the first counts (default), weights are summed, or fail",
-    )
-    parser.add_argument(
-        "--relabel",
-        action="store_true",
-        help="edge lists: number the ids that occur from 0, in their order, and keep them",
-    )
-    parser.add_argument(
-        "--num-nodes", type=int, metavar="N", help="edge lists (default: largest id + 1)"
-    )
-    parser.add_argument(
-        "--columns",
-        metavar="A,B,...",
-        help="edge lists: what each field of a line is: src, dst, weight, relation or skip; or "
-        "by the names of a header: src=NAME,dst=NAME,...",
-    )
-    parser.add_argument(
-        "--names", action="store_true", help="edge lists: take all ids as names, numbers too"
-    )
-    parser.add_argument(
-        "--nodes",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="table of nodes (csv, tsv, parquet) or matrix of their features (npy); repeatable",
-    )
-    parser.add_argument(
-        "--node-columns",
-        metavar="ROLE=NAME,...",
-        help="columns of --nodes by name or place: id, label, split, ignore; several as A+B",
-    )
-    parser.add_argument(
-        "--features",
-        metavar="A,B,...",
-        help="columns of --nodes that are features, also of vectors (default: all other numbers)",
-    )
-    parser.add_argument(
-        "--label-separator",
-        metavar="TEXT",
-        help="what stands between the labels of a node that may have several",
-    )
-    parser.add_argument(
-        "--edge-features",
-        metavar="A,B,...",
-        help="columns of edge lists that are features of the edges",
-    )
-    parser.add_argument(
-        "--graphs",
-        metavar="FILE",
-        help="table of graphs: graph, label, split; for nodes with a column graph",
-    )
-    parser.add_argument(
-        "--nodes-from-edges",
-        action="store_true",
-        help="admit nodes that occur in edges only, beside those of --nodes",
-    )
-    parser.add_argument(
-        "--split-file",
-        action="append",
-        default=[],
-        metavar="[NAME=]A,B,C",
-        help="files of the ids that train, validate and test; repeatable",
-    )
-    parser.add_argument(
-        "--root", metavar="DIR", help="pyg: the folder of torch-geometric's data set"
-    )
-    parser.add_argument(
-        "--split", metavar="S", help="which of several splits: OGB folder name, npz mask column"
-    )
-    parser.add_argument(
-        "--random-split",
-        metavar="A,B,C",
-        help="draw a split: percentages of the nodes with labels that train, validate and test",
-    )
-    parser.add_argument(
-        "--split-seed", type=int, metavar="S", help="seed of --random-split (default: 0)"
-    )
-    parser.add_argument(
-        "--per-class", type=int, metavar="N", help="--random-split: N nodes of each class train"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("float16", "float32", "float64"),
-        help="type of the stored features (default: as in the input; float32 from text)",
-    )
-    parser.add_argument(
-        "--memory",
-        type=int,
-        default=1024,
-        metavar="MIB",
-        help="for edges, names, of each process (default: 1024)",
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="keep sorted edges in OUT.h5.parts; go on from what an ended conversion left there",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

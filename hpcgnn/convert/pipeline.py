@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn import watchdog
-from hpcgnn.by_ranks import open_store
+from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import Progress, report
 from hpcgnn.convert.nodes import check_nodes

@@ -1,6 +1,6 @@
 """``python -m hpcgnn.doctor``: alone, or on every rank with srun or mpiexec."""
 
-from hpcgnn.launch import start_mpi_command
+from hpcgnn.commands.launch import start
 
 if __name__ == "__main__":
-    start_mpi_command("doctor", "hpcgnn.doctor.command")
+    start("doctor")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpcgnn.comm import Link
 from hpcgnn.doctor.folder import FolderFacts
 from hpcgnn.doctor.host import RankFacts
-from hpcgnn.launch import threads_of
+from hpcgnn.spmd import threads_of
 
 GOOD, REMARK, FAULT = "good", "remark", "fault"
 

@@ -10,7 +10,7 @@ from hpcgnn import __version__
 from hpcgnn.comm import Progress, mpi_library
 from hpcgnn.kernels import available_isas
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
-from hpcgnn.launch import version_of
+from hpcgnn.console import version_of
 
 PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
 

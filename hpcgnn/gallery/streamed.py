@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn import watchdog
-from hpcgnn.by_ranks import open_store
+from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
 from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows, stream

@@ -21,7 +21,7 @@ from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.sign import SIGN
 from hpcgnn.nn.transformer import Transformer
-from hpcgnn.own_code import load_own
+from hpcgnn.support import load_own
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
     {

@@ -11,6 +11,12 @@ from hpcgnn.errors import InputError
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
+METHODS = ("metis", "volume", "random", "block")
+"""Names of partitioners on the command line."""
+
+FROM_FILE = "file:"
+"""What stands there before the name of a file with a number of a part for each node."""
+
 
 @dataclass(frozen=True)
 class Partition:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn import watchdog
-from hpcgnn.by_ranks import open_store
+from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
 from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, row_blocks, row_positions

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
-from hpcgnn.own_code import load_own
+from hpcgnn.support import load_own
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.carrier import Carrier

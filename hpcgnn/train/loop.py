@@ -15,7 +15,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.targets import fingerprint_of
-from hpcgnn.log import logged_to
+from hpcgnn.console import logged_to
 from hpcgnn.spmd import collective
 from hpcgnn.train.features import check_run
 from hpcgnn.train.open_run import open_run

@@ -21,7 +21,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
-from hpcgnn.log import detail
+from hpcgnn.console import detail
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.trace import TraceRecorder, trace_file

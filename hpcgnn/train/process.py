@@ -12,8 +12,8 @@ import torch
 
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.launch import threads_of
-from hpcgnn.log import warn
+from hpcgnn.spmd import threads_of
+from hpcgnn.console import warn
 from hpcgnn.spmd import collective
 
 EXIT_REQUEUE = 75

@@ -8,7 +8,7 @@ from typing import Any
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import show
 from hpcgnn.graph.context import Context
-from hpcgnn.own_code import load_own
+from hpcgnn.support import load_own
 from hpcgnn.spmd import collective
 from hpcgnn.support import Feature, union
 from hpcgnn.train.graphs.source import BatchSource

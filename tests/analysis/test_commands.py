@@ -11,7 +11,7 @@ from hpcgnn.analysis import comm_matrix, epoch_breakdown, learning_curves
 from hpcgnn.analysis.figures import rank_ticks, scaled, spread
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.console import run_command
+from hpcgnn.commands.launch import run_command
 from hpcgnn.errors import InputError
 
 COMMANDS = [epoch_breakdown, comm_matrix, learning_curves]

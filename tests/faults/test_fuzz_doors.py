@@ -20,7 +20,7 @@ import pytest
 from hpcgnn import predict_command
 from hpcgnn.convert import ConvertOptions, convert
 from hpcgnn.errors import InputError, one_line
-from hpcgnn.own_code import load_own
+from hpcgnn.support import load_own
 from hpcgnn.split import from_files
 from hpcgnn.storage import GraphStore
 from tests.faults.test_fuzz import SIZES, generators

@@ -24,7 +24,7 @@ time.sleep(600)
 TERMINATED = """
 import sys, time
 from pathlib import Path
-from hpcgnn.console import run_command
+from hpcgnn.commands.launch import run_command
 from hpcgnn.storage import store_from_arrays, StoreHeader, StoreWriter
 def main():
     with StoreWriter(Path(sys.argv[1]), StoreHeader(name="g", num_nodes=3)):

@@ -28,7 +28,7 @@ from hpcgnn.partition import (
     read_pattern,
 )
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.predict_command import main as predict_main
+from hpcgnn.train.predict import main as predict_main
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest

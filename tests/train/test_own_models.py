@@ -17,7 +17,7 @@ from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.export.__main__ import main as export_main
 from hpcgnn.nn import make_model
-from hpcgnn.predict_command import main as predict_main
+from hpcgnn.train.predict import main as predict_main
 from tests.support.examples import EXAMPLES
 from tests.support.training import (
     StopAfter,

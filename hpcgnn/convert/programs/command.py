@@ -3,18 +3,14 @@
 import argparse
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
-from hpcgnn.arguments import CommandParser
 from hpcgnn.console import print_json, print_table, report
 from hpcgnn.convert.programs.conversion import ProgramReport, convert_programs
-from hpcgnn.convert.programs.options import GRANULARITIES, ProgramOptions
+from hpcgnn.convert.programs.options import NUMBERS, ProgramOptions, flag
 from hpcgnn.convert.programs.release import convert_release
 from hpcgnn.errors import InputError
 
-_NUMBERS = tuple(each for each in fields(ProgramOptions) if each.metadata)
 _OF_SOURCES = (
     "granularity",
     "functions_per_file",
@@ -28,9 +24,8 @@ _OF_SOURCES = (
 """What the published data set has chosen itself."""
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(given: argparse.Namespace) -> None:
     """Convert as the command line says; raises `InputError` for faulty input."""
-    given = _parser().parse_args(arguments)
     options = _options(given)
     started = time.perf_counter()
     if given.release:
@@ -47,47 +42,14 @@ def main(arguments: Sequence[str]) -> None:
         print_table(f"store {result.path}", ("field", "value"), list(summary.items()))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        "convert programs",
-        description="Convert Python sources into a store of program graphs with VarMisuse holes.",
-        epilog="A call that was stopped goes on where it was when it is repeated.",
-    )
-    parser.add_argument("inputs", nargs="+", metavar="DIR", help="folders of Python sources")
-    parser.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
-    parser.add_argument(
-        "--release",
-        action="store_true",
-        help="the folders hold the public VarMisuse release: gzipped JSON lists of graphs",
-    )
-    parser.add_argument(
-        "--granularity",
-        choices=GRANULARITIES,
-        default=ProgramOptions.granularity,
-        help="snippet around a hole (default: %(default)s, the outermost at top level)",
-    )
-    for each in _NUMBERS:
-        about = f"{each.metadata['about']} ({each.default})"
-        parser.add_argument(
-            _flag(each.name), type=type(each.default), default=each.default, help=about
-        )
-    parser.add_argument("--processes", type=int, help="default: one a core")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _options(given: argparse.Namespace) -> ProgramOptions:
-    least = {each.name: each.metadata["least"] for each in _NUMBERS if each.type is int}
+    least = {each.name: each.metadata["least"] for each in NUMBERS if each.type is int}
     for name, low in (least | {"processes": 1}).items():
         if None not in (low, value := getattr(given, name)) and value < low:
-            raise InputError(f"{_flag(name)} {value}: give at least {low}")
+            raise InputError(f"{flag(name)} {value}: give at least {low}")
     for name in _OF_SOURCES if given.release else ():
         if getattr(given, name) != getattr(ProgramOptions, name, None):
-            raise InputError(f"{_flag(name)}: has no effect on --release; leave it out")
+            raise InputError(f"{flag(name)}: has no effect on --release; leave it out")
     if given.num_buckets > 1 << 16:
         raise InputError(f"--num-buckets {given.num_buckets}: give at most 65536")
     shares = (given.valid_share, given.test_share, given.unseen_share)
@@ -96,7 +58,7 @@ def _options(given: argparse.Namespace) -> ProgramOptions:
     if not given.unseen_share < 1:
         raise InputError(f"--unseen-share {given.unseen_share}: give less than 1")
     return ProgramOptions(
-        granularity=given.granularity, **{each.name: getattr(given, each.name) for each in _NUMBERS}
+        granularity=given.granularity, **{each.name: getattr(given, each.name) for each in NUMBERS}
     )
 
 

@@ -1,7 +1,7 @@
 """The choices that a conversion of programs takes, and those that it leaves to chance."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Granularity = Literal["function", "definition", "file"]
@@ -33,6 +33,15 @@ class ProgramOptions:
     test_share: float = _choice(0.1, "files of seen packages for testing")
     unseen_share: float = _choice(0.15, "files, in whole packages, that are kept apart")
     seed: int = _choice(0, "of every choice by chance", least=None)
+
+
+NUMBERS = tuple(each for each in fields(ProgramOptions) if each.metadata)
+"""The options that are numbers."""
+
+
+def flag(name: str) -> str:
+    """Return the option of the command line for a field."""
+    return f"--{name.replace('_', '-')}"
 
 
 def draw(*parts: object) -> int:

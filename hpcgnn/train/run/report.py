@@ -10,7 +10,7 @@ from typing import Any
 from rich import progress
 from rich.console import Console
 
-from hpcgnn import log
+from hpcgnn import console
 from hpcgnn.console import metric_text, print_table, report
 
 _QUIET_SECONDS = 10.0
@@ -38,7 +38,7 @@ class EpochDisplay:
 
     def __enter__(self) -> "EpochDisplay":
         # With -v each epoch has a line, which a bar would tear.
-        bar = log.shows(logging.INFO) and not log.shows(logging.DEBUG)
+        bar = console.shows(logging.INFO) and not console.shows(logging.DEBUG)
         if self._active and bar and sys.stderr.isatty():
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}"),
@@ -69,12 +69,12 @@ class EpochDisplay:
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures=figures)
-            log.detail(line)
+            console.detail(line)
         elif elapsed >= self._next_report or done == self._total:
             report(line)
             self._next_report = elapsed + _QUIET_SECONDS
         else:
-            log.detail(line)
+            console.detail(line)
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
@@ -146,7 +146,7 @@ def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
         losses.setdefault(row["seed"], []).append(row["train_loss"])
     for seed, curve in losses.items():
         if curve[-1] > _GROWTH * curve[0]:
-            log.warn(
+            console.warn(
                 f"seed {seed} ends with a loss of {curve[-1]:.3g}, after {curve[0]:.3g} in its "
                 "first epoch: lower train.learning_rate or set train.clip_norm"
             )
@@ -160,7 +160,7 @@ def remark_on_constants(results: list[dict[str, Any]]) -> None:
             seeds.setdefault(each["constant"], []).append(str(each["seed"]))
     if seeds:
         alike = "; ".join(f"seed {', '.join(of)}: {what}" for what, of in seeds.items())
-        log.warn(
+        console.warn(
             f"{alike}: the model may tell nothing apart; try another train.learning_rate, more "
             "train.epochs, or model.norm=layer, and see that features are scaled alike"
         )

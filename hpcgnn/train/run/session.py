@@ -15,7 +15,7 @@ from typing import Any
 import hpcgnn
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
-from hpcgnn.launch import version_of
+from hpcgnn.console import version_of
 from hpcgnn.spmd import collective
 
 _PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")

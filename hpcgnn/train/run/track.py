@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import dump_toml
 from hpcgnn.errors import InputError, one_line
-from hpcgnn.log import warn
+from hpcgnn.console import warn
 from hpcgnn.train.run.directory import RunDirectory
 
 _PROJECT = "hpcgnn"

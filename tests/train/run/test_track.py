@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import pytest
 
-from hpcgnn import log
+from hpcgnn import console
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
@@ -104,7 +104,7 @@ def test_log_has_what_the_screen_has_not(
     capsys: pytest.CaptureFixture[str],
     level: int,
 ) -> None:
-    log.show_from(level)
+    console.show_from(level)
     path = comm_tmp_path / "run"
     training.train(comm, training.make_config(store, path, *SETTINGS))
     comm.Barrier()
@@ -134,9 +134,9 @@ def test_log_has_the_fault(comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 
 def test_full_disk_costs_the_log_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    with log.logged_to(tmp_path / "log.txt"):
-        log.report("one")
-        log.report("two")
+    with console.logged_to(tmp_path / "log.txt"):
+        console.report("one")
+        console.report("two")
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "one"
     assert "log.txt: cannot be written (" in said[1]

@@ -1,5 +1,6 @@
-"""``python -m hpcgnn.init``: write a configuration for a store, with every key explained."""
+"""The command ``init``: write a configuration for a store, with every key explained."""
 
+import argparse
 import json
 import shutil
 import sys
@@ -7,16 +8,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from hpcgnn.arguments import CommandParser
 from hpcgnn.config.file import describe_keys, load_config
-from hpcgnn.console import report, run_command
+from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import far_columns
 from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
-
-DESCRIPTION = """Write a configuration that trains on a store: keys that the store asks for are set,
-all others stand as comments with their defaults. Says what to run next. Or, with --jobs, write the
-folder jobs: templates of batch jobs, the quickstart, and configurations for the bundled graphs."""
 
 _JOBS = Path("jobs")
 _CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
@@ -26,19 +22,8 @@ _LOOKED_AT = 4096
 _WIDTH = 100
 
 
-def main() -> None:
-    """Run the command with the arguments of the process."""
-    cli = CommandParser("init", DESCRIPTION)
-    words = cli.add_mutually_exclusive_group(required=True)
-    words.add_argument(
-        "store", type=Path, metavar="STORE", nargs="?", help="store to train on (.h5)"
-    )
-    words.add_argument("--jobs", action="store_true", help="write the folder jobs instead")
-    cli.add_argument(
-        "-o", "--output", type=Path, metavar="CONFIG.toml", help="default: STORE's name, .toml"
-    )
-    cli.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/STORE's name")
-    options = cli.parse_args()
+def main(options: argparse.Namespace) -> None:
+    """Write the configuration, or the jobs."""
     if options.jobs:
         write_jobs()
         return
@@ -68,7 +53,7 @@ def write_jobs() -> None:
         raise InputError(f"{_JOBS}: is there already; call this in another folder")
     try:
         shutil.copytree(
-            Path(__file__).with_name("jobs"), _JOBS, ignore=shutil.ignore_patterns("site.env")
+            Path(__file__).parents[1] / "jobs", _JOBS, ignore=shutil.ignore_patterns("site.env")
         )
         script = _JOBS / "env.sh"
         text = script.read_text(encoding="utf-8")
@@ -138,7 +123,3 @@ def configuration(chosen: dict[str, Any]) -> str:
         value = f"{name} = {json.dumps(chosen[key])}" if key in chosen else f"# {name} = {default}"
         lines += [value, ""]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    run_command("init", main)

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.by_ranks import store_by_ranks
+from hpcgnn.storage.by_ranks import store_by_ranks
 from hpcgnn.comm import agree
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import EdgeData, GraphStore, Names, ShareSizes, StoreHeader, StoreWriter

@@ -1,9 +1,11 @@
 """``python -m hpcgnn.clean``: remove what killed commands have left in folders."""
 
+import argparse
 from pathlib import Path
 
-from hpcgnn.arguments import CommandParser
-from hpcgnn.console import print_json, report, run_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.command import Command, Processes
+from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.storage.leftovers import scratch_folders, sweep, temporary_files
 
@@ -12,12 +14,16 @@ the given folders, and in TMPDIR on this host. Files that a running command writ
 all where the file system has no locks. The next start of the same command does it by itself."""
 
 
-def main() -> None:
-    """Run the command with the arguments of the process."""
-    parser = CommandParser("clean", DESCRIPTION)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="where outputs are")
-    parser.add_argument("--json", action="store_true", help="print what was removed as JSON")
-    options = parser.parse_args()
+def parser() -> CommandParser:
+    """Return the arguments."""
+    cli = CommandParser("clean", DESCRIPTION)
+    cli.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="where outputs are")
+    cli.add_argument("--json", action="store_true", help="print what was removed as JSON")
+    return cli
+
+
+def main(options: argparse.Namespace) -> None:
+    """Remove and say what."""
     for folder in options.folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: is no folder; name those that outputs were written to")
@@ -31,5 +37,7 @@ def main() -> None:
     report(f"removed {len(removed)} leftovers")
 
 
+COMMAND = Command("clean", parser, "hpcgnn.commands.clean:main", Processes.ONE)
+
 if __name__ == "__main__":
-    run_command("clean", main)
+    COMMAND.start()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.arguments import CommandParser
 from hpcgnn.comm import Communicator, RankGroup
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.command import Command, Processes
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
@@ -28,16 +29,14 @@ from hpcgnn.gallery import (
     planted_types,
     write_streamed,
 )
-from hpcgnn.launch import RankArgumentParser
 from hpcgnn.storage import GraphStore, StoreHeader, check_output, write_whole
 
 MEBIBYTE = 1 << 20
 """The unit of --memory, which tests make small."""
 
 
-def main(comm: "Communicator | None" = None) -> int:
+def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
     """Generate the graph that the command line names; return the exit status."""
-    options = parser().parse_args()
     ranks = RankGroup.of(comm)
     began = time.perf_counter()
     with ranks.agree():
@@ -57,11 +56,11 @@ def main(comm: "Communicator | None" = None) -> int:
 
 
 def parser() -> CommandParser:
-    """Return the command's argument parser.
+    """Return the arguments.
 
     `generate` of its result writes the store, or returns a `StreamedGraph` to write.
     """
-    cli = RankArgumentParser(
+    cli = CommandParser(
         "generate",
         description="Write a graph as a store, with features, labels and a 60/20/20 split. rmat, "
         "grid3d and communities are made in bounded memory, and also by many ranks, started with "
@@ -295,3 +294,9 @@ def show(options: argparse.Namespace, seconds: float) -> None:
     named = [(f"nodes: {name}", number) for name, number in types.items()]
     named += [(f"edges: {name}", number) for name, number in relations.items() if name]
     print_table(str(options.output), ("property", "value"), [*summary.items(), *named])
+
+
+COMMAND = Command("generate", parser, "hpcgnn.commands.generate:main", Processes.ANY)
+
+if __name__ == "__main__":
+    COMMAND.start()

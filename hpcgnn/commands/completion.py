@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 
-from hpcgnn.arguments import CommandParser
+from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.config.file import describe_keys
 from hpcgnn.console import run_command
 from hpcgnn.errors import InputError

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.arguments import CommandParser
-from hpcgnn.console import print_json, report, run_command
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.command import Command, Processes
+from hpcgnn.console import print_json, report
 from hpcgnn.convert.splits import parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
@@ -28,8 +29,8 @@ is drawn or listed whole. `graph.split = NAME` trains on one, `train.splits` on 
 _SETS = (Split.TRAIN, Split.VALID, Split.TEST)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command's argument parser."""
+def parser() -> CommandParser:
+    """Return the arguments."""
     cli = CommandParser("split", DESCRIPTION, epilog=EPILOG)
     add = cli.add_argument
     add("store", type=Path, metavar="STORE", help="store to add to")
@@ -55,9 +56,8 @@ def parser() -> argparse.ArgumentParser:
     return cli
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
     """Draw or read, write, print."""
-    options = parser().parse_args()
     out = options.output or options.store
     check(options)
     check_output(out)
@@ -178,5 +178,7 @@ def check_labelled(splits: dict[str, Array], labels: Array, ids: GlobalIndices) 
             raise InputError(f"split {name!r}: node {node} has no label; take it out of the files")
 
 
+COMMAND = Command("split", parser, "hpcgnn.commands.split:main", Processes.ONE)
+
 if __name__ == "__main__":
-    run_command("split", main)
+    COMMAND.start()

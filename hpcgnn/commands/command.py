@@ -1,0 +1,89 @@
+"""What a command is: arguments that are read first, and the function that runs with them."""
+
+import argparse
+import enum
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hpcgnn import watchdog
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import Communicator, load, run_command, run_mpi_command, stall_limit
+from hpcgnn.errors import InputError
+from hpcgnn.spmd import collective, num_launched, rank_of
+
+
+class Processes(enum.Enum):
+    """How many processes a command is."""
+
+    ONE = "one process, without MPI"
+    ANY = "the ranks of a launcher; without one, one process without MPI"
+    RANKS = "the ranks of an MPI world"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Parameters
+    ----------
+    name
+        The words behind ``hpcgnn``.
+    parser
+        Returns its arguments. What it imports is loaded before MPI starts, and for ``--help``.
+    target
+        ``module:function``, loaded when the arguments have been read. Takes them, and the
+        communicator where `processes` is not ONE: None without a launcher. Returns an exit status,
+        or None for 0.
+    processes
+        On how many it runs.
+    check
+        Ends the command by ``parser.error`` where arguments contradict each other.
+    """
+
+    name: str
+    parser: Callable[[], CommandParser]
+    target: str
+    processes: Processes
+    check: Callable[[CommandParser, argparse.Namespace], None] | None = None
+
+    def start(self, words: Sequence[str] | None = None) -> NoReturn:
+        """Run the command with arguments, those of the process by default, and exit.
+
+        A fault of the input is one line, and exit status 2.
+        """
+        words = sys.argv[1:] if words is None else words
+        launched = num_launched(os.environ)
+        if self.processes is Processes.RANKS or (self.processes is Processes.ANY and launched > 1):
+            # A rank may already stop in an import, or in MPI's own start.
+            watchdog.start(f"hpcgnn {self.name}", rank_of(os.environ))
+            watchdog.set_limit(stall_limit(words))
+            options = self.parse(words)
+            run_mpi_command(self.name, lambda comm: self._run(options, comm))
+        run_command(self.name, lambda: self.call(None, words))
+
+    @collective
+    def call(self, comm: "Communicator | None" = None, words: Sequence[str] | None = None) -> int:
+        """Run the command on the ranks of `comm`, or as one process; return its exit status."""
+        return self._run(self.parse(sys.argv[1:] if words is None else words), comm)
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Read the arguments; ``--help`` and a fault end the process."""
+        parser = self.parser()
+        options = parser.parse_args(words)
+        if self.check is not None:
+            self.check(parser, options)
+        return options
+
+    @collective
+    def _run(self, options: argparse.Namespace, comm: "Communicator | None") -> int:
+        module, _, function = self.target.partition(":")
+        if self.processes is not Processes.ONE:
+            return int(getattr(load(module), function)(options, comm) or 0)
+        if (launched := num_launched(os.environ)) > 1:
+            raise InputError(
+                f"{launched} ranks: hpcgnn {self.name} is one process; start it without a launcher"
+            )
+        return int(getattr(load(module), function)(options) or 0)

@@ -1,0 +1,41 @@
+"""The arguments of ``hpcgnn convert programs``."""
+
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.command import Command, Processes
+from hpcgnn.convert.programs.options import GRANULARITIES, NUMBERS, ProgramOptions, flag
+
+
+def parser() -> CommandParser:
+    """Return the arguments."""
+    cli = CommandParser(
+        "convert programs",
+        description="Convert Python sources into a store of program graphs with VarMisuse holes.",
+        epilog="A call that was stopped goes on where it was when it is repeated.",
+    )
+    cli.add_argument("inputs", nargs="+", metavar="DIR", help="folders of Python sources")
+    cli.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
+    cli.add_argument(
+        "--release",
+        action="store_true",
+        help="the folders hold the public VarMisuse release: gzipped JSON lists of graphs",
+    )
+    cli.add_argument(
+        "--granularity",
+        choices=GRANULARITIES,
+        default=ProgramOptions.granularity,
+        help="snippet around a hole (default: %(default)s, the outermost at top level)",
+    )
+    for each in NUMBERS:
+        about = f"{each.metadata['about']} ({each.default})"
+        cli.add_argument(
+            flag(each.name), type=type(each.default), default=each.default, help=about
+        )
+    cli.add_argument("--processes", type=int, help="default: one a core")
+    cli.add_argument("--json", action="store_true", help="print one JSON object")
+    return cli
+
+
+COMMAND = Command("convert programs", parser, "hpcgnn.convert.programs.command:main", Processes.ONE)
+
+if __name__ == "__main__":
+    COMMAND.start()

@@ -1,0 +1,169 @@
+"""Start and end of commands: a sane world, one line for a fault, no rank left hanging."""
+
+import contextlib
+import importlib
+import math
+import os
+import platform
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
+
+from hpcgnn import watchdog
+from hpcgnn.errors import (
+    EXIT_TERMINATED,
+    USAGE_ERROR,
+    CollectiveInputError,
+    InputError,
+    exit_on_sigterm,
+    one_line,
+)
+from hpcgnn.spmd import check_world, collective, is_first, world_of_ranks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm as Communicator
+
+
+def start(name: str) -> NoReturn:
+    """Run the command ``hpcgnn NAME`` with the arguments of the process, and exit."""
+    try:
+        command = load(f"hpcgnn.commands.{name}").COMMAND
+    except InputError as error:
+        _say(name, error)
+        raise SystemExit(USAGE_ERROR) from None
+    command.start()
+
+
+def load(name: str) -> ModuleType:
+    """Import a module of hpcgnn.
+
+    Raises
+    ------
+    InputError
+        Where this package is a source tree whose native parts are not built, as in a folder that
+        hides the installed package.
+    """
+    watchdog.set_place("import", "")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        part = error.name or ""
+        if not part.startswith("hpcgnn.") or not part.rpartition(".")[2].startswith("_"):
+            raise
+        raise InputError(
+            f"{Path(__file__).parents[1]} is a source tree without its native part {part}, and "
+            "hides an installed hpcgnn: start in another folder, or build it (docs/install.md)"
+        ) from error
+    watchdog.set_place("start", "import")
+    return module
+
+
+def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
+    """Run a command as one process and exit with its status; a fault of the input is one line.
+
+    Any exception but `InputError` passes through with its traceback.
+    """
+    try:
+        with exit_on_sigterm():
+            status = main()
+    except InputError as error:
+        _say(name, error)
+        raise SystemExit(USAGE_ERROR) from None
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`); its end is not our failure.
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    raise SystemExit(status or 0)
+
+
+def _say(name: str, error: InputError) -> None:
+    sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+    sys.stderr.flush()
+
+
+def stall_limit(words: Sequence[str]) -> float:
+    """Return the ``run.stall_s`` that the arguments of a command lead to, in seconds.
+
+    They are read before MPI starts, since a rank may stop in there or in an import. What does not
+    read leaves the default: the command itself will say so, with all there is to check by.
+    """
+    limit_s = watchdog.DEFAULT_LIMIT_S
+    # What the command line says counts most.
+    for word in sorted(words, key=lambda word: "=" in word):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            given = float(tomllib.loads(_settings(word))["run"]["stall_s"])
+            limit_s = given if 0 <= given < math.inf else limit_s
+    return limit_s
+
+
+def _settings(word: str) -> str:
+    """Return the TOML that an argument is or names; nothing where it does neither."""
+    key, equals, _ = word.partition("=")
+    if equals:
+        return word if key.strip() == "run.stall_s" else ""
+    file = Path(word, "config.toml") if Path(word).is_dir() else Path(word)
+    return file.read_text("utf-8") if file.suffix == ".toml" else ""
+
+
+@collective
+def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoReturn:
+    """Run `main(COMM_WORLD)` and exit with its status; an error ends every rank.
+
+    A `CollectiveInputError` is reported by rank 0 in one line, and all ranks exit with its status.
+    An `InputError` of a single rank is reported by that rank, which then aborts the job with status
+    2. An exit would leave the others waiting, so it aborts the job. Anything else is a defect: the
+    rank prints its traceback and aborts with status 1.
+    """
+    # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
+    # that finds no network of its kind.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    try:
+        world = world_of_ranks()
+    except InputError as error:
+        _say(name, error)
+        raise SystemExit(USAGE_ERROR) from None
+    watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
+    watchdog.end_by(world.Abort)
+    try:
+        with exit_on_sigterm():
+            check_world(os.environ, world.size)
+            status = main(world)
+    except CollectiveInputError as error:
+        if world.rank == 0:
+            _say(name, error)
+        status = error.status
+    except InputError as error:
+        if world.size > 1 or is_first(os.environ):
+            _say(name, error)
+        _end(world, USAGE_ERROR)
+        status = USAGE_ERROR
+    except SystemExit as end:
+        if end.code != EXIT_TERMINATED and world.size > 1:
+            _print_traceback(world)
+        _end(world, end.code if isinstance(end.code, int) and end.code else 1)
+        raise
+    except BaseException:
+        _print_traceback(world)
+        _end(world, 1)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watchdog.set_place("the end of MPI", name)
+    raise SystemExit(status)
+
+
+def _end(world: "Communicator", status: int) -> None:
+    """End all ranks where there are others; alone, return."""
+    if world.size > 1:
+        world.Abort(status)
+
+
+def _print_traceback(world: "Communicator") -> None:
+    prefix = f"[rank {world.rank}] "
+    text = "".join(prefix + line + "\n" for line in traceback.format_exc().splitlines())
+    sys.stderr.write(f"{prefix}fails on {platform.node()}\n{text}")
+    sys.stderr.flush()

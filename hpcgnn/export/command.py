@@ -1,0 +1,128 @@
+"""The command: write a trained model as a module of another library, compared with the model."""
+
+
+import argparse
+import importlib
+import importlib.util
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as save_tensors
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.console import print_json, report
+from hpcgnn.errors import InputError
+from hpcgnn.export.blueprint import Blueprint, under
+from hpcgnn.export.body import LIBRARIES, write_source
+from hpcgnn.export.check import compare, load_module
+from hpcgnn.graph.facts import shape_for
+from hpcgnn.nn import find_model
+from hpcgnn.storage import GraphStore, write_whole
+from hpcgnn.train.features import DGL, EXPORT, check_saved
+from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+
+_PACKAGES = {"pyg": "torch_geometric", "dgl": "dgl"}
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    saved = open_saved_model(
+        options.run, options.seed, options.store, trust_code=options.trust_code
+    )
+    text, tensors = write_source(_blueprint(saved, options.to), options.to)
+    output: Path = options.output or options.run / f"export-{options.to}"
+    found: dict[str, Any] = {
+        "output": str(output),
+        "to": options.to,
+        "model": saved.config.model_name,
+        **saved.origin(),
+    }
+    content = {
+        "model.py": text.encode(),
+        "model.safetensors": save_tensors(
+            {name: value.contiguous() for name, value in tensors.items()}
+        ),
+    }
+    reason = "as --no-check says" if options.no_check else _missing(options.to)
+    if reason is None:
+        with ProcessGrid.alone() as grid, tempfile.TemporaryDirectory() as folder:
+            for name, each in content.items():
+                Path(folder, name).write_bytes(each)
+            checked = compare(grid, saved, load_module(Path(folder)), options.to)
+        if not checked.agrees:
+            raise RuntimeError(
+                f"{options.to}: logits differ by {checked.difference:.3g}, the largest is "
+                f"{checked.largest:.3g}: this is a defect of hpcgnn export, nothing was written"
+            )
+        found |= {"nodes": checked.nodes, "difference": checked.difference}
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"-o {output}: {error.strerror}; name a folder to make") from None
+    for name, each in content.items():
+        write_whole(output / name, each)
+    if options.json:
+        print_json(found)
+        return 0
+    report(f"wrote {output}: {found['model']} for {options.to}, seed {found['seed']}")
+    if reason is None:
+        report(
+            f"compared on {checked.nodes} nodes in float64: logits differ by "
+            f"{checked.difference:.1e} at most, the largest is {checked.largest:.3g}"
+        )
+    else:
+        report(f"not compared with the model, {reason}")
+    if saved.config.correct_and_smooth.enabled:
+        report("its logits are those before Correct and Smooth")
+    return 0
+
+
+def _missing(library: str) -> str | None:
+    """Return why a module of a library cannot be run here; None where it can."""
+    package = _PACKAGES.get(library)
+    if package is None:
+        return None
+    if importlib.util.find_spec(package) is None:
+        return f"{package} is not installed here"
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # whatever a broken installation raises
+        return f"{package} does not import: {error}"
+    return None
+
+
+def _blueprint(saved: SavedModel, library: str) -> Blueprint:
+    """Return what is exported; raises `InputError` where it has no counterpart elsewhere."""
+    config = saved.config
+    check_saved(config, EXPORT, *([DGL] if library == "dgl" else []))
+    name, graph = config.model.name, config.graph
+    facts, best = saved.trained, saved.checkpoint.best
+    kind = find_model(name)
+    labels = facts.num_classes if config.train.label_augmentation > 0 else 0
+    if facts.type_names and (labels or graph.normalize_features == "standard"):
+        raise InputError(
+            f"{saved.run}: columns of labels, and features scaled to deviation 1, are not exported "
+            "for node types; use hpcgnn predict"
+        )
+    with GraphStore.open(graph.store) as store:
+        names = graph.relations or store.relations
+        weighted = graph.weights == "use" and any(store.weighted(each) for each in names)
+    shape, scales = shape_for(config, facts), saved.scales() or {}
+    saved.check(shape)
+    by_relation = any(each.by_relation for each in kind.aggregations)
+    return Blueprint(
+        name=name,
+        kind=kind,
+        shape=shape,
+        facts=facts,
+        tensors=under("body.", best) if facts.type_names else best,
+        inputs=under("inputs.", best),
+        weighted=weighted,
+        reverses=by_relation and facts.directed and graph.reverse,
+        normalize=graph.normalize_features,
+        scale=scales.get(""),
+        num_label_columns=labels,
+        origin=f"{name}, trained by hpcgnn with seed {saved.checkpoint.state['seed']}.",
+    )
+

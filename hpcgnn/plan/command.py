@@ -1,0 +1,192 @@
+"""The command: count, rehearse, compare and print."""
+
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import Network, ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.features import show
+from hpcgnn.config.file import load_config
+from hpcgnn.console import Progress, print_json, print_table, report
+from hpcgnn.errors import InputError
+from hpcgnn.plan.candidates import (
+    Candidate,
+    Choice,
+    choices,
+    configured,
+    contenders,
+    fastest,
+    predict,
+)
+from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.shape import Shape, write_shape
+from hpcgnn.plan.share import Planned
+from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.traffic import ALL, Ranks
+from hpcgnn.plan.whole_graph import WholeGraph
+from hpcgnn.storage import GraphStore
+from hpcgnn.support import Feature, Trait, lacks, needs
+from hpcgnn.train.features import PLAN, check_run
+
+NOTHING_FITS = 1
+
+SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES), remedy="plan with the graph")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
+    config = _read_config(words)
+    network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
+    wanted = list(
+        choices(
+            options.ranks,
+            options.replication or (config.exchange.replication,),
+            options.exchange,
+            options.schedule,
+            max(config.exchange.prefetch, options.prefetch),
+        )
+    )
+    if not wanted:
+        raise InputError("no replication divides a number of ranks; give --replication 1 as well")
+    _check(config, wanted, from_degrees=options.shape is not None)
+    with ExitStack() as stack:
+        if options.shape:
+            whole: Planned = DegreeGraph(config, Shape.read(options.shape))
+        else:
+            store = stack.enter_context(GraphStore.open(config.graph.store))
+            whole = WholeGraph(stack.enter_context(ProcessGrid.alone()), config, store)
+        if options.write_shape:
+            return _write_shape(options, whole)
+
+        def rehearsed(text: str, choices: list[Choice]) -> list[Candidate]:
+            often = options.epochs, options.beside
+            with Progress(text, len(choices), "runs", quiet=options.json) as progress:
+                return list(predict(whole, config, choices, network, *often, progress.advance))
+
+        found = rehearsed("rehearsing", wanted)
+        if again := contenders(found, options.memory):
+            second = rehearsed("rehearsing the fastest again", [found[i].choice for i in again])
+            for place, other in zip(again, second, strict=True):
+                found[place] = found[place].with_second(other)
+    best = fastest(found, options.memory)
+    if options.json:
+        print_json([_as_json(each, config, options.memory, best[:1]) for each in found])
+    else:
+        _show(found, config, options.memory, best)
+    return 0 if best else NOTHING_FITS
+
+
+def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None:
+    """Raise `InputError` where a choice does not work, or is not planned."""
+    doors = [PLAN, *([SHAPE] if from_degrees else [])]
+    if config.train.task in ("links", "graphs"):
+        name = f"hpcgnn plan of train.task = {show(config.train.task)}"
+        counted = "pairs and read-outs are counted without copies"
+        doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
+    for choice in choices:
+        check_run(configured(config, choice), *doors)
+
+
+def _write_shape(options: argparse.Namespace, whole: Planned) -> int:
+    """Write the shape of a graph, and say what its parts save."""
+    assert isinstance(whole, WholeGraph)
+    facts, pattern = whole.facts, whole.patterns[ALL].diagonal
+    if facts.directed or facts.relations or facts.type_names:
+        raise InputError(
+            "--write-shape writes graphs of one node type and one relation both ways: set "
+            "graph.undirected=true and a model that unites relations, or write the file by hand"
+        )
+    rows_of = pattern.entry_rows()
+    loops = np.bincount(rows_of[rows_of == pattern.indices], minlength=facts.num_nodes)
+    (blocks,) = options.ranks
+    starts = whole.row_starts(blocks)
+    aware = Survey.of(whole.patterns[ALL], Ranks(starts, ExchangeConfig(method="aware")))
+    rows = sum(map(len, aware.nodes))
+    values = {
+        "classes": facts.num_classes,
+        "training": float(whole.targets.mean()),
+        "features": facts.num_features,
+    }
+    degrees = np.diff(pattern.indptr) - loops
+    outside, random = outside_of(degrees, blocks, rows)
+    write_shape(options.write_shape, facts.name, {**values, "outside": outside}, degrees)
+    report(
+        f"{blocks} block rows read {rows} rows of each other, random ones would {random:.0f}: "
+        f"outside = {outside:.4g}"
+    )
+    return 0
+
+
+def _read_config(words: Sequence[str]) -> Config:
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1:
+        raise InputError(f"more than one configuration file: {' '.join(files)}; give one")
+    overrides = [word for word in words if "=" in word]
+    # A run directory is not needed before there is a run.
+    return load_config(files[0] if files else None, ["run.dir=none", *overrides])
+
+
+def _as_json(
+    each: Candidate, config: Config, memory: int | None, best: list[Candidate]
+) -> dict[str, Any]:
+    values = dataclasses.asdict(each)
+    return {
+        **values.pop("choice"),
+        **values,
+        "epoch_s": each.epoch_s,
+        "train_s": each.train_s(config),
+        "fits": each.fits(memory),
+        "best": each in best,
+        "overrides": each.choice.overrides(),
+    }
+
+
+def _show(
+    found: list[Candidate], config: Config, memory: int | None, best: list[Candidate]
+) -> None:
+    columns = (
+        "ranks", "replication", "exchange", "schedule", "rows", "rows of busiest",
+        "MB an epoch", "peak MiB", "ghost MiB", "compute s", "spread",
+        "messages s", "epoch s", "run s",
+    )  # fmt: skip
+    rows = []
+    for each in found:
+        choice = each.choice
+        fits = each.fits(memory)
+        depth = f", {choice.prefetch} ahead" if choice.prefetch else ""
+        rows.append(
+            (
+                choice.ranks,
+                choice.replication,
+                choice.exchange + " (auto)" * choice.is_auto,
+                choice.schedule + depth,
+                each.rows_total,
+                each.rows_max_send,
+                f"{each.bytes_epoch / 1e6:.1f}",
+                f"{each.peak_bytes / 2**20:.0f}" + ("" if fits else " too much"),
+                f"{each.ghost_bytes / 2**20:.1f}",
+                f"{each.compute_s:.3f}",
+                f"{each.spread_s:.3f}" if each.spread_s else "",
+                f"{each.exchange_s:.3f}",
+                f"{each.epoch_s:.3f}",
+                f"{each.train_s(config):.0f}",
+            )
+        )
+    size = f"{found[0].store_bytes / 1e9:.2f} GB"
+    print_table(f"{config.model.name} on {config.graph.store}, {size}", columns, rows)
+    if not best:
+        report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
+        return
+    words = " ".join(best[0].choice.overrides())
+    report(f"fastest that fits: {best[0].choice.ranks} ranks with {words}")
+    if len(best) > 1:
+        report(f"  {len(best) - 1} more are as fast as can be told; it sends the fewest bytes")
