@@ -27,9 +27,9 @@ from benchmarks.banded_case import Case, Kind, make_case
 from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.report import circumstances
 from hpcgnn.comm import Communicator, ProcessGrid, sum_over_ranks
-from hpcgnn.console import print_json
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_mpi_command
+from hpcgnn.console import print_json
 from hpcgnn.nn import GGNN, GGNNShape, candidate_loss, make_ggnn
 from hpcgnn.storage import InstanceStore
 from hpcgnn.train.gradients import sum_gradients

@@ -22,9 +22,9 @@ from benchmarks.exchange_graphs import METHODS, BenchmarkGraph, open_graph
 from benchmarks.exchange_plans import plan_costs
 from benchmarks.report import circumstances
 from hpcgnn.comm import Communicator, ProcessGrid
-from hpcgnn.console import print_json
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_mpi_command
+from hpcgnn.console import print_json
 from hpcgnn.sparse import scale
 from hpcgnn.spmm import EXCHANGES, WIRES, find_method, quantises
 

@@ -22,8 +22,8 @@ from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import load_matrix
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.config.file import load_config
 from hpcgnn.commands.launch import run_command
+from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
 from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS, make_model

@@ -21,9 +21,9 @@ from mpi4py import MPI
 from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.harness import surroundings
 from hpcgnn.comm import ProcessGrid, sum_over_ranks
+from hpcgnn.commands.launch import run_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
-from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder

@@ -32,12 +32,12 @@ from benchmarks.exchange_graphs import open_graph
 from benchmarks.report import circumstances
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.console import print_json
 from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.kernels import reused_memory
-from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.nn import MODELS, ModelShape, make_model
 from hpcgnn.operator import on_graph
 from hpcgnn.sparse import DistCSR

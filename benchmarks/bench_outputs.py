@@ -31,8 +31,8 @@ from torch.nn import functional
 from benchmarks.columns import Columns, print_columns, text
 from benchmarks.harness import surroundings
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.config.file import load_config
 from hpcgnn.commands.launch import run_command
+from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context

@@ -41,10 +41,10 @@ from benchmarks.exchange_graphs import StoredGraph
 from benchmarks.report import circumstances
 from benchmarks.spmm_peers import import_dgl
 from hpcgnn.comm import Communicator, ProcessGrid, bcast
-from hpcgnn.console import print_json
-from hpcgnn.errors import InputError
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_mpi_command
+from hpcgnn.console import print_json
+from hpcgnn.errors import InputError
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import Split
 from hpcgnn.train.seed_run import SeedRun

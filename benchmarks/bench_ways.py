@@ -28,14 +28,14 @@ from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.trace import first_sent, in_order, read_sessions
 from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
-from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun

@@ -16,8 +16,10 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
-from hpcgnn.plan import DegreeGraph, Ranks, Shape, Traffic, WholeGraph, write_shape
-from hpcgnn.plan.traffic import ALL
+from hpcgnn.plan.degree_graph import DegreeGraph
+from hpcgnn.plan.shape import Shape, write_shape
+from hpcgnn.plan.traffic import ALL, Ranks, Traffic
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
 

@@ -22,10 +22,10 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
 from hpcgnn.partition import metis, random
-from hpcgnn.plan import Ranks, count_traffic, sent_by_rank
 from hpcgnn.plan.candidates import product_moves, product_seconds
-from hpcgnn.plan.network import between_hosts
-from hpcgnn.plan.traffic import ALL
+from hpcgnn.plan.network import between_hosts, sent_by_rank
+from hpcgnn.plan.survey import count_traffic
+from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES
 

@@ -18,9 +18,10 @@ from benchmarks.exchange_graphs import SEED, cut_whole, make_pattern
 from benchmarks.report import circumstances
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.partition import metis, random
-from hpcgnn.plan import Ranks, count_traffic, sent_by_rank
 from hpcgnn.plan.candidates import product_moves, product_seconds
-from hpcgnn.plan.traffic import ALL
+from hpcgnn.plan.network import sent_by_rank
+from hpcgnn.plan.survey import count_traffic
+from hpcgnn.plan.traffic import ALL, Ranks
 
 CUTS = ("debian:metis", "rmat:14:16:random", "grid3d:24:metis")
 WIDTHS = (16, 64, 256)

@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks.columns import Columns, print_columns, ratio, text
 from hpcgnn.banded import Supergraph, held_edges, inside_band, lay_out
 from hpcgnn.comm import Communicator
-from hpcgnn.console import print_json
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_mpi_command
+from hpcgnn.console import print_json
 from hpcgnn.storage import InstanceStore
 
 COLUMNS: Columns = {

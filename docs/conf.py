@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import hpcgnn
-from hpcgnn.completion import helps_of
+from hpcgnn.commands.completion import helps_of
 from hpcgnn.config.file import describe_keys
 
 ROOT = Path(__file__).parents[1]

@@ -47,6 +47,10 @@ _HOMES: Mapping[str, str] = MappingProxyType(
 )
 
 
+# ``python -m hpcgnn.NAME`` finds a command that is no package in the folder of the commands.
+__path__.append(f"{__path__[0]}/commands")
+
+
 def __getattr__(name: str) -> Any:
     """Load a name of the library."""
     if name == "nn":

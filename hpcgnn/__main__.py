@@ -1,11 +1,11 @@
 """``python -m hpcgnn``, or ``hpcgnn``: list the commands, or run one (``hpcgnn train ...``)."""
 
-import runpy
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from hpcgnn import __version__
+from hpcgnn.commands.launch import start
 from hpcgnn.errors import USAGE_ERROR, instead_of
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -41,7 +41,7 @@ def main() -> None:
             sys.stdout.write(f"hpcgnn {__version__}\n")
         case [name, *_] if name in COMMANDS:
             del sys.argv[1]
-            runpy.run_module(f"hpcgnn.{name}", run_name="__main__", alter_sys=True)
+            start(name)
         case [name, *_]:
             remedy = instead_of(name, COMMANDS)
             if name.startswith("-"):

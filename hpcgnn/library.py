@@ -28,10 +28,9 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import require_device
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.spmd import all_of_launcher
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
-from hpcgnn.spmd import collective
+from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients

@@ -245,7 +245,7 @@ def as_in_a_new_process() -> Generator[None]:
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
     yield
-    importlib.import_module("hpcgnn.log").show_from(logging.INFO)
+    importlib.import_module("hpcgnn.console").show_from(logging.INFO)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.completion import helps_of, listed_names, script
+from hpcgnn.commands.completion import helps_of, listed_names, script
 from hpcgnn.errors import InputError
 
 ROOT = (

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn import init
+from hpcgnn.commands.init import COMMAND
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.storage import store_from_arrays
+from hpcgnn.train import first_config
 
 N = 30
 RNG = np.random.default_rng(1)
@@ -42,7 +43,7 @@ def write(path: Path, **more: Any) -> Path:
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     monkeypatch.setattr(sys, "argv", ["hpcgnn init", *map(str, words)])
-    init.main()
+    COMMAND.call()
 
 
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Config:
@@ -130,7 +131,7 @@ def test_jobs_are_written_for_this_environment(
     assert "hidden = 128" in (tmp_path / "jobs" / "configs" / "quickstart.toml").read_text()
     with pytest.raises(InputError, match="jobs: is there already"):
         run(monkeypatch, "--jobs")
-    monkeypatch.setattr(init.shutil, "copytree", full)
+    monkeypatch.setattr(first_config.shutil, "copytree", full)
     shutil.rmtree("jobs")
     with pytest.raises(InputError, match=r"jobs: cannot be written .*No space left"):
         run(monkeypatch, "--jobs")

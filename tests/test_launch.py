@@ -8,10 +8,13 @@ from mpi4py import MPI
 
 import pytest
 
-from hpcgnn import launch, watchdog
+from hpcgnn import watchdog
+from hpcgnn.commands import launch
+from hpcgnn.commands.launch import stall_limit
+from hpcgnn.console import version_of
 from hpcgnn.doctor import host
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.launch import check_world, is_first, stall_limit, threads_of, version_of
+from hpcgnn.spmd import check_world, is_first, threads_of
 
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
@@ -93,7 +96,7 @@ def test_one_process_leaves_by_its_own_status(
     def leave(_world: MPI.Intracomm) -> int:
         raise SystemExit(3)
 
-    monkeypatch.setattr(launch, "_world", lambda: MPI.COMM_SELF)
+    monkeypatch.setattr(launch, "world_of_ranks", lambda: MPI.COMM_SELF)
     with pytest.raises(SystemExit) as ended:
         launch.run_mpi_command("train", leave)
     assert ended.value.code == 3
@@ -107,7 +110,7 @@ def test_a_fault_of_the_input_is_one_line(
     def fail(_world: MPI.Intracomm) -> int:
         raise kind("no room")
 
-    monkeypatch.setattr(launch, "_world", lambda: MPI.COMM_SELF)
+    monkeypatch.setattr(launch, "world_of_ranks", lambda: MPI.COMM_SELF)
     with pytest.raises(SystemExit) as ended:
         launch.run_mpi_command("train", fail)
     assert ended.value.code == 2

@@ -1,6 +1,7 @@
 """``hpcgnn``: lists the commands and runs them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,10 +36,43 @@ def test_lists_every_command(
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_every_command_is_a_module() -> None:
-    package = ROOT / "hpcgnn"
-    for name in COMMANDS:
-        assert (package / f"{name}.py").is_file() or (package / name / "__main__.py").is_file()
+@pytest.mark.parametrize("name", COMMANDS)
+def test_helps_need_no_mpi_and_no_torch(name: str) -> None:
+    script = f"""
+import importlib.abc, runpy, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("mpi4py", "torch"):
+            raise ModuleNotFoundError(f"{{name}} is not installed", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv = [{name!r}, "--help"]
+runpy.run_module("hpcgnn.{name}", run_name="__main__", alter_sys=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: hpcgnn {name} ")
+
+
+def test_a_source_tree_without_its_native_parts_is_one_line(tmp_path: Path) -> None:
+    shutil.copytree(
+        ROOT / "hpcgnn",
+        tmp_path / "hpcgnn",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__", "analysis", "jobs"),
+    )
+    for name in ("train", "convert"):
+        done = subprocess.run(
+            [sys.executable, "-m", f"hpcgnn.{name}", "x"],
+            cwd=tmp_path,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"hpcgnn: error: {tmp_path / 'hpcgnn'} is a source tree")
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,8 +105,6 @@ def test_a_far_name_lists_the_commands(
 def test_hands_the_arguments_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    # Tests of the command may have imported it already, which runpy warns of.
-    monkeypatch.delitem(sys.modules, "hpcgnn.inspect.__main__", raising=False)
     assert call(monkeypatch, "inspect", str(tmp_path / "none.h5")) == 2
     assert capsys.readouterr().err.startswith("hpcgnn inspect: error: ")
 

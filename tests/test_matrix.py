@@ -17,9 +17,11 @@ from hpcgnn.errors import InputError
 from hpcgnn.export import __main__ as export
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.plan import Ranks, make_share, rehearse
 from hpcgnn.plan.degree_graph import DegreeGraph
+from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape
+from hpcgnn.plan.share import make_share
+from hpcgnn.plan.traffic import Ranks
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
 from hpcgnn.train.features import check_run
 from tests import matrix

@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from hpcgnn.convert.command import main
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.partition import metis, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphStore, store_from_arrays
@@ -90,7 +90,7 @@ def run(block: Block, timeout_s: float = 600) -> None:
     """
     lines = block.text.splitlines()
     while lines and _CONVERTS.fullmatch(lines[0]):
-        main(shlex.split(lines.pop(0))[3:])
+        COMMAND.call(shlex.split(lines.pop(0))[3:])
     if not lines:
         return
     if block.language == "python":
@@ -368,7 +368,7 @@ def write_tables() -> None:
 
 def people() -> None:
     write_tables()
-    main(["links.tsv", "--nodes", "people.csv", "-o", "people.h5"])
+    COMMAND.call(["links.tsv", "--nodes", "people.csv", "-o", "people.h5"])
 
 
 @pytest.mark.usefixtures("tables")

@@ -16,10 +16,11 @@ import torch
 from pyarrow import parquet
 
 from hpcgnn.comm import CollectiveInputError
+from hpcgnn.commands.predict import COMMAND
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.train.predict import main, read_ids
 from hpcgnn.storage import store_from_arrays
+from hpcgnn.train.predict import read_ids
 from tests.support import training
 from tests.support.dense_models import Dense, sage_layer
 from tests.support.training_oracle import initial_model
@@ -256,7 +257,7 @@ def predict_elsewhere(comm: MPI.Intracomm, directory: Path, output: Path) -> Non
     words = ["predict", str(directory / "missing"), "-o", str(output)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", words)
-        main(comm)
+        COMMAND.call(comm=comm)
 
 
 def test_a_run_without_checkpoints(

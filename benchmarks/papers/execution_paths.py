@@ -19,8 +19,8 @@ from benchmarks.papers.page import Exhibit, Workshop, main, row_of_panels
 from hpcgnn.analysis.load import Run, SpanRecord
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import load_config
-from hpcgnn.plan import WholeGraph
 from hpcgnn.plan.traffic import ALL
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
 

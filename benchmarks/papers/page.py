@@ -27,12 +27,12 @@ from benchmarks.harness import commit
 from hpcgnn.analysis.figures import new_figure, save_figure
 from hpcgnn.analysis.load import Run, open_run
 from hpcgnn.comm import Network, ProcessGrid
-from hpcgnn.config.file import load_config
 from hpcgnn.commands.launch import run_command
+from hpcgnn.config.file import load_config
 from hpcgnn.console import print_table, report
 from hpcgnn.errors import InputError
-from hpcgnn.plan import Candidate, WholeGraph, predict
-from hpcgnn.plan.candidates import choices
+from hpcgnn.plan.candidates import Candidate, choices, predict
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
 __all__ = ["Build", "Exhibit", "Workshop", "main", "over_powers", "row_of_panels"]

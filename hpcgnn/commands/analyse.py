@@ -4,8 +4,9 @@ import runpy
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NoReturn
 
-from hpcgnn.console import run_command
+from hpcgnn.commands.launch import run_command
 from hpcgnn.errors import InputError, instead_of
 
 ANALYSES: Mapping[str, str] = MappingProxyType(
@@ -37,5 +38,14 @@ def main() -> None:
             raise InputError(f"no analysis {name!r}; {instead_of(name, ANALYSES)}")
 
 
+class _Analyses:
+    """Each has a command of its own, with arguments of its own."""
+
+    def start(self) -> NoReturn:
+        run_command("analyse", main)
+
+
+COMMAND = _Analyses()
+
 if __name__ == "__main__":
-    run_command("analyse", main)
+    COMMAND.start()

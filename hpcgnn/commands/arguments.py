@@ -3,12 +3,19 @@
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from hpcgnn import console
-from hpcgnn.errors import USAGE_ERROR
+from hpcgnn.errors import USAGE_ERROR, CollectiveExit
 from hpcgnn.spmd import is_first
+
+TRUST_CODE = (
+    "import the modules of the run, where model.name, exchange.method or train.task is "
+    "module:NAME; their code runs with your rights"
+)
+"""The help of the option of commands that open saved models."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -49,15 +56,19 @@ class CommandParser(argparse.ArgumentParser):
         ):
             choice.add_argument(*flags, action=_Verbosity, nargs=0, const=level, help=meaning)
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Read the words of a command."""
-        if self._intermixed:
-            return self.parse_intermixed_args(args, namespace)
-        return super().parse_args(args, namespace)
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Return the arguments that the words of a command give."""
+        return self.parse_intermixed_args(words) if self._intermixed else self.parse_args(words)
 
     def error(self, message: str) -> NoReturn:
         """End the command with one line; the usage, of up to 15, is what --help shows."""
         self.exit(USAGE_ERROR, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End all ranks, which have read the same arguments."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise CollectiveExit(status)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if is_first(os.environ):

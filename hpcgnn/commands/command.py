@@ -2,17 +2,21 @@
 
 import argparse
 import enum
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hpcgnn import watchdog
 from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.commands.launch import Communicator, load, run_command, run_mpi_command, stall_limit
+from hpcgnn.commands.launch import run_command, run_mpi_command, stall_limit
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective, num_launched, rank_of
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm as Communicator
 
 
 class Processes(enum.Enum):
@@ -41,6 +45,8 @@ class Command:
         On how many it runs.
     check
         Ends the command by ``parser.error`` where arguments contradict each other.
+    subcommands
+        Commands of one more word, each with arguments of its own.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Command:
     target: str
     processes: Processes
     check: Callable[[CommandParser, argparse.Namespace], None] | None = None
+    subcommands: Sequence["Command"] = ()
 
     def start(self, words: Sequence[str] | None = None) -> NoReturn:
         """Run the command with arguments, those of the process by default, and exit.
@@ -55,6 +62,8 @@ class Command:
         A fault of the input is one line, and exit status 2.
         """
         words = sys.argv[1:] if words is None else words
+        if (named := self._named(words)) is not self:
+            named.start(words[1:])
         launched = num_launched(os.environ)
         if self.processes is Processes.RANKS or (self.processes is Processes.ANY and launched > 1):
             # A rank may already stop in an import, or in MPI's own start.
@@ -62,28 +71,38 @@ class Command:
             watchdog.set_limit(stall_limit(words))
             options = self.parse(words)
             run_mpi_command(self.name, lambda comm: self._run(options, comm))
-        run_command(self.name, lambda: self.call(None, words))
+        run_command(self.name, lambda: self.call(words))
 
     @collective
-    def call(self, comm: "Communicator | None" = None, words: Sequence[str] | None = None) -> int:
+    def call(self, words: Sequence[str] | None = None, comm: "Communicator | None" = None) -> int:
         """Run the command on the ranks of `comm`, or as one process; return its exit status."""
-        return self._run(self.parse(sys.argv[1:] if words is None else words), comm)
+        words = sys.argv[1:] if words is None else words
+        if (named := self._named(words)) is not self:
+            return named.call(words[1:], comm)
+        return self._run(self.parse(words), comm)
+
+    def _named(self, words: Sequence[str]) -> "Command":
+        """Return the subcommand that the first word names, or this command."""
+        names = {each.name: each for each in self.subcommands}
+        return names.get(f"{self.name} {words[0]}", self) if words else self
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the arguments; ``--help`` and a fault end the process."""
         parser = self.parser()
-        options = parser.parse_args(words)
+        options = parser.read(words)
         if self.check is not None:
             self.check(parser, options)
         return options
 
     @collective
     def _run(self, options: argparse.Namespace, comm: "Communicator | None") -> int:
-        module, _, function = self.target.partition(":")
-        if self.processes is not Processes.ONE:
-            return int(getattr(load(module), function)(options, comm) or 0)
-        if (launched := num_launched(os.environ)) > 1:
+        one = self.processes is Processes.ONE
+        if one and (launched := num_launched(os.environ)) > 1:
             raise InputError(
                 f"{launched} ranks: hpcgnn {self.name} is one process; start it without a launcher"
             )
-        return int(getattr(load(module), function)(options) or 0)
+        module, _, function = self.target.partition(":")
+        watchdog.set_place("import", "")
+        main = getattr(importlib.import_module(module), function)
+        watchdog.set_place("start", "import")
+        return int((main(options) if one else main(options, comm)) or 0)

@@ -3,6 +3,8 @@
 The script that it writes holds all words, so that completing starts no Python.
 """
 
+import argparse
+import importlib
 import os
 import re
 import subprocess
@@ -10,8 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.config.file import describe_keys
-from hpcgnn.console import run_command
+from hpcgnn.commands.command import Command, Processes
 from hpcgnn.errors import InputError
 
 DESCRIPTION = """Write the completion of a shell to standard output; it holds for the version that
@@ -80,6 +81,8 @@ def script(shell: str, helps: Mapping[str, str]) -> str:
     helps
         What each command says to --help.
     """
+    # Importing it takes longer than the help of this command may.
+    describe_keys = importlib.import_module("hpcgnn.config.file").describe_keys
     keys = [f"{key}=" for key, _, _ in describe_keys()]
     cases = []
     for name, text in helps.items():
@@ -91,15 +94,21 @@ def script(shell: str, helps: Mapping[str, str]) -> str:
     return text if shell == "bash" else f"autoload -U bashcompinit && bashcompinit\n{text}"
 
 
-def main() -> None:
-    """Run the command with the arguments of the process."""
-    parser = CommandParser("completion", DESCRIPTION)
-    parser.add_argument("shell", choices=("bash", "zsh"), help="whose completion to write")
-    options = parser.parse_args()
+def parser() -> CommandParser:
+    """Return the arguments."""
+    cli = CommandParser("completion", DESCRIPTION)
+    cli.add_argument("shell", choices=("bash", "zsh"), help="whose completion to write")
+    return cli
+
+
+def main(options: argparse.Namespace) -> None:
+    """Write the script."""
     # That of `hpcgnn` itself lists the commands.
     commands = listed_names(*helps_of([""]).values())
     sys.stdout.write(script(options.shell, helps_of(commands)))
 
 
+COMMAND = Command("completion", parser, "hpcgnn.commands.completion:main", Processes.ONE)
+
 if __name__ == "__main__":
-    run_command("completion", main)
+    COMMAND.start()

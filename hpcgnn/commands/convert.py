@@ -101,9 +101,7 @@ def parser() -> CommandParser:
         metavar="[NAME=]A,B,C",
         help="files of the ids that train, validate and test; repeatable",
     )
-    cli.add_argument(
-        "--root", metavar="DIR", help="pyg: the folder of torch-geometric's data set"
-    )
+    cli.add_argument("--root", metavar="DIR", help="pyg: the folder of torch-geometric's data set")
     cli.add_argument(
         "--split", metavar="S", help="which of several splits: OGB folder name, npz mask column"
     )

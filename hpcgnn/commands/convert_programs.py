@@ -27,9 +27,7 @@ def parser() -> CommandParser:
     )
     for each in NUMBERS:
         about = f"{each.metadata['about']} ({each.default})"
-        cli.add_argument(
-            flag(each.name), type=type(each.default), default=each.default, help=about
-        )
+        cli.add_argument(flag(each.name), type=type(each.default), default=each.default, help=about)
     cli.add_argument("--processes", type=int, help="default: one a core")
     cli.add_argument("--json", action="store_true", help="print one JSON object")
     return cli

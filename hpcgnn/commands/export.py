@@ -5,7 +5,6 @@ from pathlib import Path
 from hpcgnn.commands.arguments import TRUST_CODE, CommandParser
 from hpcgnn.commands.command import Command, Processes
 
-
 LIBRARIES = ("torch", "pyg", "dgl")
 
 DESCRIPTION = """Write a trained model as a module of another library: FOLDER/model.py, source to
@@ -48,7 +47,6 @@ def parser() -> CommandParser:
     add("--trust-code", action="store_true", help=TRUST_CODE)
     add("--json", action="store_true", help="print what was written as JSON")
     return cli
-
 
 
 COMMAND = Command("export", parser, "hpcgnn.export.command:main", Processes.ONE)

@@ -10,13 +10,12 @@ import tomllib
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from hpcgnn import watchdog
 from hpcgnn.errors import (
     EXIT_TERMINATED,
     USAGE_ERROR,
+    CollectiveExit,
     CollectiveInputError,
     InputError,
     exit_on_sigterm,
@@ -24,42 +23,24 @@ from hpcgnn.errors import (
 )
 from hpcgnn.spmd import check_world, collective, is_first, world_of_ranks
 
+try:
+    # The first of the native parts.
+    from hpcgnn import watchdog
+except ImportError:
+    sys.stderr.write(
+        f"hpcgnn: error: {Path(__file__).parents[1]} is a source tree whose native parts are not "
+        "built; start in another folder, where it does not hide an installed hpcgnn, or build it "
+        "(docs/install.md)\n"
+    )
+    raise SystemExit(USAGE_ERROR) from None
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm as Communicator
 
 
 def start(name: str) -> NoReturn:
     """Run the command ``hpcgnn NAME`` with the arguments of the process, and exit."""
-    try:
-        command = load(f"hpcgnn.commands.{name}").COMMAND
-    except InputError as error:
-        _say(name, error)
-        raise SystemExit(USAGE_ERROR) from None
-    command.start()
-
-
-def load(name: str) -> ModuleType:
-    """Import a module of hpcgnn.
-
-    Raises
-    ------
-    InputError
-        Where this package is a source tree whose native parts are not built, as in a folder that
-        hides the installed package.
-    """
-    watchdog.set_place("import", "")
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        part = error.name or ""
-        if not part.startswith("hpcgnn.") or not part.rpartition(".")[2].startswith("_"):
-            raise
-        raise InputError(
-            f"{Path(__file__).parents[1]} is a source tree without its native part {part}, and "
-            "hides an installed hpcgnn: start in another folder, or build it (docs/install.md)"
-        ) from error
-    watchdog.set_place("start", "import")
-    return module
+    raise SystemExit(importlib.import_module(f"hpcgnn.commands.{name}").COMMAND.start())
 
 
 def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
@@ -115,8 +96,9 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
 
     A `CollectiveInputError` is reported by rank 0 in one line, and all ranks exit with its status.
     An `InputError` of a single rank is reported by that rank, which then aborts the job with status
-    2. An exit would leave the others waiting, so it aborts the job. Anything else is a defect: the
-    rank prints its traceback and aborts with status 1.
+    2. A `CollectiveExit` ends every rank; any other exit would leave the others waiting, so it
+    aborts the job. Anything else is a defect: the rank prints its traceback and aborts with status
+    1.
     """
     # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
     # that finds no network of its kind.
@@ -141,6 +123,8 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
             _say(name, error)
         _end(world, USAGE_ERROR)
         status = USAGE_ERROR
+    except CollectiveExit:
+        raise
     except SystemExit as end:
         if end.code != EXIT_TERMINATED and world.size > 1:
             _print_traceback(world)

@@ -9,7 +9,6 @@ from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.command import Command, Processes
 from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES
 
-
 DESCRIPTION = """Say what a run would need, without starting it: rows and bytes are counted for all
 ranks, memory and seconds of computing are measured on those with the most non-zeros and the most
 rows, which this process rehearses on this machine. Start it as one process:

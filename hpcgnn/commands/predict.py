@@ -4,9 +4,7 @@ from pathlib import Path
 
 from hpcgnn.commands.arguments import TRUST_CODE, CommandParser
 from hpcgnn.commands.command import Command, Processes
-
-
-FORMATS = ("h5", "csv", "parquet", "npy")
+from hpcgnn.storage import PREDICTION_FORMATS
 
 DESCRIPTION = """Write what a trained model says about nodes, or about the graphs of a store of
 many, in the order of the original or in the order in which they are asked for; or about the
@@ -66,7 +64,7 @@ def parser() -> CommandParser:
         "TYPE:NAME where types share one; numbers of graphs where these are predicted "
         "(default: all, by increasing id)",
     )
-    add("--format", choices=FORMATS, help="default: by the ending of OUT")
+    add("--format", choices=PREDICTION_FORMATS, help="default: by the ending of OUT")
     add(
         "--replication",
         type=int,
@@ -86,7 +84,6 @@ def parser() -> CommandParser:
     add("--trust-code", action="store_true", help=TRUST_CODE)
     add("--json", action="store_true", help="print what was written as JSON")
     return cli
-
 
 
 COMMAND = Command("predict", parser, "hpcgnn.train.predict:main", Processes.RANKS)

@@ -5,7 +5,6 @@ import argparse
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.command import Command, Processes
 
-
 DESCRIPTION = """Train a node model on a partitioned store. Start it on every rank:
   srun python -m hpcgnn.train CONFIG.toml graph.store=G.h5 run.dir=DIR
 The number of ranks is at most the number of parts of the store."""

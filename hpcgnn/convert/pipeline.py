@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn import watchdog
-from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import Progress, report
 from hpcgnn.convert.nodes import check_nodes
@@ -45,6 +44,7 @@ from hpcgnn.storage import (
     first_true,
     write_whole,
 )
+from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.typing import Array
 
 _NODE_ROWS = 1 << 20

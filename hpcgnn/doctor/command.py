@@ -12,6 +12,7 @@ from hpcgnn.doctor.host import look_around
 from hpcgnn.errors import printable
 from hpcgnn.spmd import collective
 
+
 @collective
 def main(options: argparse.Namespace, comm: Communicator) -> int:
     """Run the command; return its exit status."""

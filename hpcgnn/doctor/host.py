@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hpcgnn import __version__
 from hpcgnn.comm import Progress, mpi_library
+from hpcgnn.console import version_of
 from hpcgnn.kernels import available_isas
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
-from hpcgnn.console import version_of
 
 PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
 

@@ -1,6 +1,5 @@
 """The command: write a trained model as a module of another library, compared with the model."""
 
-
 import argparse
 import importlib
 import importlib.util
@@ -14,7 +13,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, under
-from hpcgnn.export.body import LIBRARIES, write_source
+from hpcgnn.export.body import write_source
 from hpcgnn.export.check import compare, load_module
 from hpcgnn.graph.facts import shape_for
 from hpcgnn.nn import find_model
@@ -46,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     }
     reason = "as --no-check says" if options.no_check else _missing(options.to)
     if reason is None:
-        with ProcessGrid.alone() as grid, tempfile.TemporaryDirectory() as folder:
+        with ProcessGrid.of_this_process() as grid, tempfile.TemporaryDirectory() as folder:
             for name, each in content.items():
                 Path(folder, name).write_bytes(each)
             checked = compare(grid, saved, load_module(Path(folder)), options.to)
@@ -125,4 +124,3 @@ def _blueprint(saved: SavedModel, library: str) -> Blueprint:
         num_label_columns=labels,
         origin=f"{name}, trained by hpcgnn with seed {saved.checkpoint.state['seed']}.",
     )
-

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn import watchdog
-from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
 from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows, stream
 from hpcgnn.storage import EdgeBuilder, EdgeColumns, ShareSizes, Split, StoreHeader, StoreWriter
+from hpcgnn.storage.by_ranks import open_store
 
 
 @dataclass(frozen=True)

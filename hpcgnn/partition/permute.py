@@ -18,7 +18,6 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn import watchdog
-from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
 from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, row_blocks, row_positions
@@ -34,6 +33,7 @@ from hpcgnn.storage import (
     SortedRows,
     StoreWriter,
 )
+from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 NODE_ARRAYS = {

@@ -1,11 +1,9 @@
 """The command: count, rehearse, compare and print."""
 
-
 import argparse
 import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
             whole: Planned = DegreeGraph(config, Shape.read(options.shape))
         else:
             store = stack.enter_context(GraphStore.open(config.graph.store))
-            whole = WholeGraph(stack.enter_context(ProcessGrid.alone()), config, store)
+            whole = WholeGraph(stack.enter_context(ProcessGrid.of_this_process()), config, store)
         if options.write_shape:
             return _write_shape(options, whole)
 

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
-from hpcgnn.support import load_own
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.carrier import Carrier
@@ -20,7 +19,7 @@ from hpcgnn.spmm.gpu.hosts import DeviceHostExchange
 from hpcgnn.spmm.remote import Exchange
 from hpcgnn.spmm.schedule import RESIDENT, Schedule
 from hpcgnn.spmm.wire import make_wire
-from hpcgnn.support import NOTHING, Reasons, Trait
+from hpcgnn.support import NOTHING, Reasons, Trait, load_own
 from hpcgnn.trace import TraceRecorder
 
 

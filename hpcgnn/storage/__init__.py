@@ -39,6 +39,7 @@ from hpcgnn.storage.instances.schema import (
 from hpcgnn.storage.instances.writer import InstanceWriter
 from hpcgnn.storage.leftovers import hold
 from hpcgnn.storage.predictions import (
+    PREDICTION_FORMATS,
     CsvLinks,
     CsvPredictions,
     H5Predictions,
@@ -55,6 +56,7 @@ __all__ = [
     "GRAPH_DTYPE",
     "INSTANCE_FORMAT",
     "MAX_NODE_TYPES",
+    "PREDICTION_FORMATS",
     "CSRBlock",
     "CsvLinks",
     "CsvPredictions",

@@ -42,6 +42,9 @@ NamesOf: TypeAlias = Callable[[GlobalIndices], list[str]]
 FORMAT = "hpcgnn predictions"
 FORMAT_VERSION = 1
 
+PREDICTION_FORMATS = ("h5", "csv", "parquet", "npy")
+"""Those that the classes below write, by the ending of a file."""
+
 
 class PredictionFile(AtomicWriter):
     """A file that takes rows in pieces and appears whole or not at all."""

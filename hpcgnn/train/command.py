@@ -15,6 +15,7 @@ from hpcgnn.train.over_splits import train_over_splits
 from hpcgnn.train.process import stop_on_signals
 from hpcgnn.train.run.report import print_results
 
+
 @collective
 def main(arguments: argparse.Namespace, comm: Communicator) -> int:
     """Run the command; return its exit status."""

@@ -12,10 +12,9 @@ from hpcgnn.comm import (
     raise_on_all,
 )
 from hpcgnn.config.config import Config
-from hpcgnn.console import report
+from hpcgnn.console import logged_to, report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.targets import fingerprint_of
-from hpcgnn.console import logged_to
 from hpcgnn.spmd import collective
 from hpcgnn.train.features import check_run
 from hpcgnn.train.open_run import open_run

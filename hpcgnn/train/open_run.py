@@ -16,12 +16,11 @@ from hpcgnn.comm import (
     sum_over_ranks,
 )
 from hpcgnn.config.config import Config
-from hpcgnn.console import report
+from hpcgnn.console import detail, report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
-from hpcgnn.console import detail
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.trace import TraceRecorder, trace_file

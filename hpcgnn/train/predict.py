@@ -24,6 +24,7 @@ from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
 from hpcgnn.storage import (
+    PREDICTION_FORMATS,
     CsvLinks,
     CsvPredictions,
     GraphStore,
@@ -58,12 +59,12 @@ from hpcgnn.train.links.predictions import (
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
 from hpcgnn.train.run.saved_model import (
-    TRUST_CODE,
     SavedModel,
     load_saved_graph,
     open_saved_model,
 )
 from hpcgnn.typing import Array, GlobalIndices
+
 
 @collective
 def main(options: argparse.Namespace, comm: Communicator) -> int:
@@ -240,8 +241,8 @@ def _predict_programs(
 def kind_of(options: argparse.Namespace) -> str:
     """Return the format to write; raises `InputError` where nothing names one."""
     kind: str = options.format or options.output.suffix.removeprefix(".")
-    if kind not in FORMATS:
-        endings = ", ".join(f".{each}" for each in FORMATS)
+    if kind not in PREDICTION_FORMATS:
+        endings = ", ".join(f".{each}" for each in PREDICTION_FORMATS)
         raise InputError(
             f"-o {options.output}: its ending names no format; give {endings}, or --format"
         )

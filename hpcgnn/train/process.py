@@ -12,9 +12,8 @@ import torch
 
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.spmd import threads_of
 from hpcgnn.console import warn
-from hpcgnn.spmd import collective
+from hpcgnn.spmd import collective, threads_of
 
 EXIT_REQUEUE = 75
 """Exit status of a run that stopped with a checkpoint and wants to be started again."""

@@ -8,9 +8,8 @@ from typing import Any
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import show
 from hpcgnn.graph.context import Context
-from hpcgnn.support import load_own
 from hpcgnn.spmd import collective
-from hpcgnn.support import Feature, union
+from hpcgnn.support import Feature, load_own, union
 from hpcgnn.train.graphs.source import BatchSource
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.objectives.nodes import GraphsObjective, NodeObjective

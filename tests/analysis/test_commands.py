@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from hpcgnn import analyse
-from hpcgnn.analyse import ANALYSES
 from hpcgnn.analysis import comm_matrix, epoch_breakdown, learning_curves
 from hpcgnn.analysis.figures import rank_ticks, scaled, spread
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
+from hpcgnn.commands import analyse
+from hpcgnn.commands.analyse import ANALYSES
 from hpcgnn.commands.launch import run_command
 from hpcgnn.errors import InputError
 

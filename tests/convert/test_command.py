@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcgnn.commands.convert import COMMAND as CONVERT
 from hpcgnn.convert import detect
-from hpcgnn.convert.command import main
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents, write_gz
@@ -58,18 +58,18 @@ def test_an_unreadable_file_is_named(edges: Path, tmp_path: Path) -> None:
     # Root may read everything, but nobody the memory at address 0.
     edges.symlink_to("/proc/self/mem")
     with pytest.raises(InputError, match=r"ring\.txt: cannot be read"):
-        main([str(edges), "-o", str(tmp_path / "out.h5")])
+        CONVERT.call([str(edges), "-o", str(tmp_path / "out.h5")])
 
 
 @pytest.mark.parametrize("where", ["missing/out.h5", ""])
 def test_an_impossible_output_is_named_first(tmp_path: Path, where: str) -> None:
     with pytest.raises(InputError, match=r"cannot be written|is a directory"):
-        main([str(tmp_path / "none"), "--format", "npz", "-o", str(tmp_path / where)])
+        CONVERT.call([str(tmp_path / "none"), "--format", "npz", "-o", str(tmp_path / where)])
 
 
 def test_the_input_is_not_overwritten(edges: Path) -> None:
     with pytest.raises(InputError, match=r"ring\.txt: is the input itself"):
-        main([str(edges), "-o", str(edges)])
+        CONVERT.call([str(edges), "-o", str(edges)])
     assert edges.read_text() == "0 1\n1 2\n2 0\n"
 
 
@@ -105,7 +105,7 @@ def test_faulty_arguments_are_named(
     edges: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        main([str(edges), "-o", str(tmp_path / "out.h5"), *arguments])
+        CONVERT.call([str(edges), "-o", str(tmp_path / "out.h5"), *arguments])
     assert not (tmp_path / "out.h5").exists()
 
 
@@ -113,29 +113,29 @@ def test_ids_far_above_their_number_ask_for_a_choice(tmp_path: Path) -> None:
     path, out = tmp_path / "triples.txt", tmp_path / "out.h5"
     path.write_text("0 3122748\n7 5\n")
     with pytest.raises(InputError, match=r"largest id is 3122748 in 2 edges.* give --relabel"):
-        main([str(path), "-o", str(out)])
-    main([str(path), "-o", str(out), "--relabel"])
+        CONVERT.call([str(path), "-o", str(out)])
+    CONVERT.call([str(path), "-o", str(out), "--relabel"])
     assert contents(out).nodes.original_id.tolist() == [0, 5, 7, 3122748]
     # 13 bytes that would ask for a store of 69 GB.
     path.write_text("0 4294967295\n")
     with pytest.raises(InputError, match=r"largest id is 4294967295 in 1 edges.* give --relabel"):
-        main([str(path), "-o", str(out)])
+        CONVERT.call([str(path), "-o", str(out)])
 
 
 def test_the_summary_ends_with_what_is_missing(edges: Path, tmp_path: Path, capsys: Any) -> None:
     edges.write_text("0 1\n1 1\n2 2\n")
-    main([str(edges), "-o", str(tmp_path / "out.h5")])
+    CONVERT.call([str(edges), "-o", str(tmp_path / "out.h5")])
     text = capsys.readouterr().out
     assert "for predicting classes the store lacks features, labels, split; supply" in text
     assert "--random-split 60,20,20" in text.splitlines()[-1]
     assert "graph.targets=FILE" in text
     assert re.search(r"self_loops +│ +2 ", text)
-    main([str(edges), "-o", str(tmp_path / "out.h5"), "--json"])
+    CONVERT.call([str(edges), "-o", str(tmp_path / "out.h5"), "--json"])
     summary = json.loads(capsys.readouterr().out)
     assert summary["self_loops"] == 2
     assert sorted(summary["missing"]) == ["features", "labels", "split"]
     path = Little().write_npz(tmp_path / "g.npz")
-    main([str(path), "-o", str(tmp_path / "out.h5")])
+    CONVERT.call([str(path), "-o", str(tmp_path / "out.h5")])
     assert (
         capsys.readouterr().out.splitlines()[-1]
         == f"ready for training: graph.store={tmp_path / 'out.h5'}"
@@ -146,7 +146,9 @@ def test_a_random_split_replaces_that_of_the_input(tmp_path: Path, capsys: Any) 
     path, out = Little().write_npz(tmp_path / "g.npz"), tmp_path / "out.h5"
     splits = []
     for seed in ("3", "3", "4"):
-        main([str(path), "-o", str(out), "--random-split", "50,25,25", "--split-seed", seed])
+        CONVERT.call(
+            [str(path), "-o", str(out), "--random-split", "50,25,25", "--split-seed", seed]
+        )
         splits.append(contents(out).nodes.split.tolist())
     assert splits[0] == splits[1] != splits[2]
     assert "the split of the input, replaced" in capsys.readouterr().out
@@ -158,7 +160,7 @@ def test_a_small_memory_gives_the_same_store(tmp_path: Path) -> None:
     path = write_gz(tmp_path / "e.tsv.gz", "".join(f"{i}\t{j}\n" for i, j in pairs))
     prints = set()
     for memory in ("1", "512"):
-        main([str(path), "-o", str(tmp_path / "out.h5"), "--memory", memory, "--json"])
+        CONVERT.call([str(path), "-o", str(tmp_path / "out.h5"), "--memory", memory, "--json"])
         prints.add(contents(tmp_path / "out.h5").store.fingerprint)
     assert len(prints) == 1
 
@@ -187,7 +189,9 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
     (tmp_path / "g.csv").write_text("# SNAP\n\n0 1 cites\n")
     assert detect(tmp_path / "g.csv")[1] == "line 3 has a word in it"
     with pytest.raises(InputError, match="--label-separator: is empty; give what stands"):
-        main([str(tmp_path / "g.csv"), "--label-separator", "", "-o", str(tmp_path / "o.h5")])
+        CONVERT.call(
+            [str(tmp_path / "g.csv"), "--label-separator", "", "-o", str(tmp_path / "o.h5")]
+        )
 
 
 @pytest.mark.parametrize(

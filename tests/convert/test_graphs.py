@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.convert import convert, from_torch_geometric
-from hpcgnn.convert.command import main
 from hpcgnn.convert.formats.registry import detect
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
@@ -32,7 +32,7 @@ def write_tables(folder: Path, **texts: str) -> list[str]:
 
 
 def test_tables_of_nodes_and_of_graphs(tmp_path: Path) -> None:
-    main(write_tables(tmp_path))
+    COMMAND.call(write_tables(tmp_path))
     found = read(tmp_path / "out.h5")
     assert found.graph.tolist() == [4, 4, 9, 9, 9]
     assert found.labels.tolist() == [0, 0, 1, 1, 1]
@@ -42,7 +42,7 @@ def test_tables_of_nodes_and_of_graphs(tmp_path: Path) -> None:
 
 def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
     words = write_tables(tmp_path, graphs="graph,label\n4,a\n9,b\n")
-    main([*words, "--random-split", "50,50,0", "--split-seed", "3"])
+    COMMAND.call([*words, "--random-split", "50,50,0", "--split-seed", "3"])
     found = read(tmp_path / "out.h5")
     sets = {(graph, split) for graph, split in zip(found.graph, found.split, strict=True)}
     assert sorted(split for _, split in sets) == [Split.TRAIN, Split.VALID]
@@ -67,7 +67,7 @@ def test_tables_that_do_not_fit_are_told_in_one_line(
     tmp_path: Path, texts: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InputError) as fault:
-        main(write_tables(tmp_path, **texts))
+        COMMAND.call(write_tables(tmp_path, **texts))
     assert message in str(fault.value)
     assert "\n" not in str(fault.value)
     assert not (tmp_path / "out.h5").exists()

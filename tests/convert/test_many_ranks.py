@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.convert import pieces, pipeline
-from hpcgnn.convert.command import main
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import format as file_format
@@ -269,10 +269,10 @@ def test_store_is_that_of_one_process(
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together)])
-    assert main(comm=comm) == 0
+    assert COMMAND.call(comm=comm) == 0
     printed = capsys.readouterr()
     if comm.rank == 0:
-        main([*given, str(alone)])
+        COMMAND.call([*given, str(alone)])
         expected = json.loads(capsys.readouterr().out)
         assert content(together) == content(alone)
         for summary in (expected, found := json.loads(printed.out)):
@@ -308,7 +308,7 @@ def test_a_faulty_line_ends_all_ranks(
     comm.barrier()
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
     with pytest.raises(CollectiveInputError, match=message):
-        main(comm=comm)
+        COMMAND.call(comm=comm)
     comm.barrier()
     assert [each.name for each in comm_tmp_path.iterdir()] == ["e.csv"]
 
@@ -337,7 +337,7 @@ def test_what_one_rank_cannot_write_ends_all(
     words = ["convert", files[0], "--nodes", files[1], "-o", files[2]]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match=fault):
-        main(comm=comm)
+        COMMAND.call(comm=comm)
     comm.barrier()
     assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "x.npy"]
 
@@ -369,7 +369,7 @@ def test_a_faulty_option_ends_all_ranks(
     words = tuple(word.replace("{}", str(comm_tmp_path)) for word in words)
     monkeypatch.setattr(sys, "argv", ["convert", str(path), *words, "-o", str(path) + ".h5"])
     with pytest.raises(InputError, match=message) as fault:
-        main(comm=comm)
+        COMMAND.call(comm=comm)
     # One rank looks, or finds it: the others hear of it.
     assert len(set(comm.allgather(str(fault.value)))) == 1
 
@@ -428,22 +428,22 @@ def test_an_ended_conversion_goes_on(
     with monkeypatch.context() as patch:
         kill_at(patch, stage)
         with pytest.raises(Killed):
-            main(comm=comm)
+            COMMAND.call(comm=comm)
     comm.barrier()
     parts = together.with_name("together.h5.parts")
     assert parts.exists()
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume", "--reverse"])
     if (parts / "manifest.json").exists():
         with pytest.raises(CollectiveInputError, match="of a conversion with other options"):
-            main(comm=comm)
+            COMMAND.call(comm=comm)
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
-    assert main(comm=comm) == 0
+    assert COMMAND.call(comm=comm) == 0
     if comm.rank == 0:
         gone_on = re.search(r"going on after (\d+) edges", capsys.readouterr().err)
         assert (gone_on is not None) == (stage != "0")
         assert gone_on is None or int(gone_on[1]) > 0
-        main([*given, str(alone), "--resume"])
+        COMMAND.call([*given, str(alone), "--resume"])
         assert content(together) == content(alone)
         left = sorted(each.name for each in comm_tmp_path.iterdir())
         assert left == ["alone.h5", "in", "together.h5"]
@@ -506,7 +506,7 @@ def test_damaged_runs_are_refused(
     with monkeypatch.context() as patch:
         kill_at(patch, "rows")
         with pytest.raises(Killed):
-            main(comm=comm)
+            COMMAND.call(comm=comm)
     comm.barrier()
     pattern, harm, message = DAMAGES[damage]
     if comm.rank == 0:
@@ -514,8 +514,8 @@ def test_damaged_runs_are_refused(
         harm(path)
     comm.barrier()
     with pytest.raises(CollectiveInputError, match=message):
-        main(comm=comm)
+        COMMAND.call(comm=comm)
     assert not output.exists()
     if comm.rank == 0 and comm.size == 1:
         with pytest.raises(InputError, match=message):
-            main([*given, str(output), "--resume"])
+            COMMAND.call([*given, str(output), "--resume"])

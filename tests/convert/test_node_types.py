@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.convert import ConvertOptions, convert, detect, from_dgl, from_torch_geometric
 from hpcgnn.convert import pipeline as pipeline_module
-from hpcgnn.convert.command import main
 from hpcgnn.convert.nodes import relation_names
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.errors import InputError
@@ -107,7 +107,7 @@ def test_what_a_store_has_no_place_for(tmp_path: Path) -> None:
 
 def test_the_command_shows_node_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = LittleTyped().write_ogb(tmp_path / "in")
-    main([str(folder), "-o", str(tmp_path / "out.h5")])
+    COMMAND.call([str(folder), "-o", str(tmp_path / "out.h5")])
     shown = capsys.readouterr().out
     assert "node_types: paper" in shown
     assert "num_nodes 6, num_features 3" in shown

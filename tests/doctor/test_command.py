@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.comm import measure_links
-from hpcgnn.doctor.command import main
+from hpcgnn.commands.doctor import COMMAND
 from hpcgnn.doctor.folder import try_folder
 
 
@@ -45,13 +45,13 @@ def test_one_line_a_finding(
 ) -> None:
     arguments = ["hpcgnn doctor", "--dir", str(comm_tmp_path), "--seconds", "0.2"]
     monkeypatch.setattr(sys, "argv", arguments)
-    assert main(comm) == 0
+    assert COMMAND.call(comm=comm) == 0
     told = capsys.readouterr().out
     assert ("  ok  files: " in told or "remark  files: " in told) == (comm.rank == 0)
     monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
-    assert main(comm) == 0
+    assert COMMAND.call(comm=comm) == 0
     told = capsys.readouterr().out
     if comm.rank == 0:
         assert len(json.loads(told)["ranks"]) == comm.size
     monkeypatch.setattr(sys, "argv", [*arguments, "--dir", str(comm_tmp_path / "none")])
-    assert main(comm) == 1
+    assert COMMAND.call(comm=comm) == 1

@@ -16,8 +16,9 @@ import scipy.sparse as sp
 import torch
 from safetensors.torch import load_file, save_file
 
+from hpcgnn.commands.export import COMMAND
 from hpcgnn.errors import InputError
-from hpcgnn.export import __main__ as command
+from hpcgnn.export import command
 from hpcgnn.export.blueprint import Blueprint
 from tests.support import training
 
@@ -74,7 +75,7 @@ def export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         words = ["export", run, "--json", *options]
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
         capsys.readouterr()
-        assert command.main(MPI.COMM_SELF) == 0
+        assert COMMAND.call() == 0
         return json.loads(capsys.readouterr().out)
 
     return call

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from hpcgnn import predict_command
+from hpcgnn.commands.predict import parser as predict_parser
 from hpcgnn.convert import ConvertOptions, convert
 from hpcgnn.errors import InputError, one_line
-from hpcgnn.support import load_own
 from hpcgnn.split import from_files
 from hpcgnn.storage import GraphStore
+from hpcgnn.support import load_own
+from hpcgnn.train import predict as predict_command
 from tests.faults.test_fuzz import SIZES, generators
 from tests.support import training
 from tests.support.graph_files import contents
@@ -232,5 +233,5 @@ def test_asked_nodes_and_endings(tmp_path: Path, count: int) -> None:
         for word in words:
             outcome(partial(predict_command.read_ids, word))
         ending = damaged(rng, b".csv").decode("utf-8", "replace").replace("\0", "")
-        options = predict_command._parser().parse_args(["run", f"-oout{ending}"])
+        options = predict_parser().parse_args(["run", f"-oout{ending}"])
         outcome(partial(predict_command.kind_of, options))

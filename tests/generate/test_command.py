@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from hpcgnn import gallery
+from hpcgnn.commands import generate as command
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import shapes
-from hpcgnn.generate import command
 from hpcgnn.storage import GraphStore
 
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["generate", *map(str, arguments), "-o", str(out)])
-    command.main()
+    command.COMMAND.call()
 
 
 @pytest.mark.parametrize("undirected", [False, True])

@@ -7,9 +7,9 @@ from mpi4py import MPI
 
 import pytest
 
+from hpcgnn.commands import generate as command
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.gallery import chunks, shapes, streamed
-from hpcgnn.generate import command
 from hpcgnn.storage import EdgeBuilder, GraphStore
 
 KINDS = {
@@ -36,10 +36,10 @@ def test_store_is_that_of_one_process(
     alone, together = comm_tmp_path / "alone.h5", comm_tmp_path / "together.h5"
     words = ["generate", *KINDS[kind], "-o"]
     monkeypatch.setattr(sys, "argv", [*words, str(together)])
-    assert command.main(comm) == 0
+    assert command.COMMAND.call(comm=comm) == 0
     if comm.rank == 0:
         monkeypatch.setattr(sys, "argv", [*words, str(alone)])
-        command.main()
+        command.COMMAND.call()
         with GraphStore.open(alone) as expected, GraphStore.open(together) as found:
             found.verify()
             assert found.fingerprint == expected.fingerprint
@@ -55,7 +55,7 @@ def test_what_is_made_in_memory_is_refused(
     words = ["generate", "planted", "--nodes", "50", "-o", str(out)]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match="start it without mpiexec or srun"):
-        command.main(comm)
+        command.COMMAND.call(comm=comm)
     assert not out.exists()
 
 
@@ -70,4 +70,4 @@ def test_a_disk_that_is_full_for_one_rank_ends_all(
     words = ["generate", "rmat", "--scale", "4", "-o", str(comm_tmp_path / "r.h5")]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match="no room"):
-        command.main(comm)
+        command.COMMAND.call(comm=comm)

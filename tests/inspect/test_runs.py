@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from hpcgnn.commands.inspect import COMMAND
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import inspect_path
-from hpcgnn.inspect.__main__ import main
 
 
 def make_checkpoint(directory: Path, epoch: int) -> Path:
@@ -158,7 +158,7 @@ def test_tables(
     ]
     for path, words in cases:
         monkeypatch.setattr(sys, "argv", ["inspect", str(path)])
-        main()
+        COMMAND.call()
         output = capsys.readouterr().out
         for word in words:
             assert word in output

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcgnn.commands.inspect import COMMAND
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import exchange_volume, inspect_path
-from hpcgnn.inspect.__main__ import main
 from hpcgnn.inspect.show import show
 from hpcgnn.storage import StoreHeader, StoreWriter, store_from_arrays
 
@@ -194,7 +194,7 @@ def test_tables(
         ([ring, "--exchange", "aware"], ["rows_max_send"]),
     ):
         monkeypatch.setattr(sys, "argv", ["inspect", *map(str, arguments)])
-        main()
+        COMMAND.call()
         output = capsys.readouterr().out
         for word in words:
             assert word in output
@@ -208,4 +208,4 @@ def test_options_that_do_not_go_together(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["inspect", str(ring), *arguments])
     with pytest.raises(InputError, match="--exchange"):
-        main()
+        COMMAND.call()

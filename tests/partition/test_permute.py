@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcgnn.commands.partition import COMMAND
 from hpcgnn.errors import InputError
-from hpcgnn.partition import blocks, command, measure, permute, read_pattern, scratch
+from hpcgnn.partition import blocks, measure, permute, read_pattern, scratch
 from hpcgnn.storage import GraphStore, store_from_arrays
 
 NUM_NODES = 47
@@ -35,7 +36,7 @@ def store_path(tmp_path: Path) -> Path:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["partition", *map(str, arguments)])
-    command.main()
+    COMMAND.call()
 
 
 def whole(store: GraphStore, relation: str) -> np.ndarray:

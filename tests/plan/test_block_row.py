@@ -5,8 +5,9 @@ import pytest
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.plan import Ranks, Survey
 from hpcgnn.plan.block_row import BlockRows
+from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.traffic import Ranks
 from hpcgnn.sparse import DistCSR
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 

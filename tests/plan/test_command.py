@@ -9,9 +9,9 @@ from mpi4py import MPI
 
 import pytest
 
+from hpcgnn.commands.plan import COMMAND
 from hpcgnn.errors import InputError
 from hpcgnn.plan import rehearsal
-from hpcgnn.plan.__main__ import main
 from hpcgnn.storage import Split
 from tests.support.training import make_graph, write_store
 
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Path:
 def plan(monkeypatch: pytest.MonkeyPatch, store: Path, *words: str) -> int:
     more = (f"graph.store={store}", "model.hidden=8", "train.epochs=10", "run.threads=1")
     monkeypatch.setattr(sys, "argv", ["hpcgnn plan", *more, *words])
-    return main(MPI.COMM_WORLD)
+    return COMMAND.call()
 
 
 def test_says_what_each_choice_needs(

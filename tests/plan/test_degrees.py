@@ -11,24 +11,18 @@ import pytest
 
 from hpcgnn import gallery
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.commands import generate
+from hpcgnn.commands.plan import COMMAND
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.generate import command as generate
-from hpcgnn.plan import (
-    DegreeGraph,
-    Ranks,
-    Shape,
-    Survey,
-    Traffic,
-    make_share,
-    rehearse,
-    write_shape,
-)
-from hpcgnn.plan.__main__ import main
-from hpcgnn.plan.degree_graph import outside_of
-from hpcgnn.plan.traffic import ALL
+from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.rehearsal import rehearse
+from hpcgnn.plan.shape import Shape, write_shape
+from hpcgnn.plan.share import make_share
+from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.traffic import ALL, Ranks, Traffic
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
 from tests.support.training import make_graph, write_store
@@ -190,7 +184,7 @@ def test_stores_are_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "rmat.h5"
     words = ("generate", "rmat", "--scale", "12", "--undirected", "--features", "7", "-o", path)
     monkeypatch.setattr(sys, "argv", list(map(str, words)))
-    generate.main()
+    generate.COMMAND.call()
     with GraphStore.open(path) as store:
         degrees = np.diff(store.read_indptr(0, store.num_nodes))
     shape = written(tmp_path, degrees, features=7)
@@ -253,7 +247,7 @@ def test_refuses_what_degrees_do_not_tell(tmp_path: Path) -> None:
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     common = ("model.hidden=8", "train.epochs=10", "run.threads=1")
     monkeypatch.setattr(sys, "argv", ["hpcgnn plan", *common, *map(str, words)])
-    return main(MPI.COMM_WORLD)
+    return COMMAND.call()
 
 
 def test_command(

@@ -14,12 +14,12 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.storage.by_ranks import store_by_ranks
 from hpcgnn.comm import agree
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import EdgeData, GraphStore, Names, ShareSizes, StoreHeader, StoreWriter
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
+from hpcgnn.storage.by_ranks import store_by_ranks
 
 CHUNK = 256
 """Bytes of a chunk in these tests."""

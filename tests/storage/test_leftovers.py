@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.clean import main
+from hpcgnn.commands.clean import COMMAND
 from hpcgnn.storage import check_output
 from hpcgnn.storage.atomic import OutputFile
 from hpcgnn.storage.leftovers import scratch_folder, scratch_folders
@@ -82,7 +82,7 @@ def test_clean_reaches_outputs_that_nobody_writes_again(
     stopped(WRITE, tmp_path / "a.h5", signal.SIGKILL)
     running = OutputFile(tmp_path / "b.h5")
     monkeypatch.setattr(sys, "argv", ["clean", str(tmp_path)])
-    main()
+    COMMAND.call()
     assert "removed 1 leftovers" in capsys.readouterr().err
     assert len(names(tmp_path)) == 1
     running.abandon()

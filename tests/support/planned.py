@@ -2,14 +2,11 @@
 
 from hpcgnn.comm import ProcessGrid, Sent
 from hpcgnn.config.config import Config
-from hpcgnn.plan import (
-    Ranks,
-    Rehearsal,
-    WholeGraph,
-    make_share,
-    rehearse,
-    sent_by_rank,
-)
+from hpcgnn.plan.network import sent_by_rank
+from hpcgnn.plan.rehearsal import Rehearsal, rehearse
+from hpcgnn.plan.share import make_share
+from hpcgnn.plan.traffic import Ranks
+from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
 

@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 from safetensors.numpy import load_file
 
+from hpcgnn.commands.predict import COMMAND as PREDICT
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.partition import (
@@ -28,7 +29,6 @@ from hpcgnn.partition import (
     read_pattern,
 )
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.train.predict import main as predict_main
 from hpcgnn.storage import GraphStore, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
@@ -253,7 +253,7 @@ def predict_with(
         words = ["predict", run.path, "--json", "-o", output, *options]
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
         capsys.readouterr()
-        assert predict_main(comm) == 0
+        assert PREDICT.call(comm=comm) == 0
         comm.Barrier()
         shown = capsys.readouterr().out
         assert bool(shown) == (comm.rank == 0)

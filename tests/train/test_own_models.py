@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from hpcgnn.comm import CollectiveInputError, agree
+from hpcgnn.commands.export import COMMAND as EXPORT
+from hpcgnn.commands.predict import COMMAND as PREDICT
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
-from hpcgnn.export.__main__ import main as export_main
 from hpcgnn.nn import make_model
-from hpcgnn.train.predict import main as predict_main
 from tests.support.examples import EXAMPLES
 from tests.support.training import (
     StopAfter,
@@ -154,17 +154,17 @@ def test_a_module_that_a_run_names_is_not_imported(
         with pytest.raises(
             CollectiveInputError, match=rf"{key} = '{value}' names a module.*--trust-"
         ):
-            predict_main(comm)
+            PREDICT.call(comm=comm)
         if comm.size == 1:
             monkeypatch.setattr(sys, "argv", ["export", str(run), "--to", "torch"])
             with pytest.raises(InputError, match="names a module, whose code would run; where"):
-                export_main(comm)
+                EXPORT.call()
     with pytest.raises(CollectiveInputError, match=r"whose code would run; use another run\.dir"):
         train(comm, make_config(store, path, "train.epochs=2"))
     comm.Barrier()
     assert not mark.exists()
     monkeypatch.setattr(sys, "argv", [*words, "--trust-code"])
-    assert predict_main(comm) == 0
+    assert PREDICT.call(comm=comm) == 0
     assert mark.exists()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from hpcgnn.comm import ProcessGrid, agree, bcast
 from hpcgnn.config.config import Config
+from hpcgnn.console import warn
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import Facts
-from hpcgnn.console import warn
 from hpcgnn.spmd import collective
 from hpcgnn.train.run.checkpoint import Checkpoint, check_state, checkpoint_paths, read_checkpoint
 from hpcgnn.train.run.directory import RunDirectory

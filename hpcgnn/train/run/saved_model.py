@@ -42,12 +42,6 @@ from hpcgnn.train.run.checkpoint import (
 from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
 
-TRUST_CODE = (
-    "import the modules of the run, where model.name, exchange.method or train.task is "
-    "module:NAME; their code runs with your rights"
-)
-"""The help of the option of commands that open saved models."""
-
 _Facts = TypeVar("_Facts", bound=Facts)
 _Model = TypeVar("_Model", bound=TrainableModule)
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import dump_toml
-from hpcgnn.errors import InputError, one_line
 from hpcgnn.console import warn
+from hpcgnn.errors import InputError, one_line
 from hpcgnn.train.run.directory import RunDirectory
 
 _PROJECT = "hpcgnn"

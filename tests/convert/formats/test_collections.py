@@ -10,8 +10,8 @@ import pytest
 import scipy.io
 import scipy.sparse
 
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.convert import convert, detect
-from hpcgnn.convert.command import main
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore
 from tests.support.graph_files import contents
@@ -230,7 +230,7 @@ def test_faulty_graphsage(tmp_path: Path, name: str, text: str, message: str) ->
 def test_a_file_of_a_folder_stands_for_it(tmp_path: Path) -> None:
     folder = geom_gcn(tmp_path / "film")
     path = folder / "out1_graph_edges.txt"
-    main([str(path), "-o", str(tmp_path / "out.h5")])
+    COMMAND.call([str(path), "-o", str(tmp_path / "out.h5")])
     assert edges_of(tmp_path / "out.h5") == all_edges()
     with GraphStore.open(tmp_path / "out.h5") as store:
         assert store.name == "film"

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse
 import torch
 
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.convert import ConvertOptions, from_dgl, from_scipy, from_torch_geometric
-from hpcgnn.convert.command import main
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents
 
@@ -259,19 +259,19 @@ def datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("datasets")
 def test_a_data_set_by_name(tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
-    main(["pyg:Planetoid/Cora", "--root", "there", "-o", str(out)])
+    COMMAND.call(["pyg:Planetoid/Cora", "--root", "there", "-o", str(out)])
     found = contents(out)
     assert found.matrix.tolist() == EXPECTED
     assert found.store.name == "Cora"
     assert found.store.provenance["format"] == "torch-geometric"
-    main(["pyg:Karate", "-o", str(out)])
+    COMMAND.call(["pyg:Karate", "-o", str(out)])
     assert contents(out).store.fingerprint == found.store.fingerprint
 
 
 @pytest.mark.usefixtures("datasets")
 def test_a_data_set_of_several_graphs_is_one_store(tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
-    main(["pyg:Planetoid/two", "--root", "there", "-o", str(out)])
+    COMMAND.call(["pyg:Planetoid/two", "--root", "there", "-o", str(out)])
     found, size = contents(out), len(EXPECTED)
     assert found.matrix[:size, :size].tolist() == EXPECTED
     assert found.matrix[size:, size:].tolist() == EXPECTED
@@ -296,7 +296,7 @@ def test_faulty_names_of_data_sets_are_refused(
     tmp_path: Path, words: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        main([*words, "-o", str(tmp_path / "out.h5")])
+        COMMAND.call([*words, "-o", str(tmp_path / "out.h5")])
 
 
 def test_without_torch_geometric_the_remedy_is_named(
@@ -304,12 +304,12 @@ def test_without_torch_geometric_the_remedy_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     with pytest.raises(InputError, match=r"pyg:Karate: needs torch-geometric .* pip install"):
-        main(["pyg:Karate", "-o", str(tmp_path / "out.h5")])
+        COMMAND.call(["pyg:Karate", "-o", str(tmp_path / "out.h5")])
 
 
 def test_data_sets_of_torch_geometric_itself(tmp_path: Path) -> None:
     library = pytest.importorskip("torch_geometric.datasets")
-    main(["pyg:KarateClub", "-o", str(tmp_path / "out.h5")])
+    COMMAND.call(["pyg:KarateClub", "-o", str(tmp_path / "out.h5")])
     found, graph = contents(tmp_path / "out.h5"), library.KarateClub()[0]
     expected = np.zeros((34, 34))
     expected[graph.edge_index[1], graph.edge_index[0]] = 1

@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 import scipy.sparse
 
+from hpcgnn.commands.convert import COMMAND as CONVERT
 from hpcgnn.convert import ConvertOptions, convert, detect, from_scipy
-from hpcgnn.convert.command import main
 from hpcgnn.convert.read import tables
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split
@@ -155,7 +155,7 @@ def test_parquet_gives_the_store_of_text(tmp_path: Path) -> None:
         table = pa.csv.read_csv(tmp_path / name, parse_options=separator)
         pa.parquet.write_table(table, (tmp_path / name).with_suffix(".parquet"), row_group_size=2)
     edges, nodes = str(tmp_path / "edges.parquet"), str(tmp_path / "nodes.parquet")
-    main([edges, "--nodes", nodes, "-o", str(tmp_path / "two.h5")])
+    CONVERT.call([edges, "--nodes", nodes, "-o", str(tmp_path / "two.h5")])
     found = contents(tmp_path / "two.h5")
     check(found, tmp_path / "two.h5")
     assert found.store.fingerprint == expected
@@ -182,7 +182,9 @@ def test_columns_by_name_several_files_and_several_splits(tmp_path: Path) -> Non
     )
     out = tmp_path / "out.h5"
     columns = ["--columns", "src=user,dst=item", "--node-columns", "id=key,label=kind"]
-    main([str(first), str(tmp_path / "b.csv"), "-o", str(out), "--nodes", str(nodes), *columns])
+    CONVERT.call(
+        [str(first), str(tmp_path / "b.csv"), "-o", str(out), "--nodes", str(nodes), *columns]
+    )
     found = contents(out)
     assert np.argwhere(found.matrix).tolist() == [[1, 0], [2, 1]]
     assert found.store.splits == ("0", "1")
@@ -212,7 +214,7 @@ def test_a_matrix_of_features_and_files_of_splits(tmp_path: Path) -> None:
     parts = {"a.txt": "0\n3\n", "b.txt": "1\n", "c.txt": "2\n"}
     files = ",".join(str(write(tmp_path / name, text)) for name, text in parts.items())
     nodes, out = str(tmp_path / "x.npy"), str(tmp_path / "o.h5")
-    main([str(path), "-o", out, "--nodes", nodes, "--split-file", files])
+    CONVERT.call([str(path), "-o", out, "--nodes", nodes, "--split-file", files])
     found = contents(tmp_path / "o.h5")
     assert found.nodes.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert found.nodes.split.tolist() == [1, 2, 3, 1]
@@ -223,30 +225,30 @@ def test_files_of_splits_are_neither_dropped_nor_replaced(tmp_path: Path) -> Non
     files = ",".join(str(write(tmp_path / name, "0\n")) for name in ("a", "b", "c"))
     out = ["-o", str(tmp_path / "o.h5")]
     with pytest.raises(InputError, match=r"--split-file: has no effect on .*shop; leave it out"):
-        main([str(folder), *out, "--split-file", files])
+        CONVERT.call([str(folder), *out, "--split-file", files])
     options = ConvertOptions(split_files=(files,))
     with pytest.raises(InputError, match="--split-file: has no effect"):
         from_scipy(scipy.sparse.eye(3), tmp_path / "o.h5", options=options)
     np.savez(tmp_path / "g.npz", src=np.array([0, 1]), dst=np.array([1, 2]))
     with pytest.raises(InputError, match="more than one INPUT: has no effect"):
-        main([str(tmp_path / "g.npz"), str(path), *out])
+        CONVERT.call([str(tmp_path / "g.npz"), str(path), *out])
     one = ",".join([str(tmp_path / "a"), *(str(write(tmp_path / n, n)) for n in "12")])
     words = ["--split-file", f"x={one}", "--split-file", f"x={one}"]
     with pytest.raises(InputError, match="there is a split 'x' already"):
-        main([str(path), *out, "--num-nodes", "3", *words])
+        CONVERT.call([str(path), *out, "--num-nodes", "3", *words])
 
 
 def test_rows_that_are_all_shorter_than_the_header_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", "src,dst\n1\n2\n")
     with pytest.raises(InputError, match=r"e\.csv: line 2 has 1 fields where 2 are due"):
-        main([str(path), "-o", str(tmp_path / "o.h5")])
+        CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
 
 
 def test_a_description_of_another_name_is_read_itself(tmp_path: Path) -> None:
     folder = shop(tmp_path / "shop")
     write(folder / "mine.toml", '[edges."a,b,a"]\nfile = "knows.tsv"\n')
     write(folder / "knows.tsv", "0\t1\n")
-    main([str(folder / "mine.toml"), "--format", "tables", "-o", str(tmp_path / "o.h5")])
+    CONVERT.call([str(folder / "mine.toml"), "--format", "tables", "-o", str(tmp_path / "o.h5")])
     assert np.argwhere(contents(tmp_path / "o.h5").matrix).tolist() == [[1, 0]]
 
 
@@ -280,7 +282,7 @@ def test_rows_without_ids_are_refused_where_nodes_have_their_own(
     write(tmp_path / "rows.csv", "label,a\n1,2\n0,3\n0,4\n")
     words = [*words, *chain.from_iterable(("--nodes", str(tmp_path / name)) for name in tables)]
     with pytest.raises(InputError, match=rf"{tables[-1]}: its rows are nodes 0, 1, \.\.\., but"):
-        main([str(path), "-o", str(tmp_path / "o.h5"), *words])
+        CONVERT.call([str(path), "-o", str(tmp_path / "o.h5"), *words])
 
 
 def test_numbers_of_a_type_become_names_without_its_matrix(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_numbers_of_a_type_become_names_without_its_matrix(tmp_path: Path) -> No
     np.save(folder / "x.npy", np.arange(12.0)[:, None])
     write(folder / "e.csv", "src,dst\n0,u\n2,v\n")
     with pytest.raises(InputError, match=r"x\.npy: its rows are nodes 0, 1"):
-        main([str(folder), "-o", str(tmp_path / "o.h5")])
+        CONVERT.call([str(folder), "-o", str(tmp_path / "o.h5")])
 
 
 def shop(folder: Path, description: str | None = None) -> Path:
@@ -327,7 +329,7 @@ files = ["knows.tsv"]
 
 
 def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
-    main([str(shop(tmp_path / "shop")), "-o", str(tmp_path / "o.h5")])
+    CONVERT.call([str(shop(tmp_path / "shop")), "-o", str(tmp_path / "o.h5")])
     found = contents(tmp_path / "o.h5")
     assert [each.name for each in found.store.node_types] == ["user", "item"]
     assert found.store.relations == ("buys", "likes", "knows")
@@ -382,7 +384,7 @@ def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
 def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message: str) -> None:
     folder = shop(tmp_path / "shop", description)
     with pytest.raises(InputError, match=message):
-        main([str(folder), "-o", str(tmp_path / "o.h5")])
+        CONVERT.call([str(folder), "-o", str(tmp_path / "o.h5")])
 
 
 @pytest.mark.parametrize(
@@ -446,7 +448,7 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
     pa.parquet.write_table(table, path)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(InputError, match=r"e\.parquet: is no whole Parquet file"):
-        main([str(path), "-o", str(tmp_path / "o.h5")])
+        CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
 
 
 @pytest.mark.parametrize(
@@ -472,7 +474,7 @@ def test_a_parquet_file_with_two_columns_of_a_name_is_named(tmp_path: Path) -> N
     columns = [pa.array([0, 1]), pa.array([1, 2]), pa.array([0, 0])]
     pa.parquet.write_table(pa.table(columns, ["src", "dst", "src"]), tmp_path / "e.parquet")
     with pytest.raises(InputError, match=r"e\.parquet: two columns are called 'src'; rename one"):
-        main([str(tmp_path / "e.parquet"), "-o", str(tmp_path / "o.h5")])
+        CONVERT.call([str(tmp_path / "e.parquet"), "-o", str(tmp_path / "o.h5")])
 
 
 def test_a_file_without_line_feeds_is_refused_in_bounded_memory(
@@ -481,12 +483,12 @@ def test_a_file_without_line_feeds_is_refused_in_bounded_memory(
     monkeypatch.setattr(tables, "_LONGEST_LINE_BYTES", 1 << 17)
     path = write(tmp_path / "e.tsv", "x" * (1 << 18))
     with pytest.raises(InputError, match="no line ends in the 0 MiB from line 1 on"):
-        main([str(path), "-o", str(tmp_path / "o.h5")])
+        CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
 
 
 def test_quotes_around_every_field_are_none_of_theirs(tmp_path: Path) -> None:
     path = write(tmp_path / "e.tsv", '"src"\t"dst"\n"a, b"\t"c"\nc\td\n')
-    main([str(path), "-o", str(tmp_path / "o.h5")])
+    CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
     assert names_of(tmp_path / "o.h5") == ["a, b", "c", "d"]
 
 
@@ -494,7 +496,7 @@ def test_triples_load_with_names_and_relations(tmp_path: Path) -> None:
     text = "/m/027rn\tform of government\t/m/06cx9\n/m/06cx9\tfilm\t/m/027rn\n"
     path = write(tmp_path / "train.txt", text)
     out = tmp_path / "o.h5"
-    main([str(path), "-o", str(out), "--columns", "src,relation,dst"])
+    CONVERT.call([str(path), "-o", str(out), "--columns", "src,relation,dst"])
     assert names_of(out) == ["/m/027rn", "/m/06cx9"]
 
 
@@ -505,7 +507,7 @@ def test_numbers_with_zeros_before_them_are_names(tmp_path: Path) -> None:
     write(folder / "train.txt", "14854262\t_hypernym\t14847214\n02084071\t_has_part\t00001740\n")
     write(folder / "valid.txt", "00001740\t_hypernym\t14854262\n")
     write(folder / "test.txt", "14847214\t_has_part\t02084071\n")
-    main([str(folder), "-o", str(tmp_path / "o.h5")])
+    CONVERT.call([str(folder), "-o", str(tmp_path / "o.h5")])
     assert names_of(tmp_path / "o.h5") == ["00001740", "02084071", "14847214", "14854262"]
     with GraphStore.open(tmp_path / "o.h5") as store:
         assert store.relations == ("_has_part", "_hypernym")
@@ -571,7 +573,9 @@ def test_files_with_vectors_of_other_widths_are_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "a.csv", 'src,dst,v\n0,1,"1 2"\n')
     second = write(tmp_path / "b.csv", 'src,dst,v\n1,2,"3"\n')
     with pytest.raises(InputError, match=r"b\.csv: has 1 columns of features where .*a\.csv has 2"):
-        main([str(first), str(second), "--edge-features", "v", "-o", str(tmp_path / "o.h5")])
+        CONVERT.call(
+            [str(first), str(second), "--edge-features", "v", "-o", str(tmp_path / "o.h5")]
+        )
 
 
 def test_a_description_is_named_itself_and_names_the_graph(tmp_path: Path) -> None:

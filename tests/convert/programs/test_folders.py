@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.convert.command import main
+from hpcgnn.commands.convert import COMMAND
 from hpcgnn.convert.programs import ProgramOptions, convert_programs
 from hpcgnn.convert.programs import conversion as parts_module
 from hpcgnn.errors import InputError
@@ -102,7 +102,7 @@ def test_command_reports_and_refuses(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out.h5")
-    main(["programs", str(folder), "-o", out, "--json", "--processes", "1"])
+    COMMAND.call(["programs", str(folder), "-o", out, "--json", "--processes", "1"])
     printed = capsys.readouterr()
     summary = json.loads(printed.out)
     assert summary["num_instances"] == 40
@@ -110,12 +110,12 @@ def test_command_reports_and_refuses(
     assert "src/p0/broken.py: SyntaxError" in printed.err
     for words in (["--max-candidates", "1"], ["--valid-share", "0.9", "--test-share", "0.2"]):
         with pytest.raises(InputError):
-            main(["programs", str(folder), "-o", out, *words])
+            COMMAND.call(["programs", str(folder), "-o", out, *words])
     with pytest.raises(InputError, match="no folder"):
-        main(["programs", str(tmp_path / "missing"), "-o", out])
+        COMMAND.call(["programs", str(tmp_path / "missing"), "-o", out])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no Python"):
-        main(["programs", str(tmp_path / "empty"), "-o", out])
+        COMMAND.call(["programs", str(tmp_path / "empty"), "-o", out])
 
 
 def test_large_graphs_are_dropped_and_counted(folder: Path, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_published_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     released(folder, "graphs-train", [element(0), element(1), lonely])
     released(folder, "graphs-testonly", [element(1)])
     broken = released(folder, "graphs-valid", [{"ContextGraph": {}}])
-    main(["programs", str(folder), "--release", "-o", str(tmp_path / "r.h5"), "--json"])
+    COMMAND.call(["programs", str(folder), "--release", "-o", str(tmp_path / "r.h5"), "--json"])
     summary = json.loads(capsys.readouterr().out)
     assert (summary["num_train"], summary["num_unseen"], summary["unreadable_files"]) == (2, 1, 1)
     assert broken.name == "chunk.0.gz"
@@ -181,8 +181,8 @@ def test_a_release_without_a_readable_graph_is_refused(tmp_path: Path, content: 
     out.write_bytes(b"an earlier store")
     words = ["programs", str(tmp_path / "r"), "--release", "-o", str(out)]
     with pytest.raises(InputError, match=r"no graph was found in 1 files \(.*Error"):
-        main(words)
+        COMMAND.call(words)
     assert out.read_bytes() == b"an earlier store"
     for more in (["--granularity", "file"], ["--processes", "2"], ["--valid-share", "0.2"]):
         with pytest.raises(InputError, match=f"{more[0]}: has no effect on --release"):
-            main([*words, *more])
+            COMMAND.call([*words, *more])

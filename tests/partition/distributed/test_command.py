@@ -10,8 +10,9 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
+from hpcgnn.commands.partition import COMMAND
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.partition import Partition, command, measure, permute, read_pattern
+from hpcgnn.partition import Partition, measure, permute, read_pattern
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
@@ -53,7 +54,7 @@ def run(
 ) -> int:
     arguments = [store, "-o", out, "--method", "volume", "--preset", "fast", "--json", *words]
     monkeypatch.setattr(sys, "argv", ["partition", *map(str, arguments)])
-    return command.main(comm)
+    return COMMAND.call(comm=comm)
 
 
 @pytest.mark.parametrize(("step_bytes", "typed"), [(3000, False), (3000, True), (1 << 20, False)])
@@ -139,11 +140,11 @@ def test_a_method_of_the_first_rank_makes_the_store_of_one_process(
     name = f"file:{comm_tmp_path / 'parts.npy'}" if method == "file" else method
     words = ["partition", str(path), "--method", name, "--parts", "5", "--json", "-o"]
     monkeypatch.setattr(sys, "argv", [*words, str(out)])
-    assert command.main(comm) == 0
+    assert COMMAND.call(comm=comm) == 0
     assert bool(capsys.readouterr().out) == (comm.rank == 0)
     if comm.rank == 0:
         monkeypatch.setattr(sys, "argv", [*words, str(alone)])
-        command.main()
+        COMMAND.call()
         with GraphStore.open(out) as found, GraphStore.open(alone) as expected:
             found.verify()
             assert found.described() == expected.described()
@@ -163,7 +164,7 @@ def test_a_fault_of_the_first_rank_is_one_of_all(
     words = ["partition", str(path), "--method", "metis", "-o", str(out)]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(CollectiveInputError, match="--parts K is missing"):
-        command.main(comm)
+        COMMAND.call(comm=comm)
     assert [each.name for each in comm_tmp_path.iterdir()] == ["in.h5"]
 
 
@@ -250,5 +251,5 @@ def test_the_input_is_not_written_over(
             run(comm, monkeypatch, path, out, "--parts", 3)
     monkeypatch.setattr(sys, "argv", ["partition", str(path), "--parts", "3", "-o", str(link)])
     with pytest.raises(InputError, match="is the input itself"):
-        command.main()
+        COMMAND.call()
     assert path.read_bytes() == before

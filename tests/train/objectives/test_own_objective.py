@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
+from hpcgnn.commands.plan import COMMAND as PLAN
 from hpcgnn.errors import InputError
-from hpcgnn.plan.__main__ import main as plan_main
 from tests.support.training import (
     StopAfter,
     assert_same,
@@ -99,7 +99,7 @@ def test_planning_says_that_it_is_not_counted(
     words = ["plan", f"graph.store={store}", "--ranks", "2", *WORDS, WHOLE[0]]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(InputError, match="degrees are not counted"):
-        plan_main(MPI.COMM_SELF)
+        PLAN.call()
 
 
 def test_a_task_without_a_module_is_named(tmp_path: Path) -> None:
