@@ -61,9 +61,9 @@ def test_a_source_tree_without_its_native_parts_is_one_line(tmp_path: Path) -> N
         tmp_path / "hpcgnn",
         ignore=shutil.ignore_patterns("*.so", "__pycache__", "analysis", "jobs"),
     )
-    for name in ("train", "convert"):
+    for words in (["hpcgnn.train"], ["hpcgnn", "train"], ["hpcgnn", "convert"]):
         done = subprocess.run(
-            [sys.executable, "-m", f"hpcgnn.{name}", "x"],
+            [sys.executable, "-m", *words, "x"],
             cwd=tmp_path,
             env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
             capture_output=True,

@@ -13,8 +13,8 @@ import pytest
 
 import hpcgnn
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.commands.export import COMMAND as EXPORT
 from hpcgnn.errors import InputError
-from hpcgnn.export import __main__ as export
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.plan.degree_graph import DegreeGraph
@@ -243,7 +243,7 @@ def _exports(folder: Path, part: list[Cell], monkeypatch: pytest.MonkeyPatch) ->
         output = folder / f"module{number}"
         words = ["export", run.path, "--to", to, "-o", output]
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-        assert export.main(MPI.COMM_SELF) == 0, each.words
+        assert EXPORT.call() == 0, each.words
         assert (output / "model.py").exists()
 
 
