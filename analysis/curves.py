@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -154,7 +153,7 @@ def _value(record: Json, key: str) -> float | None:
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if isfinite(value) else None
+    return float(value) if -1e300 < value < 1e300 else None
 
 
 def _std(values: Iterable[float]) -> float:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.analysis.forms import LARGEST
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 
 Json = dict[str, Any]
 
@@ -17,7 +19,7 @@ def json_lines(path: Path, starts_anew: Callable[[Json], bool]) -> Iterator[tupl
     """
     torn = ""
     try:
-        with path.open("rb") as file:
+        with require_file(path, "restore it or remove it").open("rb") as file:
             for number, line in enumerate(file, start=1):
                 record = _object(line)
                 where = f"{path}:{number}"
@@ -43,6 +45,6 @@ def _object(line: bytes) -> Json | None:
 def integer(record: Json, key: str, where: str) -> int:
     """Return the integer `key` of a record, or raise an `InputError` that names it."""
     value = record.get(key)
-    if not isinstance(value, int):
+    if type(value) is not int or not -LARGEST <= value < LARGEST:
         raise InputError(f"{where}: field {key!r} is missing or no integer; restore the file")
     return value

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.analysis.forms import EPOCH, LARGEST, SESSION, SUMMARY, check_form
 from hpcgnn.analysis.jsonl import Json, integer, json_lines
 from hpcgnn.errors import InputError
+from hpcgnn.storage import read_whole
 
 TRACE_SCHEMA = 1
 
@@ -88,7 +90,7 @@ class Run:
 
     def sessions(self) -> list[Json]:
         """Return what ``sessions.json`` says of the starts of the run; empty for older runs."""
-        found: list[Json] = _read_json(self.path / "sessions.json", [])
+        found: list[Json] = _read_json(self.path / "sessions.json", [], [SESSION])
         return found
 
     def metrics(self) -> list[Json]:
@@ -104,7 +106,8 @@ class Run:
             raise InputError(f"{self.path}: holds no metrics.jsonl; is it a run directory?")
         seeds: dict[object, dict[int, Json]] = {}
         for where, record in json_lines(path, starts_anew=lambda _: False):
-            epoch = integer(record, "epoch", where)
+            check_form(record, EPOCH, where)
+            epoch = record["epoch"]
             epochs = seeds.setdefault(record.get("seed"), {})
             for repeated in [known for known in epochs if known >= epoch]:
                 del epochs[repeated]
@@ -171,7 +174,7 @@ def open_run(directory: str | Path) -> Run:
     if not any((path / name).exists() for name in known):
         raise InputError(f"{path}: is no run directory (none of {', '.join(known)} is in it)")
     path = path.resolve()
-    return Run(path, _read_json(path / "summary.json", {}), path.name)
+    return Run(path, _read_json(path / "summary.json", {}, SUMMARY), path.name)
 
 
 def open_runs(directories: Sequence[str | Path]) -> list[Run]:
@@ -194,19 +197,16 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(path.parts[-depth:]) for path in paths]
 
 
-def _read_json(path: Path, missing: Any) -> Any:
-    """Return what a JSON file holds, of the type of `missing`, which stands for no file."""
+def _read_json(path: Path, missing: Any, form: Any) -> Any:
+    """Return what a JSON file holds, of a form, see `check_form`; `missing` stands for no file."""
     if not path.exists():
         return missing
+    content = read_whole(path, "restore or remove it")
     try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not valid JSON ({error}); restore or remove it") from error
-    if not isinstance(found, type(missing)):
-        kind = "object" if isinstance(missing, dict) else "list"
-        raise InputError(f"{path}: is not a JSON {kind}; restore or remove it")
+    check_form(found, form, str(path))
     return found
 
 
@@ -244,13 +244,13 @@ def _span(record: Json, session: int, where: str) -> SpanRecord:
         start_ns=start_ns,
         duration_ns=duration_ns,
         self_ns=self_ns,
-        seed=record.get("seed"),
+        seed=None if record.get("seed") is None else integer(record, "seed", where),
         epoch=None if record.get("epoch") is None else integer(record, "epoch", where),
         rows=rows,
         bytes=size,
         peers=peers,
         session=session,
-        step=record.get("step") or 0,
+        step=integer(record, "step", where) if record.get("step") else 0,
         **{key: integer(record, key, where) for key in _OPTIONAL if key in record},
     )
 
@@ -265,6 +265,6 @@ def _is_integer_table(peers: object) -> bool:
     return isinstance(peers, list) and all(
         isinstance(entry, list)
         and len(entry) == len(("peer", "rows", "bytes"))
-        and all(isinstance(value, int) and value >= 0 for value in entry)
+        and all(isinstance(value, int) and 0 <= value < LARGEST for value in entry)
         for entry in peers
     )

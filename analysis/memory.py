@@ -9,9 +9,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from hpcgnn.analysis.forms import PLANNED, check_form
 from hpcgnn.analysis.load import Run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.errors import InputError
+from hpcgnn.storage import read_whole
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,15 @@ def read_plan(run: Run) -> dict[str, Any] | None:
     file = run.path / "plan.json"
     if not file.is_file():
         return None
+    remedy = "write it anew by `hpcgnn plan --json`, or remove it"
+    content = read_whole(file, remedy)
     try:
-        entries = json.loads(file.read_bytes())
-        keys = ("ranks", "replication", "exchange", "schedule")
-        fitting = [
-            entry for entry in entries if all(entry[key] == run.summary.get(key) for key in keys)
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{file}: is not what `hpcgnn plan --json` prints ({error}); write it anew or remove it"
-        ) from error
+        entries = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: is not valid JSON ({error}); {remedy}") from error
+    check_form(entries, [PLANNED], str(file))
+    keys = ("ranks", "replication", "exchange", "schedule")
+    fitting = [
+        entry for entry in entries if all(entry[key] == run.summary.get(key) for key in keys)
+    ]
     return fitting[0] if fitting else None

@@ -518,26 +518,26 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
         for number, session in enumerate(each.run.sessions(), start=1):
             hosts = ", ".join(
                 f"{host['name']}: {host['ranks']} ranks, {host['cores']} cores, {host['processor']}"
-                for host in session["hosts"]
+                for host in session.get("hosts", ())
             )
-            versions = ", ".join(f"{name} {value}" for name, value in session["versions"].items())
+            versions = ", ".join(f"{name} {value}" for name, value in session.get("versions", {}).items())
             setup = session.get("setup_s", {})
             rows.append(
                 [
                     f"{each.run.name}, start {number}",
-                    session["started"][:19].replace("T", " "),
+                    session.get("started", "")[:19].replace("T", " "),
                     _number(session.get("wall_s"), "{:.1f}"),
                     _number(session.get("epochs"), "{:.0f}"),
                     _number(sum(setup.values()) if setup else None, "{:.2f}"),
                     Cell(
                         ", ".join(f"{key} {value:.2f}" for key, value in setup.items()), long=True
                     ),
-                    str(session["launcher"]),
-                    _setting(session["threads"]),
-                    str(session["commit"] or "")[:12] + _dirty(session["commit"]),
+                    session.get("launcher", ""),
+                    _setting(session.get("threads")),
+                    (session.get("commit") or "")[:12] + _dirty(session.get("commit")),
                     Cell(hosts, long=True),
                     Cell(versions, long=True),
-                    Cell(" ".join(session["command"]), long=True),
+                    Cell(" ".join(session.get("command", ())), long=True),
                 ]
             )
     if not rows:

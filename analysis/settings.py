@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.analysis.forms import check_form
 from hpcgnn.errors import InputError
+from hpcgnn.storage import read_whole
 
 Settings = dict[str, Any]
 """Values by ``section.key``."""
@@ -20,11 +22,13 @@ def read_settings(directory: Path) -> Settings:
         If there is no readable ``config.toml``.
     """
     file = directory / "config.toml"
+    remedy = "name directories of runs that have begun"
+    content = read_whole(file, remedy)
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{file}: {reason}; name directories of runs that have begun") from error
+        tables = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: {error}; {remedy}") from error
+    check_form(tables, {"*": {}}, str(file))
     return {
         f"{section}.{key}": value
         for section, table in tables.items()

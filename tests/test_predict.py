@@ -228,7 +228,7 @@ def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: training.Pred
     }
     cases: dict[str, tuple[object, ...]] = {
         r"has no node 5, 6, 7 and 1 more; give": ("--nodes", "5,6,7,8"),
-        r"--nodes none.txt: No such file or directory; give": ("--nodes", "none.txt"),
+        r"none.txt: no such file; --nodes: give": ("--nodes", "none.txt"),
         r"has no checkpoint of seed 5; it has seeds \[3, 8\]": ("--seed", 5),
         r"nowhere/out.h5: cannot be written": ("-o", comm_tmp_path / "nowhere" / "out.h5"),
         r"out.txt: its ending names no format; give .h5, .csv, .parquet, .npy, or --format": (

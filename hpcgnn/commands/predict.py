@@ -17,7 +17,8 @@ It uses the model that was kept for the best seed by validation."""
 EPILOG = """formats:
   h5   datasets node_id, probabilities or embeddings, prediction, classes; attributes tell the run
   csv  header node_id,p_CLASS,...,prediction,class (or node_id,e0,...), a line for each node; name
-       behind node_id where nodes have names, class where classes have; graph_id of graphs
+       behind node_id where nodes have names, and their type where nodes have types; class where
+       classes have names; graph_id of graphs
   parquet  the columns of the csv
   npy  the array alone; where its rows are not nodes 0, 1, 2, ... their ids stand beside it:
        OUT.ids.npy for OUT.npy

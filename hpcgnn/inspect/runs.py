@@ -10,10 +10,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from hpcgnn.errors import StorageFormatError
+from hpcgnn.errors import InputError, StorageFormatError
+from hpcgnn.storage import read_whole, require_file
 
 STATE_FILE = "state.json"
 READ_BYTES = 1 << 24
+
+_REMEDY = "restore it from a copy or run the training again"
 
 
 def describe_run(path: Path, *, verify: bool) -> dict[str, Any]:
@@ -63,11 +66,12 @@ def verify_files(path: Path, checksums: Any) -> None:
         # The state may be forged: only files of the checkpoint itself are read.
         if file.parent != path or file.suffix != ".safetensors" or file.is_symlink():
             raise damaged(path / STATE_FILE, f"names {name!r}, which is no file of a checkpoint")
-        _require_regular(file)
         try:
-            with file.open("rb") as opened:
+            with require_file(file, _REMEDY).open("rb") as opened:
                 while piece := opened.read(READ_BYTES):
                     crc = zlib.crc32(piece, crc)
+        except InputError as error:
+            raise StorageFormatError(str(error)) from None
         except OSError as error:
             raise damaged(file, f"cannot be read ({error.strerror})") from None
         if crc != expected:
@@ -95,21 +99,14 @@ def describe_tensors(path: Path) -> dict[str, Any]:
 
 def read_document(path: Path, parse: Callable[[str], Any]) -> Any:
     """Return the parsed text of a file, None where there is none; damage is an error."""
-    _require_regular(path)
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise damaged(path, f"cannot be read ({error.strerror})") from None
+    try:
+        return parse(read_whole(path, _REMEDY).decode())
+    except InputError as error:
+        raise StorageFormatError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"cannot be read ({error})") from None
-
-
-def _require_regular(path: Path) -> None:
-    """Refuse a pipe, which would be waited for, and a device, which may never end."""
-    if path.exists() and not path.is_file():
-        raise damaged(path, "is no regular file")
 
 
 def read_lines(text: str) -> list[Any]:
@@ -120,4 +117,4 @@ def read_lines(text: str) -> list[Any]:
 
 def damaged(path: Path, fault: str) -> StorageFormatError:
     """Return the one-line error for a file of a run."""
-    return StorageFormatError(f"{path}: {fault}; restore it from a copy or run the training again")
+    return StorageFormatError(f"{path}: {fault}; {_REMEDY}")

@@ -20,6 +20,7 @@ nodes it comes from and `in_degrees` of those it goes to. Each is a power law as
 follows from the counts, or the name of a file with a line ``degree,count`` for every degree.
 """
 
+import io
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ import numpy as np
 from hpcgnn.config.file import dump_value
 from hpcgnn.console import write_file
 from hpcgnn.errors import InputError
-from hpcgnn.storage import NodeType
+from hpcgnn.storage import NodeType, read_whole
 from hpcgnn.typing import Array
 
 _EXACT = 1024
@@ -153,11 +154,8 @@ class Shape:
         InputError
             When a key is missing, unknown or out of range, or degrees and counts disagree.
         """
-        _require_regular("shape", path)
         try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"shape {path}: {error.strerror}") from error
+            tables = tomllib.loads(read_whole(path, "give a shape").decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"shape {path} is not valid TOML: {error}") from error
         table = _Table(str(path), tables)
@@ -269,18 +267,10 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
     return Edges(name, sources, targets, outside)
 
 
-def _require_regular(what: str, path: Path) -> None:
-    """Refuse a pipe, which would be waited for, and a device, which may never end."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"{what} {path}: is no regular file")
-
-
 def _histogram(path: Path, kind: int) -> Ends:
-    _require_regular("degrees", path)
+    text = io.BytesIO(read_whole(path, "write the degrees of the shape there"))
     try:
-        values = np.loadtxt(path, np.int64, delimiter=",", skiprows=1, ndmin=2)
-    except OSError as error:
-        raise InputError(f"degrees {path}: {error.strerror or error}") from error
+        values = np.loadtxt(text, np.int64, delimiter=",", skiprows=1, ndmin=2)
     except ValueError as error:
         raise InputError(
             f"degrees {path}: write a head and lines of degree,count: {error}"

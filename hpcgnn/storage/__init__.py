@@ -7,7 +7,7 @@ Predictions have files of their own. This package is the only one that imports h
 nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel h5py.
 """
 
-from hpcgnn.storage.atomic import check_output, write_whole
+from hpcgnn.storage.atomic import check_output, read_whole, require_file, write_whole
 from hpcgnn.storage.files import OpenStore
 from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
@@ -93,6 +93,8 @@ __all__ = [
     "first_true",
     "hold",
     "is_instance_store",
+    "read_whole",
+    "require_file",
     "store_from_arrays",
     "write_whole",
 ]

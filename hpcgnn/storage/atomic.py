@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and small ones that are read whole.
 
 HDF5 cannot survive a failed write: it keeps the block for another try, and crashes the process when
 the file is closed. So HDF5 never sees one. It writes through `OutputFile`, which remembers the
@@ -21,6 +21,9 @@ from hpcgnn.storage.leftovers import hold, sweep, temporary_files
 HOLE_BYTES = 1 << 12
 """Zeros that are worth a hole in a file."""
 
+MOST_BYTES = 1 << 30
+"""What `read_whole` reads at most: descriptions and lists of nodes, not data."""
+
 
 def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
     """Raise `InputError` unless a file could be written at `path`; leaves nothing behind.
@@ -31,6 +34,38 @@ def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
         if Path(path).exists() and each.exists() and each.samefile(path):
             raise InputError(f"{path}: is the input itself; choose another output")
     OutputFile(Path(path)).abandon()
+
+
+def require_file(path: Path, remedy: str = "check the path") -> Path:
+    """Return `path` if it is a regular file, else raise `InputError` with the `remedy`."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder where a file is due; {remedy}")
+    if not path.exists():
+        raise InputError(f"{path}: no such file; {remedy}")
+    if not path.is_file():
+        # A pipe would be waited for, and a device may never end.
+        raise InputError(f"{path}: is a pipe or a device where a file is due; {remedy}")
+    return path
+
+
+def read_whole(path: Path, remedy: str = "check the path", most: int = MOST_BYTES) -> bytes:
+    """Return what a regular file of at most `most` bytes holds.
+
+    Raises
+    ------
+    InputError
+        Where it is none, is larger, or cannot be read; with the `remedy`.
+    """
+    require_file(path, remedy)
+    try:
+        # Had a pipe taken its place since then, this would not wait for a writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    if len(content) > most:
+        raise InputError(f"{path}: is larger than {most >> 20} MiB; {remedy}")
+    return content
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:

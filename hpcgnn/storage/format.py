@@ -19,12 +19,18 @@ ATTRIBUTE_BYTES = 60_000
 _UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode's categories of control characters, surrogates and ends of lines."""
 
+_TURNS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+"""Of characters that turn the direction of what stands behind them."""
+
 REMEDY = "restore the file from a copy or make it again (hpcgnn.convert, hpcgnn.partition)"
 
 
 def check_text(what: str, text: str) -> None:
     """Raise `InputError` where `text` is empty or could not be shown on one line."""
-    if not text or any(unicodedata.category(letter) in _UNSEEN for letter in text):
+    if not text or any(
+        unicodedata.category(letter) in _UNSEEN or unicodedata.bidirectional(letter) in _TURNS
+        for letter in text
+    ):
         raise InputError(f"{what} {text!r} is empty or has unprintable characters; choose another")
 
 

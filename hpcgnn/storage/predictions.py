@@ -23,9 +23,10 @@ import csv
 import importlib
 import io
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -142,6 +143,10 @@ class H5Predictions(PredictionFile, HDF5Writer):
         self._set_attributes(self._file, self._attributes)
 
 
+_NUMBER = re.compile(r"[+-]?[\d.]+(?:e[+-]?\d+)?|-?inf|-?nan")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
 @dataclass(frozen=True)
 class TableColumns:
     """What the columns of a table of predictions are called and filled with.
@@ -155,8 +160,9 @@ class TableColumns:
         model numbers with blanks between), and, where classes have names, `class` (with "; ").
     class_names
         One for each class, or none.
-    names_of
-        Gives the names of nodes by their original ids, for a column `name`; None without names.
+    about
+        Columns of text behind the ids, which these functions give by the original ids: `name`, and
+        `type` of a graph with node types, in which two nodes may share a name.
     ids
         What the column of ids is called.
     """
@@ -164,13 +170,13 @@ class TableColumns:
     values: Sequence[str]
     predicts: bool = False
     class_names: Sequence[str] = ()
-    names_of: NamesOf | None = None
+    about: Mapping[str, NamesOf] = field(default_factory=dict)
     ids: str = "node_id"
 
     @property
     def before(self) -> tuple[str, ...]:
         """The columns before the values."""
-        return (self.ids,) if self.names_of is None else (self.ids, "name")
+        return (self.ids, *self.about)
 
     @property
     def behind(self) -> tuple[str, ...]:
@@ -178,9 +184,9 @@ class TableColumns:
         named = ("prediction", "class") if self.class_names else ("prediction",)
         return named if self.predicts else ()
 
-    def names(self, ids: GlobalIndices) -> list[list[str]]:
-        """Return the column `name`, if there is one."""
-        return [] if self.names_of is None else [self.names_of(ids)]
+    def texts(self, ids: GlobalIndices) -> list[list[str]]:
+        """Return the columns `about` nodes."""
+        return [of(ids) for of in self.about.values()]
 
     def predictions(self, predicted: Array | None) -> list[list[Any]]:
         """Return the columns behind the values."""
@@ -199,11 +205,25 @@ class TableColumns:
 
 
 class _Text(AtomicWriter):
-    """Comma-separated text with a header; nine digits give every float32 exactly."""
+    """Comma-separated text with a header; nine digits give every float32 exactly.
+
+    Attributes
+    ----------
+    num_formulas
+        Names and classes that a spreadsheet would take for formulas. They are written as they are:
+        a program that joins tables by names must find them.
+    """
+
+    num_formulas = 0
 
     def _lines(self, rows: Iterable[Sequence[object]]) -> None:
-        text = io.StringIO()
+        text, rows = io.StringIO(), list(rows)
         csv.writer(text, lineterminator="\n").writerows(rows)
+        self.num_formulas += sum(
+            isinstance(cell, str) and cell.startswith(_FORMULAS) and not _NUMBER.fullmatch(cell)
+            for row in rows
+            for cell in row
+        )
         self._output.write(memoryview(text.getvalue().encode()))
 
     def _end(self, *, complete: bool) -> None:
@@ -257,7 +277,7 @@ class CsvPredictions(_Text, PredictionFile):
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
         texts = [[f"{each:.9g}" for each in row] for row in values.tolist()]
-        before = [ids.tolist(), *self._columns.names(ids)]
+        before = [ids.tolist(), *self._columns.texts(ids)]
         behind = self._columns.predictions(predicted)
         rows = zip(zip(*before, strict=True), texts, strict=True)
         if not behind:
@@ -289,9 +309,10 @@ class ParquetPredictions(PredictionFile):
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
         columns = self._columns
         titles = (*columns.before, *columns.values, *columns.behind)
-        arrays = [ids, *columns.names(ids), *np.ascontiguousarray(values.T)]
+        arrays = [ids, *columns.texts(ids), *np.ascontiguousarray(values.T)]
         arrays += columns.predictions(predicted)
-        kinds: dict[str, Any] = {"name": "string", "class": "string", columns.ids: "int64"}
+        kinds: dict[str, Any] = {"class": "string", columns.ids: "int64"}
+        kinds |= dict.fromkeys(columns.about, "string")
         kinds["prediction"] = "int32" if predicted is None or predicted.ndim == 1 else "string"
         places = range(len(titles))
         first, last = len(columns.before), len(titles) - len(columns.behind)

@@ -6,8 +6,9 @@ graph; of programs, in the order of the store.
 
 import argparse
 import contextlib
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
 from hpcgnn.config.config import Config
-from hpcgnn.console import metric_text, print_json, report
+from hpcgnn.console import metric_text, print_json, report, warn
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.device import require_device
@@ -35,6 +36,7 @@ from hpcgnn.storage import (
     PredictionFile,
     TableColumns,
     check_output,
+    read_whole,
 )
 from hpcgnn.support import Feature, Trait, needs
 from hpcgnn.trace import TraceRecorder
@@ -76,6 +78,11 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
             print_json(found)
         else:
             report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**found))
+            if count := found.get("formulas", 0):
+                warn(
+                    f"{options.output}: {count} names or classes begin as formulas of spreadsheets "
+                    "do (= + - @): import them as text, or write .parquet"
+                )
             for name, each in found.get("scores", {}).items():
                 value = metric_text(each["metric"], each["value"])
                 report(f"{name} {found['of']}: {each['metric']} {value} of {each['nodes']}")
@@ -134,8 +141,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         num_rows = len(asked)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
-            names_of = _names_of(stack, saved) if grid.rank == 0 else None
-        file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), names_of)
+            about = _about_nodes(stack, saved) if grid.rank == 0 else {}
+        file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), about)
         write_rows(grid, rows.columns, file.write)
     return {
         "output": str(options.output),
@@ -146,6 +153,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         "columns": rows.values.shape[1],
         "ranks": grid.size,
         "scores": scores,
+        "formulas": getattr(file, "num_formulas", 0),
         **saved.origin(),
     }
 
@@ -178,18 +186,18 @@ def _predict_links(
             rows = best_targets(task, model, asked, relation, options.top, with_known=known)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
-            names_of = _names_of(stack, saved) if grid.rank == 0 else None
-        if kind == "csv":
-            write_links(grid, rows, CsvLinks(options.output, names_of), names)
-        else:
+            about = _about_nodes(stack, saved) if grid.rank == 0 else {}
+        file: CsvLinks | H5Predictions = CsvLinks(options.output, about.get("name"))
+        if kind == "h5":
             file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
-            write_links(grid, rows, file, names)
+        write_links(grid, rows, file, names)
     return {
         "output": str(options.output),
         "what": "scores",
         "of": "pairs",
         "rows": int(grid.layer.allreduce(len(rows.scores))),
         "ranks": grid.size,
+        "formulas": getattr(file, "num_formulas", 0),
         **saved.origin(),
     }
 
@@ -249,12 +257,17 @@ def kind_of(options: argparse.Namespace) -> str:
     return kind
 
 
-def _names_of(stack: contextlib.ExitStack, saved: SavedModel) -> NamesOf | None:
-    """Return what gives nodes their names, None where they have none; open until `stack` ends."""
+def _about_nodes(stack: contextlib.ExitStack, saved: SavedModel) -> dict[str, NamesOf]:
+    """Return what tells the name and the type of nodes by original ids; open until `stack` ends."""
     if saved.config.train.task == "graphs":
-        return None
+        return {}
     store = stack.enter_context(GraphStore.open(saved.config.graph.store))
-    return store.names if store.has_names else None
+    if not store.has_names:
+        return {}
+    about: dict[str, NamesOf] = {"name": store.names}
+    if store.node_types:
+        about["type"] = store.types_of_ids
+    return about
 
 
 def make_file(
@@ -262,7 +275,7 @@ def make_file(
     saved: SavedModel,
     kind: str,
     shape: tuple[int, int],
-    names_of: NamesOf | None,
+    about: Mapping[str, NamesOf],
 ) -> PredictionFile:
     """Return the file to write, in the format that is asked for."""
     if kind == "npy":
@@ -274,14 +287,16 @@ def make_file(
         classes = (targets or names) if predicts else ()
         values = "values" if predicts and targets else options.what
         origin = saved.origin()
-        return H5Predictions(options.output, values, classes, origin, names_of=names_of, ids=ids)
+        return H5Predictions(
+            options.output, values, classes, origin, names_of=about.get("name"), ids=ids
+        )
     labels = names or tuple(str(number) for number in range(shape[1]))
     probabilities = [f"p_{label}" for label in labels]
     embeddings = [f"e{number}" for number in range(shape[1])]
     values = probabilities if predicts else embeddings
-    columns = TableColumns(values, predicts, names, names_of, ids)
+    columns = TableColumns(values, predicts, names, about, ids)
     if predicts and targets:
-        columns = TableColumns(targets, names_of=names_of, ids=ids)
+        columns = TableColumns(targets, about=about, ids=ids)
     table = CsvPredictions if kind == "csv" else ParquetPredictions
     return table(options.output, columns)
 
@@ -316,13 +331,18 @@ def read_names(text: str) -> list[str]:
     InputError
         Where the file does not read, or has no names.
     """
+    remedy = "--nodes: give a file of names, or A,B,..."
     try:
-        names = Path(text).read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
+        is_file = Path(text).exists()
+    except OSError:
+        # Longer than a name of a file may be.
+        is_file = False
+    try:
         names = text.split(",")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--nodes {text}: {reason}; give a file of names, or A,B,...") from None
+        if is_file:
+            names = read_whole(Path(text), remedy).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{text}: {error}; {remedy}") from None
     names = [name for name in names if name]
     if not names:
         raise InputError(f"--nodes {text}: holds no names; give one a line, or A,B,...")
@@ -337,19 +357,18 @@ def read_ids(text: str) -> GlobalIndices:
     InputError
         Where the file does not read, or holds something else than integers.
     """
-    if re.fullmatch(r"-?\d+(,-?\d+)*", text):
-        return _as_ids(text, np.array([int(each) for each in text.split(",")]))
+    path, remedy = Path(text), "give a file or ids such as 1,5,9"
+    inline = re.fullmatch(r"-?\d+(,-?\d+)*", text)
+    content = b"" if inline else read_whole(path, f"--nodes: {remedy}")
     try:
-        if text.endswith(".npy"):
-            values = np.load(text, allow_pickle=False)
+        if inline:
+            values = np.array([int(number) for number in text.split(",")])
+        elif text.endswith(".npy"):
+            values = np.load(io.BytesIO(content), allow_pickle=False)
         else:
-            lines = [line.split("#")[0].strip() for line in Path(text).read_text().splitlines()]
+            lines = [line.split("#")[0].strip() for line in content.decode().splitlines()]
             values = np.array([int(line) for line in lines if line])
-    except OSError as error:
-        raise InputError(
-            f"--nodes {text}: {error.strerror or error}; give a file or ids such as 1,5,9"
-        ) from error
-    except ValueError as error:
+    except (ValueError, EOFError) as error:
         raise InputError(f"--nodes {text}: {error}; give one integer a line, or .npy") from error
     return _as_ids(text, values)
 

@@ -101,7 +101,7 @@ def test_missing_and_foreign_directories(tmp_path, writer):
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
 def test_a_damaged_summary_is_an_error(writer, text):
     (writer.path / "summary.json").write_text(text, encoding="latin-1")
-    with pytest.raises(InputError, match=r"summary.json: is not"):
+    with pytest.raises(InputError, match=r"summary.json.* is no"):
         open_run(writer.path)
 
 
@@ -140,7 +140,7 @@ def test_the_last_record_of_a_repeated_epoch_wins(writer):
 
 def test_damaged_metrics_are_an_error(writer):
     good = json.dumps({"seed": 1, "epoch": 0})
-    for bad, message in (("{", "not a JSON object"), ('{"seed": 1}', "'epoch' is missing")):
+    for bad, message in (("{", "not a JSON object"), ('{"seed": 1}', "epoch is missing")):
         (writer.path / "metrics.jsonl").write_text(f"{bad}\n{good}\n")
         with pytest.raises(InputError, match=rf"metrics.jsonl:1: .*{message}"):
             open_run(writer.path).metrics()

@@ -205,7 +205,7 @@ def test_faults_name_the_file(make_run, tmp_path):
     with pytest.raises(InputError, match="is not a directory; make it"):
         report.main([str(path), "-o", str(tmp_path / "absent" / "x.html")])
     (path / "plan.json").write_text("[{}]")
-    with pytest.raises(InputError, match=r"plan.json: is not what"):
+    with pytest.raises(InputError, match=r"plan.json\[0\]: ranks is missing"):
         report.main([str(path)])
     (path / "plan.json").unlink()
     (path / "config.toml").unlink()

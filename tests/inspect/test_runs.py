@@ -130,11 +130,11 @@ def test_pipes_and_devices_are_not_read(name: str, run_directory: Path) -> None:
     file = run_directory / name
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(StorageFormatError, match=f"{name}: is no regular file"):
+    with pytest.raises(StorageFormatError, match=f"{name}: is a pipe or a device"):
         inspect_path(run_directory)
     file.unlink()
     file.symlink_to("/dev/zero")
-    with pytest.raises(StorageFormatError, match=f"{name}: is no regular file"):
+    with pytest.raises(StorageFormatError, match=f"{name}: is a pipe or a device"):
         inspect_path(run_directory)
 
 

@@ -32,7 +32,7 @@ from hpcgnn.convert.nodes import (
 )
 from hpcgnn.convert.read.edges import EdgeArrays, index_pairs
 from hpcgnn.convert.read.features import array_features
-from hpcgnn.convert.read.files import require_file
+from hpcgnn.convert.read.files import MOST_GROWTH
 from hpcgnn.convert.read.npy import ArrayFile, Npz
 from hpcgnn.convert.read.tables import TableFile, read_column
 from hpcgnn.convert.source import (
@@ -47,6 +47,7 @@ from hpcgnn.convert.source import (
     TypeRange,
 )
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 _LABELS = ("node_label", "node-label", "label", "labels")
@@ -255,7 +256,14 @@ def _counts(path: Path) -> dict[str, int]:
     for name, text in _by_type(path).items():
         if not text.isdecimal():
             raise InputError(f"{path}: the number of nodes of {name!r} is {text!r}; correct it")
-        counts[name] = int(text)
+        # A longer number is larger than any sum of the sizes below.
+        counts[name] = int(text[:19])
+    held = sum(each.stat().st_size for each in path.parent.rglob("*") if each.is_file())
+    if sum(counts.values()) > held * MOST_GROWTH:
+        raise InputError(
+            f"{path}: says that there are {sum(counts.values())} nodes, and all files beside it "
+            f"have {held} bytes; correct it"
+        )
     return counts
 
 

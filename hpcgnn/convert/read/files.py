@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcgnn.console import Progress
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 
 BLOCK_BYTES = 4 << 20
 MATRIX_MARKET = "%%matrixmarket"
@@ -185,18 +186,6 @@ def _decompressed(raw: IO[bytes]) -> IO[bytes]:
     magic = raw.read(len(_GZIP))
     raw.seek(0)
     return gzip.GzipFile(fileobj=raw) if magic == _GZIP else raw  # type: ignore[return-value]
-
-
-def require_file(path: Path, remedy: str = "check the path") -> Path:
-    """Return `path` if it is a regular file, else raise `InputError` with the `remedy`."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder where a file is due; {remedy}")
-    if not path.exists():
-        raise InputError(f"{path}: no such file; {remedy}")
-    if not path.is_file():
-        # A pipe would be waited for, and a device may never end.
-        raise InputError(f"{path}: is a pipe or a device where a file is due; {remedy}")
-    return path
 
 
 def read_error(path: Path, error: Exception) -> InputError:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.convert.read.features import checked_matrix
-from hpcgnn.convert.read.files import MOST_GROWTH, read_error, require_file
+from hpcgnn.convert.read.files import MOST_GROWTH, read_error
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 _HEADER_BYTES, _HEAD_BYTES = 128, 1 << 12

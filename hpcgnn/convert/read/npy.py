@@ -20,8 +20,9 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy_format
 
-from hpcgnn.convert.read.files import MOST_GROWTH, read_error, require_file
+from hpcgnn.convert.read.files import MOST_GROWTH, read_error
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 _PIECE_VALUES = 1 << 20

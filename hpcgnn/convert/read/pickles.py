@@ -18,8 +18,9 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.convert.read.features import checked_matrix
-from hpcgnn.convert.read.files import read_error, require_file
+from hpcgnn.convert.read.files import read_error
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 

@@ -28,9 +28,9 @@ from hpcgnn.convert.read.files import (
     TextBlock,
     is_packed,
     read_blocks,
-    require_file,
 )
 from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 Kind = Literal["integer", "number", "text"]

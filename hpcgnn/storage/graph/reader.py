@@ -214,6 +214,15 @@ class GraphStore(OpenStore):
         assert self._names is not None
         return self._names.texts(ids)
 
+    def types_of_ids(self, ids: GlobalIndices) -> list[str]:
+        """Return the names of the types of nodes with original ids (m,), for a store with names.
+
+        Their original ids count one type after the other.
+        """
+        ends = np.cumsum([each.num_nodes for each in self.node_types])
+        numbers = np.searchsorted(ends, ids, side="right").tolist()
+        return [self.node_types[number].name for number in numbers]
+
     def find_names(self, texts: Sequence[str], node_type: str | None = None) -> GlobalIndices:
         """Return the original ids (m,) of nodes by name, -1 for a name that no node has.
 
