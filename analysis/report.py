@@ -520,7 +520,9 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
                 f"{host['name']}: {host['ranks']} ranks, {host['cores']} cores, {host['processor']}"
                 for host in session.get("hosts", ())
             )
-            versions = ", ".join(f"{name} {value}" for name, value in session.get("versions", {}).items())
+            versions = ", ".join(
+                f"{name} {value}" for name, value in session.get("versions", {}).items()
+            )
             setup = session.get("setup_s", {})
             rows.append(
                 [

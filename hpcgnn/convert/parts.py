@@ -68,7 +68,14 @@ class Parts:
                 f"{self._folder}: another conversion uses it; wait for that to end, or choose "
                 "another output"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (
+            OSError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            RecursionError,
+        ) as error:
             raise InputError(
                 f"{self._folder}: cannot be used ({error}); remove it to begin anew"
             ) from error
@@ -91,7 +98,14 @@ class Parts:
                     state = found["state"]
                     if found["crc32"] != _crc(state):
                         raise ValueError("it does not match its checksum")
-                except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                except (
+                    OSError,
+                    ValueError,
+                    ArithmeticError,
+                    LookupError,
+                    TypeError,
+                    RecursionError,
+                ) as error:
                     raise InputError(
                         f"{file}: cannot be read ({error}); remove {self._folder} to begin anew"
                     ) from error

@@ -268,9 +268,11 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
 
 
 def _histogram(path: Path, kind: int) -> Ends:
-    text = io.BytesIO(read_whole(path, "write the degrees of the shape there"))
+    _, _, lines = read_whole(path, "write the degrees of the shape there").partition(b"\n")
     try:
-        values = np.loadtxt(text, np.int64, delimiter=",", skiprows=1, ndmin=2)
+        if not lines.strip():
+            raise ValueError("there are none")
+        values = np.loadtxt(io.BytesIO(lines), np.int64, delimiter=",", ndmin=2)
     except ValueError as error:
         raise InputError(
             f"degrees {path}: write a head and lines of degree,count: {error}"

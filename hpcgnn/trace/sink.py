@@ -1,6 +1,8 @@
 """The file behind a recorder: whole lines of JSON, appended in one write per flush."""
 
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,13 @@ class TraceSink:
         self._path = Path(path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a+b" if append else "wb", buffering=0)
+            # Whoever may write to the folder must not choose another file for what comes.
+            descriptor = os.open(
+                self._path,
+                os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_TRUNC),
+                0o666,
+            )
+            self._file = os.fdopen(descriptor, "a+b" if append else "wb", buffering=0)
         except OSError as error:
             raise self._failure(error) from error
         if append:
@@ -66,8 +74,9 @@ class TraceSink:
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> InputError:
+        reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
         return InputError(
-            f"cannot write the trace {self._path}: {error.strerror or error}; "
+            f"cannot write the trace {self._path}: {reason}; "
             "free space there, choose a writable run directory, or turn the trace off"
         )
 

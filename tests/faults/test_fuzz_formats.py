@@ -236,7 +236,9 @@ def test_formats_of_others(tmp_path: Path, door: str, count: int) -> None:
     assert 0 < stored < count
 
 
-def count_cases(door: str, seeds: range, folder: Path) -> None:
+def count_cases(
+    door: str, seeds: range, folder: Path, run: Callable[[str, int, Path], bool] = run_case
+) -> None:
     """Print what became of cases, in processes that end at 6 GiB or after 20 s."""
     counts: collections.Counter[str] = collections.Counter()
     ends = {0: "refused", 1: "ok", 2: "traceback", 3: "silent"}
@@ -247,7 +249,7 @@ def count_cases(door: str, seeds: range, folder: Path) -> None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
             try:
-                status = int(run_case(door, seed, folder / "g"))
+                status = int(run(door, seed, folder / "g"))
             except AssertionError as error:
                 status = 3
                 print(door, seed, "silent", str(error)[:300], file=sys.stderr)

@@ -1,8 +1,8 @@
 import json
+import resource
 import sys
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,12 +263,23 @@ def test_an_unwritable_path_is_an_input_error(tmp_path, blocked):
         TraceRecorder.open(path, 0, {"ranks": 1})
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_reported_once(tmp_path):
-    path = tmp_path / "t.jsonl"
-    path.symlink_to("/dev/full")
-    with pytest.raises(InputError, match="No space left"):
-        TraceRecorder.open(path, 0, {"ranks": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"t\.jsonl: File too large; free space there"):
+            TraceRecorder.open(tmp_path / "t.jsonl", 0, {"ranks": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("append", [True, False])
+def test_a_link_is_not_followed(tmp_path, append):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "t.jsonl").symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match=r"t\.jsonl: it is a link; "):
+        TraceRecorder.open(tmp_path / "t.jsonl", 0, {"ranks": 1}, append=append)
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_recording_goes_on_in_memory_after_a_failed_flush(tmp_path, monkeypatch):

@@ -206,6 +206,8 @@ def _check_entries(
             raise ValueError(f"{where}{name} is a {type(values[name]).__name__}")
         if name in ("seed", "epoch", "epochs", "steps") and (values[name] or 0) < 0:
             raise ValueError(f"{where}{name} is below 0")
+        if isinstance(values[name], int) and abs(values[name]) >= 1 << 63:
+            raise ValueError(f"{where}{name} does not fit 64 bits")
         if name in ("epoch", "epochs") and (values[name] or 0) >= 1 << 31:
             raise ValueError(f"{where}{name} is 2**31 or more")
 

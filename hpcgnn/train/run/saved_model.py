@@ -42,6 +42,9 @@ from hpcgnn.train.run.checkpoint import (
 from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
 
+_WIDE = 1 << 16
+"""Width of a model that needs no explanation: some have no hidden layer."""
+
 _Facts = TypeVar("_Facts", bound=Facts)
 _Model = TypeVar("_Model", bound=TrainableModule)
 
@@ -189,11 +192,30 @@ def open_saved_model(
         config, checkpoint = _newest(run, seed, None if trust_code else ())
     if seed is not None and seed != checkpoint.state["seed"]:
         raise InputError(f"{run} is of seed {checkpoint.state['seed']}; leave --seed out")
+    _check_weights(run, config, checkpoint)
     if store is not None or not Path(config.graph.targets).is_file():
         # Numbers of nodes serve to tell how good predictions are; they are of the run's own graph.
         graph = dataclasses.replace(config.graph, store=store or config.graph.store, targets="")
         config = dataclasses.replace(config, graph=graph)
     return SavedModel(run, config, checkpoint)
+
+
+def _check_weights(run: Path, config: Config, checkpoint: Checkpoint) -> None:
+    """Raise `InputError` where weights are no numbers, or do not explain the width of the model."""
+    weights = checkpoint.best
+    for name, value in weights.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise InputError(
+                f"{run}: its weights {name} are not all finite numbers; train again, with a "
+                "smaller train.learning_rate"
+            )
+    widest = max((size for value in weights.values() for size in value.shape), default=0)
+    # Before a model of that width is made.
+    if config.model.hidden > max(widest, _WIDE):
+        raise InputError(
+            f"{run}: says model.hidden = {config.model.hidden}, and no weights are wider than "
+            f"{widest}; use the run directory that it comes from"
+        )
 
 
 def _newest(
