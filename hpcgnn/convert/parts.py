@@ -19,6 +19,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import SpillFile, hold, write_whole
 
 _MANIFEST = "manifest.json"
+_DAMAGE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError)
 
 
 class Parts:

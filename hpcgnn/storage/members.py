@@ -90,6 +90,8 @@ class Members:
         with format_errors(path, item):
             if not is_plain(found):
                 raise damaged(path, item, "is not stored in plain chunks with checksums")
+            if not is_stored(found):
+                raise damaged(path, item, f"says that it has {found.nbytes} bytes, and has less")
             if found.dtype not in dtypes if dtypes else found.dtype.kind != "S":
                 wanted = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
                 raise damaged(path, item, f"has type {found.dtype}, not {wanted}")
@@ -140,6 +142,14 @@ def fits(shape: tuple[int | None, ...], actual: tuple[int, ...] | None) -> bool:
     if actual is None or len(shape) != len(actual):
         return False
     return all(want in (None, have) for want, have in zip(shape, actual, strict=True))
+
+
+def is_stored(found: h5py.Dataset) -> bool:
+    """Tell whether a file has all chunks that it says it has.
+
+    Those that were never written would read as zeros, and may be any number.
+    """
+    return bool(found.id.get_storage_size() >= found.nbytes)
 
 
 def is_plain(found: h5py.Dataset) -> bool:

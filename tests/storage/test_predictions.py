@@ -14,6 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import (
     CsvPredictions,
     H5Predictions,
+    NamesOf,
     NpyPredictions,
     ParquetPredictions,
     PredictionFile,
@@ -68,11 +69,43 @@ def test_csv(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array([row[1:] for row in rows], np.float32), VALUES)
 
 
+@pytest.mark.parametrize("kind", [CsvPredictions, ParquetPredictions])
+def test_nodes_that_share_a_name_differ_by_type(
+    tmp_path: Path, kind: type[CsvPredictions | ParquetPredictions]
+) -> None:
+    path = tmp_path / f"out.{kind.__name__[:3].lower()}"
+    about: dict[str, NamesOf] = {
+        "name": lambda ids: ["Ann"] * len(ids),
+        "type": lambda ids: [f"t{i}" for i in ids],
+    }
+    write(kind(path, TableColumns("abc", about=about)), with_classes=False)
+    if kind is CsvPredictions:
+        header, *rows = csv.reader(path.read_text().splitlines())
+        found = [tuple(row[:3]) for row in rows]
+    else:
+        table = parquet.read_table(path)
+        header = table.column_names
+        found = [tuple(map(str, row.values()))[:3] for row in table.to_pylist()]
+    assert list(header[:3]) == ["node_id", "name", "type"]
+    assert found == [(str(i), "Ann", f"t{i}") for i in IDS]
+
+
+def test_names_that_are_formulas_are_counted_and_kept(tmp_path: Path) -> None:
+    names = ["=1+1", "-5", "@SUM(A1)", "plain", "+x"]
+    columns = TableColumns("abc", about={"name": lambda _: names})
+    with CsvPredictions(tmp_path / "out.csv", columns) as file:
+        file.append(IDS, VALUES - 1, None)
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as read:
+        assert [row[1] for row in csv.reader(read)][1:] == names
+    # A negative number is none, and neither are the values.
+    assert file.num_formulas == 3
+
+
 COLUMNS = TableColumns(
     ["p_red", "p_b"],
     predicts=True,
     class_names=["red", "b; x"],
-    names_of=lambda ids: [f'n "{i}", ' for i in ids],
+    about={"name": lambda ids: [f'n "{i}", ' for i in ids]},
 )
 TWO = VALUES[:, :2]
 SEVERAL = np.array([[1, 0], [1, 1], [0, 0], [0, 1], [1, 1]], np.uint8)

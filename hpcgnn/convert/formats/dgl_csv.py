@@ -54,6 +54,9 @@ def _load(file: Path) -> dict[str, Any]:
 
     def parse(text: str) -> Any:
         try:
+            # A few hundred bytes of them may stand for a text of terabytes.
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+                raise ValueError("it has aliases, written *NAME; write what they stand for")
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ValueError(str(error)) from error

@@ -94,5 +94,5 @@ def _checksum(texts: dict[str, str], tensors: Tensors) -> int:
     crc = zlib.crc32(json.dumps(texts, sort_keys=True).encode())
     for name in sorted(tensors):
         crc = zlib.crc32(name.encode(), crc)
-        crc = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
+        crc = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
     return crc

@@ -159,6 +159,11 @@ def external_labels(file: h5py.File) -> None:
     file.create_dataset("nodes/labels", (5,), "<i4", external=[("/etc/hostname", 0, 20)])
 
 
+def only_said_labels(file: h5py.File) -> None:
+    del file["nodes/labels"]
+    file.create_dataset("nodes/labels", (5,), "<i4", chunks=(5,), fletcher32=True)
+
+
 def variable_text_classes(file: h5py.File) -> None:
     del file["classes"]
     file.create_dataset("classes", data=["a", "b", "c"])
@@ -209,6 +214,7 @@ FORGERIES: list[tuple[str, Callable[[h5py.File], None], str]] = [
     ("no checksum", replace("nodes/split", np.ones(5, "u1"), fletcher32=False), "not stored in"),
     ("zipped", replace("nodes/split", np.ones(5, "u1"), compression="gzip"), "not stored in plain"),
     ("virtual", virtual_labels, "/nodes/labels: is not stored in plain chunks"),
+    ("only said", only_said_labels, "/nodes/labels: says that it has 20 bytes, and has less"),
     ("external storage", external_labels, "/nodes/labels: is not stored in plain chunks"),
     ("soft link", link("nodes/split", h5py.SoftLink("/nodes/labels")), "is a link to elsewhere"),
     ("external link", link("nodes", h5py.ExternalLink("o.h5", "/")), "/nodes: is a link to else"),

@@ -31,6 +31,7 @@ def test_rows_beyond_2_to_the_33(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         wide[:3], wide[gap + 3 :] = kept[:3], kept[3:]
     assert path.stat().st_size < 1 << 26
     monkeypatch.setattr(members, "fingerprint", lambda *_: recorded)
+    monkeypatch.setattr(members, "is_stored", lambda _: True)
     with GraphStore.open(path) as store:
         assert store.num_edges() == gap + 6
         assert [store.num_edges_before(row) for row in (4, 5, 8)] == [3, gap + 3, gap + 6]
