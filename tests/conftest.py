@@ -27,7 +27,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+import zlib
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -221,9 +222,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Those with a limit of their own are long: none is to be the last one.
         items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
         return
-    serial = [item for item in items if not needs_ranks(item)]
-    items[:] = [item for item in items if needs_ranks(item)]
-    config.hook.pytest_deselected(items=serial)
+    left = [item for item in items if not needs_ranks(item)]
+    if WORLD.size == 4 and "not slow" in config.option.markexpr:
+        left += other_size_cases(item for item in items if needs_ranks(item))
+    names = {item.nodeid for item in left}
+    items[:] = [item for item in items if item.nodeid not in names]
+    config.hook.pytest_deselected(items=left)
+
+
+def other_size_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return what a quick run of 4 ranks leaves out: each case of a test runs on 3 ranks or on 4.
+
+    Cases of a test take the two sizes in turn, so that a test of several cases has both; one
+    without other parameters keeps both. ``tests/run.sh --all`` leaves nothing out.
+    """
+    cases: dict[str, dict[str, dict[int, pytest.Item]]] = {}
+    for item in items:
+        size = size_of(item)
+        if f"np{size}" in item.name:
+            function, _, names = item.nodeid.partition("[")
+            case = names.replace(f"np{size}", "np")
+            cases.setdefault(function, {}).setdefault(case, {})[size] = item
+    left = []
+    for function, of in cases.items():
+        both = [sizes for sizes in of.values() if len(sizes) > 1]
+        first = zlib.crc32(function.encode())
+        for number, sizes in enumerate(both if len(both) > 1 else ()):
+            left.append(sizes[sorted(sizes)[(first + number) % 2]])
+    return left
 
 
 def needs_ranks(item: pytest.Item) -> bool:
