@@ -9,6 +9,7 @@ import io
 import os
 import platform
 import secrets
+import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
@@ -38,11 +39,16 @@ def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
 
 def require_file(path: Path, remedy: str = "check the path") -> Path:
     """Return `path` if it is a regular file, else raise `InputError` with the `remedy`."""
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; {remedy}") from None
+    except OSError as error:
+        # A name that is too long, a folder that may not be entered, a file on the way to it.
+        raise InputError(f"{path}: {error.strerror}; {remedy}") from None
+    if stat.S_ISDIR(mode):
         raise InputError(f"{path}: is a folder where a file is due; {remedy}")
-    if not path.exists():
-        raise InputError(f"{path}: no such file; {remedy}")
-    if not path.is_file():
+    if not stat.S_ISREG(mode):
         # A pipe would be waited for, and a device may never end.
         raise InputError(f"{path}: is a pipe or a device where a file is due; {remedy}")
     return path

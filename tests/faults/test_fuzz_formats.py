@@ -202,7 +202,7 @@ def check_stored(path: Path, out: Path) -> None:
         split = found.nodes.split
         for code, part in enumerate(("train", "valid", "test"), 1):
             text = (path.parent / f"{part}.txt").read_text("utf-8-sig")
-            lines = [line.strip().strip('"') for line in text.splitlines()]
+            lines = [line.strip().strip('"\ufeff') for line in text.splitlines()]
             ids = {int(line) for line in lines if line and line[0] not in "#%"}
             assert ids == set(np.flatnonzero(split == code).tolist())
 

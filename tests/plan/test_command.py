@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,3 +135,23 @@ def test_wrong_options_are_usage_errors(
     with pytest.raises(SystemExit) as ended:
         plan(monkeypatch, store, *words)
     assert ended.value.code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="one process")
+def test_needs_no_mpi_library(store: Path) -> None:
+    words = [sys.executable, "-m", "hpcgnn", "plan", f"graph.store={store}"]
+    words += ["model.hidden=8", "run.threads=1", "--exchange=aware", "--schedule=resident"]
+    counted = []
+    for library in ("", "/nowhere/libmpi.so"):
+        environment = {**os.environ, "MPI4PY_LIBMPI": library} if library else os.environ
+        done = subprocess.run(
+            [*words, "--ranks", "4", "--json"], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        planned = json.loads(done.stdout)
+        counted.append(
+            [(each["ranks"], each["rows_total"], each["bytes_epoch"]) for each in planned]
+        )
+    assert counted[0] == counted[1]
+    assert counted[0][-1][1] > 0
