@@ -41,10 +41,10 @@ def require_file(path: Path, remedy: str = "check the path") -> Path:
     """Return `path` if it is a regular file, else raise `InputError` with the `remedy`."""
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file; {remedy}") from None
     except OSError as error:
-        # A name that is too long, a folder that may not be entered, a file on the way to it.
+        # A name that is too long, a folder that may not be entered.
         raise InputError(f"{path}: {error.strerror}; {remedy}") from None
     if stat.S_ISDIR(mode):
         raise InputError(f"{path}: is a folder where a file is due; {remedy}")

@@ -235,6 +235,9 @@ def works(door: str, seed: int, run: Path, folder: Path) -> bool:
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("count", SIZES)
 def test_what_runs_leave(tmp_path: Path, run: Path, door: str, count: int) -> None:
+    if door == "run":
+        # A case reads its run with every command that does: seconds, where others take hundredths.
+        count //= 8
     done = sum(works(door, seed, run, tmp_path) for seed in range(count))
     # Both ends are reached: damage is refused, and harmless damage is not.
     assert 0 < done < count

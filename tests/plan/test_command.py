@@ -63,6 +63,7 @@ def test_a_killed_rehearsal_is_one_line(store: Path, monkeypatch: pytest.MonkeyP
         plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
 
 
+@pytest.mark.slow
 def test_copies_rehearse_at_once(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

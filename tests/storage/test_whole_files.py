@@ -23,7 +23,7 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
         "device": "is a pipe or a device where a file is due",
         "loop": "Too many levels of symbolic links",
         "x" * 300: "File name too long",
-        "file/below": "Not a directory",
+        "file/below": "no such file",
     }.items():
         for read in (require_file, read_whole):
             with pytest.raises(InputError, match=f"{fault}; give another"):
