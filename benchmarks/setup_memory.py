@@ -16,7 +16,8 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.comm.mpi import MPI
 from hpcgnn.config.file import load_config
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.load import read_matrix
+from hpcgnn.graph.matrix import read_matrix
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.spmm import Schedule, make_exchange
 from hpcgnn.storage import GraphStore, assign_parts
 from hpcgnn.trace import TraceRecorder
@@ -35,9 +36,8 @@ def main() -> None:
     config = load_config(None, [f"graph.store={options.store}", "run.dir=none", "model.name=sage"])
     with GraphStore.open(options.store) as store, ProcessGrid(comm) as grid:
         starts = assign_parts(store.row_starts, store.part_edges(), comm.size)
-        matrix = read_matrix(
-            Context(grid, config), store, RowMap(starts, grid.block), directed=False
-        ).matrix
+        rows = StoredRows(Context(grid, config), store, RowMap(starts, grid.block))
+        matrix = read_matrix(rows).matrix
         ghosts = len(matrix.ghosts)
         for method in ("aware", "joint", "hierarchical", "hierarchical_joint"):
             for name in ("resident", "sequential"):

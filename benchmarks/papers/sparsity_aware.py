@@ -30,10 +30,10 @@ from hpcgnn.partition import (
     read_pattern,
     volume_balanced,
 )
+from hpcgnn.plan.moves import MOVEMENTS, Movement, Reduction
 from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.rehearsal import in_fresh_process
 from hpcgnn.plan.share import make_share
-from hpcgnn.plan.stand_ins import MOVEMENTS, Movement, Reduction
 from hpcgnn.plan.survey import count_traffic
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph

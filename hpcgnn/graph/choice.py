@@ -15,7 +15,8 @@ from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree, are_joined
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import features_of
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.load import read_matrix, share_rows
+from hpcgnn.graph.matrix import read_matrix
+from hpcgnn.graph.stored import StoredRows, share_rows
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import make_exchange, make_wire
@@ -136,8 +137,7 @@ def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
         row_map = share_rows(grid, concrete, store, ())
-        directed = not (store.undirected or config.graph.undirected)
-        pattern = read_matrix(context, store, row_map, directed=directed).matrix
+        pattern = read_matrix(StoredRows(context, store, row_map)).matrix
     names = grid.world.allgather(grid.host)
     hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
     size, joined, seconds = row_bytes(concrete), joins_messages(concrete), {}

@@ -11,7 +11,6 @@ import numpy as np
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import trains_on_restricted_rows
 from hpcgnn.errors import InputError
-from hpcgnn.graph.edges import num_edge_features
 from hpcgnn.nn import ModelShape, find_model
 from hpcgnn.storage import GraphStore, NodeBlock, NodeType
 
@@ -203,6 +202,31 @@ def check_features(config: Config, store: GraphStore) -> None:
         )
 
 
+def num_edge_features(config: Config, store: GraphStore) -> int:
+    """Return the columns of the edges' features that the model reads, 0 where it reads none.
+
+    Raises
+    ------
+    InputError
+        When two relations have unequal numbers.
+    """
+    # Messages ask for rows by themselves; attention has them by the exchange.
+    if not (find_model(config.model.name).reads_edges or config.model.edge_features):
+        return 0
+    relations = config.graph.relations or store.relations
+    widths = {each: store.edge_features(each)[0] for each in relations}
+    if not any(widths.values()):
+        # Messages of one's own need none: their edges have features of width 0.
+        return 0
+    if len(set(widths.values())) > 1:
+        shown = ", ".join(f"{each} {width}" for each, width in widths.items())
+        raise InputError(
+            f"{store.path}: relations have unequal numbers of edge features ({shown}); choose "
+            "graph.relations with equal ones"
+        )
+    return next(iter(widths.values()))
+
+
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:
     """Return how many of a model's last aggregations train on rows that the loss reaches alone."""
     model = find_model(config.model.name)
@@ -226,9 +250,7 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
     shape = model.shape(
         num_features=0 if facts.type_names else facts.num_features + label_width,
         num_classes=(
-            config.graphs.width or model.hidden
-            if config.train.task == "graphs"
-            else facts.num_classes
+            config.graphs.width or model.hidden if facts.num_graphs else facts.num_classes
         ),
         num_relations=max(len(facts.relations), 1),
         num_edge_features=facts.num_edge_features,

@@ -177,13 +177,15 @@ def make_inputs(
     if not facts.type_names:
         assert nodes.features is not None
         by_type = (nodes.features,)
+    inductive = config.train.inductive or facts.num_graphs > 0
     tables: list[FloatArray] = []
     scales: dict[str, FeatureScale] = {}
     for number, (name, rows) in enumerate(zip(names, by_type, strict=True)):
         table = cast_features(grid, rows, config.train.dtype)
         kind = config.graph.normalize_features if table.shape[1] else "none"
         given = known[name] if known and kind != "none" else None
-        scale = scale_features(grid, kind, table, given, _measured(config, nodes, number))
+        measured = _measured(nodes, number) if inductive else None
+        scale = scale_features(grid, kind, table, given, measured)
         if scale is not None:
             scales[name] = scale
         tables.append(table)
@@ -203,10 +205,9 @@ def make_inputs(
     return NodeInputs(typed, scales)
 
 
-def _measured(config: Config, nodes: NodeBlock, number: int) -> Mask | None:
-    """Return which nodes of a type the model may know of; None: all."""
-    inductive = config.train.inductive or config.train.task == "graphs"
-    if not inductive or nodes.split is None:
+def _measured(nodes: NodeBlock, number: int) -> Mask | None:
+    """Return which nodes of a type are trained on; None where the store has no split."""
+    if nodes.split is None:
         return None
     trains: Mask = nodes.split == Split.TRAIN
     return trains if nodes.types is None else trains[nodes.types == number]

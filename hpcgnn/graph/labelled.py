@@ -1,16 +1,29 @@
-"""What a rank has labels and a role for: its nodes, or the graphs that it owns of many."""
+"""What is predicted on a rank: labels and roles of its nodes, or of the graphs that it owns."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from hpcgnn.autograd import GraphMembers
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, redistribute
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, bcast, redistribute
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.targets import fingerprint_of, read_targets, target_scale
 from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock
 from hpcgnn.typing import Array, GlobalIndices, Mask
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The numbers that are predicted: their names, and what models see them scaled by."""
+
+    names: tuple[str, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,15 +35,117 @@ class Labelled:
     ids
         (n,) int64 original ids of nodes, or numbers of graphs, rising.
     labels, split
-        Of these, as in `NodeBlock`; None where the store has none.
+        Of these, as in `NodeBlock`; None where the store has none. Of numbers to predict (n, T)
+        float64, scaled, NaN where missing.
     members
         Of graphs.
+    num_graphs
+        Graphs of all ranks, where each is predicted as a whole; else 0.
+    targets
+        The numbers that are predicted; None where classes are.
+    fingerprint
+        Of the store and the file of targets, where there is one; else empty.
     """
 
     ids: GlobalIndices
     labels: Array | None
     split: Array | None
     members: GraphMembers | None = None
+    num_graphs: int = 0
+    targets: TargetScale | None = None
+    fingerprint: str = ""
+
+
+Label: TypeAlias = Callable[[StoredRows, NodeBlock], Labelled]
+"""Returns what is predicted, of the rows and the node data of this rank; collective."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an objective reads of a stored graph.
+
+    Parameters
+    ----------
+    fields
+        Node data that the store must hold: "features", "labels", "split".
+    label
+        Finds what is predicted.
+    """
+
+    fields: tuple[str, ...]
+    label: Label
+
+
+@collective
+def label_nodes(stored: StoredRows, nodes: NodeBlock) -> Labelled:
+    """Return the nodes with their labels, or with the numbers of ``graph.targets``.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the file of targets does not read, or does not fit the graph.
+    """
+    return _with_targets(stored, Labelled(nodes.original_id, nodes.labels, nodes.split))
+
+
+@collective
+def label_graphs(stored: StoredRows, nodes: NodeBlock) -> Labelled:
+    """Return the graphs that this rank owns, with the labels and the role of their nodes.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the nodes have no graphs, two of one graph have not the same label or role, or the file
+        of targets does not fit.
+    """
+    context, path = stored.context, stored.store.path
+    grid = context.grid
+    with agree(grid.world):
+        if nodes.graph is None:
+            raise InputError(
+                f"train.task = 'graphs': {path} is one graph; convert many with a column graph in "
+                "--nodes, or a data set that has them"
+            )
+    assert nodes.graph is not None
+    with context.trace.span("plan.graphs"):
+        members, ids = find_members(context, nodes.graph)
+        # Numbers of a file take the place of labels.
+        stored_labels = None if context.config.graph.targets else nodes.labels
+        labels = _of_graphs(members, stored_labels)
+        split = _of_graphs(members, nodes.split)
+    with agree(grid.world):
+        for what, values in (("label", labels), ("set of the split", split)):
+            if values is not None and (wrong := values[1]).any():
+                raise InputError(
+                    f"{path}: nodes of graph {ids[int(np.argmax(wrong))]} have not all the same "
+                    f"{what}; train.task = 'graphs' predicts one for each graph"
+                )
+    labelled = Labelled(
+        ids,
+        None if labels is None else labels[0],
+        None if split is None else split[0],
+        members,
+        int(grid.layer.allreduce(len(ids))),
+    )
+    return _with_targets(stored, labelled)
+
+
+@collective
+def _with_targets(stored: StoredRows, labelled: Labelled) -> Labelled:
+    """Return it with the numbers of ``graph.targets`` in place of labels, where there are some."""
+    context, store = stored.context, stored.store
+    grid, config, content = context.grid, context.config, ""
+    if not config.graph.targets:
+        return labelled
+    with context.trace.span("read.nodes"), agree(grid.world):
+        targets = read_targets(config, store, labelled.ids, labelled.num_graphs)
+        if grid.rank == 0:
+            content = fingerprint_of(config, store)
+    assert labelled.split is not None
+    scale = TargetScale(targets.names, *target_scale(grid, config, targets, labelled.split))
+    scaled = (targets.values - np.array(scale.means)) / np.array(scale.deviations)
+    fingerprint = bcast(grid.world, content)
+    return replace(labelled, labels=scaled, targets=scale, fingerprint=fingerprint)
 
 
 @collective
@@ -72,46 +187,6 @@ def even_rows(count: int, grid: ProcessGrid) -> RowMap:
 
 
 @collective
-def label_graphs(context: Context, nodes: NodeBlock, path: object) -> Labelled:
-    """Return the graphs that this rank owns, with the labels and the role of their nodes.
-
-    Parameters
-    ----------
-    path
-        Of the store, for messages.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the nodes have no graphs, or two of one graph have not the same label or role.
-    """
-    grid = context.grid
-    with agree(grid.world):
-        if nodes.graph is None:
-            raise InputError(
-                f"train.task = 'graphs': {path} is one graph; convert many with a column graph in "
-                "--nodes, or a data set that has them"
-            )
-    assert nodes.graph is not None
-    members, ids = find_members(context, nodes.graph)
-    labels = _of_graphs(members, nodes.labels)
-    split = _of_graphs(members, nodes.split)
-    with agree(grid.world):
-        for what, found in (("label", labels), ("set of the split", split)):
-            if found is not None and (wrong := found[1]).any():
-                raise InputError(
-                    f"{path}: nodes of graph {ids[int(np.argmax(wrong))]} have not all the same "
-                    f"{what}; train.task = 'graphs' predicts one for each graph"
-                )
-    return Labelled(
-        ids,
-        None if labels is None else labels[0],
-        None if split is None else split[0],
-        members,
-    )
-
-
-@collective
 def _of_graphs(members: GraphMembers, values: Array | None) -> tuple[Array, Mask] | None:
     """Return (G, ...) what a node of each graph has, and whether another one has something else."""
     if values is None:
@@ -120,9 +195,9 @@ def _of_graphs(members: GraphMembers, values: Array | None) -> tuple[Array, Mask
     pieces, graphs = members.pieces.cpu().numpy(), members.graphs.cpu().numpy()
     mine, differ = _first_of(values, pieces, members.num_pieces)
     rows, wrong = members.request.rows(mine), members.request.rows(differ)
-    found, more = _first_of(rows, graphs, members.num_graphs)
-    more[graphs[wrong]] = True
-    return found, more
+    of_graphs, unequal = _first_of(rows, graphs, members.num_graphs)
+    unequal[graphs[wrong]] = True
+    return of_graphs, unequal
 
 
 def _first_of(values: Array, groups: GlobalIndices, count: int) -> tuple[Array, Mask]:

@@ -134,7 +134,7 @@ class LocalGraph:
         if config.model.embeddings:
             assert isinstance(model, TypedModel)
             model.inputs.add_vectors(self._bare_ids(), seed)
-        if config.train.task == "graphs":
+        if self.facts.num_graphs:
             options, shape = config.graphs, self.model_shape(config)
             model = make_graph_model(
                 model,

@@ -6,15 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.comm import RowMap
-from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import label_columns, training_mask
 from hpcgnn.graph.products import adjacency_products, traced_sums
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import CorrectAndSmooth, Propagation
 from hpcgnn.operator import Aggregation, AggregationOperator, Transposed
 from hpcgnn.sparse import DistCSR, read_adjacency
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, NodeBlock
+from hpcgnn.storage import NodeBlock
 
 # The logits of probabilities 0 and 1 are infinite.
 _TINY = 1e-7
@@ -46,10 +45,8 @@ class Smoother:
 
 
 @collective
-def make_smoother(
-    context: Context, store: GraphStore, row_map: RowMap, nodes: NodeBlock
-) -> Smoother:
-    """Return what ``[correct_and_smooth]`` asks for.
+def make_smoother(stored: StoredRows, nodes: NodeBlock) -> Smoother | None:
+    """Return what ``[correct_and_smooth]`` asks for; None where it is off.
 
     It propagates over the undirected union of ``graph.relations`` without added self loops.
 
@@ -58,10 +55,13 @@ def make_smoother(
     CollectiveInputError
         When a block of the store does not read.
     """
-    assert nodes.labels is not None
-    assert nodes.split is not None
+    context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, device = context.grid, context.config, context.device
     options = config.correct_and_smooth
+    if not options.enabled:
+        return None
+    assert nodes.labels is not None
+    assert nodes.split is not None
     rows = read_adjacency(grid, store, row_map, config.graph.relations, undirected=True)
     weights = rows.weights if config.graph.weights == "use" else None
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)

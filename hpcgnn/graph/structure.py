@@ -3,6 +3,8 @@
 They are functions of the graph, the original ids and a seed, whatever rank owns a node.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from hpcgnn.comm import RowMap, redistribute
@@ -10,11 +12,12 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import CPU
 from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.graph.spectral import SpectralPositions
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
+from hpcgnn.storage import NodeBlock
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 _STEPS = 3
@@ -23,9 +26,24 @@ _SPARE = 8
 
 
 @collective
-def structural_features(
-    context: Context, store: GraphStore, row_map: RowMap, ids: GlobalIndices
-) -> FloatArray:
+def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
+    """Return the nodes with the features of ``graph.structure`` behind their own, if there are any.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a block of the store does not read.
+    """
+    if not stored.context.config.graph.num_structural:
+        return nodes
+    with stored.context.trace.span("read.structure"):
+        columns = structural_features(stored, nodes.original_id)
+    tables = [columns] if nodes.features is None else [nodes.features, columns]
+    return replace(nodes, features=np.concatenate(tables, axis=1))
+
+
+@collective
+def structural_features(stored: StoredRows, ids: GlobalIndices) -> FloatArray:
     """Return (num_local, columns) float64 features as ``graph.structure`` says.
 
     ``degree``: the logarithms of one more than the in-degree and than the out-degree.
@@ -45,11 +63,12 @@ def structural_features(
     CollectiveInputError
         When a block of the store does not read.
     """
+    context, row_map = stored.context, stored.row_map
     kind = context.config.graph.structure
     degrees = kind == "degree"
     rows = read_adjacency(
         context.grid,
-        store,
+        stored.store,
         row_map,
         context.config.graph.relations,
         undirected=not degrees or context.config.graph.undirected,

@@ -10,7 +10,7 @@ counted.
 import csv
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, InstanceStore, NodeBlock, Split
+from hpcgnn.storage import GraphStore, InstanceStore, Split
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 
@@ -88,13 +88,6 @@ def fingerprint_of(config: Config, store: GraphStore | InstanceStore) -> str:
             return f"{store.fingerprint}-{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
     except OSError as error:
         raise InputError(f"graph.targets: {path}: {error.strerror}; give that file") from None
-
-
-def with_targets(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
-    """Return the nodes with their targets for labels, where the configuration has some."""
-    if not config.graph.targets:
-        return nodes
-    return replace(nodes, labels=read_targets(config, store, nodes.original_id).values)
 
 
 def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:

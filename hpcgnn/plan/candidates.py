@@ -10,10 +10,10 @@ from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import ExchangeChoice, candidates, joins_messages, row_bytes
+from hpcgnn.plan.moves import MOVEMENTS, Movement, Reduction
 from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
 from hpcgnn.plan.share import Planned, Share, Surveyed, make_share
-from hpcgnn.plan.stand_ins import MOVEMENTS, Movement, Reduction
 from hpcgnn.plan.survey import count_traffic
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph

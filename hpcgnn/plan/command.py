@@ -25,6 +25,7 @@ from hpcgnn.plan.candidates import (
     predict,
 )
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.predictions import WholeNodes, find_predictions
 from hpcgnn.plan.shape import Shape, write_shape
 from hpcgnn.plan.share import Planned
 from hpcgnn.plan.survey import Survey
@@ -33,6 +34,7 @@ from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.train.features import PLAN, check_run
+from hpcgnn.train.tasks import find_pair
 
 NOTHING_FITS = 1
 
@@ -86,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
 def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None:
     """Raise `InputError` where a choice does not work, or is not planned."""
     doors = [PLAN, *([SHAPE] if from_degrees else [])]
-    if config.train.task in ("links", "graphs"):
+    if find_predictions(find_pair(config.train.task).objective) is not WholeNodes:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))

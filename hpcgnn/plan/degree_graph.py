@@ -19,8 +19,7 @@ from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
 from hpcgnn.plan.drawn_parts import DrawnParts
 from hpcgnn.plan.drawn_row import DrawnRow
-from hpcgnn.plan.graph_pieces import WholeGraphs
-from hpcgnn.plan.link_pairs import WholePairs
+from hpcgnn.plan.predictions import OwnNodes
 from hpcgnn.plan.reach import Reach
 from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
 from hpcgnn.plan.survey import Answers, PatternShare
@@ -31,6 +30,7 @@ from hpcgnn.spmm import Split, find_method
 from hpcgnn.spmm.cover import Cover, all_columns, all_rows
 from hpcgnn.storage import NodeBlock
 from hpcgnn.storage import Split as Role
+from hpcgnn.train.tasks import find_pair
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 
@@ -48,11 +48,8 @@ class DegreeGraph:
         Where the configuration asks for what degrees do not tell.
     """
 
-    pairs: WholePairs | None = None
-    graphs: WholeGraphs | None = None
-
     def __init__(self, config: Config, shape: Shape) -> None:
-        self._shape = shape
+        self._shape, self._objective = shape, find_pair(config.train.task).objective
         edges = _chosen(config, shape)
         directed = any(each.is_directed for each in edges) and not config.graph.undirected
         model = find_model(config.model.name)
@@ -129,6 +126,10 @@ class DegreeGraph:
         """Return what ranks need for every pattern; the exchange has `PLANNED_FROM_DEGREES`."""
         keys = (ALL, *self.reach.keys)
         return {key: DegreeSurvey(self, ranks.num_blocks, key) for key in keys}
+
+    def predicted(self, starts: Offsets, block: int) -> OwnNodes:
+        """Return what the rank of a block row predicts: of nodes, the only ones here."""
+        return OwnNodes(self._objective)
 
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
         """Return the active sets of a block row."""

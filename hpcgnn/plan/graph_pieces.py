@@ -1,12 +1,27 @@
 """The read-outs of whole graphs: rows that ranks need for them, and the share of one rank."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import torch
+from typing_extensions import override
 
-from hpcgnn.comm import RowMap
+from hpcgnn.autograd import GraphMembers
+from hpcgnn.comm import Communicator, RowMap
+from hpcgnn.config.config import Config
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.label_inputs import training_mask
+from hpcgnn.graph.labelled import Labelled
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.stored import StoredRows
+from hpcgnn.plan.moves import Log, Movement, SilentRequest
+from hpcgnn.plan.share import Predicted, Predictions
 from hpcgnn.plan.traffic import PatternKey, Traffic
+from hpcgnn.spmd import collective
+from hpcgnn.storage import NodeBlock
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.objectives.nodes import GraphsObjective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 GRAPHS: PatternKey = (None, "graphs")
@@ -14,11 +29,13 @@ GRAPHS: PatternKey = (None, "graphs")
 
 
 @dataclass(frozen=True, eq=False)
-class GraphShare:
+class GraphShare(Predicted):
     """What a rank has of graphs that are predicted as a whole.
 
     Parameters
     ----------
+    kind
+        The objective.
     node_graph
         (num_local,) int64 the numbers of its nodes' graphs.
     trained
@@ -31,6 +48,7 @@ class GraphShare:
         Of the graphs that it owns, by their numbers.
     """
 
+    kind: type[GraphsObjective]
     node_graph: GlobalIndices
     trained: Mask
     owners: LocalIndices
@@ -39,29 +57,41 @@ class GraphShare:
     labels: Array
     split: Array
 
+    @override
+    def objective(self, graph: LocalGraph, config: Config, log: Log) -> GraphsObjective:
+        members = rehearsed_members(graph.grid.layer, self, graph.grid.block, log)
+        of_graphs = replace(
+            graph,
+            view=replace(graph.view, members=members),
+            labels=self.labels,
+            split=self.split,
+            graph_ids=members.ids,
+            node_graph=self.node_graph,
+        )
+        return self.kind(of_graphs, config)
 
-class WholeGraphs:
-    """The graphs of all ranks, in one process.
 
-    Parameters
-    ----------
-    node_graph
-        (n,) int64 the number of the graph of each node.
-    labels, split
-        Of the nodes, equal in each graph.
-    trained
-        (n,) the nodes of training graphs.
-    """
+class WholeGraphs(Predictions):
+    """The graphs of all ranks, in one process."""
 
+    hidden = None
+    cuts_rows = True
+
+    @collective
     def __init__(
-        self, node_graph: GlobalIndices, labels: Array, split: Array, trained: Mask
+        self, kind: type[GraphsObjective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
     ) -> None:
-        self._node_graph, self._trained = node_graph, trained
-        self._ids, first = np.unique(node_graph, return_index=True)
-        self._labels, self._split = labels[first], split[first]
+        assert nodes.graph is not None
+        assert labelled.labels is not None
+        assert labelled.split is not None
+        self._kind, self._node_graph, self._ids = kind, nodes.graph, labelled.ids
+        self._labels, self._split = labelled.labels, labelled.split
+        graphs = np.searchsorted(self._ids, self._node_graph)
+        self.trains = training_mask(self._labels, self._split)[graphs]
 
-    def __len__(self) -> int:
-        return len(self._ids)
+    @override
+    def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
+        return facts
 
     def _pieces(self, starts: Offsets) -> tuple[LocalIndices, GlobalIndices, LocalIndices]:
         """Return the rank, the graph and the owner of each piece of all ranks, rank after rank."""
@@ -73,8 +103,8 @@ class WholeGraphs:
         ranges = np.arange(blocks + 1, dtype=np.int64) * (int(self._ids[-1]) + 1) // blocks
         return holders, found, RowMap(ranges, 0).owner(found)
 
+    @override
     def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
-        """Return the pieces that move, by the rows of the ranks."""
         blocks, num_rows = len(starts) - 1, int(starts[-1])
         holders, _, owners = self._pieces(starts)
         fetched = np.zeros((blocks, blocks), np.int64)
@@ -86,18 +116,62 @@ class WholeGraphs:
         none = np.zeros_like(fetched)
         return {GRAPHS: Traffic(fetched, none, sums, entries, num_rows, num_rows)}
 
+    @override
     def share(self, starts: Offsets, block: int) -> GraphShare:
-        """Return what the rank of a block row has."""
         rows = slice(starts[block], starts[block + 1])
         holders, found, owners = self._pieces(starts)
         wanted = owners == block
         owned = np.searchsorted(self._ids, np.unique(found[wanted]))
         return GraphShare(
+            self._kind,
             self._node_graph[rows],
-            self._trained[rows],
+            self.trains[rows],
             owners[holders == block],
             holders[wanted],
             found[wanted],
             self._labels[owned],
             self._split[owned],
         )
+
+
+@dataclass(frozen=True, eq=False)
+class RehearsedMembers(GraphMembers):
+    """Members whose rows of other ranks are zeros, and are counted; see `GraphMembers`.
+
+    Parameters
+    ----------
+    trained
+        What other ranks would say of the nodes.
+    """
+
+    trained: Mask
+
+    def at_nodes(self, values: Array) -> Array:
+        """Return the nodes of training graphs, the only values that are asked for."""
+        return self.trained
+
+
+def rehearsed_members(comm: Communicator, share: GraphShare, block: int, log: Log) -> GraphMembers:
+    """Return the members of a rank's graphs, whose messages a log hears of."""
+    mine, pieces = np.unique(share.node_graph, return_inverse=True)
+    ids, places = np.unique(share.found, return_inverse=True)
+    own = np.flatnonzero(share.holders == block)
+    # Those that others own do not matter here: they bring zeros.
+    own_rows = np.searchsorted(mine, share.found[own]).astype(np.int32)
+
+    def note(reverse: bool, row_bytes: int) -> None:
+        log(Movement(GRAPHS, "fetched", reverse, row_bytes))
+
+    asked = np.argsort(share.owners, kind="stable").astype(np.int32)
+    request = SilentRequest(
+        comm, np.sort(share.owners), asked, share.holders, len(mine), note, own, own_rows
+    )
+    return RehearsedMembers(
+        pieces=torch.from_numpy(pieces.astype(np.int64)),
+        num_pieces=len(mine),
+        graphs=torch.from_numpy(places.astype(np.int64)),
+        ids=ids,
+        request=request,
+        trace=TraceRecorder.off(),
+        trained=share.trained,
+    )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcgnn.comm import Sent, are_joined
-from hpcgnn.plan.stand_ins import Movement, Reduction
+from hpcgnn.plan.moves import Movement, Reduction
 from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
 from hpcgnn.typing import Array, Mask
 

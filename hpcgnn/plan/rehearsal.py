@@ -10,30 +10,24 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.inputs import make_inputs
-from hpcgnn.graph.labelled import Labelled
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
 from hpcgnn.graph.products import Products
 from hpcgnn.kernels import reused_memory
+from hpcgnn.plan.moves import Log, Movement, Reduction
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.silent_graphs import rehearsed_members
-from hpcgnn.plan.silent_pairs import RehearsedPairs
-from hpcgnn.plan.stand_ins import Log, Movement, Reduction, ShareMatrices, rehearsed_operators
+from hpcgnn.plan.stand_ins import ShareMatrices, rehearsed_operators
 from hpcgnn.spmd import collective
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.sources.whole import WholeSource
 from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import find_pair
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
         # What comes before training depends on the epochs of the run, not of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
-        graph = _local_graph(grid, share, products, moved.append)
+        graph = _local_graph(grid, share, products)
         task = _task(graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
@@ -131,13 +125,9 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
 
 
 def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any]:
-    objective: NodeObjective | LinkObjective
-    if share.links is None:
-        objective = NodeObjective(graph, config)
-    else:
-        pairs = RehearsedPairs(graph.grid.layer, share.row_map, share.links, log)
-        objective = LinkObjective(graph, config, share.links.links, pairs)
-    return Task(objective, WholeSource(Context(graph.grid, config), objective))
+    objective = share.predicted.objective(graph, config, log)
+    source = find_pair(config.train.task).source_of(config)
+    return Task(objective, source(Context(graph.grid, config), objective, None))
 
 
 def status_bytes(name: str) -> int:
@@ -161,28 +151,20 @@ def waited_for_core() -> float:
     return int(waited_ns) / 1e9
 
 
-def _local_graph(grid: ProcessGrid, share: Share, products: Products, log: Log) -> LocalGraph:
+def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:
     inputs = make_inputs(grid, share.config, share.facts, share.nodes, None)
-    graphs, view = share.graphs, products.view
-    labelled = Labelled(share.nodes.original_id, share.nodes.labels, share.nodes.split)
-    if graphs is not None:
-        members = rehearsed_members(grid.layer, graphs, grid.block, log)
-        labelled = Labelled(np.unique(graphs.found), graphs.labels, graphs.split)
-        view = replace(view, members=members)
     return LocalGraph(
         grid=grid,
         row_map=share.row_map,
         facts=share.facts,
-        view=view,
+        view=products.view,
         products=products,
         features=inputs.features,
         scales=inputs.scales,
-        labels=labelled.labels,
-        split=labelled.split,
+        labels=share.nodes.labels,
+        split=share.nodes.split,
         smoother=None,
         details={},
-        graph_ids=None if graphs is None else labelled.ids,
-        node_graph=None if graphs is None else graphs.node_graph,
     )
 
 

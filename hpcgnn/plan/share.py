@@ -7,12 +7,14 @@ from typing import Protocol
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.operator import Aggregation
-from hpcgnn.plan.graph_pieces import GraphShare, WholeGraphs
-from hpcgnn.plan.link_pairs import LinkShare, WholePairs
+from hpcgnn.plan.moves import Log
 from hpcgnn.plan.survey import PatternShare
 from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
+from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import NodeBlock
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.typing import Array, Mask, Offsets
 
 
@@ -26,14 +28,46 @@ class Surveyed(Protocol):
         """Return the matrix of the rank at a place, and what others tell it."""
 
 
+class Predicted(Protocol):
+    """What an objective predicts of one rank's share."""
+
+    def objective(self, graph: LocalGraph, config: Config, log: Log) -> GraphObjective:
+        """Return the objective of a rehearsed rank, which logs what it moves; collective."""
+
+
+class Predictions(Protocol):
+    """What an objective predicts of a whole graph, and moves beside the products of the model.
+
+    Attributes
+    ----------
+    hidden
+        Edges that the graph is read without; None for none.
+    trains
+        (n,) the nodes whose rank has something to train on.
+    cuts_rows
+        Whether `trains` are all rows that the loss reads, so that others may be left out.
+    """
+
+    hidden: HiddenEdges | None
+    trains: Mask
+    cuts_rows: bool
+
+    def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
+        """Return the sizes of the graph as the objective says them."""
+
+    def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
+        """Return what moves beside the products, by the rows of the ranks."""
+
+    def share(self, starts: Offsets, block: int) -> Predicted:
+        """Return what the rank of a block row predicts."""
+
+
 class Planned(Protocol):
     """A graph that runs are planned on: a store's, or one of which degrees alone are known."""
 
     facts: GraphFacts
     wanted: tuple[Aggregation, ...]
     store_bytes: int
-    pairs: WholePairs | None
-    graphs: WholeGraphs | None
 
     def row_starts(self, blocks: int) -> Offsets:
         """Return (blocks + 1,) rows of so many block rows, as training assigns them."""
@@ -46,6 +80,9 @@ class Planned(Protocol):
 
     def trains(self, starts: Offsets) -> Array:
         """Return (blocks,) the training nodes of each block row."""
+
+    def predicted(self, starts: Offsets, block: int) -> Predicted:
+        """Return what the rank of a block row predicts."""
 
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
         """Return the active sets of a block row; empty without any."""
@@ -74,10 +111,8 @@ class Share:
         The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
     nodes
         Of the rank, as the store holds them.
-    links
-        The edges that it predicts; None where it predicts none.
-    graphs
-        The graphs that it has nodes of or owns, where these are predicted as a whole.
+    predicted
+        What it predicts.
     """
 
     config: Config
@@ -88,8 +123,7 @@ class Share:
     patterns: Mapping[PatternKey, PatternShare]
     sets: tuple[Mask, ...]
     nodes: NodeBlock
-    links: LinkShare | None = None
-    graphs: GraphShare | None = None
+    predicted: Predicted
 
 
 def make_share(
@@ -126,6 +160,5 @@ def make_share(
         patterns={key: survey.share(ranks, place) for key, survey in surveys.items()},
         sets=whole.sets(row_map),
         nodes=whole.read_nodes(row_map),
-        links=whole.pairs.share(ranks.starts, block) if whole.pairs else None,
-        graphs=whole.graphs.share(ranks.starts, block) if whole.graphs else None,
+        predicted=whole.predicted(ranks.starts, block),
     )

@@ -5,16 +5,17 @@ Everything above the messages is the code that trains. Answers of other ranks ar
 and the stores of a real arrival.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.comm import CommPlan, Communicator, Moment, ProcessGrid, Request, Stage, Transfer
 from hpcgnn.graph.products import Operators
 from hpcgnn.operator import Aggregation, OperatorSize, RankSums
+from hpcgnn.plan.moves import Kind, Log, Movement, Reduction
 from hpcgnn.plan.share import Share
 from hpcgnn.plan.survey import Answers, PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey
@@ -38,52 +39,6 @@ from hpcgnn.spmm import (
 from hpcgnn.spmm.exchange.peers import unite
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
-
-Kind: TypeAlias = Literal["fetched", "pushed", "summed"]
-MOVEMENTS: tuple[Kind, ...] = get_args(Kind)
-"""What travels in a product: rows and partial sums between block rows, and between replicas."""
-
-
-@dataclass(frozen=True)
-class Movement:
-    """One exchange, as all ranks run it.
-
-    Parameters
-    ----------
-    pattern
-        Key of the matrix.
-    what
-        Whether it moves what products fetch or what they push, or adds up over replicas.
-    reverse
-        Whether rows go from ghosts to owners; of a sum, whether it is of the adjoint.
-    row_bytes
-        Of one row.
-    joined
-        Bytes of a row of the first of the two exchanges of a product, whose short messages take
-        those of the second with them; 0: it is in no such pair.
-    """
-
-    pattern: PatternKey
-    what: Kind
-    reverse: bool
-    row_bytes: int
-    joined: int = 0
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """A sum of arrays of equal size over ranks, that all ranks join in.
-
-    Parameters
-    ----------
-    num_bytes
-        That each rank hands in.
-    """
-
-    num_bytes: int
-
-
-Log = Callable[[Movement | Reduction], None]
 
 
 class SilentTransport:

@@ -48,6 +48,10 @@ CASES = {
     "rgcn, types": ("exchange.method=joint", "graph.normalize_features=standard"),
     "gcn, types with vectors": ("model.embeddings=true", "train.clip_norm=0.1"),
     "sage, types": ("model.input_width=3", "train.label_augmentation=0.5"),
+    "gin, an objective of one's own": (
+        "train.task=tests.train.objectives.degree:ON_WHOLE",
+        "exchange.active_sets=true",
+    ),
     "gat, types and stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
 }
 

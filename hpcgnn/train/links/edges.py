@@ -24,7 +24,7 @@ from hpcgnn.comm import (
 from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
-from hpcgnn.graph.load import check_relations
+from hpcgnn.graph.stored import check_relations
 from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split

@@ -16,8 +16,10 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.load import load_graph, share_rows
+from hpcgnn.graph.labelled import Reading
+from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.stored import share_rows
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions
@@ -120,6 +122,7 @@ class LinkObjective(GraphObjective):
     )
     needs: ClassVar[frozenset[Trait]] = frozenset()
     store: ClassVar[StoreKind] = GraphStore
+    reads: ClassVar[Reading] = FEATURES
 
     @collective
     def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
@@ -142,10 +145,12 @@ class LinkObjective(GraphObjective):
         with agree(grid.world):
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
-            row_map = share_rows(grid, config, store, ("features",))
+            row_map = share_rows(grid, config, store, cls.reads.fields)
             links, hidden = deal_links(grid, config, store, row_map)
         raise_on_all(grid.world, _fault(config, _count(grid, links)))
-        graph = load_graph(dataclasses.replace(context, hidden=hidden), with_rows=with_rows)
+        graph = load_graph(
+            dataclasses.replace(context, hidden=hidden), cls.reads, with_rows=with_rows
+        )
         ids = graph.products.node_ids
         pairs = DrawnPairs(grid, row_map, ids, links, config.links)
         facts = link_facts(graph.facts, config)

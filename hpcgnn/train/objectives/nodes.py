@@ -12,6 +12,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.labelled import Reading, label_graphs, label_nodes
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import MeanLoss, NodeModel
@@ -55,6 +56,7 @@ class NodeObjective(GraphObjective):
     needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons] = _NODES
     store: ClassVar[StoreKind] = GraphStore
+    reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_nodes)
     examples: LabelledRows
 
     @collective
@@ -70,7 +72,7 @@ class NodeObjective(GraphObjective):
     def load(
         cls, context: Context, *, with_rows: bool = False
     ) -> tuple["NodeObjective", LocalRows | None]:
-        graph = load_graph(context, needs=("features", "labels", "split"), with_rows=with_rows)
+        graph = load_graph(context, cls.reads, with_rows=with_rows)
         return cls(replace(graph, rows=None), context.config), graph.rows
 
     @property
@@ -145,6 +147,7 @@ class NodeObjective(GraphObjective):
 class GraphsObjective(NodeObjective):
     """Classes, labels or numbers of whole graphs, of a store of many."""
 
+    reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_graphs)
     needs: ClassVar[frozenset[Trait]] = frozenset({Trait.TRAINED_STATISTICS})
     lacks: ClassVar[Reasons] = MappingProxyType(
         {

@@ -14,11 +14,12 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.edges import num_edge_features
-from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of
+from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_features
 from hpcgnn.graph.inputs import Scales, scales_from
-from hpcgnn.graph.load import load_graph, relation_names
+from hpcgnn.graph.labelled import label_graphs
+from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.matrix import relation_names
 from hpcgnn.nn import (
     ModelShape,
     TrainableModule,
@@ -281,7 +282,8 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
             with GraphStore.open(config.graph.store) as store:
                 _check_fits(store, config, trained)
     context = Context.open(grid, config, trace)
-    graph = load_graph(context, scales=scales)
+    reading = dataclasses.replace(FEATURES, label=label_graphs) if trained.num_graphs else FEATURES
+    graph = load_graph(context, reading, scales=scales)
     if config.train.label_augmentation > 0:
         with agree(grid.world):
             here, there = graph.facts.labelled_types, trained.labelled_types

@@ -131,5 +131,5 @@ def _between_train_nodes(context: Context, graph: LocalGraph) -> LocalGraph:
     """Return the graph without the edges of nodes that are not trained on, with its features."""
     assert graph.split is not None
     hidden = EdgesOutside(context.grid, graph.row_map, graph.split == Split.TRAIN)
-    trained = load_graph(replace(context, hidden=hidden), needs=("features",))
+    trained = load_graph(replace(context, hidden=hidden))
     return replace(trained, features=graph.features)

@@ -6,8 +6,9 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor, no_grad
 
+from hpcgnn.graph.labelled import Labelled, Reading, TargetScale
 from hpcgnn.graph.load import load_graph
-from hpcgnn.sparse import read_adjacency
+from hpcgnn.graph.matrix import read_union
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Trait
 from hpcgnn.train.full.predictions import save_predictions
@@ -22,12 +23,18 @@ from hpcgnn.train.targets import target_metrics
 from hpcgnn.train.tasks import Pair
 
 
+def in_degrees(stored, nodes):
+    rows = read_union(stored, (), undirected=False)
+    degrees, scale = np.diff(rows.indptr)[:, None], TargetScale(("degree",), (0.0,), (1.0,))
+    return Labelled(nodes.original_id, degrees.astype(np.float64), nodes.split, targets=scale)
+
+
 class Degree(GraphObjective):
-    needs, store = frozenset(), GraphStore
+    needs, store, reads = frozenset(), GraphStore, Reading(("features", "split"), in_degrees)
     lacks = MappingProxyType(
         {
             Trait.CLASSES: "it predicts a number",
-            Trait.PLANNED: "its degrees are not counted",
+            Trait.PLANNED_FROM_DEGREES: "its graph is read",
             Trait.EQUAL_BITS: "sums of its loss round in the order of the ranks",
             Trait.SOME_EDGES: "its degrees are of all edges",
         }
@@ -40,13 +47,8 @@ class Degree(GraphObjective):
 
     @classmethod
     def load(cls, context, *, with_rows=False):
-        graph = load_graph(context, needs=("features", "split"), with_rows=with_rows)
-        with GraphStore.open(context.config.graph.store, context.grid.world) as store:
-            rows = read_adjacency(context.grid, store, graph.row_map, (), undirected=False)
-        labels = np.diff(rows.indptr)[:, None].astype(np.float64)
-        facts = graph.facts.of_targets(("degree",), (0.0,), (1.0,))
-        labelled = replace(graph, labels=labels, facts=facts, rows=None)
-        return cls(labelled, context.config), graph.rows
+        graph = load_graph(context, cls.reads, with_rows=with_rows)
+        return cls(replace(graph, rows=None), context.config), graph.rows
 
     @property
     def facts(self):

@@ -92,13 +92,10 @@ def test_what_its_declarations_refuse(
         train(comm, make_config(store, comm_tmp_path / "run", *words))
 
 
-def test_planning_says_that_it_is_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = write_store(MPI.COMM_SELF, tmp_path, make_graph())
-    words = ["plan", f"graph.store={store}", "--ranks", "2", *WORDS, WHOLE[0]]
+def test_degrees_alone_do_not_plan_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["plan", "--shape", "none.csv", "--ranks", "2", *WORDS, WHOLE[0]]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(InputError, match="degrees are not counted"):
+    with pytest.raises(InputError, match="its graph is read"):
         PLAN.call()
 
 

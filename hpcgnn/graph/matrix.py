@@ -1,0 +1,128 @@
+"""The block row of the adjacency that a rank aggregates with."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from hpcgnn.comm import agree
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.edges import read_edge_rows_of
+from hpcgnn.graph.facts import num_edge_features
+from hpcgnn.graph.stored import StoredRows
+from hpcgnn.operator import Aggregation, on_graph
+from hpcgnn.sparse import (
+    DistCSR,
+    EdgeTable,
+    PatternRows,
+    read_adjacency,
+    read_relations,
+    stack_relations,
+)
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.typing import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ReadMatrix:
+    """What was read of the edges.
+
+    Parameters
+    ----------
+    rows
+        Those that it was made of; None where it has some for each relation.
+    edges
+        Features that attention reads, else None; the values of the matrix are their numbers.
+    edge_means
+        (num_local, F) the mean features of the edges of each row, where the model reads these.
+    """
+
+    wanted: tuple[Aggregation, ...]
+    matrix: DistCSR
+    rows: PatternRows | None
+    edges: EdgeTable | None
+    edge_means: FloatArray | None
+
+
+@collective
+def read_matrix(stored: StoredRows) -> ReadMatrix:
+    """Return this rank's block row of the matrix of the aggregations that are wanted.
+
+    Raises
+    ------
+    CollectiveInputError
+        When a block does not read, a weight is negative, or one matrix cannot serve all.
+    """
+    context, store, row_map = stored.context, stored.store, stored.row_map
+    grid, config, directed = context.grid, context.config, stored.directed
+    wanted = on_graph(context.wanted, directed=directed)
+    with agree(grid.world):
+        # Others than attention read them from the view.
+        reads_edges = config.model.edge_features and num_edge_features(config, store) > 0
+    undirected, rows, edges, means = config.graph.undirected, None, None, None
+    attends = all(kind.attends for kind in wanted)
+    if reads_edges and not attends:
+        means = read_edge_rows_of(stored).means(row_map.num_local)
+    if any(kind.by_relation for kind in wanted):
+        relations = read_relations(
+            grid,
+            store,
+            row_map,
+            stored.relations,
+            undirected=undirected,
+            reverse=directed and config.graph.reverse,
+        )
+        if context.hidden is not None:
+            relations = [context.hidden.drop(each) for each in relations]
+        relations = [_weighted(config, each) for each in relations]
+        matrix = stack_relations(row_map, relations)
+    else:
+        rows = read_union(stored, wanted, undirected=undirected)
+        values = rows.weights
+        if reads_edges and attends:
+            found = read_edge_rows_of(stored)
+            mean_loops = any(kind.self_loops for kind in wanted)
+            edges = EdgeTable.of_pattern(grid, row_map, rows, found, mean_loops=mean_loops)
+            values = edges.numbers
+        matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
+    with agree(grid.world):
+        for part in (matrix.diagonal, matrix.remote):
+            if part.values is not None and part.values.min(initial=0) < 0:
+                raise InputError(
+                    f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
+                )
+    return ReadMatrix(wanted, matrix, rows, edges, means)
+
+
+def read_union(
+    stored: StoredRows, wanted: tuple[Aggregation, ...], *, undirected: bool
+) -> PatternRows:
+    """Return the rows of the union of relations; collective."""
+    context = stored.context
+    rows = read_adjacency(
+        context.grid,
+        stored.store,
+        stored.row_map,
+        context.config.graph.relations,
+        undirected=undirected,
+        self_loops=any(kind.self_loops for kind in wanted),
+    )
+    rows = rows if context.hidden is None else context.hidden.drop(rows)
+    return _weighted(context.config, rows)
+
+
+def _weighted(config: Config, rows: PatternRows) -> PatternRows:
+    """Return rows with the weights that ``graph.weights`` leaves them."""
+    return replace(rows, weights=None) if config.graph.weights == "ignore" else rows
+
+
+def relation_names(
+    config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
+) -> tuple[str, ...]:
+    """Return the names of the relations that `wanted` tells apart; () when it unites them."""
+    if not any(kind.by_relation for kind in wanted):
+        return ()
+    names = tuple(config.graph.relations or store.relations)
+    if directed and config.graph.reverse:
+        names += tuple(f"{name} reversed" for name in names)
+    return names

@@ -1,0 +1,154 @@
+"""The rows of an open store that a rank holds: what all stages of loading start from."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError, instead_of
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import check_features, num_edge_features, typed_nodes
+from hpcgnn.graph.features import check_graph
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """An open store, and which of its rows this rank holds.
+
+    Parameters
+    ----------
+    context
+        Of the run.
+    store
+        Open.
+    row_map
+        Which rank holds which rows.
+    fields
+        Node data that the store must hold.
+    """
+
+    context: Context
+    store: GraphStore
+    row_map: RowMap
+    fields: Sequence[str] = ()
+
+    @classmethod
+    @collective
+    def share(cls, context: Context, store: GraphStore, fields: Sequence[str]) -> "StoredRows":
+        """Return the rows of this rank, of a store that fits the configuration.
+
+        Parameters
+        ----------
+        fields
+            Node data that the store must hold, beside what the configuration asks for.
+
+        Raises
+        ------
+        CollectiveInputError
+            When the store lacks them or a relation, does not fit the configuration, or has fewer
+            parts than there are block rows.
+        """
+        grid, config = context.grid, context.config
+        fields = _needed(config, fields)
+        row_map = share_rows(grid, config, store, fields)
+        with agree(grid.world):
+            check_graph(config, store, context.aggregations)
+            num_edge_features(config, store)
+        return cls(context, store, row_map, fields)
+
+    @property
+    def directed(self) -> bool:
+        """Whether edges are aggregated over in one direction only."""
+        return not (self.store.undirected or self.context.config.graph.undirected)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations that are read."""
+        return tuple(self.context.config.graph.relations or self.store.relations)
+
+    @collective
+    def nodes(self, *, features: bool = True) -> NodeBlock:
+        """Return the node data, with the types that a graph is trained with.
+
+        Parameters
+        ----------
+        features
+            Whether to read features too; without them the block has None.
+
+        Raises
+        ------
+        CollectiveInputError
+            When a block does not read.
+        """
+        context, store = self.context, self.store
+        start, stop = self.row_map.start, self.row_map.stop
+        split = context.config.graph.split
+        if split not in store.splits and "split" not in self.fields:
+            # Predictions may be of a store that lacks it.
+            split = ""
+        with context.trace.span("read.nodes"), agree(context.grid.world):
+            if features:
+                nodes = store.read_nodes(start, stop, split)
+            else:
+                nodes = NodeBlock(
+                    start,
+                    stop,
+                    None,
+                    store.read_labels(start, stop),
+                    store.read_split(start, stop, split),
+                    store.read_original_id(start, stop),
+                    store.read_types(start, stop),
+                    graph=store.read_graph(start, stop),
+                )
+            return typed_nodes(context.config, store, nodes)
+
+
+def _needed(config: Config, fields: Sequence[str]) -> Sequence[str]:
+    """Return the node data that a store must hold for a configuration to read `fields` of it."""
+    if config.train.label_augmentation > 0 or config.correct_and_smooth.enabled:
+        fields = sorted({*fields, "labels", "split"})
+    if config.graph.targets:
+        # Numbers of a file take the place of the store's labels.
+        fields = sorted({*fields, "split"} - {"labels"})
+    return fields
+
+
+def check_relations(key: str, names: Iterable[str], store: GraphStore) -> None:
+    """Raise `InputError`, which names the key, for a relation that the store has not."""
+    for name in names:
+        if name not in store.relations:
+            remedy = (
+                instead_of(name, store.relations, f"hpcgnn inspect {store.path}")
+                if any(store.relations)
+                else f"its edges have no types: leave {key} out"
+            )
+            raise InputError(f"{key}: {store.path} has no relation {name!r}; {remedy}")
+
+
+@collective
+def share_rows(
+    grid: ProcessGrid, config: Config, store: GraphStore, fields: Sequence[str]
+) -> RowMap:
+    """Return which rank holds which rows of a store that must hold the node data `fields`.
+
+    Raises
+    ------
+    CollectiveInputError
+        When it lacks them or a relation, or has fewer parts than there are block rows.
+    """
+    relations = config.graph.relations
+    starts = None
+    there = {"labels": store.has_labels, "split": store.has_split}
+    with agree(grid.world):
+        check_relations("graph.relations", relations, store)
+        for field in fields:
+            if field == "features":
+                check_features(config, store)
+            elif not there[field]:
+                raise InputError(f"{store.path} has no node {field}: convert the graph with them")
+        if grid.rank == 0:
+            edges = store.part_edges(relations or None)
+            starts = assign_parts(store.row_starts, edges, grid.num_blocks)
+    return RowMap(bcast(grid.world, starts), grid.block)
