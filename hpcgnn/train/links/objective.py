@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -157,11 +157,6 @@ class LinkObjective(GraphObjective):
         of_task = dataclasses.replace(graph, facts=facts, rows=None)
         return cls(of_task, config, links, pairs), graph.rows
 
-    @property
-    @override
-    def facts(self) -> GraphFacts:
-        return self.graph.facts
-
     def make_model(self, seed: int) -> LinkModel:
         """Return a new encoder and scorer, equal on all ranks."""
         return make_link_model(
@@ -195,11 +190,6 @@ class LinkObjective(GraphObjective):
                 found["loss"] = self._loss(scores) / self.num_links[name]
             values |= {f"{name}_{metric}": value for metric, value in found.items()}
         return Evaluation(values, self.facts.metric)
-
-    @collective
-    @override
-    def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:
-        return {}
 
     @override
     def tensors(self) -> dict[str, Tensor]:

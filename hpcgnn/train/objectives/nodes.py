@@ -11,7 +11,6 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, label_graphs, label_nodes
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
@@ -74,11 +73,6 @@ class NodeObjective(GraphObjective):
     ) -> tuple["NodeObjective", LocalRows | None]:
         graph = load_graph(context, cls.reads, with_rows=with_rows)
         return cls(replace(graph, rows=None), context.config), graph.rows
-
-    @property
-    @override
-    def facts(self) -> GraphFacts:
-        return self.graph.facts
 
     @override
     def make_model(self, seed: int) -> NodeModel:

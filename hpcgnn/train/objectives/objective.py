@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import Facts
+from hpcgnn.graph.facts import Facts, GraphFacts
+from hpcgnn.graph.labelled import Reading
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import TrainableModule
 from hpcgnn.storage import GraphStore, InstanceStore
@@ -111,8 +113,20 @@ class GraphObjective(Objective, Protocol):
         What of it is trained on.
     whole
         The view that models are judged on.
+    reads
+        What it reads of the stored graph, see `hpcgnn.graph.load.load_graph`.
     """
 
+    reads: ClassVar[Reading]
     graph: LocalGraph
     examples: Examples
     whole: WholeView
+
+    @property
+    @override
+    def facts(self) -> GraphFacts:
+        return self.graph.facts
+
+    @override
+    def evaluate_kept(self, model: Any) -> dict[str, Any]:
+        return {}

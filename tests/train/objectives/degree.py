@@ -50,10 +50,6 @@ class Degree(GraphObjective):
         graph = load_graph(context, cls.reads, with_rows=with_rows)
         return cls(replace(graph, rows=None), context.config), graph.rows
 
-    @property
-    def facts(self):
-        return self.graph.facts
-
     def make_model(self, seed):
         return self.graph.make_model(self._config, seed)
 
@@ -68,9 +64,6 @@ class Degree(GraphObjective):
         parts = target_metrics(*given, facts.targets, facts.target_scales)
         values = {f"{part}_{key}": v for part, each in parts.items() for key, v in each.items()}
         return Evaluation(values, "r2")
-
-    def evaluate_kept(self, model):
-        return {}
 
     def tensors(self):
         return scale_tensors(self.graph)
