@@ -259,7 +259,7 @@ def kind_of(options: argparse.Namespace) -> str:
 
 def _about_nodes(stack: contextlib.ExitStack, saved: SavedModel) -> dict[str, NamesOf]:
     """Return what tells the name and the type of nodes by original ids; open until `stack` ends."""
-    if saved.config.train.task == "graphs":
+    if saved.trained.num_graphs:
         return {}
     store = stack.enter_context(GraphStore.open(saved.config.graph.store))
     if not store.has_names:
@@ -282,7 +282,7 @@ def make_file(
         return NpyPredictions(options.output, shape)
     names, targets = saved.trained.class_names, saved.trained.targets
     predicts = options.what == "probabilities"
-    ids = "graph_id" if saved.config.train.task == "graphs" else "node_id"
+    ids = "graph_id" if saved.trained.num_graphs else "node_id"
     if kind == "h5":
         classes = (targets or names) if predicts else ()
         values = "values" if predicts and targets else options.what
@@ -309,7 +309,7 @@ def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
     InputError
         Where the file does not read, or no node has such a name.
     """
-    if saved.config.train.task in ("programs", "graphs"):
+    if saved.trained.num_graphs:
         return read_ids(text)
     path = saved.config.graph.store
     with GraphStore.open(path) as store:
