@@ -54,25 +54,25 @@ class BufferPool:
             Whether it holds rows of other ranks' nodes, which the gauge `ghosts` counts.
         """
         kind = np.dtype(dtype)
-        needed = math.prod(shape) * kind.itemsize
-        memory = self._fitting(needed)
+        num_bytes = math.prod(shape) * kind.itemsize
+        memory = self._fitting(num_bytes)
         # A root that does not own its memory: arrays made from it refer to it, not past it.
         root = np.asarray(memory.data)
         weakref.finalize(root, self._idle.append, memory).atexit = False
         if ghosts:
-            self.ghosts.hold(root, needed)
-        return root[:needed].view(kind).reshape(shape)
+            self.ghosts.hold(root, num_bytes)
+        return root[:num_bytes].view(kind).reshape(shape)
 
-    def _fitting(self, needed: int) -> Array:
+    def _fitting(self, num_bytes: int) -> Array:
         """Return the smallest idle memory that suffices, or new memory instead of an idle one."""
         self._idle.sort(key=len)
-        for place, memory in enumerate(self._idle):
-            if len(memory) >= needed:
-                return self._idle.pop(place)
+        for index, memory in enumerate(self._idle):
+            if len(memory) >= num_bytes:
+                return self._idle.pop(index)
         if self._idle:
             # Drop the smaller one first, so that both never live at once.
             self.num_bytes -= len(self._idle.pop())
-        self.num_bytes += needed
-        unaligned = np.empty(needed + _ALIGNMENT, np.uint8)
+        self.num_bytes += num_bytes
+        unaligned = np.empty(num_bytes + _ALIGNMENT, np.uint8)
         start = -unaligned.ctypes.data % _ALIGNMENT
-        return unaligned[start : start + needed]
+        return unaligned[start : start + num_bytes]

@@ -41,7 +41,7 @@ def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[
     """
     sorted_keys, *rows = redistribute(layer, owners_in_order(layer, keys), keys, *arrays)
     order = np.argsort(sorted_keys, kind="stable")
-    return tuple(each[order] for each in rows)
+    return tuple(column[order] for column in rows)
 
 
 @collective
@@ -53,11 +53,11 @@ def owners_in_order(layer: Communicator, keys: GlobalIndices) -> LocalIndices:
 def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:
     """Return the (ranks - 1,) keys at which the next rank's rows begin."""
     total = int(layer.allreduce(len(keys)))
-    wanted = _SAMPLES_PER_RANK * layer.size
+    num_samples = _SAMPLES_PER_RANK * layer.size
     # A rank with more rows gives more samples, so that the samples stand for all rows.
-    mine = min(len(keys), -(-wanted * len(keys) // max(total, 1)))
-    places = (np.arange(mine) * 2 + 1) * len(keys) // max(2 * mine, 1)
-    samples = np.sort(np.concatenate(layer.allgather(np.sort(keys)[places])))
+    num_local = min(len(keys), -(-num_samples * len(keys) // max(total, 1)))
+    positions = (np.arange(num_local) * 2 + 1) * len(keys) // max(2 * num_local, 1)
+    samples = np.sort(np.concatenate(layer.allgather(np.sort(keys)[positions])))
     cuts = np.arange(1, layer.size) * len(samples) // layer.size
     bounds: GlobalIndices = samples[cuts] if len(samples) else np.zeros(layer.size - 1, np.int64)
     return bounds
@@ -82,7 +82,7 @@ class RowStream:
     @collective
     def __init__(self, layer: Communicator, *arrays: Array, piece_bytes: int = PIECE_BYTES) -> None:
         self._layer, self._arrays = layer, arrays
-        row_bytes = sum(each.itemsize * math.prod(each.shape[1:]) for each in arrays)
+        row_bytes = sum(array.itemsize * math.prod(array.shape[1:]) for array in arrays)
         self._step = max(1, piece_bytes // max(1, row_bytes))
         counts = layer.gather(len(arrays[0]), root=0) or []
         self._unsent = dict(enumerate(counts[1:], start=1))
@@ -108,14 +108,14 @@ class RowStream:
 
     def _own_pieces(self) -> Iterator[tuple[Array, ...]]:
         for start in range(0, len(self._arrays[0]), self._step):
-            yield tuple(each[start : start + self._step] for each in self._arrays)
+            yield tuple(array[start : start + self._step] for array in self._arrays)
 
     def _fetch(self, source: int, rows: int) -> tuple[Array, ...]:
         watchdog.beat()
         self._layer.send(True, dest=source)
-        piece = tuple(np.empty((rows, *each.shape[1:]), each.dtype) for each in self._arrays)
-        for each in piece:
-            self._layer.Recv(each, source=source)
+        piece = tuple(np.empty((rows, *array.shape[1:]), array.dtype) for array in self._arrays)
+        for column in piece:
+            self._layer.Recv(column, source=source)
         self._unsent[source] -= rows
         return piece
 
@@ -124,5 +124,5 @@ class RowStream:
             if not self._layer.recv(source=0):
                 return
             watchdog.beat()
-            for each in piece:
-                self._layer.Send(np.ascontiguousarray(each), dest=0)
+            for column in piece:
+                self._layer.Send(np.ascontiguousarray(column), dest=0)

@@ -38,10 +38,10 @@ def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
     first = comm.allreduce(comm.rank if error is not None else comm.size, op=MPI.MIN)
     if first == comm.size:
         return
-    mine = None
+    fault = None
     if error is not None and comm.rank == first:
-        mine = (isinstance(error, InputError), type(error).__name__, str(error))
-    is_input, name, text = comm.bcast(mine, root=first)
+        fault = (isinstance(error, InputError), type(error).__name__, str(error))
+    is_input, name, text = comm.bcast(fault, root=first)
     if is_input:
         raise CollectiveInputError(text) from error
     raise RuntimeError(f"rank {first} failed with {name}: {text}") from error

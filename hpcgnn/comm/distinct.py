@@ -17,15 +17,19 @@ def distinct(values: Array, limit: int) -> Array:
         for step in _steps(len(values)):
             marked[values[step]] = True
         return np.flatnonzero(marked).astype(values.dtype)
-    found, waiting = np.empty(0, values.dtype), [np.empty(0, values.dtype)]
+    values_seen, waiting = np.empty(0, values.dtype), [np.empty(0, values.dtype)]
     num_waiting = 0
     for step in _steps(len(values)):
         waiting.append(np.unique(values[step]))
         num_waiting += len(waiting[-1])
         # As much again as is there: few merges, and each element is in few of them.
-        if num_waiting > max(len(found), _ENTRIES_PER_STEP):
-            found, waiting, num_waiting = np.unique(np.concatenate([found, *waiting])), [], 0
-    return np.unique(np.concatenate([found, *waiting]))
+        if num_waiting > max(len(values_seen), _ENTRIES_PER_STEP):
+            values_seen, waiting, num_waiting = (
+                np.unique(np.concatenate([values_seen, *waiting])),
+                [],
+                0,
+            )
+    return np.unique(np.concatenate([values_seen, *waiting]))
 
 
 def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices:
@@ -38,7 +42,7 @@ def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices
     values
         (n,) of the dtype of the names.
     """
-    found = np.empty(len(values), np.int32)
+    result = np.empty(len(values), np.int32)
     last = int(names[-1]) + 1 if len(names) else 0
     table = None
     if last <= len(values):
@@ -46,8 +50,8 @@ def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices
         table[names] = numbers
     for step in _steps(len(values)):
         some = values[step]
-        found[step] = numbers[np.searchsorted(names, some)] if table is None else table[some]
-    return found
+        result[step] = numbers[np.searchsorted(names, some)] if table is None else table[some]
+    return result
 
 
 def _steps(size: int) -> Iterator[slice]:

@@ -191,8 +191,8 @@ class ProcessGrid:
 
         Collective at the first use.
         """
-        mine = self.hosts == self.hosts[self.block]
-        return np.flatnonzero(mine).astype(np.int32)
+        same_host = self.hosts == self.hosts[self.block]
+        return np.flatnonzero(same_host).astype(np.int32)
 
     @property
     @collective
@@ -242,7 +242,9 @@ class ProcessGrid:
         Collective at the first use; freed by `close`.
         """
         if self._other_replicas is None:
-            others = [each for each in range(self.replicas.size) if each != self.replicas.rank]
+            others = [
+                replica for replica in range(self.replicas.size) if replica != self.replicas.rank
+            ]
             self._other_replicas = self.replicas.Create_dist_graph_adjacent(others, others)
         return self._other_replicas
 

@@ -78,22 +78,22 @@ class JoinedMessages:
             theirs = half.parts[side]
             for peer, part in first_half.parts[side].items():
                 pieces = part, theirs[peer]
-                blocks = [each.nbytes for each in pieces], [MPI.Get_address(e) for e in pieces]
+                blocks = [piece.nbytes for piece in pieces], [MPI.Get_address(e) for e in pieces]
                 both = MPI.BYTE.Create_hindexed(*blocks).Commit()
                 request = start([MPI.BOTTOM, 1, both], peer, _JOINED)
                 both.Free()
                 # One request of both: who waits for the second waits for the first before.
                 first_half.transfers[side].add(request, sum(blocks[0]) * side)
         sides = zip(half.transfers, first_half.transfers, half.parts, strict=True)
-        for mine, before, joined in sides:
-            mine.before, mine.num_joined = before, len(joined)
+        for transfer, before, joined in sides:
+            transfer.before, transfer.num_joined = before, len(joined)
         return half.transfers
 
     def _joined(self, first_rows: LocalIndices, second_rows: LocalIndices) -> Mask:
         """Return (ranks,) for whom or from whom the messages are one."""
         rows = np.zeros((2, self._size), np.int64)
-        for mine, plan, counts in zip(rows, self._plans, (first_rows, second_rows), strict=True):
-            mine[plan.peers] = counts
+        for blocks, plan, counts in zip(rows, self._plans, (first_rows, second_rows), strict=True):
+            blocks[plan.peers] = counts
         return are_joined(rows[0], rows[1], self.row_bytes)
 
 

@@ -57,8 +57,8 @@ def measure_links(comm: Communicator, seconds: float, host: str | None = None) -
     names = comm.allgather(platform.node() if host is None else host)
     firsts = [rank for rank, name in enumerate(names) if name not in names[:rank]]
     members = firsts if len(firsts) > 1 else list(range(comm.size))
-    place = members.index(comm.rank) if comm.rank in members else None
-    found = []
+    position = members.index(comm.rank) if comm.rank in members else None
+    links = []
     # With an odd number of members the pair that closes the ring needs a round of its own.
     rounds = [[(i, i + 1) for i in range(start, len(members) - 1, 2)] for start in (0, 1)]
     if len(members) > 2:
@@ -66,24 +66,24 @@ def measure_links(comm: Communicator, seconds: float, host: str | None = None) -
     for pairs in rounds:
         comm.Barrier()
         for pair in pairs:
-            if place is not None and place in pair:
-                mine, other = members[place], members[pair[1 - pair.index(place)]]
-                latency_s, bandwidth = _measure(comm, other, mine < other, seconds / len(rounds))
-                if mine < other:
-                    found.append(
-                        Link((mine, other), (names[mine], names[other]), latency_s, bandwidth)
+            if position is not None and position in pair:
+                own_rank, peer = members[position], members[pair[1 - pair.index(position)]]
+                latency_s, bandwidth = _measure(comm, peer, own_rank < peer, seconds / len(rounds))
+                if own_rank < peer:
+                    links.append(
+                        Link((own_rank, peer), (names[own_rank], names[peer]), latency_s, bandwidth)
                     )
-    gathered = comm.allgather(found)
-    return [each for some in gathered for each in some]
+    gathered = comm.allgather(links)
+    return [link for some in gathered for link in some]
 
 
-def _measure(comm: Communicator, other: int, leads: bool, seconds: float) -> tuple[float, float]:
-    small = _median_trip(comm, other, leads, _SMALL_BYTES, seconds / 4)
-    large = _median_trip(comm, other, leads, _LARGE_BYTES, seconds / 2)
+def _measure(comm: Communicator, peer: int, leads: bool, seconds: float) -> tuple[float, float]:
+    small = _median_trip(comm, peer, leads, _SMALL_BYTES, seconds / 4)
+    large = _median_trip(comm, peer, leads, _LARGE_BYTES, seconds / 2)
     return small / 2, 2 * _LARGE_BYTES / large
 
 
-def _median_trip(comm: Communicator, other: int, leads: bool, size: int, seconds: float) -> float:
+def _median_trip(comm: Communicator, peer: int, leads: bool, size: int, seconds: float) -> float:
     """Return the median of the seconds there and back; the leader says when it is enough."""
     message, go_on = np.zeros(size, np.uint8), np.ones(1, np.uint8)
     times: list[float] = []
@@ -91,14 +91,14 @@ def _median_trip(comm: Communicator, other: int, leads: bool, size: int, seconds
     while go_on[0]:
         begin = time.perf_counter()
         if leads:
-            comm.Send(message, other)
-            comm.Recv(message, other)
+            comm.Send(message, peer)
+            comm.Recv(message, peer)
             times.append(time.perf_counter() - begin)
             # The first trips make connections and buffers.
             go_on[0] = time.perf_counter() - start < seconds or len(times) < 4
-            comm.Send(go_on, other)
+            comm.Send(go_on, peer)
         else:
-            comm.Recv(message, other)
-            comm.Send(message, other)
-            comm.Recv(go_on, other)
+            comm.Recv(message, peer)
+            comm.Send(message, peer)
+            comm.Recv(go_on, peer)
     return float(np.median(times[2:])) if leads else 1.0

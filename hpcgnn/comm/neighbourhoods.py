@@ -40,12 +40,12 @@ class Neighbourhoods:
 
     def __init__(self, layer: Communicator) -> None:
         self._layer = layer
-        self._made: list[_Made] = []
+        self._entries: list[_Made] = []
         self._limit = _KEPT
 
     def __len__(self) -> int:
         """Return the number of communicators."""
-        return len(self._made)
+        return len(self._entries)
 
     @collective
     def of(self, peers: LocalIndices) -> "MPI.Distgraphcomm":
@@ -54,50 +54,50 @@ class Neighbourhoods:
         It is in use for as long as the returned object lives.
         """
         # All ranks know which graph they form together from this, and nobody keeps the graph.
-        mine = np.array([self._layer.rank, *peers.tolist()], np.int64)
-        graph = np.frombuffer(hashlib.blake2b(mine.tobytes(), digest_size=16).digest(), np.int64)
+        group = np.array([self._layer.rank, *peers.tolist()], np.int64)
+        graph = np.frombuffer(hashlib.blake2b(group.tobytes(), digest_size=16).digest(), np.int64)
         graph = graph.copy()
         allreduce_xor(self._layer, graph)
         name = graph.tobytes()
-        if len(self._made) >= self._limit:
+        if len(self._entries) >= self._limit:
             self._free_unused()
-        alike = [made for made in self._made if made.graph == name]
-        for made, used in zip(alike, self._in_use(alike), strict=True):
-            if not used:
-                return self._hand_out(made)
+        alike = [entry for entry in self._entries if entry.graph == name]
+        for candidate, in_use in zip(alike, self._in_use(alike), strict=True):
+            if not in_use:
+                return self._hand_out(candidate)
         ranks = peers.tolist()
         comm = self._layer.Create_dist_graph_adjacent(ranks, ranks)
-        made = _Made(comm, name, weakref.ref(comm))
-        self._made.append(made)
-        return self._hand_out(made)
+        entry = _Made(comm, name, weakref.ref(comm))
+        self._entries.append(entry)
+        return self._hand_out(entry)
 
-    def _hand_out(self, made: _Made) -> "MPI.Distgraphcomm":
-        handle = MPI.Distgraphcomm(made.comm)
-        made.user = weakref.ref(handle)
+    def _hand_out(self, entry: _Made) -> "MPI.Distgraphcomm":
+        handle = MPI.Distgraphcomm(entry.comm)
+        entry.user = weakref.ref(handle)
         return handle
 
     @collective
     def _in_use(self, some: list[_Made]) -> list[bool]:
         """Return of each whether a rank uses it."""
-        used = np.array([made.user() is not None for made in some], np.int32)
-        if len(used):
-            allreduce_max(self._layer, used)
-        return [bool(each) for each in used]
+        in_use = np.array([entry.user() is not None for entry in some], np.int32)
+        if len(in_use):
+            allreduce_max(self._layer, in_use)
+        return [bool(flag) for flag in in_use]
 
     @collective
     def _free_unused(self) -> None:
         # Cycles with a plan in them keep it until Python looks for cycles.
         gc.collect()
-        used = self._in_use(self._made)
-        for made, keep in zip(self._made, used, strict=True):
+        in_use = self._in_use(self._entries)
+        for entry, keep in zip(self._entries, in_use, strict=True):
             if not keep:
-                made.comm.Free()
-        self._made = [made for made, keep in zip(self._made, used, strict=True) if keep]
-        self._limit = max(_KEPT, 2 * len(self._made))
+                entry.comm.Free()
+        self._entries = [entry for entry, keep in zip(self._entries, in_use, strict=True) if keep]
+        self._limit = max(_KEPT, 2 * len(self._entries))
 
     @collective
     def close(self) -> None:
         """Free all; what was handed out ends with it."""
-        for made in self._made:
-            made.comm.Free()
-        self._made = []
+        for entry in self._entries:
+            entry.comm.Free()
+        self._entries = []

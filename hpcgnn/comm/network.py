@@ -86,7 +86,8 @@ class Network:
         times = times + (sent.messages - between.messages) * latency_s
         # The ranks of a host share its link, whoever of them sends.
         out, into = (
-            np.bincount(hosts, each, num_hosts) for each in (between.bytes_out, between.bytes_in)
+            np.bincount(hosts, num_bytes, num_hosts)
+            for num_bytes in (between.bytes_out, between.bytes_in)
         )
         link = np.maximum(out, into) / (self.bandwidth * np.bincount(hosts, minlength=num_hosts))
         times += link[hosts] + between.messages * self.latency_s
@@ -100,15 +101,15 @@ class Network:
         ranks = max(names.count(name) for name in names)
         everywhere = measure_links(grid.world, seconds / 2, grid.host)
         mates = MPI.Intracomm(grid.world.Split(names.index(grid.host), grid.world.rank))
-        found = measure_links(mates, seconds / 2, grid.host)
+        measured = measure_links(mates, seconds / 2, grid.host)
         mates.Free()
-        inside = [each for some in grid.world.allgather(found) for each in some]
-        outside = [each for each in everywhere if each.hosts[0] != each.hosts[1]]
+        inside = [link for some in grid.world.allgather(measured) for link in some]
+        outside = [link for link in everywhere if link.hosts[0] != link.hosts[1]]
         if not inside and not outside:
             return cls()
 
         def typical(links: list[Link], key: str) -> float:
-            return float(median(getattr(each, key) for each in links))
+            return float(median(getattr(link, key) for link in links))
 
         outside, inside = outside or inside, inside or outside
         return cls(

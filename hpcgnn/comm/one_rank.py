@@ -161,7 +161,8 @@ COMM_SELF = COMM_WORLD = Intracomm()
 def _copy(sent: Any, received: Any) -> None:
     """Copy a buffer as mpi4py describes one: an array, or a list that begins with one."""
     source, target = (
-        np.asarray(each[0] if isinstance(each, list | tuple) else each) for each in (sent, received)
+        np.asarray(counts[0] if isinstance(counts, list | tuple) else counts)
+        for counts in (sent, received)
     )
     with contextlib.suppress(ValueError):
         source = source.view(target.dtype)

@@ -114,8 +114,8 @@ class CommPlan:
         """
         if np.any(np.diff(ghosts) <= 0) or np.any(row_map.is_local(ghosts)):
             raise ValueError("ghosts must be increasing global rows of other ranks")
-        plan, wanted = cls.from_request(grid, Request.of_owners(row_map, ghosts))
-        rows = row_map.to_local(wanted)
+        plan, requested = cls.from_request(grid, Request.of_owners(row_map, ghosts))
+        rows = row_map.to_local(requested)
         if positions is not None:
             rows = positions[rows]
             assert len(rows) == 0 or rows.min() >= 0, "a ghost is not among its owner's rows"
@@ -146,15 +146,15 @@ class CommPlan:
         peers = np.flatnonzero((recv_counts > 0) | (send_counts > 0)).astype(np.int32)
         comm = grid.neighbourhood(peers)
         send_counts, recv_counts = send_counts[peers], recv_counts[peers]
-        wanted = np.empty(int(send_counts.sum(dtype=np.int64)), np.int64)
+        requested = np.empty(int(send_counts.sum(dtype=np.int64)), np.int64)
         # From here on the order of rows is fixed by the reader: the owner packs in the order in
         # which ghosts stand, so that what arrives needs no permutation.
         comm.Neighbor_alltoallv(
-            (request.nodes, recv_counts, MPI.INT64_T), (wanted, send_counts, MPI.INT64_T)
+            (request.nodes, recv_counts, MPI.INT64_T), (requested, send_counts, MPI.INT64_T)
         )
-        rows = np.arange(len(wanted), dtype=np.int32)
+        rows = np.arange(len(requested), dtype=np.int32)
         counts = send_counts, recv_counts
-        return cls(comm, layer.size, peers, rows, *counts, piece_bytes=grid.piece_bytes), wanted
+        return cls(comm, layer.size, peers, rows, *counts, piece_bytes=grid.piece_bytes), requested
 
     @property
     def num_ghosts(self) -> int:

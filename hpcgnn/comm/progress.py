@@ -27,7 +27,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.is_permitted: bool = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-        self._lock, self._more = threading.Lock(), threading.Event()
+        self._lock, self._wake = threading.Lock(), threading.Event()
         self._under_way: list[Transfer] = []
         self._thread: threading.Thread | None = None
 
@@ -40,19 +40,21 @@ class Progress:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
                 self._thread.start()
-        self._more.set()
+        self._wake.set()
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._more.clear()
+                self._wake.clear()
                 some = self._under_way.copy()
-            ended = {id(each) for each in some if not each.move()}
+            ended = {id(transfer) for transfer in some if not transfer.move()}
             with self._lock:
-                self._under_way = [each for each in self._under_way if id(each) not in ended]
+                self._under_way = [
+                    transfer for transfer in self._under_way if id(transfer) not in ended
+                ]
             if len(ended) < len(some):
                 sleep(_TICK_S)
-            elif not self._more.wait(_IDLE_S):
+            elif not self._wake.wait(_IDLE_S):
                 with self._lock:
                     if not self._under_way:
                         self._thread = None

@@ -91,8 +91,8 @@ class RankGroup:
             (num_local, ...) of this rank's block.
         """
         del row_map
-        found: Array = values[rows]
-        return found
+        selected: Array = values[rows]
+        return selected
 
     def any(self, holds: bool) -> bool:
         """Tell whether `holds` is true on a rank."""
@@ -135,16 +135,16 @@ class MpiGroup(RankGroup):
 
     @collective
     def from_first(self, make: Callable[[], T]) -> T:
-        made = None
+        result = None
         with agree(self.comm):
             if self.rank == 0:
-                made = make()
-        return bcast(self.comm, made)
+                result = make()
+        return bcast(self.comm, result)
 
     @collective
     def gather(self, value: T) -> list[T]:
-        found: list[T] = self.comm.allgather(value)
-        return found
+        gathered: list[T] = self.comm.allgather(value)
+        return gathered
 
     @collective
     def sum(self, values: Array) -> Array:
@@ -171,9 +171,9 @@ class MpiGroup(RankGroup):
 
     @collective
     def rows_of(self, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
-        names, places = np.unique(rows, return_inverse=True)
-        found: Array = RowRequest.make(self.comm, row_map, names).rows(values)[places]
-        return found
+        names, inverse = np.unique(rows, return_inverse=True)
+        received: Array = RowRequest.make(self.comm, row_map, names).rows(values)[inverse]
+        return received
 
     @collective
     def rounds(self, items: Iterable[T], nothing: Callable[[], T]) -> Iterator[T]:

@@ -34,7 +34,7 @@ def narrow_counts(comm: Communicator, sent: Array, received: Array) -> tuple[Arr
     CollectiveInputError
         Where a rank sends or receives 2**31 elements; on all ranks of `comm`.
     """
-    largest = max(int(each.sum(dtype=np.int64)) for each in (sent, received))
+    largest = max(int(counts.sum(dtype=np.int64)) for counts in (sent, received))
     fault = None
     if largest > _MOST:
         fault = InputError(
@@ -129,8 +129,8 @@ def redistribute_lists(
         begins, counts = indptr[sent[step]], lengths[step]
         before = ends[step] - counts
         low, high = (int(before[0]), int(ends[step][-1]))
-        places = np.repeat(begins - (before - low), counts) + np.arange(high - low)
-        outgoing[low:high] = entries[places]
+        positions = np.repeat(begins - (before - low), counts) + np.arange(high - low)
+        outgoing[low:high] = entries[positions]
     incoming = np.empty(int(expected.sum()), entries.dtype)
     entry = MPI.BYTE.Create_contiguous(entries.itemsize).Commit()
     comm.Alltoallv((outgoing, send_counts, entry), (incoming, recv_counts, entry))
@@ -160,7 +160,7 @@ class RowRequest:
 
     @classmethod
     @collective
-    def make(cls, comm: Communicator, row_map: RowMap, wanted: GlobalIndices) -> "RowRequest":
+    def make(cls, comm: Communicator, row_map: RowMap, requested: GlobalIndices) -> "RowRequest":
         """Tell the owners which rows this rank wants.
 
         Parameters
@@ -169,14 +169,14 @@ class RowRequest:
             A rank for each block of `row_map`.
         row_map
             Owners of the rows.
-        wanted
+        requested
             (n,) increasing global rows, int64 or int32, own ones too.
         """
-        assert np.all(np.diff(wanted) > 0), "rows are asked for in increasing order"
-        wanted = wanted.astype(np.int64, copy=False)
-        mine = np.full(len(wanted), comm.rank, np.int32)
-        owners = row_map.owner(wanted)
-        rows, askers = redistribute(comm, owners, wanted, mine)
+        assert np.all(np.diff(requested) > 0), "rows are asked for in increasing order"
+        requested = requested.astype(np.int64, copy=False)
+        asker = np.full(len(requested), comm.rank, np.int32)
+        owners = row_map.owner(requested)
+        rows, askers = redistribute(comm, owners, requested, asker)
         return cls(comm, askers, row_map.to_local(rows), owners, row_map.num_local)
 
     @property
@@ -198,8 +198,8 @@ class RowRequest:
         array
             (num_local, ...) of equal dtype and trailing shape on all ranks.
         """
-        (found,) = redistribute(self.comm, self.askers, array[self.asked])
-        return found
+        (received,) = redistribute(self.comm, self.askers, array[self.asked])
+        return received
 
     @collective
     def add_back(self, array: Array) -> Array:
@@ -240,8 +240,8 @@ class RowRequest:
         (received,) = redistribute(self.comm, self.askers, lengths[self.asked])
         counts = lengths[self.asked]
         before = np.cumsum(counts) - counts
-        places = np.repeat(indptr[:-1][self.asked] - before, counts)
-        places += np.arange(len(places), dtype=np.int64)
+        positions = np.repeat(indptr[:-1][self.asked] - before, counts)
+        positions += np.arange(len(positions), dtype=np.int64)
         owners = np.repeat(self.askers, counts)
-        found = redistribute(self.comm, owners, *(each[places] for each in arrays))
-        return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), found
+        columns = redistribute(self.comm, owners, *(array[positions] for array in arrays))
+        return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), columns

@@ -41,13 +41,15 @@ class SharedWindow:
             When the MPI library cannot share memory between these ranks.
         """
         kind = np.dtype(dtype)
-        needed = shape[0] * shape[1] * kind.itemsize
-        if self._sizes.get(name, -1) < needed:
+        num_bytes = shape[0] * shape[1] * kind.itemsize
+        if self._sizes.get(name, -1) < num_bytes:
             self._release(name)
-            self._windows[name] = self._allocate(needed)
-            self._sizes[name] = needed
+            self._windows[name] = self._allocate(num_bytes)
+            self._sizes[name] = num_bytes
         memory, _ = self._windows[name].Shared_query(0)
-        array: Array = np.frombuffer(memory.cast("B"), np.uint8, needed).view(kind).reshape(shape)
+        array: Array = (
+            np.frombuffer(memory.cast("B"), np.uint8, num_bytes).view(kind).reshape(shape)
+        )
         if self._shapes is not None and self._shapes.get(name) != (shape, kind):
             # Rows of another dtype or width may be no numbers here.
             array[...] = 0
@@ -65,14 +67,14 @@ class SharedWindow:
         self._windows[name].Sync()
 
     @collective
-    def gather(self, name: str, own: Array) -> tuple[Array, Array]:
+    def gather(self, name: str, share: Array) -> tuple[Array, Array]:
         """Return the lists of all ranks of the host, one after another, in memory that they share.
 
         Collective over the host. They hold until the ranks ask for lists of this name again.
 
         Parameters
         ----------
-        own
+        share
             (n,) of this rank, of one dtype on all ranks.
 
         Returns
@@ -80,11 +82,11 @@ class SharedWindow:
         lists, ends
             (all n,) and (ranks + 1,) int64: where the list of each rank begins.
         """
-        ends = np.cumsum([0, *self.comm.allgather(len(own))], dtype=np.int64)
+        ends = np.cumsum([0, *self.comm.allgather(len(share))], dtype=np.int64)
         # Nobody may still read the lists before these.
         self.comm.Barrier()
-        whole = self.get(name, (int(ends[-1]), 1), own.dtype)[:, 0]
-        whole[ends[self.comm.rank] : ends[self.comm.rank + 1]] = own
+        whole = self.get(name, (int(ends[-1]), 1), share.dtype)[:, 0]
+        whole[ends[self.comm.rank] : ends[self.comm.rank + 1]] = share
         self.synchronise(name)
         return whole, ends
 

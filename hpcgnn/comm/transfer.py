@@ -82,10 +82,10 @@ class Transfer:
             MPI.Request.Waitall(self._requests)
             self._requests, self.holds = [], None
         if trace is not None and self._sizes:
-            found = {"awaited_bytes": sum(self._sizes), "arrived_bytes": arrived}
+            progress = {"awaited_bytes": sum(self._sizes), "arrived_bytes": arrived}
             if self._ended_ns is not None:
-                found["moving_ns"] = self._ended_ns - self._start_ns
-            trace.note(**found, waited_ns=perf_counter_ns() - start_ns)
+                progress["moving_ns"] = self._ended_ns - self._start_ns
+            trace.note(**progress, waited_ns=perf_counter_ns() - start_ns)
             self._sizes = ()
 
     def move(self) -> bool:
@@ -110,8 +110,8 @@ class Transfer:
         left = _LOOKS
         while left:
             left = _LOOKS if MPI.Request.Testsome(self._requests) else left - 1
-        known = zip(self._requests, self._sizes, strict=True)
-        return sum(size for request, size in known if request == MPI.REQUEST_NULL)
+        sized = zip(self._requests, self._sizes, strict=True)
+        return sum(size for request, size in sized if request == MPI.REQUEST_NULL)
 
 
 _LOOKS = 4

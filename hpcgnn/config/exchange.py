@@ -89,9 +89,9 @@ class ExchangeConfig:
         else:
             choice("exchange.method", self.method, (*EXCHANGES, AUTO))
         check_choices("exchange", self, but=("method", "wire", "active_sets"))
-        known = self.active_sets in (True, False, "backward")
+        valid = self.active_sets in (True, False, "backward")
         remedy = 'choose true, false or "backward"'
-        require(known, "exchange.active_sets", self.active_sets, remedy)
+        require(valid, "exchange.active_sets", self.active_sets, remedy)
         make_wire(self.wire)
         require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
         require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")

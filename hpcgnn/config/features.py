@@ -43,37 +43,37 @@ def _reads(config: Config, section: str) -> bool:
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
 
-def features_of(config: Config, wanted: Iterable[Aggregation] = ()) -> list[Feature]:
+def features_of(config: Config, aggregations: Iterable[Aggregation] = ()) -> list[Feature]:
     """Return the features of a configuration, but for those of its task.
 
     Parameters
     ----------
-    wanted
+    aggregations
         Aggregations that take the place of the model's, for a model that is not known.
     """
-    found = []
+    features = []
     for section, option, value in _options(config):
         key = f"{section}.{option.name}"
         traits = traits_of(option.metadata.get("traits"), value, option.default)
         if not _reads(config, section):
             # What is given for nothing would look as if it counted.
-            given = config.train.task == "programs" and value != _default(option)
-            ignored = given and key != "graph.store"
+            is_set = config.train.task == "programs" and value != _default(option)
+            ignored = is_set and key != "graph.store"
             traits = needs(Trait.BLOCK_ROWS) if ignored else None
-        if traits is not None and not (wanted and key == "model.name"):
-            found.append(Feature(f"{key} = {show(value)}", traits, (key,)))
-    if not wanted and _reads(config, "model"):
-        wanted = find_model(config.model.name).aggregations
+        if traits is not None and not (aggregations and key == "model.name"):
+            features.append(Feature(f"{key} = {show(value)}", traits, (key,)))
+    if not aggregations and _reads(config, "model"):
+        aggregations = find_model(config.model.name).aggregations
     # They share one matrix.
-    for kind in wanted:
+    for kind in aggregations:
         once = "open the graph once for each"
-        found.append(Feature(f"aggregation {show(kind.value)}", kind, remedy=once))
+        features.append(Feature(f"aggregation {show(kind.value)}", kind, remedy=once))
     norm = config.model.norm
     if norm in NORMS_OVER_NODES and not trains_on_restricted_rows(config):
         keys = ("model.norm", "exchange.active_sets", "graphs.batch")
         of_all = lacks({Trait.TRAINED_STATISTICS: "its statistics are of all rows"})
-        found.append(Feature(f"model.norm = {show(norm)}", of_all, keys))
-    return [each for each in found if each.traits.needs or each.traits.lacks]
+        features.append(Feature(f"model.norm = {show(norm)}", of_all, keys))
+    return [feature for feature in features if feature.traits.needs or feature.traits.lacks]
 
 
 def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:
@@ -83,7 +83,7 @@ def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:
     """
     section, _, name = key.partition(".")
     options = getattr(config, section)
-    (option,) = (each for each in dataclasses.fields(options) if each.name == name)
+    (option,) = (option for option in dataclasses.fields(options) if option.name == name)
     values = option.metadata.get("values")
     now, default = getattr(options, name), _default(option)
     for value in values or ((True, False) if isinstance(default, bool) else (default,)):

@@ -137,7 +137,7 @@ def config_from_tables(tables: Mapping[str, Any]) -> Config:
 def names_of(value: Any) -> Any:
     """Return the name, or the names, that a value gives; those of splits are often numbers."""
     if isinstance(value, list):
-        return [names_of(each) for each in value]
+        return [names_of(item) for item in value]
     return str(value) if type(value) is int else value
 
 
@@ -156,9 +156,9 @@ def describe_keys() -> list[tuple[str, str, str]]:
     """Return (section.key, default, meaning) of every key."""
     rows = []
     for section, kind in _SECTIONS.items():
-        for each in dataclasses.fields(kind):
-            default = "{}" if each.default is dataclasses.MISSING else json.dumps(each.default)
-            rows.append((f"{section}.{each.name}", default, each.metadata["meaning"]))
+        for option in dataclasses.fields(kind):
+            default = "{}" if option.default is dataclasses.MISSING else json.dumps(option.default)
+            rows.append((f"{section}.{option.name}", default, option.metadata["meaning"]))
     return rows
 
 

@@ -127,7 +127,7 @@ class ModelConfig:
         num_edge_features: int = 0,
     ) -> ModelShape:
         """Return the sizes and options of the model on a graph with these sizes."""
-        names = [each.name for each in fields(self) if each.name not in _NO_SIZES]
+        names = [key.name for key in fields(self) if key.name not in _NO_SIZES]
         options = {name: getattr(self, name) for name in names}
         return ModelShape(
             num_features=num_features,
@@ -150,22 +150,22 @@ class ModelConfig:
         declared = find_model(self.name).own_options
         if self.options and not declared:
             raise InputError(f"model.options: {self.name} has no options of its own; leave it out")
-        given = {}
+        options = {}
         for key, value in self.options.items():
             known(key, declared, f"key in [model.options] of {self.name}")
-            given[key] = typed(f"model.options.{key}", value, _hint(declared[key]))
-        return {**declared, **given}
+            options[key] = typed(f"model.options.{key}", value, _hint(declared[key]))
+        return {**declared, **options}
 
     def _check_heeded(self) -> None:
         """Refuse an option that the model would ignore."""
         heeded = {*_MODEL_SIZES, *find_model(self.name).options}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name not in heeded and value != each.default:
-                others = [name for name, kind in MODELS.items() if each.name in kind.options]
+        for key in fields(self):
+            value = getattr(self, key.name)
+            if key.name not in heeded and value != key.default:
+                models = [name for name, kind in MODELS.items() if key.name in kind.options]
                 raise InputError(
-                    f"model.{each.name} = {value!r}: {self.name} has no such option; leave it out, "
-                    f"or choose model.name = {' or '.join(others)}"
+                    f"model.{key.name} = {value!r}: {self.name} has no such option; leave it out, "
+                    f"or choose model.name = {' or '.join(models)}"
                 )
 
 

@@ -55,10 +55,10 @@ def choice(key: str, value: str, choices: Iterable[str]) -> None:
 
 def check_choices(section: str, options: Any, but: Collection[str] = ()) -> None:
     """Require that options with values to choose from have one of them; `but` are checked apart."""
-    for each in fields(options):
-        values = each.metadata.get("values")
-        if values and each.name not in but:
-            choice(f"{section}.{each.name}", getattr(options, each.name), values)
+    for key in fields(options):
+        values = key.metadata.get("values")
+        if values and key.name not in but:
+            choice(f"{section}.{key.name}", getattr(options, key.name), values)
 
 
 def known(name: str, names: Collection[str], what: str) -> None:
@@ -73,7 +73,7 @@ def typed(key: str, value: Any, hint: Any) -> Any:
     if origin is tuple:
         item = typing.get_args(hint)[0]
         values = value if isinstance(value, list | tuple) else [value]
-        return tuple(typed(key, each, item) for each in values)
+        return tuple(typed(key, value, item) for value in values)
     if origin is dict:
         if not isinstance(value, Mapping):
             raise InputError(f"{key} = {value!r}: expected a table, [{key}]")
@@ -84,8 +84,8 @@ def typed(key: str, value: Any, hint: Any) -> Any:
         return float(value)
     kinds = typing.get_args(hint) or (hint,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        due = " or ".join(each.__name__ for each in kinds)
-        raise InputError(f"{key} = {value!r}: expected {due}, not {type(value).__name__}")
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise InputError(f"{key} = {value!r}: expected {expected}, not {type(value).__name__}")
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()

@@ -82,5 +82,5 @@ class SamplingConfig:
         larger = self.enlargement > 1
         require(larger, "sampling.enlargement", self.enlargement, "must be above 1")
         by_layer = self.sampler == "neighbour"
-        positive = all(each > 0 for each in self.fan_outs) and bool(self.fan_outs) == by_layer
+        positive = all(fan_out > 0 for fan_out in self.fan_outs) and bool(self.fan_outs) == by_layer
         require(positive, "sampling.fan_outs", self.fan_outs, "neighbour needs them, nothing else")

@@ -47,11 +47,11 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
         store = GraphStore.open(options.store)
     with store:
         if options.method == "volume" and comm is not None:
-            found = by_all_ranks(comm, store, options)
+            partition = by_all_ranks(comm, store, options)
         else:
-            found = by_first_rank(ranks, store, options)
-        metrics = found.metrics | {"method": options.method, "seed": options.seed}
-        order = NewOrder.of(ranks, found.row_map, found.part, found.work)
+            partition = by_first_rank(ranks, store, options)
+        metrics = partition.metrics | {"method": options.method, "seed": options.seed}
+        order = NewOrder.of(ranks, partition.row_map, partition.part, partition.work)
         if ranks.rank == 0:
             report(f"writing {options.output}")
 
@@ -80,14 +80,14 @@ def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespa
         graph = read_pattern(store, options.relations, options.undirected)
         report(f"partitioning {graph.num_nodes} nodes, {graph.indices.size} non-zeros")
         began = time.perf_counter()
-        found = partitioner(graph, options.parts)
+        partition = partitioner(graph, options.parts)
         seconds = time.perf_counter() - began
-        metrics = asdict(measure(graph, found.part, options.parts))
+        metrics = asdict(measure(graph, partition.part, options.parts))
         metrics["seconds"] = round(seconds, 3)
-        if found.winner is not None:
-            metrics["winner"] = found.winner
-        work = np.bincount(found.part, graph.row_weights(), options.parts)
-        return found.part, work.astype(np.int64), metrics
+        if partition.winner is not None:
+            metrics["winner"] = partition.winner
+        work = np.bincount(partition.part, graph.row_weights(), options.parts)
+        return partition.part, work.astype(np.int64), metrics
 
     part, work, metrics = ranks.from_first(partition)
     row_map = RowMap(ranks.starts(store.num_nodes), ranks.rank)
@@ -154,18 +154,18 @@ def refuse_volume_options(options: argparse.Namespace) -> None:
 
 def in_order_of(store: GraphStore, path: Path) -> LocalIndices:
     """Return the parts (n,) of a store's nodes from a file in the order of original ids."""
-    found = read_parts(path)
+    numbers = read_parts(path)
     ids = store.read_original_id(0, store.num_nodes)
     order = np.argsort(ids, kind="stable")
-    if len(found) != len(ids):
+    if len(numbers) != len(ids):
         raise InputError(
-            f"{path}: has {len(found):,} part numbers, one for each of {store.path}'s "
+            f"{path}: has {len(numbers):,} part numbers, one for each of {store.path}'s "
             f"{len(ids):,} nodes is needed"
         )
     if (np.diff(ids[order]) == 0).any():
         raise InputError(f"{store.path}: nodes of several types share original ids; use --refine")
-    parts = np.empty_like(found)
-    parts[order] = found
+    parts = np.empty_like(numbers)
+    parts[order] = numbers
     return parts
 
 
@@ -176,15 +176,15 @@ def read_parts(path: Path) -> LocalIndices:
     """
     try:
         text = path.suffix != ".npy"
-        found = np.array(path.read_text().split(), np.int64) if text else np.load(path)
+        numbers = np.array(path.read_text().split(), np.int64) if text else np.load(path)
     except (OSError, EOFError, OverflowError, ValueError) as error:
         raise InputError(f"{path}: no part numbers could be read: {error}") from error
-    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
+    if not isinstance(numbers, np.ndarray) or numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise InputError(f"{path}: a vector of integers is needed")
     limits = np.iinfo(np.int32)
-    if found.size and not limits.min <= int(found.min()) <= int(found.max()) <= limits.max:
+    if numbers.size and not limits.min <= int(numbers.min()) <= int(numbers.max()) <= limits.max:
         raise InputError(f"{path}: a part number does not fit into 32 bits")
-    return found.astype(np.int32)
+    return numbers.astype(np.int32)
 
 
 def provenance(store: GraphStore) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def weighted_metis(
     scaled = node_weights // max(scale, 1)
     kind = pymetis.ObjType.VOL if objective == "volume" else pymetis.ObjType.CUT
     options = pymetis.Options(seed=seed, ufactor=max(1, round(1000 * imbalance)), objtype=kind)
-    found = pymetis.part_graph(
+    result = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(offsets.astype(index), neighbours.astype(index)),
         vweights=scaled.astype(index),
@@ -89,7 +89,7 @@ def weighted_metis(
         recursive=False,
         options=options,
     )
-    return np.asarray(found.vertex_part, np.int32)
+    return np.asarray(result.vertex_part, np.int32)
 
 
 def _symmetrised(graph: CSRGraph) -> Any:

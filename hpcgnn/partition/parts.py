@@ -115,12 +115,12 @@ def given(parts: LocalIndices) -> Partitioner:
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         if len(parts) != graph.num_nodes:
             raise InputError(f"{len(parts):,} part numbers for {graph.num_nodes:,} nodes")
-        found = Partition(parts, num_parts)
+        partition = Partition(parts, num_parts)
         try:
-            found.validate()
+            partition.validate()
         except ValueError as error:
             raise InputError(f"{error}; --parts says how many there are") from None
-        return found
+        return partition
 
     return partition
 

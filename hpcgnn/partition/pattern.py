@@ -44,9 +44,9 @@ class CSRGraph:
 
     def to_scipy(self) -> Any:
         """Return the pattern as a SciPy CSR matrix of bool ones."""
-        ones = np.ones(self.indices.size, bool)
+        marks = np.ones(self.indices.size, bool)
         shape = (self.num_nodes, self.num_nodes)
-        return sparse.csr_matrix((ones, self.indices, self.indptr), shape=shape)
+        return sparse.csr_matrix((marks, self.indices, self.indptr), shape=shape)
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> "CSRGraph":
@@ -107,17 +107,17 @@ def as_integers(what: str, values: ArrayLike, dtype: type[np.signedinteger[Any]]
 
     Raises ValueError for anything but a vector of integers.
     """
-    found = np.asarray(values)
-    if found.size == 0 and found.ndim == 1:
+    weights = np.asarray(values)
+    if weights.size == 0 and weights.ndim == 1:
         return np.empty(0, dtype)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise ValueError(f"{what}: {found.dtype}{found.shape} is not a vector of integers")
+    if weights.ndim != 1 or weights.dtype.kind not in "iu":
+        raise ValueError(f"{what}: {weights.dtype}{weights.shape} is not a vector of integers")
     limits = np.iinfo(dtype)
-    if not np.can_cast(found.dtype, dtype) and (
-        int(found.max()) > limits.max or int(found.min()) < limits.min
+    if not np.can_cast(weights.dtype, dtype) and (
+        int(weights.max()) > limits.max or int(weights.min()) < limits.min
     ):
         raise ValueError(f"{what}: a value does not fit into {np.dtype(dtype)}")
-    return np.ascontiguousarray(found, dtype)
+    return np.ascontiguousarray(weights, dtype)
 
 
 def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, 
     """
     for name in relations:
         if name not in store.relations:
-            known = ", ".join(store.relations) if store.relations != ("",) else "none (untyped)"
-            raise InputError(f"{store.path}: no relation '{name}'; its relations: {known}")
+            names = ", ".join(store.relations) if store.relations != ("",) else "none (untyped)"
+            raise InputError(f"{store.path}: no relation '{name}'; its relations: {names}")
     return tuple(relations) or store.relations
 
 
@@ -139,12 +139,12 @@ def read_pattern(
 
     Memory is a few times the pattern's own. Raises InputError for an unknown relation.
     """
-    chosen = choose_relations(store, relations)
-    graph = _read_relation(store, chosen[0])
-    if len(chosen) == 1 and (store.undirected or not undirected):
+    names = choose_relations(store, relations)
+    graph = _read_relation(store, names[0])
+    if len(names) == 1 and (store.undirected or not undirected):
         return graph
     union = graph.to_scipy()
-    for relation in chosen[1:]:
+    for relation in names[1:]:
         union = union + _read_relation(store, relation).to_scipy()
     if undirected and not store.undirected:
         union = union + union.T.tocsr()

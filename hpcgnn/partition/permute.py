@@ -77,13 +77,13 @@ class NewOrder:
 
         `work` (K,) says how the parts are divided among the ranks.
         """
-        own = np.bincount(part, minlength=len(work)).astype(np.int64)
-        sizes = ranks.sum(own)
+        counts = np.bincount(part, minlength=len(work)).astype(np.int64)
+        sizes = ranks.sum(counts)
         row_starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         order = np.argsort(part, kind="stable")
-        first = np.concatenate([[0], np.cumsum(own)])[part[order]]
+        first = np.concatenate([[0], np.cumsum(counts)])[part[order]]
         new_id = np.empty(len(part), np.int64)
-        free = row_starts[:-1] + ranks.sum_before(own)
+        free = row_starts[:-1] + ranks.sum_before(counts)
         new_id[order] = free[part[order]] + np.arange(len(part)) - first
         share = np.concatenate([[0], np.cumsum(work + sizes)])
         cuts = np.searchsorted(share, share[-1] * np.arange(1, ranks.size) / ranks.size)
@@ -163,17 +163,17 @@ def _sizes(ranks: RankGroup, store: GraphStore, order: NewOrder) -> ShareSizes:
             np.add.at(counts, (len(store.relations) + types.astype(np.int64), owners), 1)
         names = old.num_local if store.has_names else 0
         name_bytes = store.name_bytes(old.start, old.stop)
-    own = ranks.sum(counts)[:, ranks.rank].tolist()
-    edges = dict(zip(store.relations, own, strict=False))
-    of_type = tuple(own[len(edges) :])
+    counts_here = ranks.sum(counts)[:, ranks.rank].tolist()
+    edges = dict(zip(store.relations, counts_here, strict=False))
+    of_type = tuple(counts_here[len(edges) :])
     return ShareSizes(order.new.num_local, edges, of_type, names, name_bytes)
 
 
 def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWriter) -> None:
     for relation in store.relations:
         writer.append_rows(columns_of(store, relation).no_rows(), relation)
-    for name, each in present.items():
-        appender(writer, name)(each[:0])
+    for name, array in present.items():
+        appender(writer, name)(array[:0])
     for kind in store.node_types:
         if kind.dtype is not None:
             writer.append_type_features(kind.name, np.empty((0, kind.num_features), kind.dtype))
@@ -257,9 +257,9 @@ class _Mover:
             with ranks.agree():
                 scratches = {
                     name: stack.enter_context(
-                        Scratch(self._scratch_dir, each.dtype, each.shape[1:])
+                        Scratch(self._scratch_dir, array.dtype, array.shape[1:])
                     )
-                    for name, each in present.items()
+                    for name, array in present.items()
                 }
                 by_type = {
                     number: stack.enter_context(
@@ -269,7 +269,7 @@ class _Mover:
                     if kind.dtype is not None
                 }
             row_bytes = sum(array[:1].nbytes for array in present.values())
-            row_bytes += max((each.item_bytes for each in by_type.values()), default=0)
+            row_bytes += max((column.item_bytes for column in by_type.values()), default=0)
             for start, stop in ranks.rounds(_even(old.num_local, row_bytes), _nothing):
                 with ranks.agree():
                     block = store.read_nodes(old.start + start, old.start + stop)
@@ -279,8 +279,8 @@ class _Mover:
                     with ranks.agree():
                         scratch.scatter(*_by_row(rows, values))
                 for number, scratch in by_type.items():
-                    chosen = start + np.flatnonzero(block.types == number)
-                    rows, values = self._to_new(chosen, block.type_features[number])
+                    nodes = start + np.flatnonzero(block.types == number)
+                    rows, values = self._to_new(nodes, block.type_features[number])
                     with ranks.agree():
                         scratch.scatter(*_by_row(row_in_type[rows], values))
                 self._progress.advance(stop - start)
@@ -300,9 +300,9 @@ class _Mover:
         types = np.zeros(self._order.new.num_local, np.uint8)
         for start, stop in self._ranks.rounds(_even(old.num_local, 1), _nothing):
             with self._ranks.agree():
-                own = store.read_types(old.start + start, old.start + stop)
-            assert own is not None
-            rows, arrived = self._to_new(slice(start, stop), own)
+                own_types = store.read_types(old.start + start, old.start + stop)
+            assert own_types is not None
+            rows, arrived = self._to_new(slice(start, stop), own_types)
             types[rows] = arrived
         row_in_type = np.empty(len(types), np.int32)
         counts = []
@@ -312,9 +312,9 @@ class _Mover:
             counts.append(len(of_type))
         return row_in_type, counts
 
-    def _to_new(self, chosen: Any, values: Array) -> tuple[LocalIndices, Array]:
+    def _to_new(self, rows: Any, values: Array) -> tuple[LocalIndices, Array]:
         """Send a value for each of some own old nodes; return new local rows and their values."""
-        ids, new = self._order.new_id[chosen], self._order.new
+        ids, new = self._order.new_id[rows], self._order.new
         ids, arrived = self._ranks.exchange(self._ranks.owners(new, ids), ids, values)
         return new.to_local(ids), arrived
 
@@ -372,8 +372,8 @@ def appender(writer: StoreWriter, name: str) -> Callable[[Array], None]:
     if name.startswith(_SPLIT):
         split = name.removeprefix(_SPLIT) if writer.header.splits else ""
         return partial(writer.append_split, name=split)
-    found: Callable[[Array], None] = getattr(writer, NODE_ARRAYS[name])
-    return found
+    write: Callable[[Array], None] = getattr(writer, NODE_ARRAYS[name])
+    return write
 
 
 def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) -> None:
@@ -415,7 +415,7 @@ def _sort_rows(
     indptr: Offsets, columns: GlobalIndices, num_columns: int
 ) -> tuple[GlobalIndices, GlobalIndices]:
     """Return the columns sorted inside each row of a CSR block, and where each of them was."""
-    places = np.arange(columns.size)
-    rows = sparse.csr_matrix((places, columns, indptr), shape=(indptr.size - 1, num_columns))
+    positions = np.arange(columns.size)
+    rows = sparse.csr_matrix((positions, columns, indptr), shape=(indptr.size - 1, num_columns))
     rows.sort_indices()
     return rows.indices.astype(np.int64), rows.data

@@ -38,12 +38,12 @@ class Scratch:
     def scatter(self, items: Array, runs: Iterable[tuple[int, int]]) -> None:
         """Write consecutive runs of `items`; each run is (first item in the file, length)."""
         data = np.ascontiguousarray(items, self._dtype).reshape(-1).view(np.uint8).data
-        taken = 0
+        offset = 0
         try:
             for first, length in runs:
                 size = length * self.item_bytes
-                self._write(data[taken : taken + size], first * self.item_bytes)
-                taken += size
+                self._write(data[offset : offset + size], first * self.item_bytes)
+                offset += size
         except OSError as error:
             raise self._fault(error) from error
 

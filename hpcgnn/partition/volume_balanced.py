@@ -78,9 +78,9 @@ class VolumeOptions:
         choices: list[tuple[str, str, Sequence[str]]]
         choices = [("objective", self.objective, OBJECTIVES), ("preset", self.preset, PRESETS)]
         choices += [("a candidate", name, CANDIDATES) for name in self.candidates]
-        for what, value, known in choices:
-            if value not in known:
-                raise InputError(f"{what} is {value!r}: choose one of {', '.join(known)}")
+        for what, value, allowed in choices:
+            if value not in allowed:
+                raise InputError(f"{what} is {value!r}: choose one of {', '.join(allowed)}")
         if not 0 <= self.imbalance < np.inf:
             raise InputError(f"imbalance is {self.imbalance}: at least 0 is needed, such as 0.05")
         if not 0 <= self.seed < MAX_SEED:
@@ -118,14 +118,14 @@ def volume_balanced(
     **options: Any,
 ) -> Partitioner:
     """Return a partitioner that minimises the rows that parts exchange; see `part_graph`."""
-    chosen = VolumeOptions(objective, **options)
+    checked = VolumeOptions(objective, **options)
 
     def partition(graph: CSRGraph, num_parts: int) -> Partition:
         began = time.perf_counter()
-        found = _search(num_parts, as_pattern(graph), None, initial, report, chosen)
+        best = _search(num_parts, as_pattern(graph), None, initial, report, checked)
         if report is not None:
-            report(f"kept the refinement of {found.winner}", time.perf_counter() - began)
-        return Partition(found.part, num_parts, found.winner)
+            report(f"kept the refinement of {best.winner}", time.perf_counter() - began)
+        return Partition(best.part, num_parts, best.winner)
 
     return partition
 
@@ -165,10 +165,10 @@ def part_graph(
 
     Raises ValueError for a malformed pattern and for options out of range.
     """
-    chosen = VolumeOptions(**options)
+    checked = VolumeOptions(**options)
     graph = as_pattern(adjacency, xadj, adjncy)
     weights = None if vweights is None else as_integers("vweights", vweights, np.int64)
-    return _search(num_parts, graph, weights, initial, report, chosen)
+    return _search(num_parts, graph, weights, initial, report, checked)
 
 
 def _search(
@@ -251,5 +251,5 @@ def _sketched_metis(
         return cluster % num_parts
     sketch = (offsets, neighbours, edge_weights, node_weights)
     part = weighted_metis(sketch, num_parts, *_metis_terms(options))
-    found: LocalIndices = part[cluster]
-    return found
+    labels: LocalIndices = part[cluster]
+    return labels

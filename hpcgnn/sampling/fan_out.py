@@ -57,7 +57,7 @@ class LayeredSample:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(each.nbytes for each in self.layers)
+        return sum(layer.nbytes for layer in self.layers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +89,9 @@ class FanOutSampler:
         """
         layers: list[FanOutLayer] = []
         depth = len(self.fan_outs)
-        for place, fan_out in enumerate(reversed(self.fan_outs)):
+        for index, fan_out in enumerate(reversed(self.fan_outs)):
             inputs, arrays = _sampling.sample_fan_out(
-                self.topology.native, targets, fan_out, self.seed, number * depth + place
+                self.topology.native, targets, fan_out, self.seed, number * depth + index
             )
             layers.append(FanOutLayer(inputs, targets, SampledPattern(*arrays)))
             targets = inputs

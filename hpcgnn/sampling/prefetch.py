@@ -63,8 +63,10 @@ class Prefetch(Generic[T]):
         self._fill(self._executor)
         if not self._waiting:
             raise StopIteration
-        ready = [each.result() for each in self._waiting if each.done() and not each.exception()]
-        self.most_bytes = max(self.most_bytes, sum(getattr(each, "nbytes", 0) for each in ready))
+        ready = [
+            future.result() for future in self._waiting if future.done() and not future.exception()
+        ]
+        self.most_bytes = max(self.most_bytes, sum(getattr(drawn, "nbytes", 0) for drawn in ready))
         result = self._waiting.popleft().result()
         # The place that became free is filled while the caller works.
         self._fill(self._executor)

@@ -128,7 +128,9 @@ class Sampler(ABC):
         """Return the sets of some numbers; several at a time may take less time than one by one."""
         key = self.seed | _CLIPPING
         drawn = zip(self.visits_each(numbers), numbers, strict=True)
-        return [_sampling.distinct_nodes(each, self.multiple, key, k) for each, k in drawn]
+        return [
+            _sampling.distinct_nodes(drawn_nodes, self.multiple, key, k) for drawn_nodes, k in drawn
+        ]
 
     def visits_each(self, numbers: Sequence[int]) -> list[LocalIndices]:
         """Return the visits of some numbers."""

@@ -102,8 +102,8 @@ class Subgraph:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         optional = (self.loss_weights, self.edge_factors)
-        more = sum(each.nbytes for each in optional if each is not None)
-        return self.nodes.nbytes + self.pattern.nbytes + more
+        optional_bytes = sum(array.nbytes for array in optional if array is not None)
+        return self.nodes.nbytes + self.pattern.nbytes + optional_bytes
 
 
 def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
@@ -177,8 +177,8 @@ def count_coverage(
     entries = np.zeros(topology.num_entries, np.int32)
     num_subgraphs = 0
     with Prefetch(source, numbers, threads=threads, depth=depth) as subgraphs:
-        for each in subgraphs:
-            nodes[each.nodes] += 1
-            entries[each.pattern.entries] += 1
+        for subgraph in subgraphs:
+            nodes[subgraph.nodes] += 1
+            entries[subgraph.pattern.entries] += 1
             num_subgraphs += 1
     return Coefficients(num_subgraphs, nodes, entries)

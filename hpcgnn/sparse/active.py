@@ -85,16 +85,16 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
         num_rows=len(row_nodes),
     )
     # A ghost that is active for other ranks alone would be fetched here for nothing.
-    used = ghost_active & (matrix.remote.marks(rows)[:, 0] > 0)
-    ghosts = np.flatnonzero(used).astype(np.int32)
-    numbers = positions_of(ghosts, len(used))
+    reached = ghost_active & (matrix.remote.marks(rows)[:, 0] > 0)
+    ghosts = np.flatnonzero(reached).astype(np.int32)
+    numbers = positions_of(ghosts, len(reached))
     assert numbers is not None
     remote = matrix.remote.select(numbers, len(ghosts), rows=row_positions, num_rows=len(row_nodes))
     return DistCSR(
         matrix.row_map,
         diagonal,
         remote,
-        matrix.ghosts[used],
+        matrix.ghosts[reached],
         row_nodes,
         column_nodes,
         matrix.num_relations,
@@ -110,16 +110,16 @@ def _positions(nodes: LocalIndices, num_places: int) -> LocalIndices:
 def _read_by_rows(matrix: DistCSR, plan: CommPlan, rows: Mask) -> Mask:
     """Return the local nodes whose column has an entry in one of the rows, on any rank."""
     # Counts of entries: a sum that float32 rounds stays positive, and no more is asked of it.
-    own = matrix.diagonal.marks(rows)
-    plan.reverse_add(matrix.remote.marks(rows), own)
-    return own[:, 0] > 0
+    marks = matrix.diagonal.marks(rows)
+    plan.reverse_add(matrix.remote.marks(rows), marks)
+    return marks[:, 0] > 0
 
 
 def _read_by_columns(matrix: DistCSR, plan: CommPlan, columns: Mask) -> Mask:
     """Return the local nodes whose row has an entry in one of the columns, on any rank."""
-    own = columns.astype(np.float32)[:, None]
-    found = np.empty_like(own)
+    factors = columns.astype(np.float32)[:, None]
+    marks = np.empty_like(factors)
     pattern = matrix.with_values(None, None)
-    pattern.diagonal.matmul(own, found)
-    pattern.remote.matmul(plan.forward(own), found, accumulate=True)
-    return found[:, 0] > 0
+    pattern.diagonal.matmul(factors, marks)
+    pattern.remote.matmul(plan.forward(factors), marks, accumulate=True)
+    return marks[:, 0] > 0

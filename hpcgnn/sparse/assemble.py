@@ -71,7 +71,7 @@ def read_adjacency(
     with agree(grid.world):
         read = [_read_relation(store, row_map, name) for name in relations or store.relations]
     if undirected and not store.undirected:
-        read += [_arrived(grid, row_map, each) for each in tuple(read)]
+        read += [_arrived(grid, row_map, rows) for rows in tuple(read)]
     elif len(read) == 1 and not self_loops:
         return read[0]
     return _unite(row_map, read, self_loops=self_loops)
@@ -124,11 +124,11 @@ def _arrived(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> Patter
         starts = np.flatnonzero(first_of_each(rows))
         lengths = np.diff(np.append(starts, len(rows)))
         # The place of an entry: the first free one of its row, and one on for each before it.
-        places = np.repeat(free[rows[starts]] - starts, lengths) + np.arange(len(rows))
+        positions = np.repeat(free[rows[starts]] - starts, lengths) + np.arange(len(rows))
         free[rows[starts]] += lengths
-        columns[places] = values[0][order]
+        columns[positions] = values[0][order]
         if weights is not None:
-            weights[places] = values[1][order]
+            weights[positions] = values[1][order]
     return PatternRows(indptr, columns, weights)
 
 
@@ -155,22 +155,22 @@ def _unite(
 
     Entries of one source are united, too.
     """
-    given = [each.weights.dtype for each in read if each.weights is not None]
-    offsets = sum((each.indptr for each in read), start=np.zeros(row_map.num_local + 1, np.int64))
+    dtypes = [rows.weights.dtype for rows in read if rows.weights is not None]
+    offsets = sum((rows.indptr for rows in read), start=np.zeros(row_map.num_local + 1, np.int64))
     if self_loops:
         offsets = offsets + np.arange(row_map.num_local + 1)
     # As many as there may be; what equals leave free is given back at the end.
     columns = np.empty(int(offsets[-1]), _column_type(row_map))
-    weights = np.empty(len(columns), np.result_type(*given)) if given else None
+    weights = np.empty(len(columns), np.result_type(*dtypes)) if dtypes else None
     counts = np.zeros(row_map.num_local, np.int64)
     end = 0
     for piece in row_pieces(offsets):
-        keys, values = _sorted_piece(row_map, read, piece, weighted=bool(given))
+        keys, values = _sorted_piece(row_map, read, piece, weighted=bool(dtypes))
         if self_loops:
             keys, values = _with_self_loops(row_map, piece, keys, values)
-        rows, found = np.divmod(keys, row_map.num_rows)
+        rows, entry_columns = np.divmod(keys, row_map.num_rows)
         counts[piece] = np.bincount(rows, minlength=piece.stop - piece.start)
-        columns[end : end + len(keys)] = found
+        columns[end : end + len(keys)] = entry_columns
         if weights is not None and values is not None:
             weights[end : end + len(keys)] = values
         end += len(keys)
@@ -187,13 +187,13 @@ def _sorted_piece(
     first = np.arange(piece.stop - piece.start, dtype=np.int64) * row_map.num_rows
     keys: list[GlobalIndices] = []
     weights: list[FloatArray] = []
-    for each in read:
-        indptr = each.indptr[piece.start : piece.stop + 1]
+    for rows in read:
+        indptr = rows.indptr[piece.start : piece.stop + 1]
         entries = slice(indptr[0], indptr[-1])
-        keys.append(np.repeat(first, np.diff(indptr)) + each.columns[entries])
+        keys.append(np.repeat(first, np.diff(indptr)) + rows.columns[entries])
         if weighted:
-            ones = np.ones(len(keys[-1]), np.float32)
-            weights.append(ones if each.weights is None else each.weights[entries])
+            unit_weights = np.ones(len(keys[-1]), np.float32)
+            weights.append(unit_weights if rows.weights is None else rows.weights[entries])
     key = np.concatenate(keys)
     if (key[1:] > key[:-1]).all():
         return key, np.concatenate(weights) if weighted else None
@@ -214,11 +214,11 @@ def _with_self_loops(
     # The key of the loop of row i, counted from the first row of the piece.
     loops = np.arange(piece.stop - piece.start, dtype=np.int64) * (row_map.num_rows + 1)
     loops += piece.start + row_map.start
-    places = np.searchsorted(keys, loops)
-    there = np.zeros(len(loops), np.bool_)
-    inside = places < len(keys)
-    there[inside] = keys[places[inside]] == loops[inside]
-    places = places[~there]
+    positions = np.searchsorted(keys, loops)
+    present = np.zeros(len(loops), np.bool_)
+    inside = positions < len(keys)
+    present[inside] = keys[positions[inside]] == loops[inside]
+    positions = positions[~present]
     if weights is not None:
-        weights = np.insert(weights, places, 1)
-    return np.insert(keys, places, loops[~there]), weights
+        weights = np.insert(weights, positions, 1)
+    return np.insert(keys, positions, loops[~present]), weights

@@ -94,10 +94,10 @@ class DeviceCSR:
         if width not in self._groups:
             host = self.host
             size = self.rule.choose(host.indptr, host.indices, host.shape[1], width)
-            known = {each.host.size: each for each in self._groups.values()}
-            if size not in known:
-                known[size] = cuda.DeviceGroups.upload(cuda.neighbor_groups(host.indptr, size))
-            self._groups[width] = known[size]
+            groups = {group.host.size: group for group in self._groups.values()}
+            if size not in groups:
+                groups[size] = cuda.DeviceGroups.upload(cuda.neighbor_groups(host.indptr, size))
+            self._groups[width] = groups[size]
         return self._groups[width]
 
     def matmul(

@@ -63,7 +63,7 @@ def read_edge_rows(
     CollectiveInputError
         When a block does not read.
     """
-    found = []
+    matrices = []
     for name in relations:
         with agree(grid.world):
             block = store.read_adjacency(row_map.start, row_map.stop, name)
@@ -71,9 +71,9 @@ def read_edge_rows(
         if features is None:
             features = np.empty((len(block.indices), 0), np.float32)
         pattern = PatternRows(block.indptr, block.indices, None)
-        kept = np.ones(len(features), np.bool_) if hidden is None else hidden.keeps(pattern)
-        found.append((local_rows(pattern)[kept], block.indices[kept], features[kept]))
-    targets, sources, parts = zip(*found, strict=True)
+        visible = np.ones(len(features), np.bool_) if hidden is None else hidden.keeps(pattern)
+        matrices.append((local_rows(pattern)[visible], block.indices[visible], features[visible]))
+    targets, sources, parts = zip(*matrices, strict=True)
     return EdgeRows(
         np.concatenate(targets), np.concatenate(sources).astype(np.int64), np.concatenate(parts)
     )
@@ -122,10 +122,10 @@ class EdgeTable:
         keys = rows * row_map.num_rows + pattern.columns
         targets, sources, features = edges.targets, edges.sources, edges.features
         if mean_loops:
-            others = targets + row_map.start != sources
-            targets, sources, features = targets[others], sources[others], features[others]
-        found = np.searchsorted(keys, targets * row_map.num_rows + sources)
-        table = _means(found, features, len(keys))
+            no_loops = targets + row_map.start != sources
+            targets, sources, features = targets[no_loops], sources[no_loops], features[no_loops]
+        positions = np.searchsorted(keys, targets * row_map.num_rows + sources)
+        table = _means(positions, features, len(keys))
         if mean_loops:
             loops = np.flatnonzero(rows + row_map.start == pattern.columns)
             table[loops] = _means(targets, features, row_map.num_local)[rows[loops]]
@@ -142,28 +142,28 @@ class EdgeTable:
         """Return a block of this rank's rows with features; its values are numbers of entries."""
         assert isinstance(block, LocalCSR)
         assert block.values is not None
-        places = block.values.astype(np.int64) - self.edge_map.start
-        return replace(block, values=None, features=self.features[places])
+        positions = block.values.astype(np.int64) - self.edge_map.start
+        return replace(block, values=None, features=self.features[positions])
 
     @collective
     def others(self, blocks: Sequence[LocalMatrix]) -> tuple[LocalCSR, ...]:
         """Return blocks of any rank's rows with features, which their owners send."""
-        mine = [block for block in blocks if isinstance(block, LocalCSR)]
-        numbers = [np.empty(0) if each.values is None else each.values for each in mine]
+        matrices = [block for block in blocks if isinstance(block, LocalCSR)]
+        numbers = [np.empty(0) if matrix.values is None else matrix.values for matrix in matrices]
         joined = np.concatenate([*numbers, np.empty(0)]).astype(np.int64)
-        wanted, places = np.unique(joined, return_inverse=True)
-        found = RowRequest.make(self.comm, self.edge_map, wanted).rows(self.features)[places]
-        ends = np.cumsum([len(each) for each in numbers])
-        parts = np.split(found, ends[:-1]) if numbers else []
+        requested, inverse = np.unique(joined, return_inverse=True)
+        features = RowRequest.make(self.comm, self.edge_map, requested).rows(self.features)[inverse]
+        ends = np.cumsum([len(part) for part in numbers])
+        parts = np.split(features, ends[:-1]) if numbers else []
         return tuple(
             replace(block, values=None, features=part)
-            for block, part in zip(mine, parts, strict=True)
+            for block, part in zip(matrices, parts, strict=True)
         )
 
 
-def _means(places: GlobalIndices, features: FloatArray, count: int) -> FloatArray:
+def _means(edges: GlobalIndices, features: FloatArray, count: int) -> FloatArray:
     """Return (count, F) the means of the features of each place, zeros where there are none."""
     sums = np.zeros((count, features.shape[1]), features.dtype)
-    np.add.at(sums, places, features)
-    shares = np.bincount(places, minlength=count)
+    np.add.at(sums, edges, features)
+    shares = np.bincount(edges, minlength=count)
     return sums / np.maximum(shares, 1)[:, None].astype(features.dtype)

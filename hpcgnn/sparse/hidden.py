@@ -36,9 +36,9 @@ class HiddenEdges:
             (m,) int64 own rows and their partners of any rank.
         """
         # An edge lies with its row, its reverse with the partner.
-        there, here = redistribute(grid.layer, row_map.owner(columns), columns, rows)
-        first = np.concatenate([rows, there]) - row_map.start
-        second = np.concatenate([columns, here])
+        targets, sources = redistribute(grid.layer, row_map.owner(columns), columns, rows)
+        first = np.concatenate([rows, targets]) - row_map.start
+        second = np.concatenate([columns, sources])
         return cls(row_map, np.unique(first * row_map.num_rows + second))
 
     def drop(self, pattern: PatternRows) -> PatternRows:
@@ -73,9 +73,9 @@ class EdgesOutside:
     @collective
     def keeps(self, pattern: PatternRows) -> Mask:
         """Return (nnz,) which edges of this rank's rows stay."""
-        wanted, places = np.unique(pattern.columns, return_inverse=True)
-        request = RowRequest.make(self.grid.layer, self.row_map, wanted)
-        sources = request.rows(self.inside.astype(np.uint8))[places] > 0
+        requested, inverse = np.unique(pattern.columns, return_inverse=True)
+        request = RowRequest.make(self.grid.layer, self.row_map, requested)
+        sources = request.rows(self.inside.astype(np.uint8))[inverse] > 0
         rows = local_rows(pattern)
         loops = rows + self.row_map.start == pattern.columns
         return (self.inside[rows] & sources) | loops

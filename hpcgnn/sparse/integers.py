@@ -58,7 +58,7 @@ class IntegerCSR(DistCSR):
     @classmethod
     def of(cls, matrix: DistCSR, factors: Factors) -> "IntegerCSR":
         """Return a matrix of integers with factors for all nodes, cut down to its own."""
-        mine = factors.of(matrix.row_nodes, matrix.column_nodes)
+        local_factors = factors.of(matrix.row_nodes, matrix.column_nodes)
         return cls(
             matrix.row_map,
             matrix.diagonal,
@@ -67,7 +67,7 @@ class IntegerCSR(DistCSR):
             matrix.row_nodes,
             matrix.column_nodes,
             matrix.num_relations,
-            mine,
+            local_factors,
         )
 
 
@@ -82,12 +82,12 @@ def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
     """
     parts = matrix.diagonal, matrix.remote
     # A rank without edges has no weights where others have some.
-    top = np.array([_largest(each) for each in parts]).max(keepdims=True)
+    top = np.array([_largest(part) for part in parts]).max(keepdims=True)
     allreduce_max(grid.layer, top)
     if top[0] < 0:
         return matrix, 1.0
     unit = float(np.ldexp(1.0, np.frexp(top[0])[1] - _WEIGHT_BITS))
-    return matrix.with_values(*(_integers(each, unit) for each in parts)), unit
+    return matrix.with_values(*(_integers(part, unit) for part in parts)), unit
 
 
 def _largest(part: LocalCSR) -> float:

@@ -115,9 +115,9 @@ class LocalCSR:
             (rows,) the chosen rows of the whole matrix.
         """
         out = np.empty((self.shape[1], 1), np.float32)
-        chosen = rows.astype(np.float32)[:, None]
+        marks = rows.astype(np.float32)[:, None]
         pattern = kernels.SparseMatrix(self.indptr, self.indices, rows=self.rows)
-        kernels.spmm_transpose(pattern, chosen, out)
+        kernels.spmm_transpose(pattern, marks, out)
         return out
 
     @cached_property

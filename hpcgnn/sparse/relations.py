@@ -45,7 +45,7 @@ def read_relations(
     rows = [
         read_adjacency(grid, store, row_map, [name], undirected=undirected) for name in relations
     ]
-    return rows + [reverse_rows(grid, row_map, each) for each in rows if reverse]
+    return rows + [reverse_rows(grid, row_map, relation) for relation in rows if reverse]
 
 
 def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCSR:
@@ -56,17 +56,19 @@ def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCS
     relations
         At least one; where some are weighted, the others' edges weigh one.
     """
-    ends = np.cumsum([0, *(len(each.columns) for each in relations)])
-    offsets = [each.indptr[1:] + end for each, end in zip(relations, ends[:-1], strict=True)]
-    weighted = any(each.weights is not None for each in relations)
+    ends = np.cumsum([0, *(len(relation.columns) for relation in relations)])
+    offsets = [
+        relation.indptr[1:] + end for relation, end in zip(relations, ends[:-1], strict=True)
+    ]
+    weighted = any(relation.weights is not None for relation in relations)
     weights = [
-        np.ones(len(each.columns), np.float32) if each.weights is None else each.weights
-        for each in relations
+        np.ones(len(relation.columns), np.float32) if relation.weights is None else relation.weights
+        for relation in relations
     ]
     return DistCSR.from_rows(
         row_map,
         np.concatenate([np.zeros(1, np.int64), *offsets]),
-        np.concatenate([each.columns for each in relations]),
+        np.concatenate([relation.columns for relation in relations]),
         np.concatenate(weights) if weighted else None,
         num_relations=len(relations),
     )

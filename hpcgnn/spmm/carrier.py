@@ -110,10 +110,10 @@ class Carrier:
         if self.memory is MAIN:
             return self._grid.buffers.take(shape, dtype, ghosts=ghosts)
         # The library of a device keeps a pool of its own.
-        made = self.memory.empty(shape, dtype)
+        buffer = self.memory.empty(shape, dtype)
         if ghosts:
-            self.ghosts.hold(made, math.prod(shape) * np.dtype(dtype).itemsize)
-        return made
+            self.ghosts.hold(buffer, math.prod(shape) * np.dtype(dtype).itemsize)
+        return buffer
 
     @property
     def joined_row_bytes(self) -> int:

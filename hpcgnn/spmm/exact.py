@@ -102,10 +102,10 @@ class ExactProduct:
         for some in _chunks(x):
             rows = _scaled(x, before, some)
             rows *= scale
-            for place in range(num_digits):
-                digit = digits[some, place * width : (place + 1) * width]
+            for digit_number in range(num_digits):
+                digit = digits[some, digit_number * width : (digit_number + 1) * width]
                 np.rint(rows, out=digit)
-                if place + 1 < num_digits:
+                if digit_number + 1 < num_digits:
                     rows -= digit
                     rows *= 2.0**bits
         sums = product(digits)
@@ -115,9 +115,9 @@ class ExactProduct:
         out = empty((len(sums), width), x.dtype)
         for some in _chunks(sums):
             whole = sums[some, (num_digits - 1) * width :] * unit
-            for place in reversed(range(num_digits - 1)):
+            for lower in reversed(range(num_digits - 1)):
                 whole *= 2.0**-bits
-                whole += sums[some, place * width : (place + 1) * width] * unit
+                whole += sums[some, lower * width : (lower + 1) * width] * unit
             if after is not None:
                 whole *= after[some, None]
             out[some] = whole

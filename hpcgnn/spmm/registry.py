@@ -28,8 +28,8 @@ def _through_hosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
     """Return the exchange of ranks that share the memory of their host."""
     if channel.carrier.memory is MAIN:
         return HostExchange(channel, ghosts)
-    there = replace(channel, carrier=Carrier(channel.grid))
-    return DeviceHostExchange(HostExchange(there, ghosts), channel.carrier)
+    on_host = replace(channel, carrier=Carrier(channel.grid))
+    return DeviceHostExchange(HostExchange(on_host, ghosts), channel.carrier)
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,11 @@ class ReplicaShares:
         """Choose the homes, in turn."""
         copies, count = len(masks), masks.sum(axis=0)
         turn = np.arange(masks.shape[1])
-        chosen = masks & (np.cumsum(masks, axis=0) == turn % np.maximum(count, 1) + 1)
-        home = np.where(count > 0, np.argmax(chosen, axis=0), -1)
+        selected = masks & (np.cumsum(masks, axis=0) == turn % np.maximum(count, 1) + 1)
+        home = np.where(count > 0, np.argmax(selected, axis=0), -1)
         if copies > 1:
-            others = (np.argmax(masks, axis=0) + 1 + turn % (copies - 1)) % copies
-            home = np.where(count == 1, others, home)
+            target = (np.argmax(masks, axis=0) + 1 + turn % (copies - 1)) % copies
+            home = np.where(count == 1, target, home)
         return cls(masks, home.astype(np.int32), is_adjoint)
 
     @classmethod
@@ -74,23 +74,23 @@ class ReplicaShares:
 
     def brought(self, source: int, home: int) -> LocalIndices:
         """Return the rows (n,) int32 of which a replica brings its share to a home."""
-        found = self.masks[source] & (self.home == home) & (source != home)
-        return np.flatnonzero(found).astype(np.int32)
+        rows = self.masks[source] & (self.home == home) & (source != home)
+        return np.flatnonzero(rows).astype(np.int32)
 
     def spread(self, home: int, target: int) -> LocalIndices:
         """Return the rows (n,) int32 that a home spreads to a replica."""
         # Who alone has something has the result.
         alone = self.masks[target] & (self.masks.sum(axis=0) == 1)
-        found = (self.home == home) & ~alone & (target != home)
-        return np.flatnonzero(found).astype(np.int32)
+        rows = (self.home == home) & ~alone & (target != home)
+        return np.flatnonzero(rows).astype(np.int32)
 
     @property
     def counts(self) -> Array:
         """(2, replication, replication) int64: rows from each to each, brought and spread."""
-        every = range(len(self.masks))
+        replicas = range(len(self.masks))
         return np.array(
             [
-                [[len(rows(a, b)) for b in every] for a in every]
+                [[len(rows(a, b)) for b in replicas] for a in replicas]
                 for rows in (self.brought, self.spread)
             ],
             np.int64,
@@ -113,17 +113,17 @@ class ReplicaSum:
         self._carrier, self._trace = carrier, trace
         put = carrier.memory.put
         me = grid.replica
-        others = [each for each in range(grid.replication) if each != me]
-        self._peers = np.array(others, np.int32)
+        peers = [replica for replica in range(grid.replication) if replica != me]
+        self._peers = np.array(peers, np.int32)
         self._bring, brought = self._plan(
             grid,
-            [shares.brought(each, me) for each in others],
-            [shares.brought(me, each) for each in others],
+            [shares.brought(peer, me) for peer in peers],
+            [shares.brought(me, peer) for peer in peers],
         )
         self._spread, spread = self._plan(
             grid,
-            [shares.spread(me, each) for each in others],
-            [shares.spread(each, me) for each in others],
+            [shares.spread(me, peer) for peer in peers],
+            [shares.spread(peer, me) for peer in peers],
         )
         relayed = (shares.home == me) & ~shares.masks[me]
         self._relayed_rows = put(np.flatnonzero(relayed).astype(np.int32))
@@ -176,8 +176,8 @@ class ReplicaSum:
         self, grid: ProcessGrid, here: list[LocalIndices], there: list[LocalIndices]
     ) -> tuple[CommPlan, LocalIndices]:
         """Return the plan of rows of this home for each other replica, and of those of theirs."""
-        owned, ghosts = (np.concatenate([np.empty(0, np.int32), *each]) for each in (here, there))
-        sent, received = (np.array([len(e) for e in each], np.int32) for each in (here, there))
+        owned, ghosts = (np.concatenate([np.empty(0, np.int32), *parts]) for parts in (here, there))
+        sent, received = (np.array([len(e) for e in parts], np.int32) for parts in (here, there))
         comm = grid.other_replicas()
         copies = grid.replication
         plan = CommPlan(comm, copies, self._peers, owned, sent, received, between_replicas=True)

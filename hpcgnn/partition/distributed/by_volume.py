@@ -58,11 +58,11 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
         rows = read_rows(comm, store, options.relations, options.undirected)
         began = time.perf_counter()
-        found, work = _partition(grid, store, rows, terms, options, tell)
+        best, work = _partition(grid, store, rows, terms, options, tell)
         seconds = time.perf_counter() - began
-        metrics = asdict(_metrics(comm, rows, found, terms))
+        metrics = asdict(_metrics(comm, rows, best, terms))
     metrics |= {"seconds": round(seconds, 3), "ranks": comm.size}
-    return Partitioned(rows.row_map, found.part, work, metrics)
+    return Partitioned(rows.row_map, best.part, work, metrics)
 
 
 def _stay_silent(_: str) -> None:
@@ -126,8 +126,8 @@ def _partition(
         part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, terms.imbalance)
     else:
         part = _present(store, rows.row_map)
-    found = refine(comm, pins, part, terms, tell)
-    return found, found.counts.work
+    best = refine(comm, pins, part, terms, tell)
+    return best, best.counts.work
 
 
 def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
@@ -136,16 +136,16 @@ def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
 
 
 @collective
-def _metrics(comm: Communicator, rows: Rows, found: Found, terms: Terms) -> VolumeMetrics:
+def _metrics(comm: Communicator, rows: Rows, best: Found, terms: Terms) -> VolumeMetrics:
     """Return what `hpcgnn.partition.measure` counts, which is the aware exchange."""
-    counts = found.counts
+    counts = best.counts
     if terms.objective == "joint":
         group = (np.arange(terms.num_parts) % comm.size).astype(np.int32)
-        counts = Share(comm, fetch_pins(comm, rows), group, found.part).count(found.part)
+        counts = Share(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
     lengths = np.diff(rows.indptr)
     work, heaviest = np.zeros((2, terms.num_parts), np.int64)
-    np.add.at(work, found.part, lengths)
-    np.maximum.at(heaviest, found.part, lengths)
+    np.add.at(work, best.part, lengths)
+    np.maximum.at(heaviest, best.part, lengths)
     allreduce_sum(comm, work)
     allreduce_max(comm, heaviest)
     total = int(work.sum())

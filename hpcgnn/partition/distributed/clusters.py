@@ -74,12 +74,12 @@ class Level:
 
     def degrees(self) -> FloatArray:
         """Return the sum of the weights at each own node, float64."""
-        found = np.zeros(self.row_map.num_local)
+        sums = np.zeros(self.row_map.num_local)
         for first, stop in row_blocks(self.indptr, step_entries(self.indptr)):
             bounds = self.indptr[first : stop + 1]
             rows = np.repeat(np.arange(stop - first), np.diff(bounds))
-            found[first:stop] = np.bincount(rows, self.edges[bounds[0] : bounds[-1]], stop - first)
-        return found
+            sums[first:stop] = np.bincount(rows, self.edges[bounds[0] : bounds[-1]], stop - first)
+        return sums
 
 
 @collective
@@ -99,9 +99,9 @@ def _both_ways(rows: Rows, number: int) -> Iterator[Entries]:
         bounds = rows.indptr[first : stop + 1]
         row = np.repeat(np.arange(first, stop) + row_map.start, np.diff(bounds))
         column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
-        for here, there in ((row, column), (column, row)):
-            chosen = _slice_of(row_map, here) == number
-            keys = here[chosen] * max(row_map.num_rows, 1) + there[chosen]
+        for source, target in ((row, column), (column, row)):
+            selected = _slice_of(row_map, source) == number
+            keys = source[selected] * max(row_map.num_rows, 1) + target[selected]
             yield keys, np.ones(len(keys), np.int32)
 
 
@@ -129,7 +129,7 @@ def _added_up(
     """
     num_rows = max(row_map.num_rows, 1)
     kind = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
-    found: list[tuple[Array, Array]] = [(np.empty(0, kind), np.empty(0, np.int32))]
+    kept_edges: list[tuple[Array, Array]] = [(np.empty(0, kind), np.empty(0, np.int32))]
     counts = np.zeros(row_map.num_local, np.int64)
     none: Entries = np.empty(0, np.int64), np.empty(0, np.int32)
     for steps in slices:
@@ -138,14 +138,14 @@ def _added_up(
         while not all_ranks(comm, (step := next(steps, None)) is None):
             keys, edges = none if step is None else _sums_by_key(*step)
             arrived.append(redistribute(comm, row_map.owner(keys // num_rows), keys, edges))
-        keys, edges = (np.concatenate([each[k] for each in arrived]) for k in range(2))
+        keys, edges = (np.concatenate([piece[k] for piece in arrived]) for k in range(2))
         del arrived
         keys, edges = _sums_by_key(keys, edges)
         rows, columns = np.divmod(keys, num_rows)
         counts += np.bincount(rows - row_map.start, minlength=row_map.num_local)
-        found.append((columns.astype(kind), edges))
+        kept_edges.append((columns.astype(kind), edges))
         del keys, rows, columns
-    columns, edges = (np.concatenate([each[k] for each in found]) for k in range(2))
+    columns, edges = (np.concatenate([piece[k] for piece in kept_edges]) for k in range(2))
     return np.concatenate([[0], np.cumsum(counts)]), columns, edges
 
 
@@ -223,12 +223,12 @@ class _Clustering:
         asks = (mixed(self.leader, self._salt + number) & np.uint64(1)).astype(bool)
         asks &= ~self._settled & (level.weights <= self._max_weight)
         # A node that asks leads nothing this round; full clusters are asked in the last one only.
-        names, place = np.unique(self.leader, return_inverse=True)
+        names, inverse = np.unique(self.leader, return_inverse=True)
         full = (self._joined >= MOST_JOINING) | (self._weight >= self._max_weight)
-        is_full = RowRequest.make(self._comm, row_map, names).rows(full)[place]
+        is_full = RowRequest.make(self._comm, row_map, names).rows(full)[inverse]
         leader = level.with_ghosts(self.leader)
         open_to = level.with_ghosts((~asks & (~is_full | last)).astype(np.uint8))
-        wanted = _volpart.best_cluster(
+        target = _volpart.best_cluster(
             level.indptr,
             level.columns,
             level.edges,
@@ -238,37 +238,37 @@ class _Clustering:
             asks.astype(np.uint8),
             self._salt,
         )
-        nodes = np.flatnonzero(wanted >= 0)
-        self._answer(nodes, wanted[nodes], last=last)
+        nodes = np.flatnonzero(target >= 0)
+        self._answer(nodes, target[nodes], last=last)
 
     @collective
-    def _answer(self, nodes: Offsets, wanted: GlobalIndices, *, last: bool) -> None:
+    def _answer(self, nodes: Offsets, target: GlobalIndices, *, last: bool) -> None:
         """Let the owners of clusters decide who joins, and follow their answers."""
         row_map, comm = self._level.row_map, self._comm
         origin = np.full(len(nodes), comm.rank, np.int32)
         arrived = redistribute(
             comm,
-            row_map.owner(wanted),
-            wanted,
+            row_map.owner(target),
+            target,
             self._level.weights[nodes],
             nodes + row_map.start,
             origin,
         )
         order = np.lexsort((arrived[2], arrived[0]))
-        wanted, weight, node, origin = (each[order] for each in arrived)
-        cluster = wanted - row_map.start
+        target, weight, node, origin = (column[order] for column in arrived)
+        cluster = target - row_map.start
         joins = _fits(cluster, weight, self._max_weight - self._weight, MOST_JOINING - self._joined)
         np.add.at(self._weight, cluster[joins], weight[joins])
         np.add.at(self._joined, cluster[joins], 1)
         self._settled[cluster[joins]] = True
-        leader = np.where(joins, wanted, -1)
+        leader = np.where(joins, target, -1)
         if last:
             left = np.flatnonzero(~joins)
             leader[left] = _among_themselves(
                 cluster[left], weight[left], node[left], self._max_weight
             )
-        told = leader >= 0
-        node, leader = redistribute(comm, origin[told], node[told], leader[told])
+        answered = leader >= 0
+        node, leader = redistribute(comm, origin[answered], node[answered], leader[answered])
         self.leader[node - row_map.start] = leader
         self._settled[node - row_map.start] = True
 
@@ -277,9 +277,9 @@ def _fits(groups: Array, weight: Offsets, room: Offsets, seats: Offsets) -> Arra
     """Return who of each group, sorted and consecutive, fits into what is left for it."""
     first = np.searchsorted(groups, groups)
     before = np.concatenate([[0], np.cumsum(weight)])
-    used = before[1:] - before[first]
+    num_taken = before[1:] - before[first]
     position = np.arange(len(groups)) - first
-    fits: Array = (used <= room[groups]) & (position < seats[groups])
+    fits: Array = (num_taken <= room[groups]) & (position < seats[groups])
     return fits
 
 
@@ -313,15 +313,15 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
     """
     comm, row_map = grid.layer, level.row_map
     leads = leader == np.arange(row_map.start, row_map.stop)
-    mine = np.array([np.count_nonzero(leads)], np.int64)
-    before = int(exclusive_sum(comm, mine)[0])
-    counts = np.array(comm.allgather(int(mine[0])), np.int64)
+    num_leaders = np.array([np.count_nonzero(leads)], np.int64)
+    before = int(exclusive_sum(comm, num_leaders)[0])
+    counts = np.array(comm.allgather(int(num_leaders[0])), np.int64)
     coarse_map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), grid.block)
     number = before + np.cumsum(leads) - 1
-    names, place = np.unique(leader, return_inverse=True)
+    names, inverse = np.unique(leader, return_inverse=True)
     request = RowRequest.make(comm, row_map, names)
-    coarse = request.rows(number)[place]
-    weights = request.add_back(np.bincount(place, level.weights, len(names)).astype(np.int64))
+    coarse = request.rows(number)[inverse]
+    weights = request.add_back(np.bincount(inverse, level.weights, len(names)).astype(np.int64))
     everywhere = level.with_ghosts(coarse)
     # Rows of one cluster follow each other: what they have in common is added up before it is sent.
     by_cluster = np.argsort(coarse)
@@ -341,8 +341,8 @@ def _coarse_entries(
     ends = np.concatenate([[0], np.cumsum(np.diff(level.indptr)[rows])])
     for first, stop in row_blocks(ends, step_entries(level.indptr)):
         some = rows[first:stop]
-        places = row_positions(level.indptr, some)
+        positions = row_positions(level.indptr, some)
         row = np.repeat(everywhere[some], np.diff(ends[first : stop + 1]))
-        column = everywhere[level.columns[places]]
+        column = everywhere[level.columns[positions]]
         apart = row != column
-        yield row[apart] * max(num_rows, 1) + column[apart], level.edges[places[apart]]
+        yield row[apart] * max(num_rows, 1) + column[apart], level.edges[positions[apart]]

@@ -48,7 +48,7 @@ class Found:
     part: LocalIndices
     counts: Counts
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the busiest sender and receiver and the total, for a reader."""
         send, recv = self.counts.loads.max(axis=0).tolist()
         return f"rows {send} sent, {recv} received at most, {self.counts.loads[:, 0].sum()} in all"
@@ -73,30 +73,30 @@ def refine(
     part = separate_heavy(comm, pins, part, terms.num_parts)
     grouping = Grouping(comm, terms.seed)
     share = Share(comm, pins, grouping.at_random(terms.num_parts), part)
-    found = Found(part, share.count(part))
+    best = Found(part, share.count(part))
     priced = terms.objective in ("max_recv", "max_both", "joint")
-    report(f"start: {found.told()}")
-    average = float(found.counts.work.sum()) / terms.num_parts
+    report(f"start: {best.describe()}")
+    average = float(best.counts.work.sum()) / terms.num_parts
     bound = share.receive_bound(average, terms.imbalance) if priced else 0
     rounds = (ROUNDS if grouping.has_several(terms.num_parts) else ROUNDS_ALONE)[terms.preset]
     for cycle in range(rounds):
         del share
         seed = terms.seed * 1_000_003 + 7919 * cycle
-        share = Share(comm, pins, grouping.next(found.counts), found.part)
+        share = Share(comm, pins, grouping.next(best.counts), best.part)
         options = (terms.objective, terms.preset, terms.imbalance)
         # Ranks draw other numbers: their seeds differ by more than rounds and runs do.
         own_seed = (seed + comm.rank * 2_654_435_761) % 2**63
-        share.refine(found.part, found.counts, options, bound, own_seed, (cycle, rounds))
-        part = share.bring_home(found.part)
+        share.refine(best.part, best.counts, options, bound, own_seed, (cycle, rounds))
+        part = share.bring_home(best.part)
         tried = Found(part, share.count(part))
-        kept = tried.score(terms) < found.score(terms)
-        report(f"round {cycle + 1} of {rounds}: {tried.told()}{'' if kept else ', undone'}")
-        gained = 1 - tried.score(terms)[1] / max(found.score(terms)[1], 1.0)
-        if kept:
-            found = tried
+        improves = tried.score(terms) < best.score(terms)
+        report(f"round {cycle + 1} of {rounds}: {tried.describe()}{'' if improves else ', undone'}")
+        gained = 1 - tried.score(terms)[1] / max(best.score(terms)[1], 1.0)
+        if improves:
+            best = tried
         if terms.preset == "fast" and cycle > 0 and gained < LEAST_GAIN:
             break
-    return found
+    return best
 
 
 class Grouping:
@@ -142,18 +142,21 @@ class Grouping:
                 group = self._near(counts, num_groups, generator)
             else:
                 group = dealt(counts.loads.max(axis=1), num_groups, generator)
-        told = bcast(self._comm, group)
-        self._before.append(told)
-        return told
+        common = bcast(self._comm, group)
+        self._before.append(common)
+        return common
 
     def _near(
         self, counts: Counts, num_groups: int, generator: np.random.Generator
     ) -> LocalIndices:
         num_parts = len(counts.work)
-        known = counts.nearest >= 0
-        row = np.repeat(np.arange(num_parts), known.sum(axis=1))
-        column, nets = counts.nearest[known], counts.nearest_nets[known].astype(np.float64)
-        met = sum((each[row] == each[column] for each in self._before), np.zeros(len(row)))
+        has_nearest = counts.nearest >= 0
+        row = np.repeat(np.arange(num_parts), has_nearest.sum(axis=1))
+        column, nets = (
+            counts.nearest[has_nearest],
+            counts.nearest_nets[has_nearest].astype(np.float64),
+        )
+        met = sum((labels[row] == labels[column] for labels in self._before), np.zeros(len(row)))
         # Parts that have met before have less to gain from each other.
         nets *= 0.5**met
         near = sparse.csr_matrix((nets, (row, column)), shape=(num_parts, num_parts))
@@ -164,8 +167,8 @@ class Grouping:
         weights = np.ceil(near.data).astype(np.int64)
         graph = (near.indptr, near.indices, weights, np.maximum(counts.work, 1))
         seed = int(generator.integers(METIS_SEEDS))
-        found: LocalIndices = weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
-        return found
+        group: LocalIndices = weighted_metis(graph, num_groups, seed, GROUP_IMBALANCE)
+        return group
 
 
 def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> LocalIndices:
@@ -176,8 +179,8 @@ def dealt(loads: Offsets, num_groups: int, generator: np.random.Generator) -> Lo
     order = np.lexsort((generator.random(len(loads)), -loads))
     group = np.empty(len(loads), np.int32)
     for first in range(0, len(order), num_groups):
-        taken = order[first : first + num_groups]
-        group[taken] = generator.permutation(num_groups)[: len(taken)]
+        members = order[first : first + num_groups]
+        group[members] = generator.permutation(num_groups)[: len(members)]
     return group
 
 
@@ -192,25 +195,25 @@ def separate_heavy(
     work = np.zeros(num_parts, np.int64)
     np.add.at(work, part, pins.weights)
     allreduce_sum(comm, work)
-    mine = np.flatnonzero(pins.weights > work.sum() // num_parts)
-    told = np.stack([mine + pins.row_map.start, pins.weights[mine], part[mine]], axis=1)
+    heavy = np.flatnonzero(pins.weights > work.sum() // num_parts)
+    rows = np.stack([heavy + pins.row_map.start, pins.weights[heavy], part[heavy]], axis=1)
     # At most as many as parts, since each weighs more than the average of them.
-    node, weight, home = np.concatenate(comm.allgather(told)).T
-    taken = np.zeros(num_parts, bool)
+    node, weight, home = np.concatenate(comm.allgather(rows)).T
+    occupied = np.zeros(num_parts, bool)
     crowded = []
-    for each in np.lexsort((node, -weight)).tolist():
-        if taken[home[each]]:
-            crowded.append(each)
-        taken[home[each]] = True
+    for index in np.lexsort((node, -weight)).tolist():
+        if occupied[home[index]]:
+            crowded.append(index)
+        occupied[home[index]] = True
     moved = part.copy()
-    for each in crowded:
-        free = np.flatnonzero(~taken)
+    for node_index in crowded:
+        free = np.flatnonzero(~occupied)
         if not len(free):
             break
         lightest = int(free[np.argmin(work[free])])
-        taken[lightest] = True
-        work[home[each]] -= weight[each]
-        work[lightest] += weight[each]
-        if pins.row_map.start <= node[each] < pins.row_map.stop:
-            moved[node[each] - pins.row_map.start] = lightest
+        occupied[lightest] = True
+        work[home[node_index]] -= weight[node_index]
+        work[lightest] += weight[node_index]
+        if pins.row_map.start <= node[node_index] < pins.row_map.stop:
+            moved[node[node_index] - pins.row_map.start] = lightest
     return moved

@@ -51,10 +51,10 @@ def read_rows(
     With `undirected` the transpose is added. Raises CollectiveInputError for an unknown relation.
     """
     with agree(comm):
-        chosen = choose_relations(store, relations)
-        starts = _cut(store, chosen, comm.size)
+        names = choose_relations(store, relations)
+        starts = _cut(store, names, comm.size)
         row_map = RowMap(starts, comm.rank)
-        indptr, columns = _read_union(store, chosen, row_map)
+        indptr, columns = _read_union(store, names, row_map)
     if undirected and not store.undirected:
         indptr, columns = _with_transpose(comm, row_map, indptr, columns)
     return Rows(row_map, indptr, columns, undirected or store.undirected)
@@ -64,7 +64,7 @@ def _cut(store: GraphStore, relations: Sequence[str], num_blocks: int) -> Offset
     """Return the first row of each block, int64[num_blocks + 1]; a row counts as a non-zero."""
 
     def before(row: int) -> int:
-        return row + sum(store.num_edges_before(row, each) for each in relations)
+        return row + sum(store.num_edges_before(row, relation) for relation in relations)
 
     total = before(store.num_nodes)
     starts = np.zeros(num_blocks + 1, np.int64)
@@ -87,24 +87,26 @@ def _read_union(
 ) -> tuple[Offsets, Indices]:
     first, last = row_map.start, row_map.stop
     kind = np.int32 if store.num_nodes <= np.iinfo(np.int32).max else np.int64
-    indptr = sum(store.read_indptr(first, last, each) for each in relations)
+    indptr = sum(store.read_indptr(first, last, relation) for relation in relations)
     indptr = np.asarray(indptr)
-    lengths, taken = np.zeros(row_map.num_local, np.int64), 0
+    lengths, row = np.zeros(row_map.num_local, np.int64), 0
     columns: Array = np.empty(int(indptr[-1] - indptr[0]), kind)
     for start, stop in row_blocks(indptr, _ENTRIES_PER_STEP):
-        blocks = [store.read_adjacency(first + start, first + stop, each) for each in relations]
+        blocks = [
+            store.read_adjacency(first + start, first + stop, relation) for relation in relations
+        ]
         if len(blocks) == 1:
             union_indptr, union = blocks[0].indptr, blocks[0].indices
         else:
             rows = np.concatenate(
                 [np.repeat(np.arange(stop - start), np.diff(b.indptr)) for b in blocks]
             )
-            read = np.concatenate([each.indices for each in blocks])
+            read = np.concatenate([block.indices for block in blocks])
             union_indptr, union = _coalesce(rows, read, stop - start)
         lengths[start:stop] = np.diff(union_indptr)
-        columns[taken : taken + len(union)] = union
-        taken += len(union)
-    return np.concatenate([[0], np.cumsum(lengths)]), columns[:taken]
+        columns[row : row + len(union)] = union
+        row += len(union)
+    return np.concatenate([[0], np.cumsum(lengths)]), columns[:row]
 
 
 def _coalesce(
@@ -124,9 +126,9 @@ def _with_transpose(
     comm: Communicator, row_map: RowMap, indptr: Offsets, columns: Indices
 ) -> tuple[Offsets, Indices]:
     rows = np.repeat(np.arange(row_map.start, row_map.stop), np.diff(indptr))
-    theirs, mine = redistribute(comm, row_map.owner(columns.astype(np.int64)), columns, rows)
+    theirs, transposed = redistribute(comm, row_map.owner(columns.astype(np.int64)), columns, rows)
     both_rows = np.concatenate([rows, theirs.astype(np.int64)]) - row_map.start
-    both = np.concatenate([columns, mine.astype(columns.dtype)])
+    both = np.concatenate([columns, transposed.astype(columns.dtype)])
     return _coalesce(both_rows, both, row_map.num_local)
 
 
@@ -173,8 +175,8 @@ def fetch_pins(comm: Communicator, rows: Rows) -> Pins:
     indptr: Offsets = rows.indptr
     columns: Indices = rows.columns
     # As narrow as the columns: this array is as long as they are.
-    own = np.arange(rows.row_map.start, rows.row_map.stop).astype(columns.dtype)
-    apart = np.repeat(own, np.diff(indptr)) != columns
+    diagonal = np.arange(rows.row_map.start, rows.row_map.stop).astype(columns.dtype)
+    apart = np.repeat(diagonal, np.diff(indptr)) != columns
     if not apart.all():
         before = np.concatenate([[0], np.cumsum(apart)])
         indptr, columns = before[indptr], columns[apart]
@@ -201,8 +203,8 @@ def joint_pins(comm: Communicator, rows: Rows) -> Pins:
     fetched: list[tuple[Array, Array]] = [(np.empty(0, np.int32), np.empty(0, kind))]
     pushed = fetched.copy()
     # All ranks send equally often, some of them nothing at last.
-    own = _entries(rows)
-    while not all_ranks(comm, (entries := next(own, None)) is None):
+    own_entries = _entries(rows)
+    while not all_ranks(comm, (entries := next(own_entries, None)) is None):
         row, column = entries or (np.empty(0, np.int64), np.empty(0, np.int64))
         push = length[row - row_map.start] > width[np.searchsorted(names, column)]
         pins, nets = redistribute(
@@ -210,8 +212,8 @@ def joint_pins(comm: Communicator, rows: Rows) -> Pins:
         )
         pushed.append((row_map.to_local(pins), nets.astype(kind)))
         fetched.append((row_map.to_local(row[~push]), (2 * column[~push]).astype(kind)))
-    pins = np.concatenate([each for each, _ in (*fetched, *pushed)])
-    nets = np.concatenate([each for _, each in (*fetched, *pushed)])
+    pins = np.concatenate([nodes for nodes, _ in (*fetched, *pushed)])
+    nets = np.concatenate([nets for _, nets in (*fetched, *pushed)])
     del fetched, pushed
     indptr = np.zeros(row_map.num_local + 1, np.int64)
     np.cumsum(np.bincount(pins, minlength=row_map.num_local), out=indptr[1:])
@@ -230,6 +232,8 @@ def _entries(rows: Rows) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
 
 @collective
 def _weights(comm: Communicator, rows: Rows) -> Offsets:
-    wanted = distinct(rows.columns, rows.row_map.num_rows).astype(np.int64)
-    read = RowRequest.make(comm, rows.row_map, wanted).add_back(np.ones(len(wanted), np.int64))
+    requested = distinct(rows.columns, rows.row_map.num_rows).astype(np.int64)
+    read = RowRequest.make(comm, rows.row_map, requested).add_back(
+        np.ones(len(requested), np.int64)
+    )
     return np.maximum(np.diff(rows.indptr), read > 0)

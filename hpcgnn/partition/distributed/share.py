@@ -92,10 +92,10 @@ class Share:
         # Nodes without an edge neither weigh nor exchange anything.
         owners = np.where(pins.weights > 0, group[part], -1).astype(np.int32)
         sent = np.flatnonzero(owners >= 0)
-        self.nodes, self.weights, chosen = redistribute(
+        self.nodes, self.weights, labels = redistribute(
             comm, owners[sent], sent + row_map.start, pins.weights[sent], part[sent]
         )
-        self.part: LocalIndices = self._number[chosen]
+        self.part: LocalIndices = self._number[labels]
         self._indptr, nets = redistribute_lists(comm, owners, pins.indptr, pins.nets)
         names = distinct(nets, pins.net_map.num_rows)
         self._nets = numbered(names, np.arange(len(names), dtype=np.int32), nets)
@@ -103,12 +103,12 @@ class Share:
         owner, kind = np.divmod(names, pins.kinds)
         self._push = kind.astype(np.uint8)
         # Ranks send their nodes in order, and the ranks' nodes follow each other.
-        place = np.searchsorted(self.nodes, owner)
-        owned = np.zeros(len(place), bool)
-        inside = place < len(self.nodes)
-        owned[inside] = self.nodes[place[inside]] == owner[inside]
-        self._place = np.where(owned, place, -1).astype(np.int32)
-        del owner, place, owned, inside
+        position = np.searchsorted(self.nodes, owner)
+        owned = np.zeros(len(position), bool)
+        inside = position < len(self.nodes)
+        owned[inside] = self.nodes[position[inside]] == owner[inside]
+        self._position = np.where(owned, position, -1).astype(np.int32)
+        del owner, position, owned, inside
         self._of_nets = RowRequest.make(comm, pins.net_map, names)
         self._of_nodes = RowRequest.make(comm, row_map, self.nodes)
 
@@ -117,7 +117,7 @@ class Share:
         """Return what the library is handed, with owners outside where `part` has them."""
         owner_part = self._of_nets.rows(np.repeat(part, self._pins.kinds))
         outside = len(self.nodes) + self._number[owner_part] - self.num_own
-        net_owner = np.where(self._place >= 0, self._place, outside).astype(np.int32)
+        net_owner = np.where(self._position >= 0, self._position, outside).astype(np.int32)
         return (
             len(self._number),
             self.num_own,
@@ -149,10 +149,10 @@ class Share:
 
     def _per_node(self, per_net: Array) -> Array:
         """Return (n, kinds) of the share's own nets; a net without a pin in the share has 0."""
-        found = np.zeros((len(self.nodes), self._pins.kinds), np.int64)
-        mine = np.flatnonzero(self._place >= 0)
-        found[self._place[mine], self._push[mine]] = per_net[mine]
-        return found
+        counts = np.zeros((len(self.nodes), self._pins.kinds), np.int64)
+        owned = np.flatnonzero(self._position >= 0)
+        counts[self._position[owned], self._push[owned]] = per_net[owned]
+        return counts
 
     @collective
     def count(self, part: LocalIndices) -> Counts:
@@ -164,25 +164,25 @@ class Share:
             (num_local,) int32 parts of the nodes that this rank keeps; of nodes in the share they
             must be those of the share.
         """
-        found = self._count(self._arrays(part))
-        readers = self._of_nets.add_back(found["parts"]).reshape(-1, self._pins.kinds)
-        sent = self._of_nodes.rows(readers) - self._per_node(found["owner_holds"])
+        counts = self._count(self._arrays(part))
+        readers = self._of_nets.add_back(counts["parts"]).reshape(-1, self._pins.kinds)
+        sent = self._of_nodes.rows(readers) - self._per_node(counts["owner_holds"])
         num_parts = len(self._number)
         # Send, receive, work; then of the heaviest node.
         sums = np.zeros((3, num_parts), np.int64)
         np.add.at(sums[0], self.part, sent[:, 0])
         if self._pins.kinds == 2:
             np.add.at(sums[1], self.part, sent[:, 1])
-        sums[1, : self.num_own] += found["fetched"]
-        sums[0, : self.num_own] += found["pushed"]
+        sums[1, : self.num_own] += counts["fetched"]
+        sums[0, : self.num_own] += counts["pushed"]
         np.add.at(sums[2], self.part, self.weights)
         heaviest = np.zeros(num_parts, np.int64)
         np.maximum.at(heaviest, self.part, self.weights)
         most = np.zeros(num_parts + 1, np.int64)
-        most[self.parts], most[-1] = heaviest, found["max_pair_rows"]
+        most[self.parts], most[-1] = heaviest, counts["max_pair_rows"]
         total = np.zeros((3, num_parts), np.int64)
         total[:, self.parts] = sums
-        pins = np.array([found["cut_pins"]], np.int64)
+        pins = np.array([counts["cut_pins"]], np.int64)
         allreduce_sum(self._comm, total)
         allreduce_sum(self._comm, pins)
         allreduce_max(self._comm, most)
@@ -192,7 +192,7 @@ class Share:
             total[2],
             most[:-1],
             readers,
-            *self._nearest(found),
+            *self._nearest(counts),
             int(pins[0]),
             int(most[-1]),
         )
@@ -200,11 +200,11 @@ class Share:
     @collective
     def _nearest(self, found: dict[str, Any]) -> tuple[LocalIndices, Offsets]:
         near = found["nearest"].reshape(-1, _volpart.NEAREST)
-        mine = np.where(near >= 0, self.parts[near], -1).astype(np.int32)
+        nearest = np.where(near >= 0, self.parts[near], -1).astype(np.int32)
         nets = found["nearest_nets"].reshape(-1, _volpart.NEAREST)
         order = np.concatenate(self._comm.allgather(self.parts[: self.num_own]))
         parts, counts = np.empty((2, len(order), _volpart.NEAREST), np.int64)
-        parts[order] = np.concatenate(self._comm.allgather(mine))
+        parts[order] = np.concatenate(self._comm.allgather(nearest))
         counts[order] = np.concatenate(self._comm.allgather(nets))
         return parts.astype(np.int32), counts
 
@@ -251,11 +251,11 @@ class Share:
         loads[:, : self._pins.kinds] = outside
         last = np.zeros(2 * len(self._number) + 1, np.int64)
 
-        def over_ranks(own: Array) -> Array:
+        def over_ranks(values: Array) -> Array:
             # By global numbers of parts: each share counts its own first. The last number counts
             # ranks that have ended, which keep on adding what they have until all have.
             watchdog.beat()
-            last[:-1].reshape(-1, 2)[self.parts] = own.reshape(-1, 2)
+            last[:-1].reshape(-1, 2)[self.parts] = values.reshape(-1, 2)
             total = last.copy()
             allreduce_sum(self._comm, total)
             self._ended = int(total[-1])
@@ -283,8 +283,8 @@ class Share:
         """Return `part` with the parts of the share's nodes where they are kept."""
         row_map = self._pins.row_map
         owners = row_map.owner(self.nodes)
-        mine = self.parts[self.part].astype(np.int32)
-        nodes, chosen = redistribute(self._comm, owners, self.nodes, mine)
-        found = part.copy()
-        found[nodes - row_map.start] = chosen
-        return found
+        labels = self.parts[self.part].astype(np.int32)
+        nodes, labels_received = redistribute(self._comm, owners, self.nodes, labels)
+        refined = part.copy()
+        refined[nodes - row_map.start] = labels_received
+        return refined

@@ -68,14 +68,14 @@ def first_parts(
     # METIS needs the memory.
     del level
     part = _cut(comm, sketch, coarsest.num_local, (num_parts, seed, imbalance))
-    names, place = np.unique(number, return_inverse=True)
-    found = RowRequest.make(comm, coarsest, names).rows(part)[place]
-    return _deal(comm, found, weights > 0, num_parts)
+    names, inverse = np.unique(number, return_inverse=True)
+    labels = RowRequest.make(comm, coarsest, names).rows(part)[inverse]
+    return _deal(comm, labels, weights > 0, num_parts)
 
 
 @collective
 def _sums(comm: Communicator, *numbers: int | np.signedinteger[Any]) -> list[int]:
-    return [int(comm.allreduce(int(each))) for each in numbers]
+    return [int(comm.allreduce(int(number_here))) for number_here in numbers]
 
 
 @collective
@@ -83,9 +83,9 @@ def _follow(
     comm: Communicator, finer: RowMap, coarse: GlobalIndices, number: GlobalIndices
 ) -> GlobalIndices:
     """Return the clusters of nodes whose number in the finer level is `number`."""
-    names, place = np.unique(number, return_inverse=True)
-    found: GlobalIndices = RowRequest.make(comm, finer, names).rows(coarse)[place]
-    return found
+    names, inverse = np.unique(number, return_inverse=True)
+    clusters: GlobalIndices = RowRequest.make(comm, finer, names).rows(coarse)[inverse]
+    return clusters
 
 
 @collective
@@ -122,25 +122,25 @@ def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
     """Return a sketch of about `most` edges."""
     comm = grid.layer
     # Nodes that weigh nothing have no edges, and METIS need not see them.
-    mine = np.flatnonzero(level.weights > 0)
-    first = int(exclusive_sum(comm, np.array([len(mine)], np.int64))[0])
+    weighted = np.flatnonzero(level.weights > 0)
+    first = int(exclusive_sum(comm, np.array([len(weighted)], np.int64))[0])
     number = np.full(level.row_map.num_local, -1, np.int32)
-    number[mine] = np.arange(first, first + len(mine), dtype=np.int32)
+    number[weighted] = np.arange(first, first + len(weighted), dtype=np.int32)
     everywhere = level.with_ghosts(number)
     rows, columns, edges = _sample(grid, level, most, seed)
-    counts = np.bincount(rows, minlength=len(number))[mine]
-    told = (counts, everywhere[columns], edges, level.weights[mine])
+    counts = np.bincount(rows, minlength=len(number))[weighted]
+    arrays = (counts, everywhere[columns], edges, level.weights[weighted])
     del rows, columns, edges, everywhere
     graph = None
     for root in range(min(comm.size, MOST_STARTS)):
         # The root alone gets lists, of the arrays of all ranks.
-        gathered = [comm.gather(each, root=root) for each in told]
+        gathered = [comm.gather(array, root=root) for array in arrays]
         if comm.rank == root:
-            counts, columns, edges, weights = (np.concatenate(each or []) for each in gathered)
+            counts, columns, edges, weights = (np.concatenate(pieces or []) for pieces in gathered)
             graph = np.concatenate([[0], np.cumsum(counts)]), columns, edges, weights
         del gathered
-    (num_nodes,) = _sums(comm, len(mine))
-    return Sketch(num_nodes, mine, first, graph)
+    (num_nodes,) = _sums(comm, len(weighted))
+    return Sketch(num_nodes, weighted, first, graph)
 
 
 @collective
@@ -198,11 +198,11 @@ def _sample(grid: ProcessGrid, level: Level, most: int, seed: int) -> tuple[Arra
     )
     degree = level.with_ghosts(level.degrees())
     names = level.with_ghosts(np.arange(row_map.start, row_map.stop))
-    found: list[tuple[Array, Array, Array]] = []
+    pieces: list[tuple[Array, Array, Array]] = []
     for first, stop in row_blocks(level.indptr, step_entries(level.indptr)):
         entries = slice(int(level.indptr[first]), int(level.indptr[stop]))
-        own = np.arange(first, stop, dtype=np.int32)
-        rows: Array = np.repeat(own, np.diff(level.indptr[first : stop + 1]))
+        diagonal = np.arange(first, stop, dtype=np.int32)
+        rows: Array = np.repeat(diagonal, np.diff(level.indptr[first : stop + 1]))
         columns: Array = level.columns[entries]
         edges: Array = level.edges[entries]
         with np.errstate(divide="ignore"):
@@ -213,9 +213,9 @@ def _sample(grid: ProcessGrid, level: Level, most: int, seed: int) -> tuple[Arra
         bits = mixed(mixed(low, seed).astype(np.int64) ^ high, seed)
         stays = np.flatnonzero((bits >> np.uint64(11)) * 2.0**-53 < chance)
         scaled = np.minimum(np.round(edges[stays] / chance[stays]), HEAVIEST_EDGE)
-        found.append((rows[stays], columns[stays], scaled.astype(np.int32)))
+        pieces.append((rows[stays], columns[stays], scaled.astype(np.int32)))
     empty = np.empty(0, np.int32)
     rows, columns, edges = (
-        np.concatenate([empty, *(each[k] for each in found)]).astype(np.int32) for k in range(3)
+        np.concatenate([empty, *(piece[k] for piece in pieces)]).astype(np.int32) for k in range(3)
     )
     return rows, columns, edges

@@ -49,10 +49,10 @@ class BroadcastExchange:
         self.rank, self.ranks = grid.block, world_ranks(grid)
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
         self.sizes = channel.peers.sizes(ghosts)
-        others = self.volume().sent.nonzero()[0].tolist()
-        self.sent = tuple((int(self.ranks[i]), ghosts.num_rows) for i in others)
-        every = np.arange(ghosts.num_rows, dtype=np.int32)
-        self.own_rows = self.carrier.memory.put(every)
+        peers = self.volume().sent.nonzero()[0].tolist()
+        self.sent = tuple((int(self.ranks[i]), ghosts.num_rows) for i in peers)
+        all_rows = np.arange(ghosts.num_rows, dtype=np.int32)
+        self.own_rows = self.carrier.memory.put(all_rows)
         # The own block row is there without a copy.
         self.num_ghosts = [int(self.sizes[r]) if r != self.rank else 0 for r in self.roots]
         self.sequential = channel.schedule.sequential

@@ -52,7 +52,7 @@ class DirectExchange:
             times = range(1, grid.num_blocks) if self.carrier.in_step else None
             shifts = shift_times(plan.peers, grid.block, grid.num_blocks)
             self.stages = plan.stages(*shifts, times)
-            self.columns = StageColumns.of_stages([plan.ghosts_of(each) for each in self.stages])
+            self.columns = StageColumns.of_stages([plan.ghosts_of(stage) for stage in self.stages])
         self.push_columns = self.columns
         self.window = schedule.window(len(self.stages))
         self.send_rows = put(plan.send_rows)

@@ -117,8 +117,10 @@ class SharedRows:
 
     def fetched(self, reader: int, rank: int) -> list[tuple[int, GlobalIndices]]:
         """Return the owners, and their nodes, that a mate, which is `rank`, fetches."""
-        known = zip(self.owners, self.nodes, self.readers, strict=True)
-        return [(owner, each) for owner, each, mate in known if mate == reader and owner != rank]
+        fetches = zip(self.owners, self.nodes, self.readers, strict=True)
+        return [
+            (owner, fetched) for owner, fetched, mate in fetches if mate == reader and owner != rank
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,11 +147,11 @@ class Outbox:
         """Return what rank number `mate` of a host, whose ranks send these nodes, has to do."""
         nodes = np.concatenate([_NO_NODES, *sent])
         ends = np.cumsum([0, *map(len, sent)]).tolist()
-        places = np.flatnonzero(ghosts.row_map.is_local(nodes))
-        rows = ghosts.rows_of(nodes[places])
+        positions = np.flatnonzero(ghosts.row_map.is_local(nodes))
+        rows = ghosts.rows_of(nodes[positions])
         # Messages name the rows of one owner side by side, and each of them once.
-        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(rows) <= 0)) + 1
-        parts = zip(np.split(places, cuts), np.split(rows, cuts), strict=True)
+        cuts = np.flatnonzero((np.diff(positions) != 1) | (np.diff(rows) <= 0)) + 1
+        parts = zip(np.split(positions, cuts), np.split(rows, cuts), strict=True)
         own = [(slice(int(at[0]), int(at[-1]) + 1), some) for at, some in parts if len(at) > 0]
         return cls(len(nodes), slice(ends[mate], ends[mate + 1]), tuple(own))
 
@@ -199,7 +201,10 @@ class HostLayout:
         sequential
             Whether the mates walk over the hosts.
         """
-        here, mates = int(hosts[rank]), np.flatnonzero(hosts == hosts[rank]).astype(np.int32)
+        host_of_rank, mates = (
+            int(hosts[rank]),
+            np.flatnonzero(hosts == hosts[rank]).astype(np.int32),
+        )
         # A row is once in memory of the host however many mates read it; the columns of each mate's
         # block point into this one list.
         # Increasing nodes of owners that own ranges: each owner's part is a range.
@@ -216,38 +221,38 @@ class HostLayout:
             readers = hosts % len(mates)
             readers[mates] = np.arange(len(mates))
             for host in range(int(hosts.max()) + 1):
-                there = np.flatnonzero(hosts == host)
-                senders[there] = there[here % len(there)]
+                ranks = np.flatnonzero(hosts == host)
+                senders[ranks] = ranks[host_of_rank % len(ranks)]
             whole = shared(range(len(hosts)), readers.tolist())
             return cls((whole,), senders, rank, number, 0)
         num_hosts, stages = int(hosts.max()) + 1, []
         for shift in range(num_hosts):
-            owners = np.flatnonzero(hosts == (here + shift) % num_hosts).tolist()
+            owners = np.flatnonzero(hosts == (host_of_rank + shift) % num_hosts).tolist()
             # On the own host every rank reads itself.
             stages.append(shared(owners, [u % len(mates) for u in range(len(owners))]))
         return cls(tuple(stages), senders, rank, number, int(np.bincount(hosts).max()))
 
     def without_nodes(self) -> "HostLayout":
         """Return the layout for products: nodes are as many as the ghosts of the host, and done."""
-        return replace(self, stages=tuple(replace(each, nodes=()) for each in self.stages))
+        return replace(self, stages=tuple(replace(stage, nodes=()) for stage in self.stages))
 
     @property
     def request(self) -> Request:
         """What the rank fetches from other hosts."""
-        found = [each for stage in self.stages for each in stage.fetched(self.mate, self.rank)]
+        fetched = [pair for stage in self.stages for pair in stage.fetched(self.mate, self.rank)]
         # The order of messages; owners on one host stand in the order of their nodes.
-        found.sort(key=lambda item: (self.senders[item[0]], item[0]))
+        fetched.sort(key=lambda item: (self.senders[item[0]], item[0]))
         counts = np.zeros(len(self.senders), np.int32)
-        for owner, nodes in found:
+        for owner, nodes in fetched:
             counts[self.senders[owner]] += len(nodes)
-        return Request(np.concatenate([_NO_NODES, *(nodes for _, nodes in found)]), counts)
+        return Request(np.concatenate([_NO_NODES, *(nodes for _, nodes in fetched)]), counts)
 
     def visit(self, index: int) -> tuple[int, slice]:
         """Return the place of the stage, and the rows in it, of stage `index` of a product."""
         if self.num_visits == 0:
             return index, slice(0, self.stages[index].num_rows)
-        place, turn = divmod(index, self.num_visits)
-        return place, self.stages[place].part((self.mate + turn) % self.num_visits)
+        stage, turn = divmod(index, self.num_visits)
+        return stage, self.stages[stage].part((self.mate + turn) % self.num_visits)
 
     def begins(self, index: int) -> bool:
         """Return whether stage `index` of a product is the first visit of a stage."""
@@ -261,7 +266,7 @@ class HostLayout:
         """Return the columns of the rank's ghosts: rows of what it visits, which mates may need."""
         bounds = np.searchsorted(nodes, row_map.starts)
         stages, columns = np.zeros((2, len(nodes)), np.int32)
-        for place, shared in enumerate(self.stages):
+        for stage_number, shared in enumerate(self.stages):
             for number, (owner, known) in enumerate(zip(shared.owners, shared.nodes, strict=True)):
                 chosen = slice(bounds[owner], bounds[owner + 1])
                 columns[chosen] = np.searchsorted(known, nodes[chosen])
@@ -269,7 +274,7 @@ class HostLayout:
                     columns[chosen] += shared.starts[number]
                 else:
                     turn = (number - self.mate) % self.num_visits
-                    stages[chosen] = place * self.num_visits + turn
+                    stages[chosen] = stage_number * self.num_visits + turn
         num_stages = len(self.stages) * (self.num_visits or 1)
         rows = [self.visit(index)[1] for index in range(num_stages)]
-        return StageColumns(tuple(each.stop - each.start for each in rows), stages, columns)
+        return StageColumns(tuple(span.stop - span.start for span in rows), stages, columns)

@@ -35,14 +35,14 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 def received_by_hosts(layer: LayerGhosts) -> Sequence[Request]:
     """Return what each rank receives: its share of what its host needs."""
-    found = []
+    exchanges = []
     for rank, host in enumerate(layer.hosts):
         ghosts = [layer.nodes[mate] for mate in np.flatnonzero(layer.hosts == host).tolist()]
         row_map = RowMap(layer.starts, rank)
-        every = unite(ghosts)
-        shared = HostLayout.of(row_map, every, layer.hosts, rank, sequential=layer.sequential)
-        found.append(shared.request)
-    return found
+        all_ghosts = unite(ghosts)
+        shared = HostLayout.of(row_map, all_ghosts, layer.hosts, rank, sequential=layer.sequential)
+        exchanges.append(shared.request)
+    return exchanges
 
 
 class HostExchange:
@@ -63,21 +63,21 @@ class HostExchange:
         self.window_memory = grid.shared_window()
         hosts, row_map = grid.hosts, ghosts.row_map
         # In shared memory, and only for now: all lists of a host are its ranks times its ghosts.
-        needed = channel.peers.ghosts_of_host(ghosts)
-        self.ghost_counts = [len(each) for each in needed]
-        every = channel.peers.united(ghosts, needed)
-        layout = HostLayout.of(row_map, every, hosts, grid.block, sequential=self.sequential)
+        by_host = channel.peers.ghosts_of_host(ghosts)
+        self.ghost_counts = [len(host_nodes) for host_nodes in by_host]
+        all_ghosts = channel.peers.united(ghosts, by_host)
+        layout = HostLayout.of(row_map, all_ghosts, hosts, grid.block, sequential=self.sequential)
         # The own host comes first in a sequential schedule too: it is at distance 0.
         first = layout.stages[0]
         own_nodes = first.nodes[first.owners.index(grid.block)]
-        own = row_map.to_local(own_nodes)
-        self.own_rows = own if ghosts.positions is None else ghosts.positions[own]
-        self.plan, wanted = channel.peers.plan(ghosts, layout.request)
+        own_rows = row_map.to_local(own_nodes)
+        self.own_rows = own_rows if ghosts.positions is None else ghosts.positions[own_rows]
+        self.plan, requested = channel.peers.plan(ghosts, layout.request)
         self.outbox: Outbox | None = None
         if self.sequential:
-            self.plan = replace(self.plan, send_rows=ghosts.rows_of(wanted))
+            self.plan = replace(self.plan, send_rows=ghosts.rows_of(requested))
         else:
-            sent = channel.peers.sent_by_host(ghosts, wanted)
+            sent = channel.peers.sent_by_host(ghosts, requested)
             self.outbox = Outbox.of(ghosts, sent, layout.mate)
         self.stages: tuple[Stage, ...] = (self.plan.everything,)
         self.columns = self.push_columns = layout.columns(row_map, ghosts.nodes)
@@ -91,7 +91,7 @@ class HostExchange:
             # Every mate's sums stand in the order of its own ghosts.
             self.push_columns = StageColumns((len(ghosts.nodes),))
             self.own_parts, self.fetched_parts = (
-                [_matches(known, nodes) for known in needed]
+                [_matches(host_nodes, nodes) for host_nodes in by_host]
                 for nodes in (own_nodes, layout.request.nodes)
             )
         self.layout = layout.without_nodes()
@@ -104,8 +104,8 @@ class HostExchange:
         if ids is None or self.outbox is None:
             return ghosts.ids_of(self.plan.send_rows)
 
-        def name(place: Array, rows: LocalIndices) -> None:
-            place[:, 0] = ids[rows]
+        def name(target: Array, rows: LocalIndices) -> None:
+            target[:, 0] = ids[rows]
 
         names: GlobalIndices = self.lay_out(1, np.int64, name)[:, 0].copy()
         # Before others write here again.
@@ -121,13 +121,13 @@ class HostExchange:
         Parameters
         ----------
         write
-            Writes some rows of this rank, (rows,) int32, to their place.
+            Writes some rows of this rank, (rows,) int32, to their number.
         """
         assert self.outbox is not None, "a sequential exchange sends from each owner"
         shape = self.outbox.num_rows, width
         memory = self.window_memory.get("send", shape, dtype)
-        for place, rows in self.outbox.own:
-            write(memory[place], rows)
+        for target, rows in self.outbox.own:
+            write(memory[target], rows)
         self.window_memory.synchronise("send")
         return memory[self.outbox.sent]
 
@@ -157,16 +157,19 @@ class HostExchange:
         """Return the rows of one fetch that leave a host, and only those."""
         return self.plan.volume()
 
-    def fetched_rows(self, place: int) -> slice:
+    def fetched_rows(self, stage: int) -> slice:
         """Return where the rows are, in a shared stage, that this rank fetches or sends back."""
         layout = self.layout
-        share, own = layout.stages[place].share(layout.mate), layout.stages[place].own(layout.rank)
-        return slice(share.start + own.stop - own.start, share.stop)
+        share, own_rows = (
+            layout.stages[stage].share(layout.mate),
+            layout.stages[stage].own(layout.rank),
+        )
+        return slice(share.start + own_rows.stop - own_rows.start, share.stop)
 
 
-def _matches(nodes: GlobalIndices, chosen: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
+def _matches(nodes: GlobalIndices, subset: GlobalIndices) -> tuple[LocalIndices, LocalIndices]:
     """Return where the common entries of two lists without repeats stand, in each of them."""
-    _, left, right = np.intersect1d(nodes, chosen, assume_unique=True, return_indices=True)
+    _, left, right = np.intersect1d(nodes, subset, assume_unique=True, return_indices=True)
     return left.astype(np.int32), right.astype(np.int32)
 
 
@@ -174,7 +177,7 @@ class _Fetch:
     def __init__(self, exchange: HostExchange, x: Array, *, keep: bool) -> None:
         self._exchange, self._keep = exchange, keep
         self._x: Array | None = x
-        sizes, window = [each.num_rows for each in exchange.layout.stages], exchange.window
+        sizes, window = [stage.num_rows for stage in exchange.layout.stages], exchange.window
         slots = [max(sizes[slot::window]) for slot in range(window)]
         self._starts = np.cumsum([0, *slots]).tolist()
         self._dtype, memory = exchange.wire.dtype(x), exchange.window_memory
@@ -184,62 +187,62 @@ class _Fetch:
         memory.synchronise("fetch")
         self._sent: deque[tuple[Transfer, Array]] = deque()
         self._received: deque[Transfer] = deque()
-        for place in range(window):
-            self._start(place)
+        for number in range(window):
+            self._start(number)
 
     def stage(self, index: int) -> Array:
-        place, rows = self._exchange.layout.visit(index)
+        stage, rows = self._exchange.layout.visit(index)
         if self._exchange.layout.begins(index):
-            self._enter(place)
-        found = self._slot(place)[rows]
+            self._enter(stage)
+        fetched = self._slot(stage)[rows]
         if not self._keep:
-            return found
-        kept = self._exchange.carrier.take(found.shape, found.dtype, ghosts=True)
-        kept[:] = found
-        return kept
+            return fetched
+        copied = self._exchange.carrier.take(fetched.shape, fetched.dtype, ghosts=True)
+        copied[:] = fetched
+        return copied
 
-    def _enter(self, place: int) -> None:
+    def _enter(self, stage: int) -> None:
         """Wait for the rows of a stage, after all mates are done with the stage before."""
         exchange = self._exchange
-        if place > 0:
+        if stage > 0:
             exchange.window_memory.synchronise("fetch")
             self._sent.popleft()[0].wait()
-            self._start(place - 1 + exchange.window)
+            self._start(stage - 1 + exchange.window)
         self._received.popleft().wait(exchange.trace)
-        if place == len(exchange.stages) - 1:
+        if stage == len(exchange.stages) - 1:
             while self._sent:
                 self._sent.popleft()[0].wait()
         exchange.window_memory.synchronise("fetch")
 
-    def _start(self, place: int) -> None:
+    def _start(self, number: int) -> None:
         exchange, x = self._exchange, self._x
-        if place >= len(exchange.stages):
+        if number >= len(exchange.stages):
             return
         assert x is not None, "rows are there until all are packed"
-        stage, slot, form = exchange.stages[place], self._slot(place), exchange.wire.half
+        stage, slot, form = exchange.stages[number], self._slot(number), exchange.wire.half
 
         def write(into: Array, rows: LocalIndices) -> None:
             kernels.gather_rows(x, rows, into, half=form)
 
         like = x[:0] if self._dtype == x.dtype else np.empty((0, x.shape[1]), self._dtype)
-        with exchange.route.span(place, like, forward=True):
+        with exchange.route.span(number, like, forward=True):
             if exchange.outbox is not None:
                 packed = exchange.lay_out(x.shape[1], self._dtype, write)
             else:
                 packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
                 write(packed, exchange.plan.rows_of(stage))
-            into = slot[exchange.fetched_rows(place)]
-            sent, received = exchange.route.start(place, packed, into, forward=True)
-            if place == 0:
+            into = slot[exchange.fetched_rows(number)]
+            sent, received = exchange.route.start(number, packed, into, forward=True)
+            if number == 0:
                 write(slot[exchange.layout.stages[0].own(exchange.layout.rank)], exchange.own_rows)
         self._sent.append((sent, packed))
         self._received.append(received)
-        if place == len(exchange.stages) - 1:
+        if number == len(exchange.stages) - 1:
             self._x = None
 
-    def _slot(self, place: int) -> Array:
-        start = self._starts[place % self._exchange.window]
-        return self._shared[start : start + self._exchange.layout.stages[place].num_rows]
+    def _slot(self, stage: int) -> Array:
+        start = self._starts[stage % self._exchange.window]
+        return self._shared[start : start + self._exchange.layout.stages[stage].num_rows]
 
 
 class _Push:
@@ -295,8 +298,8 @@ class _Push:
                 transfer.wait(exchange.trace)
             exchange.window_memory.synchronise("return")
         with exchange.trace.span("boundary.add"):
-            for place, rows in exchange.outbox.own:
-                self._combine(rows, self._returned[place])
+            for target, rows in exchange.outbox.own:
+                self._combine(rows, self._returned[target])
 
     def _mates(
         self, parts: list[tuple[LocalIndices, LocalIndices]]
@@ -324,22 +327,22 @@ class _VisitingPush:
         if self._partial is None:
             # Not before: until now the ghosts of a fetch may be in memory.
             self._partial = self._allocate()
-        place, _ = exchange.layout.visit(index)
+        stage, _ = exchange.layout.visit(index)
         if exchange.layout.begins(index):
             # Mates may still read the sums of the host before, or of the previous product.
             exchange.window_memory.synchronise("push")
-            self._sums[exchange.layout.stages[place].share(exchange.layout.mate)] = 0
+            self._sums[exchange.layout.stages[stage].share(exchange.layout.mate)] = 0
             exchange.window_memory.synchronise("push")
         return self._partial[: exchange.columns.widths[index]]
 
     def send(self, index: int) -> None:
         exchange = self._exchange
         assert self._partial is not None, "a stage is filled before it is sent"
-        place, rows = exchange.layout.visit(index)
+        stage, rows = exchange.layout.visit(index)
         self._sums[rows] += self._partial[: rows.stop - rows.start]
         exchange.window_memory.synchronise("push")
         if exchange.layout.ends(index):
-            self._ship(place)
+            self._ship(stage)
 
     def finish(self) -> None:
         while self._received:
@@ -356,29 +359,29 @@ class _VisitingPush:
         shape = max(exchange.columns.widths), self._width
         return exchange.carrier.take(shape, self._dtype, ghosts=True)
 
-    def _ship(self, place: int) -> None:
+    def _ship(self, number: int) -> None:
         """Send the sums of a host to their owners, or take them in when the owner is here."""
-        exchange, stage = self._exchange, self._exchange.stages[place]
-        mine = self._sums[exchange.layout.stages[place].share(exchange.layout.mate)]
-        if place == 0:
+        exchange, stage = self._exchange, self._exchange.stages[number]
+        sums = self._sums[exchange.layout.stages[number].share(exchange.layout.mate)]
+        if number == 0:
             with exchange.trace.span("boundary.add"):
-                self._combine(exchange.own_rows, mine)
+                self._combine(exchange.own_rows, sums)
             return
         if len(self._received) >= exchange.window:
             self._combine_next()
             self._sent.popleft()[0].wait()
         outgoing = exchange.carrier.take((stage.num_ghosts, self._width), self._wire)
         arrived = exchange.carrier.take((stage.num_owned, self._width), self._wire)
-        with exchange.route.span(place, outgoing, forward=False):
-            kernels.gather_rows(mine, None, outgoing, half=exchange.wire.half)
-            sent, received = exchange.route.start(place, outgoing, arrived, forward=False)
+        with exchange.route.span(number, outgoing, forward=False):
+            kernels.gather_rows(sums, None, outgoing, half=exchange.wire.half)
+            sent, received = exchange.route.start(number, outgoing, arrived, forward=False)
         self._sent.append((sent, outgoing))
-        self._received.append((place, received, arrived))
+        self._received.append((number, received, arrived))
 
     def _combine_next(self) -> None:
-        place, received, arrived = self._received.popleft()
+        stage, received, arrived = self._received.popleft()
         exchange = self._exchange
         with exchange.trace.span("wait.reverse"):
             received.wait(exchange.trace)
         with exchange.trace.span("boundary.add"):
-            combine_stage(exchange.plan.send_rows, exchange.stages[place], arrived, self._combine)
+            combine_stage(exchange.plan.send_rows, exchange.stages[stage], arrived, self._combine)

@@ -98,20 +98,20 @@ class Peers:
     @collective
     def plan_of_owners(self, ghosts: Ghosts, nodes: GlobalIndices) -> CommPlan:
         """Return the plan by which owners send increasing `nodes`, (n,) int64, from their rows."""
-        plan, wanted = self.plan(ghosts, Request.of_owners(ghosts.row_map, nodes))
-        return replace(plan, send_rows=ghosts.rows_of(wanted))
+        plan, requested = self.plan(ghosts, Request.of_owners(ghosts.row_map, nodes))
+        return replace(plan, send_rows=ghosts.rows_of(requested))
 
     @collective
-    def sent_by_host(self, ghosts: Ghosts, wanted: GlobalIndices) -> list[GlobalIndices]:
+    def sent_by_host(self, ghosts: Ghosts, requested: GlobalIndices) -> list[GlobalIndices]:
         """Return the nodes that each rank of this host sends, in rank order; until asked again."""
-        return _split(*self._grid.shared_window().gather("wanted", wanted))
+        return _split(*self._grid.shared_window().gather("wanted", requested))
 
     @collective
-    def ids(self, plan: CommPlan, own: GlobalIndices) -> GlobalIndices:
+    def ids(self, plan: CommPlan, own_ids: GlobalIndices) -> GlobalIndices:
         """Return the ids of the ghosts of a plan, by those of the rows that it sends."""
         # Moved and not computed with: every pattern of 64 bits arrives as it is.
         ghosts = np.empty((plan.num_ghosts, 1), np.int64)
-        plan.start_forward(np.ascontiguousarray(own)[:, None], ghosts).wait()
+        plan.start_forward(np.ascontiguousarray(own_ids)[:, None], ghosts).wait()
         return ghosts[:, 0]
 
     @collective
@@ -126,8 +126,8 @@ class Peers:
         rank, size, rows = window.comm.rank, window.comm.size, ghosts.row_map.num_rows
         # Every rank unites a range of nodes, so that none sorts all of them.
         first, last = rank * rows // size, (rank + 1) * rows // size
-        mine = [each[slice(*np.searchsorted(each, [first, last]))] for each in lists]
-        return window.gather("united", unite(mine))[0]
+        local = [nodes[slice(*np.searchsorted(nodes, [first, last]))] for nodes in lists]
+        return window.gather("united", unite(local))[0]
 
     @collective
     def sizes(self, ghosts: Ghosts) -> Array:

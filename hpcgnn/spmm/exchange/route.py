@@ -42,7 +42,7 @@ class Route:
         self._plan, self._stages = plan, stages
         ranks = world_ranks(channel.grid)
         self._sent = {
-            forward: [rows_to(each.ends(forward=forward)[0], ranks) for each in stages]
+            forward: [rows_to(stage.ends(forward=forward)[0], ranks) for stage in stages]
             for forward in (True, False)
         }
         self._ids: dict[bool, list[GlobalIndices]] = {}
@@ -50,7 +50,7 @@ class Route:
             assert ids is not None, "rows that are rounded at random have names"
             theirs = channel.peers.ids(plan, ids)
             for forward, names in ((True, ids), (False, theirs)):
-                ends = [each.ends(forward=forward)[0] for each in stages]
+                ends = [stage.ends(forward=forward)[0] for stage in stages]
                 self._ids[forward] = [
                     np.concatenate([names[:0], *(names[message.rows] for message in end)])
                     for end in ends

@@ -40,9 +40,9 @@ class StageColumns:
         """Return the columns of stages that have these ghosts in this order."""
         widths = tuple(map(len, ghosts))
         stages, columns = np.zeros((2, sum(widths)), np.int32)
-        for index, chosen in enumerate(ghosts):
-            stages[chosen] = index
-            columns[chosen] = np.arange(len(chosen))
+        for index, rows in enumerate(ghosts):
+            stages[rows] = index
+            columns[rows] = np.arange(len(rows))
         return cls(widths, stages, columns)
 
     def ghosts_of(self, index: int) -> LocalIndices:
@@ -56,9 +56,9 @@ class StageColumns:
         """
         if self.stages is None or self.columns is None:
             return np.arange(self.widths[index], dtype=np.int32)
-        chosen = np.flatnonzero(self.stages == index).astype(np.int32)
+        rows = np.flatnonzero(self.stages == index).astype(np.int32)
         ghosts = np.full(self.widths[index], -1, np.int32)
-        ghosts[self.columns[chosen]] = chosen
+        ghosts[self.columns[rows]] = rows
         return ghosts
 
     def split(self, block: LocalCSR) -> tuple[LocalCSR, ...]:
@@ -164,7 +164,7 @@ def world_ranks(grid: ProcessGrid) -> LocalIndices:
 
 def rows_to(messages: Sequence[Message], ranks: LocalIndices) -> RowsTo:
     """Return what messages take to other ranks; `ranks` as in `world_ranks`."""
-    return tuple((int(ranks[each.peer]), each.num_rows) for each in messages)
+    return tuple((int(ranks[message.peer]), message.num_rows) for message in messages)
 
 
 def exchange_span(

@@ -85,9 +85,9 @@ class _Push:
 
         # Not a method: a cycle would keep the buffers until the collector runs.
         def bring(rows: LocalIndices, arrived: Array) -> None:
-            there = carrier.take(arrived.shape, arrived.dtype)
-            uploads.start(arrived, there)
-            combine(carrier.memory.put(rows), there)
+            received = carrier.take(arrived.shape, arrived.dtype)
+            uploads.start(arrived, received)
+            combine(carrier.memory.put(rows), received)
 
         empty = np.empty((0, self._width), self._dtype)
         self._inner = exchange.inner.start_push(empty, bring, additive=additive)
