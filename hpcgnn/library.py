@@ -217,7 +217,7 @@ def open_graph(
     """
     world = comm if comm is not None else all_of_launcher()
     with agree(world):
-        kinds = tuple(_aggregation(each) for each in aggregations)
+        kinds = tuple(_aggregation(name) for name in aggregations)
         config = _config(store, sections, whole=len(kinds) > 0)
         check_run(config, LIBRARY, wanted=kinds)
         require_device(config)
@@ -246,7 +246,7 @@ def _config(store: str, sections: Mapping[str, Mapping[str, Any]], *, whole: boo
 
 
 def _aggregation(name: Aggregation | str) -> Aggregation:
-    by_name = {each.value: each for each in Aggregation}
+    by_name = {aggregation.value: aggregation for aggregation in Aggregation}
     if isinstance(name, str):
         choice("aggregations", name, by_name)
     return name if isinstance(name, Aggregation) else by_name[name]
@@ -271,9 +271,11 @@ def sum_gradients(graph: Graph, model: nn.Module) -> None:
 
     Learned vectors of nodes, which every rank has of its own nodes, keep theirs.
     """
-    own = model.own_rows() if isinstance(model, TrainableModule) else {}
+    own_rows = model.own_rows() if isinstance(model, TrainableModule) else {}
     named = model.named_parameters()
-    gradients.sum_gradients(graph.grid, (each for name, each in named if name not in own))
+    gradients.sum_gradients(
+        graph.grid, (parameter for name, parameter in named if name not in own_rows)
+    )
 
 
 @collective

@@ -92,14 +92,14 @@ class Source:
     imports: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, made: str, tensors: Mapping[str, Tensor]) -> None:
+    def add(self, name: str, source: str, tensors: Mapping[str, Tensor]) -> None:
         """Add a member with its tensors under its own names."""
-        self.members.append(f"self.{name} = {made}")
+        self.members.append(f"self.{name} = {source}")
         self.tensors.update({f"{name}.{key}": value for key, value in tensors.items()})
 
-    def add_list(self, name: str, made: list[str], kind: str = "ModuleList") -> None:
+    def add_list(self, name: str, sources: list[str], kind: str = "ModuleList") -> None:
         """Add a list of members."""
-        items = "".join(f"        {each},\n" for each in made)
+        items = "".join(f"        {source},\n" for source in sources)
         self.members.append(f"self.{name} = nn.{kind}(\n    [\n{items}    ]\n)")
 
 
@@ -150,7 +150,9 @@ def _add_inputs(source: Source, model: Blueprint) -> None:
         source.classes.append(_INPUT_LAYERS)
         vectors = {name: len(rows) for name, rows in under("vectors.", model.inputs).items()}
         made = f"InputLayers({list(shape.type_features)}, {shape.first_width}, {vectors})"
-        tensors = {name: each for name, each in model.inputs.items() if not name.startswith("ids_")}
+        tensors = {
+            name: tensor for name, tensor in model.inputs.items() if not name.startswith("ids_")
+        }
         source.add("inputs", made, tensors)
         if model.normalize != "none":
             scaled = _normalised(model.normalize, "table")
@@ -186,42 +188,42 @@ def _normalised(kind: str, rows: str) -> str:
 
 def _norms(source: Source, model: Blueprint, library: str) -> bool:
     """Add the norms; return whether there are any."""
-    found = under("norms.", model.tensors)
-    if not found:
+    norms = under("norms.", model.tensors)
+    if not norms:
         return False
-    kind, made = model.shape.norm, []
+    kind, sources = model.shape.norm, []
     name = {"batch": "nn.BatchNorm1d", "layer": "nn.LayerNorm", "graph": "GraphNorm"}[kind]
     if kind == "graph" and library == "pyg":
         source.imports["torch_geometric.nn"] += ", GraphNorm"
     elif kind == "graph":
         source.classes.append(_GRAPH_NORM)
     renamed = {"running_variance": "running_var", "mean_share": "mean_scale"}
-    for place in range(1 + max(int(each.partition(".")[0]) for each in found)):
-        norm = model.layer("norms", place)
-        made.append(f"{name}({len(norm['weight'])})")
+    for number in range(1 + max(int(name.partition(".")[0]) for name in norms)):
+        norm = model.layer("norms", number)
+        sources.append(f"{name}({len(norm['weight'])})")
         for key, value in norm.items():
-            source.tensors[f"norms.{place}.{renamed.get(key, key)}"] = value
+            source.tensors[f"norms.{number}.{renamed.get(key, key)}"] = value
         if kind == "batch":
-            source.tensors[f"norms.{place}.num_batches_tracked"] = torch.tensor(0)
-    source.add_list("norms", made)
+            source.tensors[f"norms.{number}.num_batches_tracked"] = torch.tensor(0)
+    source.add_list("norms", sources)
     return True
 
 
 def _add_layers(source: Source, model: Blueprint, layers: Layers, widths: list[int]) -> None:
     hidden = model.shape.num_hidden_layers if issubclass(model.kind, LayeredModel) else len(widths)
-    places = [
+    numbers = [
         Place(number, *pair, number < hidden, model.layer("layers", number))
         for number, pair in enumerate(pairwise(widths))
     ]
     for member, make in layers.members.items():
-        made = []
-        for place in places:
+        sources = []
+        for place in numbers:
             text, tensors = make(place)
-            made.append(text)
+            sources.append(text)
             for name, value in tensors.items():
                 source.tensors[f"{member}.{place.number}.{name}".rstrip(".")] = value
-        kind = "ParameterList" if made[0].startswith("nn.Parameter(") else "ModuleList"
-        source.add_list(member, made, kind)
+        kind = "ParameterList" if sources[0].startswith("nn.Parameter(") else "ModuleList"
+        source.add_list(member, sources, kind)
 
 
 def _linear(tensors: Mapping[str, Tensor]) -> str:
@@ -231,12 +233,12 @@ def _linear(tensors: Mapping[str, Tensor]) -> str:
 
 def _add_linears(source: Source, model: Blueprint, name: str) -> int:
     """Add a list of linear maps; return how many."""
-    made: list[str] = []
-    while tensors := model.layer(name, len(made)):
-        source.tensors.update({f"{name}.{len(made)}.{k}": v for k, v in tensors.items()})
-        made.append(_linear(tensors))
-    source.add_list(name, made)
-    return len(made)
+    sources: list[str] = []
+    while tensors := model.layer(name, len(sources)):
+        source.tensors.update({f"{name}.{len(sources)}.{k}": v for k, v in tensors.items()})
+        sources.append(_linear(tensors))
+    source.add_list(name, sources)
+    return len(sources)
 
 
 def _activate(model: Blueprint) -> str:
@@ -249,15 +251,15 @@ def _layered(source: Source, model: Blueprint, layers: Layers, norms: bool) -> N
     _add_layers(source, model, layers, shape.widths())
     shortcuts: dict[str, str] = {}
     if shape.residual:
-        for place, (before, after) in enumerate(pairwise(shape.widths())):
-            tensors = under(f"shortcuts.{place}.", model.tensors)
+        for number, (before, after) in enumerate(pairwise(shape.widths())):
+            tensors = under(f"shortcuts.{number}.", model.tensors)
             if tensors:
-                shortcuts[str(place)] = _linear(tensors)
-                source.tensors[f"shortcuts.{place}.weight"] = tensors["weight"]
+                shortcuts[str(number)] = _linear(tensors)
+                source.tensors[f"shortcuts.{number}.weight"] = tensors["weight"]
             elif before == after:
-                shortcuts[str(place)] = "nn.Identity()"
+                shortcuts[str(number)] = "nn.Identity()"
     if shortcuts:
-        items = "".join(f'        "{place}": {made},\n' for place, made in shortcuts.items())
+        items = "".join(f'        "{number}": {source},\n' for number, source in shortcuts.items())
         source.members.append(f"self.shortcuts = nn.ModuleDict(\n    {{\n{items}    }}\n)")
     loop = ["before = x"] * bool(shortcuts)
     if layers.last_call and not joined:
@@ -346,8 +348,8 @@ def _render(source: Source, model: Blueprint, library: str) -> str:
     imports = "".join(f"from {module} import {names}\n" for module, names in source.imports.items())
     if library == "dgl":
         imports = f"import dgl\n{imports}"
-    members = "\n".join(indent(each, " " * 8) for each in source.members)
-    forward = "\n".join(indent(each, " " * 8) for each in [_about(model, library), *source.forward])
+    members = "\n".join(indent(member, " " * 8) for member in source.members)
+    forward = "\n".join(indent(line, " " * 8) for line in [_about(model, library), *source.forward])
     names = model.facts.targets or model.facts.class_names
     classes = f"\nTRAINED_ON = {model.facts.name!r}\n"
     classes += f"\nCLASSES = {list(names)!r}\n" if names else ""
@@ -372,7 +374,7 @@ def _render(source: Source, model: Blueprint, library: str) -> str:
         f"{imports}from safetensors.torch import load_file\nfrom torch import nn\n{functional}"
         f"{classes}{types}{kinds}"
     )
-    return head + "".join(f"\n\n{each}" for each in parts)
+    return head + "".join(f"\n\n{part}" for part in parts)
 
 
 def _about(model: Blueprint, library: str) -> str:

@@ -93,18 +93,18 @@ def compare(
     expected = ours(graph.view, graph.features, None)
     if graph.facts.targets:
         means, scales = (
-            torch.tensor(each, dtype=torch.float64)
-            for each in (graph.facts.target_means, graph.facts.target_scales)
+            torch.tensor(target, dtype=torch.float64)
+            for target in (graph.facts.target_means, graph.facts.target_scales)
         )
         expected = expected * scales + means
     # Nodes of the module are in the order of the input; so are the rows of node types.
     order = torch.from_numpy(np.argsort(graph.products.node_ids, kind="stable"))
-    found = model(*_arguments(config, graph, order, library))
+    outputs = model(*_arguments(config, graph, order, library))
     expected = expected[order]
     return Comparison(
         len(expected),
         float(expected.abs().max()) if len(expected) else 0.0,
-        float((found - expected).abs().max()) if len(expected) else 0.0,
+        float((outputs - expected).abs().max()) if len(expected) else 0.0,
     )
 
 
@@ -159,8 +159,8 @@ def _edges(
     config: Config, store: GraphStore, order: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return (2, E) edges as the store has them, relations one by one, their kinds and weights."""
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order))
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order))
     names = config.graph.relations or store.relations
     weighted = config.graph.weights == "use" and any(store.weighted(name) for name in names)
     edges, kinds, weights = [], [], []
@@ -168,7 +168,7 @@ def _edges(
         block = store.read_adjacency(0, store.num_nodes, name)
         rows = np.repeat(np.arange(store.num_nodes), np.diff(block.indptr))
         ends = np.stack([block.indices.astype(np.int64), rows])
-        edges.append(place[torch.from_numpy(ends)])
+        edges.append(position[torch.from_numpy(ends)])
         kinds.append(torch.full((block.num_edges,), kind))
         given = np.ones(block.num_edges) if block.weights is None else block.weights
         weights.append(torch.from_numpy(given.astype(np.float64)))

@@ -106,10 +106,10 @@ def _blueprint(saved: SavedModel, library: str) -> Blueprint:
         )
     with GraphStore.open(graph.store) as store:
         names = graph.relations or store.relations
-        weighted = graph.weights == "use" and any(store.weighted(each) for each in names)
+        weighted = graph.weights == "use" and any(store.weighted(name) for name in names)
     shape, scales = shape_for(config, facts), saved.scales() or {}
     saved.check(shape)
-    by_relation = any(each.by_relation for each in kind.aggregations)
+    by_relation = any(aggregation.by_relation for aggregation in kind.aggregations)
     return Blueprint(
         name=name,
         kind=kind,

@@ -14,8 +14,8 @@ def _gcn(model: Blueprint) -> Layers:
     del model
 
     def layer(at: Place) -> MadeLayer:
-        made = f'GraphConv({at.in_width}, {at.out_width}, norm="none")'
-        return made, {"weight": at["linear.weight"].t(), "bias": at["bias"]}
+        source = f'GraphConv({at.in_width}, {at.out_width}, norm="none")'
+        return source, {"weight": at["linear.weight"].t(), "bias": at["bias"]}
 
     return Layers(
         "layer(graph, x, edge_weight=weights)",
@@ -38,11 +38,11 @@ def _sage(model: Blueprint) -> Layers:
         return f'SAGEConv({at.in_width}, {at.out_width}, "mean")', tensors
 
     def back(at: Place) -> MadeLayer:
-        made = (
+        source = (
             f'GraphConv({at.in_width}, {at.out_width}, norm="none", bias=False, '
             "allow_zero_in_degree=True)"
         )
-        return made, {"weight": at["neighbours.1"].t()}
+        return source, {"weight": at["neighbours.1"].t()}
 
     prepared = [_GRAPH]
     if weighted:
@@ -95,7 +95,7 @@ def _rgcn(model: Blueprint) -> Layers:
 
     def layer(at: Place) -> MadeLayer:
         bases = f', regularizer="basis", num_bases={shape.num_bases}' if shape.num_bases else ""
-        made = f"RelGraphConv({at.in_width}, {at.out_width}, {shape.num_relations}{bases})"
+        source = f"RelGraphConv({at.in_width}, {at.out_width}, {shape.num_relations}{bases})"
         tensors = {
             "linear_r.W": at["matrices"],
             "loop_weight": at["own.weight"].t(),
@@ -103,7 +103,7 @@ def _rgcn(model: Blueprint) -> Layers:
         }
         if shape.num_bases:
             tensors["linear_r.coeff"] = at["coefficients"]
-        return made, tensors
+        return source, tensors
 
     return Layers(
         "layer(graph, x, kinds, weights[:, None])",
@@ -118,9 +118,9 @@ def _gin(model: Blueprint) -> Layers:
     refuse_directed(model, "GINConv")
 
     def layer(at: Place) -> MadeLayer:
-        made, maps = perceptron(at)
+        source, maps = perceptron(at)
         tensors = {f"apply_func.{name}": value for name, value in maps.items()}
-        return f"GINConv({made}, learn_eps=True)", {**tensors, "eps": at["epsilon"][None]}
+        return f"GINConv({source}, learn_eps=True)", {**tensors, "eps": at["epsilon"][None]}
 
     weights = ", edge_weight=weights" * model.weighted
     return Layers(
@@ -136,11 +136,11 @@ def _gcnii(model: Blueprint) -> Layers:
     shape, theta = model.shape, model.theta
 
     def layer(at: Place) -> MadeLayer:
-        made = (
+        source = (
             f"GCN2Conv({at.out_width}, {at.number + 1}, alpha={shape.teleport}, lambda_={theta}, "
             "bias=False)"
         )
-        return made, {"weight1": at["linear.weight"].t()}
+        return source, {"weight1": at["linear.weight"].t()}
 
     # Weights that are given are scaled by the degrees of both ends, as ours are.
     return Layers(

@@ -24,10 +24,14 @@ def edge_source(model: Blueprint, forms: tuple[str, ...]) -> tuple[list[str], li
 
     Without any form there are ``edges`` only.
     """
-    given = ["edge_index", *["edge_type"] * model.by_relation, *["edge_weight"] * model.weighted]
-    found = ["edges", *["kinds"] * model.by_relation, *["weights"] * model.weighted]
-    lines = [f"{', '.join(found)} = trained_edges({', '.join(given)}, num_nodes)"]
-    functions = [_trained_edges(model, given, found)]
+    parameters = [
+        "edge_index",
+        *["edge_type"] * model.by_relation,
+        *["edge_weight"] * model.weighted,
+    ]
+    results = ["edges", *["kinds"] * model.by_relation, *["weights"] * model.weighted]
+    lines = [f"{', '.join(results)} = trained_edges({', '.join(parameters)}, num_nodes)"]
+    functions = [_trained_edges(model, parameters, results)]
     if forms and not model.weighted:
         lines.append("weights = x.new_ones(edges.shape[1])")
     if "symmetric" in forms:
@@ -50,12 +54,12 @@ def edge_source(model: Blueprint, forms: tuple[str, ...]) -> tuple[list[str], li
     return lines, functions
 
 
-def _trained_edges(model: Blueprint, given: list[str], found: list[str]) -> str:
+def _trained_edges(model: Blueprint, parameters: list[str], results: list[str]) -> str:
     loops = any(kind.self_loops for kind in model.kind.aggregations)
-    said = ["each once" + (" with its largest weight" if model.weighted else "")]
+    notes = ["each once" + (" with its largest weight" if model.weighted else "")]
     lines = ["source, target = edge_index"]
     if not model.directed:
-        said.append("in both directions")
+        notes.append("in both directions")
         lines.append("source, target = torch.cat([source, target]), torch.cat([target, source])")
         lines += ["edge_type = edge_type.repeat(2)"] * model.by_relation
         lines += ["edge_weight = edge_weight.repeat(2)"] * model.weighted
@@ -70,7 +74,7 @@ def _trained_edges(model: Blueprint, given: list[str], found: list[str]) -> str:
     else:
         lines.append("key = key.unique()")
     if loops:
-        said.append("with a self loop of weight one at each node that has none")
+        notes.append("with a self loop of weight one at each node that has none")
         lines += [
             "loops = torch.arange(num_nodes, device=key.device) * (num_nodes + 1)",
             "loops = loops[~torch.isin(loops, key)]",
@@ -82,7 +86,7 @@ def _trained_edges(model: Blueprint, given: list[str], found: list[str]) -> str:
     if model.by_relation:
         lines.append("kinds, target = row // num_nodes, row % num_nodes")
         if model.reverses:
-            said.append("and the reverse of each relation behind all of them")
+            notes.append("and the reverse of each relation behind all of them")
             lines += [
                 "source, target = torch.cat([source, target]), torch.cat([target, source])",
                 f"kinds = torch.cat([kinds, kinds + {model.num_relations}])",
@@ -91,10 +95,10 @@ def _trained_edges(model: Blueprint, given: list[str], found: list[str]) -> str:
         lines.append("edges = torch.stack([source, target])")
     else:
         lines.append("edges = torch.stack([source, row])")
-    body = "\n".join([*lines, f"return {', '.join(found)}"])
-    about = ",\n    ".join(said)
+    body = "\n".join([*lines, f"return {', '.join(results)}"])
+    about = ",\n    ".join(notes)
     return (
-        f"def trained_edges({', '.join(given)}, num_nodes):\n"
+        f"def trained_edges({', '.join(parameters)}, num_nodes):\n"
         f'    """Return the edges as the model was trained with them:\n    {about}.\n    """\n'
         f"{indent(body, '    ')}\n"
     )

@@ -32,8 +32,8 @@ def _gcn(model: Blueprint) -> Layers:
     del model
 
     def layer(at: Place) -> MadeLayer:
-        made = f"GCNConv({at.in_width}, {at.out_width}, normalize=False)"
-        return made, {"lin.weight": at["linear.weight"], "bias": at["bias"]}
+        source = f"GCNConv({at.in_width}, {at.out_width}, normalize=False)"
+        return source, {"lin.weight": at["linear.weight"], "bias": at["bias"]}
 
     call = "layer(x, edges, weights)"
     return Layers(call, ("symmetric",), {"layers": layer}, imports={_NN: "GCNConv"})
@@ -56,8 +56,8 @@ def _sage(model: Blueprint) -> Layers:
             return f"GCNConv({widths}, normalize=False, bias=False)", {"lin.weight": far}
         return f"SAGEConv({widths}, root_weight=False, bias=False)", {"lin_l.weight": far}
 
-    more, name = (", weights", "GraphConv") if weighted else ("", "SAGEConv")
-    call = f"layer(x, edges{more})"
+    arguments, name = (", weights", "GraphConv") if weighted else ("", "SAGEConv")
+    call = f"layer(x, edges{arguments})"
     if directed:
         call += f" + self.back_layers[place](x, edges.flip(0){', back' * weighted})"
     return Layers(
@@ -95,13 +95,13 @@ def _rgcn(model: Blueprint) -> Layers:
 
     def layer(at: Place) -> MadeLayer:
         bases = f", num_bases={shape.num_bases}" if shape.num_bases else ""
-        made = f"RGCNConv({at.in_width}, {at.out_width}, {shape.num_relations}{bases})"
+        source = f"RGCNConv({at.in_width}, {at.out_width}, {shape.num_relations}{bases})"
         tensors = {
             "weight": at["matrices"],
             "root": at["own.weight"].t(),
             "bias": at["own.bias"],
         }
-        return made, {**tensors, "comp": at["coefficients"]} if shape.num_bases else tensors
+        return source, {**tensors, "comp": at["coefficients"]} if shape.num_bases else tensors
 
     return Layers("layer(x, edges, kinds)", (), {"layers": layer}, imports={_NN: "RGCNConv"})
 
@@ -121,7 +121,7 @@ def _mixhop(model: Blueprint) -> Layers:
 
     def layer(at: Place) -> MadeLayer:
         width = at.out_width // powers if at.hidden else at.out_width
-        made = (
+        source = (
             f"MixHopConv({at.in_width}, {width}, powers={list(range(powers))}, "
             "add_self_loops=False)"
         )
@@ -131,7 +131,7 @@ def _mixhop(model: Blueprint) -> Layers:
         if not at.hidden:
             # Its powers are added up behind it.
             bias = torch.cat([bias, bias.new_zeros((powers - 1) * width)])
-        return made, {**tensors, "bias": bias}
+        return source, {**tensors, "bias": bias}
 
     call = "layer(x, edges, weights)"
     return Layers(
@@ -146,13 +146,15 @@ def _mixhop(model: Blueprint) -> Layers:
 def perceptron(at: Place) -> tuple[str, dict[str, torch.Tensor]]:
     """Return the two maps of a GIN layer, as a library's layer takes them."""
     inner = len(at["first.weight"])
-    made = (
+    source = (
         f"nn.Sequential(nn.Linear({at.in_width}, {inner}), nn.ReLU(), "
         f"nn.Linear({inner}, {at.out_width}))"
     )
     pairs = (("0", "first"), ("2", "second"))
     fields = ("weight", "bias")
-    return made, {f"{to}.{each}": at[f"{name}.{each}"] for to, name in pairs for each in fields}
+    return source, {
+        f"{to}.{field}": at[f"{name}.{field}"] for to, name in pairs for field in fields
+    }
 
 
 def _gin(model: Blueprint) -> Layers:
@@ -160,9 +162,9 @@ def _gin(model: Blueprint) -> Layers:
     refuse_weighted(model, "GINConv")
 
     def layer(at: Place) -> MadeLayer:
-        made, maps = perceptron(at)
+        source, maps = perceptron(at)
         tensors = {f"nn.{name}": value for name, value in maps.items()}
-        return f"GINConv({made}, train_eps=True)", {**tensors, "eps": at["epsilon"][None]}
+        return f"GINConv({source}, train_eps=True)", {**tensors, "eps": at["epsilon"][None]}
 
     return Layers("layer(x, edges)", (), {"layers": layer}, imports={_NN: "GINConv"})
 
@@ -171,10 +173,10 @@ def _gcnii(model: Blueprint) -> Layers:
     shape, theta = model.shape, model.theta
 
     def layer(at: Place) -> MadeLayer:
-        made = (
+        source = (
             f"GCN2Conv({at.out_width}, {shape.teleport}, {theta}, {at.number + 1}, normalize=False)"
         )
-        return made, {"weight1": at["linear.weight"].t()}
+        return source, {"weight1": at["linear.weight"].t()}
 
     return Layers(
         "layer(x, first, edges, weights)",

@@ -21,7 +21,7 @@ _REMEDY = "restore it from a copy or run the training again"
 
 def describe_run(path: Path, *, verify: bool) -> dict[str, Any]:
     """Return configuration, summary, last epoch and members; None for what is not there yet."""
-    names = sorted(each.parent.name for each in path.glob(f"checkpoints/*/{STATE_FILE}"))
+    names = sorted(file.parent.name for file in path.glob(f"checkpoints/*/{STATE_FILE}"))
     if verify:
         for name in names:
             describe_checkpoint(path / "checkpoints" / name, verify=True)
@@ -84,15 +84,15 @@ def describe_tensors(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in sorted(file.keys())}
             tensors = [
-                {"name": name, "shape": each.get_shape(), "dtype": each.get_dtype()}
-                for name, each in slices.items()
+                {"name": name, "shape": table.get_shape(), "dtype": table.get_dtype()}
+                for name, table in slices.items()
             ]
     except (OSError, SafetensorError) as error:
         raise damaged(path, f"cannot be read ({error})") from None
     return {
         "name": path.name,
         "bytes": path.stat().st_size,
-        "numbers": sum(math.prod(each["shape"]) for each in tensors),
+        "numbers": sum(math.prod(tensor["shape"]) for tensor in tensors),
         "tensors": tensors,
     }
 

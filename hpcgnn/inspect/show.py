@@ -11,7 +11,7 @@ LONGEST_TEXT = 120
 MANY_CLASSES = 20
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(content: Mapping[str, Any]) -> None:
     """Print what `inspect_path` or `exchange_volume` returned."""
     {
         "store": show_store,
@@ -19,83 +19,86 @@ def show(found: Mapping[str, Any]) -> None:
         "run": show_run,
         "checkpoint": show_checkpoint,
         "exchange": show_plain,
-    }[found["kind"]](found)
+    }[content["kind"]](content)
 
 
-def show_plain(found: Mapping[str, Any]) -> None:
+def show_plain(content: Mapping[str, Any]) -> None:
     """Print names and values."""
-    print_table(found["kind"], ("", "value"), list(found.items())[1:])
+    print_table(content["kind"], ("", "value"), list(content.items())[1:])
 
 
-def show_store(found: Mapping[str, Any]) -> None:
+def show_store(content: Mapping[str, Any]) -> None:
     """Print a store."""
-    print_table("store", ("", "value"), store_rows(found))
-    kinds = [(kind["name"], kind["nodes"], features_text(kind)) for kind in found["node_types"]]
+    print_table("store", ("", "value"), store_rows(content))
+    kinds = [(kind["name"], kind["nodes"], features_text(kind)) for kind in content["node_types"]]
     if kinds:
         print_table("node types", ("node type", "nodes", "features"), kinds)
     columns = ("relation", "edges", "weights", "min", "median", "mean", "max", "empty rows")
     rows = []
-    for each in found["relations"]:
-        degree = each["row_degree"]
+    for relation in content["relations"]:
+        degree = relation["row_degree"]
         numbers = (degree["min"], f"{degree['median']:g}", f"{degree['mean']:.2f}", degree["max"])
-        weights = "yes" if each["weighted"] else "no"
-        if each["edge_features"]:
-            weights += f", {each['edge_features']} features"
-        if each["edge_split"]:
+        weights = "yes" if relation["weighted"] else "no"
+        if relation["edge_features"]:
+            weights += f", {relation['edge_features']} features"
+        if relation["edge_split"]:
             weights += ", split"
-        name = each["name"] or "(untyped)"
-        rows.append((name, each["num_edges"], weights, *numbers, degree["empty"]))
+        name = relation["name"] or "(untyped)"
+        rows.append((name, relation["num_edges"], weights, *numbers, degree["empty"]))
     print_table("relations and degrees", columns, rows)
-    classes = found["classes"]
+    classes = content["classes"]
     if 0 < len(classes) <= MANY_CLASSES:
         print_table("classes", ("class", "nodes"), [(c["name"], c["nodes"]) for c in classes])
 
 
-def show_programs(found: Mapping[str, Any]) -> None:
+def show_programs(content: Mapping[str, Any]) -> None:
     """Print a store of program graphs."""
     tables = ("kind", "splits", "distributions", "below")
-    rows = [(key, text(value)) for key, value in found.items() if key not in tables]
+    rows = [(key, text(value)) for key, value in content.items() if key not in tables]
     print_table("program graphs", ("", "value"), rows)
     guesses = [
-        [f"{value:.3f}" if isinstance(value, float) else text(value) for value in each.values()]
-        for each in found["splits"]
+        [f"{value:.3f}" if isinstance(value, float) else text(value) for value in split.values()]
+        for split in content["splits"]
     ]
-    columns = ["split", *(name.replace("_", " ") for name in list(found["splits"][0])[1:])]
+    columns = ["split", *(name.replace("_", " ") for name in list(content["splits"][0])[1:])]
     print_table("splits, and how often guesses are right", columns, guesses)
-    shown = found["distributions"]
+    shown = content["distributions"]
     columns = next(iter(shown.values()))
-    spread = [(name, *(f"{each:.6g}" for each in row.values())) for name, row in shown.items()]
+    spread = [(name, *(f"{value:.6g}" for value in row.values())) for name, row in shown.items()]
     print_table("distributions", ("", *columns), spread)
-    shares = [(band, f"{100 * (share or 0):.1f} %") for band, share in found["below"].items()]
+    shares = [(band, f"{100 * (share or 0):.1f} %") for band, share in content["below"].items()]
     print_table("graphs by bandwidth", ("below", "share"), shares)
 
 
-def store_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield the lines of a store's table."""
     for key in ("path", "name", "fingerprint", "num_nodes", "num_edges", "undirected"):
-        yield key, found[key]
-    yield "isolated nodes", found["isolated_nodes"]
-    if graphs := found["graphs"]:
+        yield key, content[key]
+    yield "isolated nodes", content["isolated_nodes"]
+    if graphs := content["graphs"]:
         sizes = graphs["nodes"]
         yield "graphs", f"{graphs['count']} of {sizes['min']} to {sizes['max']} nodes"
-    split, parts = found["split"], found["parts"]
-    yield "features", "by node type" if found["node_types"] else features_text(found["features"])
-    yield "classes", classes_text(found)
-    first = next(iter(found["splits"]), "")
+    split, parts = content["split"], content["parts"]
+    yield (
+        "features",
+        "by node type" if content["node_types"] else features_text(content["features"]),
+    )
+    yield "classes", classes_text(content)
+    first = next(iter(content["splits"]), "")
     title = "split" if first in ("", DEFAULT_SPLIT) else f"split {first}"
     yield title, ", ".join(f"{k} {v}" for k, v in split.items()) if split else "none"
-    for name, sizes in list(found["splits"].items())[1:]:
+    for name, sizes in list(content["splits"].items())[1:]:
         yield f"split {name}", ", ".join(f"{k} {v}" for k, v in sizes.items())
-    yield "names of nodes", "yes" if found["named_nodes"] else "no"
+    yield "names of nodes", "yes" if content["named_nodes"] else "no"
     yield "parts", parts["count"]
     for name in ("rows", "edges"):
         yield f"{name} of a part", f"{parts[name]['min']} to {parts[name]['max']}"
     yield "edge imbalance of the parts", f"{parts['edges']['imbalance']:.4f}"
-    for key, value in found["partition"].items():
+    for key, value in content["partition"].items():
         yield f"partition {key}", text(value)
-    yield "provenance", text(found["provenance"])
-    yield "bytes on disk", found["bytes_on_disk"]
-    yield "checksums", "compared, all match" if found["verified"] else "not compared (--verify)"
+    yield "provenance", text(content["provenance"])
+    yield "bytes on disk", content["bytes_on_disk"]
+    yield "checksums", "compared, all match" if content["verified"] else "not compared (--verify)"
 
 
 def features_text(features: Mapping[str, Any] | None) -> str:
@@ -105,33 +108,33 @@ def features_text(features: Mapping[str, Any] | None) -> str:
     return f"{features['columns']} x {features['dtype']}"
 
 
-def classes_text(found: Mapping[str, Any]) -> str:
+def classes_text(content: Mapping[str, Any]) -> str:
     """Return the classes in a few words."""
-    if not found["classes"]:
+    if not content["classes"]:
         return "none"
-    kind = "multi-label" if found["multi_label"] else "single-label"
-    nodes = [each["nodes"] for each in found["classes"]]
+    kind = "multi-label" if content["multi_label"] else "single-label"
+    nodes = [row["nodes"] for row in content["classes"]]
     sizes = f"of {min(nodes)} to {max(nodes)} nodes"
-    return f"{len(nodes)} {kind}, {sizes}, {found['unlabelled_nodes']} nodes unlabelled"
+    return f"{len(nodes)} {kind}, {sizes}, {content['unlabelled_nodes']} nodes unlabelled"
 
 
-def show_run(found: Mapping[str, Any]) -> None:
+def show_run(content: Mapping[str, Any]) -> None:
     """Print a run directory."""
     rows: list[tuple[str, object]] = []
-    for section, values in (found["config"] or {}).items():
+    for section, values in (content["config"] or {}).items():
         rows += [(f"{section}.{key}", text(value)) for key, value in settings(values)]
     print_table("config.toml", ("setting", "value"), rows)
     for title, key in (("summary.json", "summary"), ("last epoch", "last_epoch")):
-        if isinstance(found[key], dict):
-            show_object(title, found[key])
+        if isinstance(content[key], dict):
+            show_object(title, content[key])
     members = ("path", "epochs", "checkpoints", "traces", "predictions")
-    print_table("run", ("", "value"), [(key, text(found[key])) for key in members])
+    print_table("run", ("", "value"), [(key, text(content[key])) for key in members])
 
 
 def show_object(title: str, value: Mapping[str, Any]) -> None:
     """Print a JSON object, and each list of objects in it as a table of its own."""
-    lists = {key: each for key, each in value.items() if is_table(each)}
-    rest = [(key, text(each)) for key, each in value.items() if key not in lists]
+    lists = {key: item for key, item in value.items() if is_table(item)}
+    rest = [(key, text(item)) for key, item in value.items() if key not in lists]
     print_table(title, ("", "value"), rest)
     for key, rows in lists.items():
         columns = [name for name, cell in rows[0].items() if not isinstance(cell, dict | list)]
@@ -152,15 +155,15 @@ def settings(values: Any) -> Iterator[tuple[str, Any]]:
         yield "", values
 
 
-def show_checkpoint(found: Mapping[str, Any]) -> None:
+def show_checkpoint(content: Mapping[str, Any]) -> None:
     """Print a checkpoint."""
-    rows = [("path", found["path"])]
-    rows += [(key, text(value)) for key, value in found["state"].items()]
-    rows.append(("checksums", "all match" if found["verified"] else "not compared (--verify)"))
+    rows = [("path", content["path"])]
+    rows += [(key, text(value)) for key, value in content["state"].items()]
+    rows.append(("checksums", "all match" if content["verified"] else "not compared (--verify)"))
     print_table("checkpoint", ("", "value"), rows)
-    for file in found["files"]:
+    for file in content["files"]:
         size = ("(all)", "", f"{file['numbers']} numbers, {file['bytes']} bytes")
-        tensors = [(each["name"], each["dtype"], each["shape"]) for each in file["tensors"]]
+        tensors = [(tensor["name"], tensor["dtype"], tensor["shape"]) for tensor in file["tensors"]]
         print_table(file["name"], ("tensor", "type", "shape"), [*tensors, size])
 
 

@@ -49,12 +49,12 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
             "features": describe_features(store),
             "node_types": [
                 {
-                    "name": each.name,
-                    "nodes": each.num_nodes,
-                    "columns": each.num_features,
-                    "dtype": None if each.dtype is None else str(each.dtype),
+                    "name": kind.name,
+                    "nodes": kind.num_nodes,
+                    "columns": kind.num_features,
+                    "dtype": None if kind.dtype is None else str(kind.dtype),
                 }
-                for each in store.node_types
+                for kind in store.node_types
             ],
             "multi_label": store.multi_label,
             **describe_nodes(store),
@@ -148,7 +148,7 @@ def describe_split(store: GraphStore, name: str = "") -> dict[str, int]:
         split = store.read_split(start, min(start + PIECE_NODES, store.num_nodes), name)
         assert split is not None
         counts += np.bincount(split, minlength=len(Split))
-    return {each.name.lower(): int(counts[each]) for each in Split}
+    return {split.name.lower(): int(counts[split]) for split in Split}
 
 
 def describe_parts(store: GraphStore, degrees: Offsets) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def _split(store: InstanceStore, split: InstanceSplit) -> dict[str, Any]:
         "least_used": -candidates["num_uses"],
         "nearest": -candidates["distance"],
     }
-    found = {name: _right(values, graphs) for name, values in guesses.items()}
-    return {"name": split.name.lower(), "graphs": high - low, **found}
+    correct = {name: _right(values, graphs) for name, values in guesses.items()}
+    return {"name": split.name.lower(), "graphs": high - low, **correct}
 
 
 def _right(values: Array, graphs: Array) -> float | None:
@@ -240,8 +240,8 @@ def _share(mask: Array) -> float | None:
 def _distribution(values: Array) -> dict[str, float]:
     if not values.size:
         return {}
-    found = {f"p{q}": float(np.percentile(values, q)) for q in _QUANTILES}
-    return {"mean": float(values.mean()), **found, "max": float(values.max())}
+    quantiles = {f"p{q}": float(np.percentile(values, q)) for q in _QUANTILES}
+    return {"mean": float(values.mean()), **quantiles, "max": float(values.max())}
 
 
 def exchange_volume(

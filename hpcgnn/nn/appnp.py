@@ -59,10 +59,10 @@ class APPNP(Model):
         self, num_maps: int, graph: GraphView, x_NF: Tensor, key: DropoutKey | None
     ) -> Tensor:
         ids, h_NH = graph.layer(0).node_ids, x_NF
-        for place in range(num_maps):
-            draw = key.at(place) if key is not None else None
-            h_NH = dropout(h_NH, ids, draw, self.shape.dropout_before(place))
-            h_NH = self.layers[place](h_NH)
-            if place < len(self.layers) - 1:
+        for index in range(num_maps):
+            draw = key.at(index) if key is not None else None
+            h_NH = dropout(h_NH, ids, draw, self.shape.dropout_before(index))
+            h_NH = self.layers[index](h_NH)
+            if index < len(self.layers) - 1:
                 h_NH = ACTIVATION_FUNCTIONS[self.shape.activation](h_NH)
         return h_NH

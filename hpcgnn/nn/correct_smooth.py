@@ -65,7 +65,7 @@ class CorrectAndSmooth:
 
     @torch.no_grad()
     @collective
-    def __call__(self, scores_NC: Tensor, truth_NC: Tensor, known: Tensor) -> Tensor:
+    def __call__(self, scores_NC: Tensor, truth_NC: Tensor, labelled: Tensor) -> Tensor:
         """Return corrected and smoothed scores (N, C).
 
         Parameters
@@ -74,20 +74,20 @@ class CorrectAndSmooth:
             Probabilities of the local nodes by the model.
         truth_NC
             Labels as zeros and ones, read where they are known.
-        known
+        labelled
             (N,) mask of the nodes whose labels may be used.
         """
-        corrected = self._correct(scores_NC, truth_NC, known)
-        start = torch.where(known[:, None], truth_NC, corrected)
+        corrected = self._correct(scores_NC, truth_NC, labelled)
+        start = torch.where(labelled[:, None], truth_NC, corrected)
         return self.smoothing.run(start, lambda z: z.clamp(0, 1))
 
-    def _correct(self, scores_NC: Tensor, truth_NC: Tensor, known: Tensor) -> Tensor:
-        errors = torch.where(known[:, None], truth_NC - scores_NC, 0.0)
+    def _correct(self, scores_NC: Tensor, truth_NC: Tensor, labelled: Tensor) -> Tensor:
+        errors = torch.where(labelled[:, None], truth_NC - scores_NC, 0.0)
         if self.scale is not None:
-            fixed = self.correction.run(errors, lambda z: torch.where(known[:, None], errors, z))
+            fixed = self.correction.run(errors, lambda z: torch.where(labelled[:, None], errors, z))
             return scores_NC + self.scale * fixed
         spread = self.correction.run(errors, lambda z: z.clamp(-1, 1))
-        total = np.array([float(errors.abs().sum(dtype=torch.float64)), float(known.sum())])
+        total = np.array([float(errors.abs().sum(dtype=torch.float64)), float(labelled.sum())])
         self.sums(total)
         size = spread.abs().sum(1, keepdim=True)
         scale = (total[0] / max(total[1], 1.0)) / size

@@ -23,14 +23,14 @@ class EvenModel(Model):
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
         self.input = Linear(shape.first_width, shape.hidden)
-        self.layers = nn.ModuleList(self.make_layer(place) for place in range(shape.num_layers))
+        self.layers = nn.ModuleList(self.make_layer(index) for index in range(shape.num_layers))
         norms = [make_norm(shape.norm, shape.hidden) for _ in self.layers]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
         self.output = Linear(shape.hidden, shape.num_classes)
 
     @abstractmethod
-    def make_layer(self, place: int) -> nn.Module:
-        """Return the layer at `place`.
+    def make_layer(self, index: int) -> nn.Module:
+        """Return the layer at `index`.
 
         Not collective; the constructor calls it, with `shape` and `directed` set.
         """
@@ -38,7 +38,7 @@ class EvenModel(Model):
     @abstractmethod
     @collective
     def run_layer(
-        self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
+        self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
         """Return the output rows of a layer.
 
@@ -73,14 +73,14 @@ class EvenModel(Model):
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
         h_NH = first = activate(self.input(x_NF))
-        for place in range(len(self.layers)):
-            view = graph.layer(place)
-            draw = None if key is None else key.at(place + 1)
+        for index in range(len(self.layers)):
+            view = graph.layer(index)
+            draw = None if key is None else key.at(index + 1)
             first = view.own(first)
             h_NH = dropout(h_NH, view.node_ids, draw, shape.dropout)
-            h_NH = self.run_layer(place, view, h_NH, first, draw)
+            h_NH = self.run_layer(index, view, h_NH, first, draw)
             if len(self.norms):
-                h_NH = self.norms[place](h_NH, view.sums, training=key is not None)
+                h_NH = self.norms[index](h_NH, view.sums, training=key is not None)
             if self.bends_layers:
                 h_NH = activate(h_NH)
         return h_NH

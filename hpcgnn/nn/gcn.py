@@ -37,6 +37,6 @@ class GCN(LayeredModel):
     aggregates_features = ends_layers = True
     shift = "bias"
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> GCNLayer:
+    def make_layer(self, index: int, in_width: int, out_width: int) -> GCNLayer:
         """Return a convolution."""
         return GCNLayer(in_width, out_width)

@@ -62,16 +62,16 @@ class GCNII(EvenModel):
     options = EvenModel.options | {"teleport"}
     own_options = MappingProxyType({"theta": 0.5})
 
-    def make_layer(self, place: int) -> GCNIILayer:
-        """Return the layer at `place`."""
+    def make_layer(self, index: int) -> GCNIILayer:
+        """Return the layer at `index`."""
         shape = self.shape
         theta = shape.own.get("theta", self.own_options["theta"])
-        strength = math.log1p(theta / (place + 1))
+        strength = math.log1p(theta / (index + 1))
         return GCNIILayer(shape.hidden, teleport=shape.teleport, strength=strength)
 
     @collective
     def run_layer(
-        self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
+        self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
         """Return the output rows of a layer; see `EvenModel.run_layer`."""
-        return self.layers[place](view, x, first)
+        return self.layers[index](view, x, first)

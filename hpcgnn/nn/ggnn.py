@@ -38,7 +38,7 @@ class Propagator(Protocol):
 
     dropped: int
 
-    def on_gpu(self, place: torch.device, precision: str) -> "Propagator":
+    def on_gpu(self, device: torch.device, precision: str) -> "Propagator":
         """Return the same on the current GPU; a band multiplies with this precision."""
         ...
 
@@ -67,13 +67,13 @@ class SparsePropagator:
         self._pairs: TypedPairs | DevicePairs = TypedPairs(edges, trace)
         self._counts_NP = torch.from_numpy(edges.counts()).to(dtype)
 
-    def on_gpu(self, place: torch.device, precision: str) -> "SparsePropagator":
+    def on_gpu(self, device: torch.device, precision: str) -> "SparsePropagator":
         """Return the same on the current GPU."""
         assert isinstance(self._pairs, TypedPairs)
-        found = copy.copy(self)
-        found._pairs = DevicePairs.upload(self._pairs)
-        found._counts_NP = self._counts_NP.to(place)
-        return found
+        moved = copy.copy(self)
+        moved._pairs = DevicePairs.upload(self._pairs)
+        moved._counts_NP = self._counts_NP.to(device)
+        return moved
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node."""
@@ -108,16 +108,16 @@ class BandedPropagator:
         number = torch.empty(0, dtype=dtype).numpy().dtype.type
         self.operator = BandedOperator(edges, block, number, trace, supernodes)
         self.dropped = self.operator.dropped
-        kept = edges.select(held_edges(edges, block, supernodes))
-        self._counts_NP = torch.from_numpy(kept.counts()).to(dtype)
+        sparse_edges = edges.select(held_edges(edges, block, supernodes))
+        self._counts_NP = torch.from_numpy(sparse_edges.counts()).to(dtype)
         self._multiply: partial[Tensor] | TorchBand = partial(aggregate, self.operator)
 
-    def on_gpu(self, place: torch.device, precision: str) -> "BandedPropagator":
+    def on_gpu(self, device: torch.device, precision: str) -> "BandedPropagator":
         """Return the same on a GPU."""
-        found = copy.copy(self)
-        found._multiply = TorchBand(self.operator, precision, place)
-        found._counts_NP = self._counts_NP.to(place)
-        return found
+        moved = copy.copy(self)
+        moved._multiply = TorchBand(self.operator, precision, device)
+        moved._counts_NP = self._counts_NP.to(device)
+        return moved
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node."""
@@ -141,12 +141,12 @@ class HybridPropagator:
     def __init__(self, banded: BandedPropagator, sparse: SparsePropagator | None) -> None:
         self._banded, self._sparse = banded, sparse
 
-    def on_gpu(self, place: torch.device, precision: str) -> "HybridPropagator":
+    def on_gpu(self, device: torch.device, precision: str) -> "HybridPropagator":
         """Return the same on the current GPU."""
-        found = copy.copy(self)
-        found._banded = self._banded.on_gpu(place, precision)
-        found._sparse = None if self._sparse is None else self._sparse.on_gpu(place, precision)
-        return found
+        moved = copy.copy(self)
+        moved._banded = self._banded.on_gpu(device, precision)
+        moved._sparse = None if self._sparse is None else self._sparse.on_gpu(device, precision)
+        return moved
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node."""
@@ -181,8 +181,8 @@ def make_propagator(
     if name == "sparse":
         if block == 0:
             return SparsePropagator(edges, dtype, trace)
-        kept = edges.select(held_edges(edges, block, supernodes))
-        return SparsePropagator(kept, dtype, trace, len(edges) - len(kept))
+        banded_edges = edges.select(held_edges(edges, block, supernodes))
+        return SparsePropagator(banded_edges, dtype, trace, len(edges) - len(banded_edges))
     if block < 1:
         raise InputError(f"block {block}: the propagator {name} needs a block size of at least 1")
     banded = BandedPropagator(edges, block, dtype, trace, supernodes)
@@ -247,10 +247,10 @@ class GGNN(TrainableModule):
         key
             The draw of dropout masks; None: evaluation.
         """
-        place = self.bias_PH.device
-        tokens = torch.from_numpy(graph.subtokens).to(place)
-        starts = torch.from_numpy(graph.subtoken_starts).to(place)
-        node_ids = torch.from_numpy(graph.node_ids).to(place)
+        device = self.bias_PH.device
+        tokens = torch.from_numpy(graph.subtokens).to(device)
+        starts = torch.from_numpy(graph.subtoken_starts).to(device)
+        node_ids = torch.from_numpy(graph.node_ids).to(device)
         ids = memory_of(node_ids).array(node_ids)
         state_NH: Tensor = self.embedding(tokens, starts[:-1])
         for step in range(self.shape.steps):
@@ -258,7 +258,7 @@ class GGNN(TrainableModule):
             draw = None if key is None else key.at(step)
             messages_NH = dropout(messages_NH, ids, draw, self.shape.dropout)
             state_NH = self.cell(messages_NH, state_NH)
-        scores: Tensor = self.readout(state_NH[torch.from_numpy(graph.candidates).to(place)])
+        scores: Tensor = self.readout(state_NH[torch.from_numpy(graph.candidates).to(device)])
         return scores.squeeze(1)
 
 
@@ -300,7 +300,7 @@ def candidate_loss(
         A scalar, and (g,) bool: the right candidate has the highest score.
     """
     arrays = graph.candidate_graphs, graph.candidate_starts, graph.labels
-    owners_M, starts, labels = (torch.from_numpy(each).to(logits_M.device) for each in arrays)
+    owners_M, starts, labels = (torch.from_numpy(array).to(logits_M.device) for array in arrays)
     counts = starts[1:] - starts[:-1]
     places_M = torch.arange(len(owners_M), device=logits_M.device) - starts[owners_M]
     width = int(counts.max()) if graph.num_graphs else 1

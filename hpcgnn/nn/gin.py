@@ -58,6 +58,6 @@ class GIN(LayeredModel):
     maps_own_rows = True
     shift = "second.bias"
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> GINLayer:
+    def make_layer(self, index: int, in_width: int, out_width: int) -> GINLayer:
         """Return a layer for the directions of the graph."""
         return GINLayer(in_width, self.shape.hidden, out_width, directed=self.directed)

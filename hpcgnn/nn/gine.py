@@ -50,7 +50,7 @@ class GINE(LayeredModel):
     maps_own_rows = True
     shift = "second.bias"
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> GINELayer:
+    def make_layer(self, index: int, in_width: int, out_width: int) -> GINELayer:
         """Return a layer for the features of the graph's edges."""
         features = self.shape.num_edge_features
         return GINELayer(in_width, self.shape.hidden, out_width, num_edge_features=features)

@@ -125,5 +125,5 @@ def make_graph_model(
     """
     like = next(encoder.parameters())
     with drawn_from(seed):
-        made, head = READOUTS[readout](width), nn.Linear(width, num_classes)
-    return GraphModel(encoder, made, head, dropout).to(like.device, like.dtype)
+        readout_module, head = READOUTS[readout](width), nn.Linear(width, num_classes)
+    return GraphModel(encoder, readout_module, head, dropout).to(like.device, like.dtype)

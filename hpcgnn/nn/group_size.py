@@ -92,8 +92,8 @@ class GroupSizeNet(nn.Module):
         joined = torch.cat(layers, dim=1)
         shares = self.score(joined)
         score_V = (shares + torch.sparse.mm(pattern.adjacency, shares)).squeeze(1)
-        kept = score_V.topk(max(1, int(_POOLED_SHARE * len(score_V)))).indices
-        pooled = joined[kept] * torch.tanh(score_V[kept])[:, None]
+        selected = score_V.topk(max(1, int(_POOLED_SHARE * len(score_V)))).indices
+        pooled = joined[selected] * torch.tanh(score_V[selected])[:, None]
         log_width = pooled.new_full((1,), float(np.log1p(width)))
         return self.out(torch.cat([pooled.mean(0), pooled.amax(0), log_width]))
 

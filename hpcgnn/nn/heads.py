@@ -70,17 +70,17 @@ class HeadsModel(LayeredModel):
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> HeadsLayer:
         """Return a layer; `how` are the arguments of `HeadsLayer`."""
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> HeadsLayer:
-        """Return the layer at `place`."""
+    def make_layer(self, index: int, in_width: int, out_width: int) -> HeadsLayer:
+        """Return the layer at `index`."""
         return self.heads_layer(
             in_width,
             out_width,
             heads=self.shape.heads,
-            average=place >= self.shape.num_hidden_layers,
+            average=index >= self.shape.num_hidden_layers,
             num_edge_features=self.shape.num_edge_features,
         )
 
     @collective
-    def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
+    def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer, with this draw's edges left out."""
-        return self.layers[place](view, x, self.edges_left_out(draw))
+        return self.layers[index](view, x, self.edges_left_out(draw))

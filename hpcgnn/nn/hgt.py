@@ -53,8 +53,8 @@ class HGTLayer(nn.Module):
         shape = num_relations, heads, width // heads, width // heads
         self.keys = nn.Parameter(torch.empty(shape))
         self.messages = nn.Parameter(torch.empty(shape))
-        for each in (*self.keys.data.flatten(0, 1), *self.messages.data.flatten(0, 1)):
-            nn.init.xavier_uniform_(each)
+        for weight in (*self.keys.data.flatten(0, 1), *self.messages.data.flatten(0, 1)):
+            nn.init.xavier_uniform_(weight)
         self.priors = nn.Parameter(torch.ones(num_relations, heads))
         self.skip = nn.Parameter(torch.ones(num_types))
 
@@ -70,29 +70,29 @@ class HGTLayer(nn.Module):
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_BY_RELATION])
         mine, types, all_types = view.own(x), view.own_traits.types, view.traits.types
         queries = widened(self.queries(mine, types)).view(len(mine), *self.keys.shape[1:3])
-        places = [torch.from_numpy(each.astype(np.int64)) for each in view.relation_rows]
-        targets = torch.cat(self._targets(queries, places))
+        rows_of = [torch.from_numpy(rows.astype(np.int64)) for rows in view.relation_rows]
+        targets = torch.cat(self._targets(queries, rows_of))
         pairs, rows = self.pairs(x, all_types), x.detach()
         with rematerialised(pairs, lambda: self.pairs(rows, all_types)):
             means, lse = attend_products(
                 pairs, targets.flatten(1), targets.new_empty(self.heads, 0),
                 ProductHeads(operator, draw),
             )  # fmt: skip
-        joined = self._join(means.view_as(targets), lse, places, len(mine))
+        joined = self._join(means.view_as(targets), lse, rows_of, len(mine))
         out: Tensor = self.out(functional.gelu(joined.flatten(1)).to(x.dtype), types)
         share = torch.sigmoid(self.skip)
         share = share[:1] if types is None else share[types]
         return (share[:, None] * out + (1 - share[:, None]) * mine).to(x.dtype)
 
-    def _targets(self, queries: Tensor, places: list[Tensor]) -> list[Tensor]:
+    def _targets(self, queries: Tensor, rows_of: list[Tensor]) -> list[Tensor]:
         """Return for each relation what keys are multiplied with, (rows, H, D)."""
         maps = self.keys * (self.priors[:, :, None, None] / math.sqrt(queries.shape[2]))
         return [
-            torch.einsum("nhe,hde->nhd", queries[rows], each)
-            for rows, each in zip(places, maps, strict=True)
+            torch.einsum("nhe,hde->nhd", queries[rows], matrix)
+            for rows, matrix in zip(rows_of, maps, strict=True)
         ]
 
-    def _join(self, means: Tensor, lse: Tensor, places: list[Tensor], num_rows: int) -> Tensor:
+    def _join(self, means: Tensor, lse: Tensor, rows_of: list[Tensor], num_rows: int) -> Tensor:
         """Return (num_rows, H, D) the mean messages over the edges of all relations.
 
         Parameters
@@ -101,20 +101,20 @@ class HGTLayer(nn.Module):
             (rows of all relations, H, D) mean values.
         lse
             (rows, H) how much each weighs: the log of the sum of its exponentiated logits.
-        places
+        rows_of
             For each relation the output row of each of its rows.
         """
-        rows = torch.cat(places)
+        rows = torch.cat(rows_of)
         top = lse.new_full((num_rows, self.heads), -torch.inf)
         top = top.scatter_reduce(0, rows[:, None].expand_as(lse), lse.detach(), "amax")
         # A row without edges weighs nothing beside a finite top.
         top = torch.where(torch.isneginf(top), 0.0, top)
         shares = torch.exp(lse - top[rows])
         total = torch.zeros_like(top).index_add(0, rows, shares)
-        parts = torch.split(means * shares[:, :, None], [len(each) for each in places])
+        parts = torch.split(means * shares[:, :, None], [len(rows) for rows in rows_of])
         mapped = [
-            torch.einsum("nhd,hde->nhe", part, each)
-            for part, each in zip(parts, self.messages, strict=True)
+            torch.einsum("nhd,hde->nhe", part, matrix)
+            for part, matrix in zip(parts, self.messages, strict=True)
         ]
         joined = means.new_zeros(num_rows, *means.shape[1:]).index_add(0, rows, torch.cat(mapped))
         return joined / torch.where(total == 0, 1.0, total)[:, :, None]
@@ -148,7 +148,7 @@ class HGT(EvenModel):
         """Raise an `InputError` when heads do not divide the width."""
         require_heads(shape)
 
-    def make_layer(self, place: int) -> HGTLayer:
+    def make_layer(self, index: int) -> HGTLayer:
         """Return a layer for the relations and node types of the graph."""
         shape = self.shape
         return HGTLayer(
@@ -160,7 +160,7 @@ class HGT(EvenModel):
 
     @collective
     def run_layer(
-        self, place: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
+        self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
         """Return the output rows of a layer, with this draw's edges left out."""
-        return self.layers[place](view, x, self.edges_left_out(draw))
+        return self.layers[index](view, x, self.edges_left_out(draw))

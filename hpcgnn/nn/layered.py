@@ -67,15 +67,15 @@ class LayeredModel(Model):
         super().__init__(shape, directed=directed)
         pairs = list(pairwise(shape.widths()))
         self.layers = nn.ModuleList(
-            self.make_layer(place, *pair) for place, pair in enumerate(pairs)
+            self.make_layer(index, *pair) for index, pair in enumerate(pairs)
         )
         self.shortcuts = nn.ModuleDict()
         if shape.residual:
-            for place, (before, after) in enumerate(pairs):
+            for index, (before, after) in enumerate(pairs):
                 if before == after:
-                    self.shortcuts[str(place)] = nn.Identity()
+                    self.shortcuts[str(index)] = nn.Identity()
                 elif not self.maps_own_rows:
-                    self.shortcuts[str(place)] = xavier_linear(before, after)
+                    self.shortcuts[str(index)] = xavier_linear(before, after)
         norms = [make_norm(shape.norm, shape.hidden) for _ in range(shape.num_hidden_layers)]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
         for layer, norm in zip(self.layers, norms, strict=False):
@@ -84,8 +84,8 @@ class LayeredModel(Model):
         self.output = Linear(joined, shape.num_classes) if shape.jumping != "none" else None
 
     @abstractmethod
-    def make_layer(self, place: int, in_width: int, out_width: int) -> nn.Module:
-        """Return the layer at `place`.
+    def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:
+        """Return the layer at `index`.
 
         Not collective; the constructor calls it, with `shape` and `directed` set.
         """
@@ -140,18 +140,18 @@ class LayeredModel(Model):
         return list(self.layers[0].parameters())
 
     @collective
-    def run_layer(self, place: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
+    def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
         """Return the output rows of a layer; models whose layers draw masks override it."""
-        return self.layers[place](view, x)
+        return self.layers[index](view, x)
 
     def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> _Hidden:
         hidden = _Hidden(x_NF)
         outputs: list[Tensor] = []
-        for place in range(self.shape.num_hidden_layers):
-            hidden = self._layer(place, graph, hidden, key)
+        for index in range(self.shape.num_hidden_layers):
+            hidden = self._layer(index, graph, hidden, key)
             if self.output is not None:
-                view = self._view(graph, place)
-                outputs = [view.own(each) for each in outputs] + [hidden.rows]
+                view = self._view(graph, index)
+                outputs = [view.own(rows) for rows in outputs] + [hidden.rows]
         if self.output is None:
             return hidden
         if self.shape.jumping == "concat":
@@ -159,37 +159,37 @@ class LayeredModel(Model):
         return _Hidden(torch.stack(outputs).amax(dim=0))
 
     def _layer(
-        self, place: int, graph: GraphView, hidden: _Hidden, key: DropoutKey | None
+        self, index: int, graph: GraphView, hidden: _Hidden, key: DropoutKey | None
     ) -> _Hidden:
-        view = self._view(graph, place)
-        draw = key.at(place) if key is not None else None
+        view = self._view(graph, index)
+        draw = key.at(index) if key is not None else None
 
         def dropped(rows: Tensor) -> Tensor:
             if hidden.is_dropped:
                 return rows
-            return dropout(rows, view.node_ids, draw, self.shape.dropout_before(place))
+            return dropout(rows, view.node_ids, draw, self.shape.dropout_before(index))
 
-        if self._ends(place):
-            following = self._view(graph, place + 1).node_ids
-            next_draw = key.at(place + 1) if key is not None else None
-            ending = Ending(following, next_draw, self.shape.dropout_before(place + 1))
-            return _Hidden(self.layers[place](view, dropped(hidden.rows), ending), is_dropped=True)
+        if self._ends(index):
+            following = self._view(graph, index + 1).node_ids
+            next_draw = key.at(index + 1) if key is not None else None
+            ending = Ending(following, next_draw, self.shape.dropout_before(index + 1))
+            return _Hidden(self.layers[index](view, dropped(hidden.rows), ending), is_dropped=True)
 
         x, before = dropped(hidden.rows), hidden.again
         with rematerialised(x, None if before is None else lambda: dropped(before())):
-            out = self.run_layer(place, view, x, draw)
-            if str(place) in self.shortcuts:
-                out = out + self.shortcuts[str(place)](view.own(x))
-        if place >= self.shape.num_hidden_layers:
+            out = self.run_layer(index, view, x, draw)
+            if str(index) in self.shortcuts:
+                out = out + self.shortcuts[str(index)](view.own(x))
+        if index >= self.shape.num_hidden_layers:
             return _Hidden(out)
         if len(self.norms):
-            out = self.norms[place](out, view.sums, training=key is not None)
+            out = self.norms[index](out, view.sums, training=key is not None)
         return self._activated(out)
 
-    def _ends(self, place: int) -> bool:
-        """Return whether the layer at `place` ends itself: nothing else comes between."""
+    def _ends(self, index: int) -> bool:
+        """Return whether the layer at `index` ends itself: nothing else comes between."""
         plain = self.ends_layers and not len(self.norms) and self.output is None
-        hidden = place < self.shape.num_hidden_layers and str(place) not in self.shortcuts
+        hidden = index < self.shape.num_hidden_layers and str(index) not in self.shortcuts
         return plain and hidden and self.shape.activation == "relu"
 
     def _activated(self, out: Tensor) -> _Hidden:
@@ -201,5 +201,5 @@ class LayeredModel(Model):
         waiting = out.detach()
         return _Hidden(activate(out), lambda: activate(waiting))
 
-    def _view(self, graph: GraphView, place: int) -> LayerView:
-        return graph.layer(place, self.steps_per_layer(self.shape))
+    def _view(self, graph: GraphView, index: int) -> LayerView:
+        return graph.layer(index, self.steps_per_layer(self.shape))

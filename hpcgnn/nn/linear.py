@@ -28,8 +28,8 @@ class TypedLinear(nn.Module):
         if types is None or len(self.maps) == 1:
             return self.maps[0](x)
         rows = [(types == number).nonzero()[:, 0] for number in range(len(self.maps))]
-        weights, biases = zip(*((each.weight, each.bias) for each in self.maps), strict=True)
-        return linear_by_type(rows, [x[each] for each in rows], weights, biases)
+        weights, biases = zip(*((linear.weight, linear.bias) for linear in self.maps), strict=True)
+        return linear_by_type(rows, [x[rows_of] for rows_of in rows], weights, biases)
 
 
 def xavier_linear(in_width: int, out_width: int) -> Linear:

@@ -144,8 +144,8 @@ def margin_loss(scores_E: Tensor, wrong_EK: Tensor, margin: float) -> Tensor:
 
 def cross_entropy_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
     """Return the sum over edges of ``-log(exp(s) / (exp(s) + Σ_k exp(s_k)))``."""
-    every = torch.cat([scores_E[:, None], wrong_EK], dim=1)
-    return (every.logsumexp(1) - scores_E).sum()
+    candidates = torch.cat([scores_E[:, None], wrong_EK], dim=1)
+    return (candidates.logsumexp(1) - scores_E).sum()
 
 
 LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
@@ -198,5 +198,5 @@ def make_link_model(
     """
     like = next(encoder.parameters())
     with drawn_from(seed):
-        made = SCORERS[scorer](width, num_relations)
-    return LinkModel(encoder, made.to(like.device, like.dtype))
+        module = SCORERS[scorer](width, num_relations)
+    return LinkModel(encoder, module.to(like.device, like.dtype))

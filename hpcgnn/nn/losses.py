@@ -50,9 +50,9 @@ class MeanLoss:
 
         `targets_NT` are NaN where they are not known.
         """
-        known = ~targets_NT.isnan()
+        labelled = ~targets_NT.isnan()
         # Not 0 times NaN, which is NaN, in the gradient too.
-        errors = torch.where(known, predicted_NT - targets_NT.nan_to_num(0), 0).square()
-        per_node = errors.sum(1) / known.sum(1)
+        errors = torch.where(labelled, predicted_NT - targets_NT.nan_to_num(0), 0).square()
+        per_node = errors.sum(1) / labelled.sum(1)
         factors = 1 if self.weights is None else self.weights
         return (per_node * factors).sum() / self.num_global

@@ -30,8 +30,8 @@ class MixHopLayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int, hops: int, *, summed: bool) -> None:
         super().__init__()
-        share, more = divmod(out_width, hops + 1)
-        widths = [share + (power < more) for power in range(hops + 1)]
+        share, remainder = divmod(out_width, hops + 1)
+        widths = [share + (power < remainder) for power in range(hops + 1)]
         self.summed = summed
         self.powers = nn.ModuleList(
             xavier_linear(in_width, out_width if summed else width) for width in widths
@@ -41,16 +41,16 @@ class MixHopLayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        own = view.own(x)
-        outputs = [self.powers[0](own)]
+        targets = view.own(x)
+        outputs = [self.powers[0](targets)]
         for step, linear in enumerate(list(self.powers)[1:]):
             x = aggregate(view.steps[step].operators[Aggregation.SYMMETRIC], x)
             # The rows of the next power contain those of the layer's outputs.
             outputs.append(linear(view.after(step + 1, x)))
-        bias = arithmetic().for_rows(self.bias, len(own))
+        bias = arithmetic().for_rows(self.bias, len(targets))
         if self.summed:
-            return (torch.stack(outputs).sum(0) + bias).to(own.dtype)
-        return (torch.cat(outputs, dim=1) + bias).to(own.dtype)
+            return (torch.stack(outputs).sum(0) + bias).to(targets.dtype)
+        return (torch.cat(outputs, dim=1) + bias).to(targets.dtype)
 
 
 class MixHop(LayeredModel):
@@ -81,7 +81,7 @@ class MixHop(LayeredModel):
                 f"use at least {powers}, or lower model.hops"
             )
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> MixHopLayer:
+    def make_layer(self, index: int, in_width: int, out_width: int) -> MixHopLayer:
         """Return a layer."""
-        summed = place >= self.shape.num_hidden_layers
+        summed = index >= self.shape.num_hidden_layers
         return MixHopLayer(in_width, out_width, self.steps_per_layer(self.shape), summed=summed)

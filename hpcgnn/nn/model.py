@@ -173,7 +173,7 @@ class NodeTraits:
 
     def __getitem__(self, rows: Tensor) -> "NodeTraits":
         """Return those of some nodes."""
-        pick = (None if each is None else each[rows] for each in (self.types, self.edge_means))
+        pick = (None if trait is None else trait[rows] for trait in (self.types, self.edge_means))
         return NodeTraits(*pick)
 
 
@@ -274,12 +274,12 @@ class GraphView(RowsView):
     active: tuple[LayerView, ...] = ()
     members: GraphMembers | None = None
 
-    def layer(self, place: int, steps: int = 1) -> LayerView:
+    def layer(self, index: int, steps: int = 1) -> LayerView:
         """Return the view of a layer of a model whose layers aggregate `steps` times."""
         if self.active:
-            first, *following = self.active[place * steps : (place + 1) * steps]
+            first, *following = self.active[index * steps : (index + 1) * steps]
         else:
-            whole = LayerView(*(getattr(self, each.name) for each in fields(RowsView)))
+            whole = LayerView(*(getattr(self, item.name) for item in fields(RowsView)))
             first, following = whole, [whole] * (steps - 1)
         return replace(first, following=tuple(following)) if following else first
 

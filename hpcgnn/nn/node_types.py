@@ -52,22 +52,22 @@ class TypedRows:
         ValueError
             When a part has another number of rows than its type has nodes.
         """
-        places = torch.empty(len(types), dtype=torch.int64, device=types.device)
+        positions = torch.empty(len(types), dtype=torch.int64, device=types.device)
         for number, part in enumerate(parts):
             rows = _rows_of(types, number)
             if len(rows) != len(part):
                 raise ValueError(f"type {number} has {len(rows)} nodes and {len(part)} rows")
-            places[rows] = torch.arange(len(rows), device=types.device)
-        return cls(tuple(parts), types, places)
+            positions[rows] = torch.arange(len(rows), device=types.device)
+        return cls(tuple(parts), types, positions)
 
     def __len__(self) -> int:
         return len(self.types)
 
     def __getitem__(self, rows: Tensor) -> "TypedRows":
         """Return chosen rows, (m,) int64 in any order."""
-        taken = [part[places] for part, places, _ in self.by_type(rows)]
+        parts = [part[places] for part, places, _ in self.by_type(rows)]
         numbers = None if self.numbers is None else self.numbers[rows]
-        return replace(TypedRows.in_order(taken, self.types[rows]), numbers=numbers)
+        return replace(TypedRows.in_order(parts, self.types[rows]), numbers=numbers)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -77,18 +77,18 @@ class TypedRows:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors."""
-        return sum(each.nbytes for each in (*self.parts, self.types, self.places))
+        return sum(array.nbytes for array in (*self.parts, self.types, self.places))
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
         """For each type (n_t,) int64 the rows of its nodes, in the order of its part."""
-        found = []
+        tables = []
         for number, part in enumerate(self.parts):
             rows = _rows_of(self.types, number)
             ordered = torch.empty(len(part), dtype=torch.int64, device=rows.device)
             ordered[self.places[rows]] = rows
-            found.append(ordered)
-        return tuple(found)
+            tables.append(ordered)
+        return tuple(tables)
 
     def by_type(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield for each type its part, the places of chosen nodes there, and which of `rows`.
@@ -98,20 +98,20 @@ class TypedRows:
         rows
             (m,) int64 nodes.
         """
-        types, places = self.types[rows], self.places[rows]
+        types, positions = self.types[rows], self.places[rows]
         for number, part in enumerate(self.parts):
-            chosen = _rows_of(types, number)
-            yield part, places[chosen], chosen
+            rows_of_type = _rows_of(types, number)
+            yield part, positions[rows_of_type], rows_of_type
 
     def to(self, device: torch.device) -> "TypedRows":
         """Return the rows in the memory of a device, themselves where they are there already."""
-        parts = tuple(each.to(device) for each in self.parts)
+        parts = tuple(part.to(device) for part in self.parts)
         numbers = None if self.numbers is None else self.numbers.to(device)
         return TypedRows(parts, self.types.to(device), self.places.to(device), numbers)
 
     def clone(self) -> "TypedRows":
         """Return rows with features of their own."""
-        return replace(self, parts=tuple(each.clone() for each in self.parts))
+        return replace(self, parts=tuple(part.clone() for part in self.parts))
 
 
 NodeFeatures: TypeAlias = Tensor | TypedRows

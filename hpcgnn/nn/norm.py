@@ -45,7 +45,7 @@ class Norm(nn.Module, ABC):
         if x_NH.dtype == torch.bfloat16:
             return standardise(x_NH, mean_H, factor, self.bias)
         shared = self.bias, mean_H, factor
-        bias, mean, factor = (arithmetic().for_rows(each, len(x_NH)) for each in shared)
+        bias, mean, factor = (arithmetic().for_rows(parameter, len(x_NH)) for parameter in shared)
         return torch.addcmul(bias, x_NH - mean, factor)
 
 

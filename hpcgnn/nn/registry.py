@@ -61,11 +61,11 @@ def find_model(name: str) -> type[Model]:
         raise InputError(
             f"model.name = {name!r}: choose one of {', '.join(MODELS)}, or package.module:Class"
         )
-    found: type[Model] = load_own("model.name", name, _is_model, "subclass of hpcgnn.nn.Model")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
+    model: type[Model] = load_own("model.name", name, _is_model, "subclass of hpcgnn.nn.Model")
+    if inspect.isabstract(model):
+        missing = ", ".join(sorted(model.__abstractmethods__))
         raise InputError(f"model.name = {name!r}: it does not implement {missing}")
-    return found
+    return model
 
 
 def _is_model(value: object) -> bool:

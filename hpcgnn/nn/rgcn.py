@@ -56,8 +56,8 @@ class RGCNLayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = view.operators[Aggregation.MEAN_BY_RELATION]
-        own: Tensor = self.own(view.own(x))
-        return relation_linear(operator, view.relation_rows, x, self.weights(), own)
+        rows: Tensor = self.own(view.own(x))
+        return relation_linear(operator, view.relation_rows, x, self.weights(), rows)
 
 
 class RGCN(LayeredModel):
@@ -79,6 +79,6 @@ class RGCN(LayeredModel):
                 "relations; lower it, or 0 gives every relation its own matrix"
             )
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> RGCNLayer:
+    def make_layer(self, index: int, in_width: int, out_width: int) -> RGCNLayer:
         """Return a layer for the relations of the graph."""
         return RGCNLayer(in_width, out_width, self.shape.num_relations, self.shape.num_bases)

@@ -44,7 +44,7 @@ class SAGELayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        operators = [view.operators[each] for each in _DIRECTIONS[: len(self.neighbours)]]
+        operators = [view.operators[direction] for direction in _DIRECTIONS[: len(self.neighbours)]]
         rows, weight = view.own(x), self.own.weight
         if self.edges is not None:
             means = view.own_traits.edge_means
@@ -67,7 +67,7 @@ class GraphSAGE(LayeredModel):
     maps_own_rows = True
     shift = "own.bias"
 
-    def make_layer(self, place: int, in_width: int, out_width: int) -> SAGELayer:
+    def make_layer(self, index: int, in_width: int, out_width: int) -> SAGELayer:
         """Return a layer for the directions of the graph."""
         features = self.shape.num_edge_features
         return SAGELayer(in_width, out_width, directed=self.directed, num_edge_features=features)

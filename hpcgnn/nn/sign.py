@@ -90,22 +90,22 @@ class SIGN(Model):
         powers = self._powers(view, dropout(x_NF, view.node_ids, draw, self.shape.input_dropout))
         mapped = [branch(rows) for branch, rows in zip(self.branches, powers, strict=True)]
         h_NH = torch.cat(mapped, dim=1)
-        for place in range(len(self.layers)):
-            if place > 0:
-                h_NH = self.layers[place - 1](h_NH)
+        for index in range(len(self.layers)):
+            if index > 0:
+                h_NH = self.layers[index - 1](h_NH)
             if len(self.norms):
-                h_NH = self.norms[place](h_NH, view.sums, training=key is not None)
+                h_NH = self.norms[index](h_NH, view.sums, training=key is not None)
             h_NH = ACTIVATION_FUNCTIONS[self.shape.activation](h_NH)
-            draw = None if key is None else key.at(place + 1)
+            draw = None if key is None else key.at(index + 1)
             h_NH = dropout(h_NH, view.output_ids, draw, self.shape.dropout)
         return h_NH
 
     def _powers(self, view: LayerView, x_NF: Tensor) -> list[Tensor]:
         """Return the products at the output nodes, the first without any."""
-        found = [view.own(x_NF)]
+        outputs = [view.own(x_NF)]
         for kind in self.kinds:
             rows = x_NF
-            for place, step in enumerate(view.steps):
+            for index, step in enumerate(view.steps):
                 rows = aggregate(step.operators[kind], rows)
-                found.append(view.after(place + 1, rows))
-        return found
+                outputs.append(view.after(index + 1, rows))
+        return outputs

@@ -41,22 +41,22 @@ class TransformerLayer(HeadsLayer):
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_IN])
-        mine = view.own(x)
-        own: Tensor = self.own(mine)
-        queries = widened(self.queries(mine)) * self.width**-0.5
+        targets = view.own(x)
+        own: Tensor = self.own(targets)
+        queries = widened(self.queries(targets)) * self.width**-0.5
         pairs, rows = self.pairs(x), x.detach()
         weights = queries.new_empty(self.heads, 0)
         if self.edges is not None:
             weights = self.edges.weight.view(self.heads, -1)
         with rematerialised(pairs, lambda: self.pairs(rows)):
-            found, _ = attend_products(pairs, queries, weights, ProductHeads(operator, draw))
+            means, _ = attend_products(pairs, queries, weights, ProductHeads(operator, draw))
         if self.average:
-            found = found.view(len(found), self.heads, self.width).mean(dim=1)
-        found = found.to(own.dtype)
+            means = means.view(len(means), self.heads, self.width).mean(dim=1)
+        means = means.to(own.dtype)
         if self.gate is None:
-            return found + own
-        share = torch.sigmoid(self.gate(torch.cat([found, own, found - own], dim=1)))
-        return share * own + (1 - share) * found
+            return means + own
+        share = torch.sigmoid(self.gate(torch.cat([means, own, means - own], dim=1)))
+        return share * own + (1 - share) * means
 
 
 class Transformer(HeadsModel):

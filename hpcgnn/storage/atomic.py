@@ -118,7 +118,7 @@ class OutputFile(io.RawIOBase):
                 raise InputError(f"{path}: is a device or a pipe; name a file")
             prefix = f".{self._target.name[:40]}."
             started = temporary_files(self._target.parent)
-            sweep(each for each in started if each.name.rpartition(".")[0][:-12] == prefix)
+            sweep(path for path in started if path.name.rpartition(".")[0][:-12] == prefix)
             self._descriptor = self._create(prefix)
         except (OSError, RuntimeError) as error:
             # Before Python 3.13 a loop of links is a RuntimeError.
@@ -180,13 +180,13 @@ class OutputFile(io.RawIOBase):
             return False
         return not (any(view[:HOLE_BYTES]) or np.frombuffer(view, np.uint8).any())
 
-    def write_at(self, place: int, data: "memoryview[int] | bytes") -> None:
-        """Write all of `data` from byte `place` on, or remember why it could not be written."""
+    def write_at(self, offset: int, data: "memoryview[int] | bytes") -> None:
+        """Write all of `data` from byte `offset` on, or remember why it could not be written."""
         view = memoryview(data)
         done = 0
         try:
             while self.error is None and done < len(view):
-                done += os.pwrite(self._descriptor, view[done:], place + done)
+                done += os.pwrite(self._descriptor, view[done:], offset + done)
         except OSError as error:
             self.error = error
 

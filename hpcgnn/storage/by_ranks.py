@@ -37,8 +37,8 @@ def open_store(
             yield writer
         return
     with ranks.agree():
-        own = sizes()
-    with store_by_ranks(ranks.comm, path, header, own, declare) as writer:
+        sizes_here = sizes()
+    with store_by_ranks(ranks.comm, path, header, sizes_here, declare) as writer:
         yield writer
 
 
@@ -81,8 +81,8 @@ def store_by_ranks(
     CollectiveInputError
         Where a rank cannot write; on all ranks, and nothing is left.
     """
-    mine = sizes.counts()
-    before, total = exclusive_sum(comm, mine), mine.copy()
+    counts = sizes.counts()
+    before, total = exclusive_sum(comm, counts), counts.copy()
     allreduce_sum(comm, total)
     with contextlib.ExitStack() as stack:
         share = None
@@ -96,9 +96,9 @@ def store_by_ranks(
                 share = stack.enter_context(made)
             declare(share)
             share.declared()
-            places = share.create() if comm.rank == 0 else None
+            offsets = share.create() if comm.rank == 0 else None
         assert share is not None
-        share.place(bcast(comm, places))
+        share.place(bcast(comm, offsets))
         yield share
         _join(comm, share)
         with agree(comm):
@@ -110,10 +110,10 @@ def _join(comm: Communicator, share: StoreShare) -> None:
     """Hand heads to the ranks that write them, and tell the first rank what concerns the whole."""
     with agree(comm):
         heads = share.heads()
-    starts: list[list[int]] = comm.allgather([each.span.start for each in share.columns])
+    starts: list[list[int]] = comm.allgather([column.span.start for column in share.columns])
     owners = [
-        np.searchsorted(begins, each.head_chunk, side="right") - 1
-        for each, begins in zip(share.columns, np.array(starts).T, strict=True)
+        np.searchsorted(begins, column.head_chunk, side="right") - 1
+        for column, begins in zip(share.columns, np.array(starts).T, strict=True)
     ]
     arrived = [
         redistribute(comm, np.full(len(head), owner, np.int32), head)[0]
@@ -121,7 +121,7 @@ def _join(comm: Communicator, share: StoreShare) -> None:
     ]
     with agree(comm):
         share.complete(arrived)
-    crcs = np.array([each.share_of_crc() for each in share.columns], np.int64)
+    crcs = np.array([column.share_of_crc() for column in share.columns], np.int64)
     allreduce_xor(comm, crcs)
     ends = comm.gather(share.ends())
     if ends is not None:

@@ -50,10 +50,10 @@ def _product(a: int, b: int) -> int:
 
 def _powers() -> tuple[int, ...]:
     """Return x^(2^n) for n below 32, after which they repeat."""
-    found = [1 << 30]
+    operators = [1 << 30]
     for _ in range(31):
-        found.append(_product(found[-1], found[-1]))
-    return tuple(found)
+        operators.append(_product(operators[-1], operators[-1]))
+    return tuple(operators)
 
 
 _POWERS = _powers()
@@ -82,7 +82,7 @@ class RowsRead:
     def share(self) -> tuple[int, int]:
         """Return the share in the checksum of all rows, and the number of rows read."""
         total = rows = end = 0
-        for start, stop in sorted(self._crcs, key=lambda each: (each[0], -each[1])):
+        for start, stop in sorted(self._crcs, key=lambda piece: (piece[0], -piece[1])):
             if stop <= end:
                 continue
             crc = self._crcs[start, stop]

@@ -141,12 +141,12 @@ def read_slab(
     start: int,
     stop: int,
     dtype: Any = None,
-    seen: RowsRead | None = None,
+    rows_read: RowsRead | None = None,
 ) -> Array:
     """Return rows `start` to `stop` - 1 of a dataset, converted to `dtype` piece by piece.
 
-    Their checksum goes to `seen`. Raises `StorageFormatError` where the bytes do not match that of
-    their chunk, or have changed since they were read before.
+    Their checksum goes to `rows_read`. Raises `StorageFormatError` where the bytes do not match the
+    checksum of their chunk, or have changed since they were read before.
     """
     out = np.empty((stop - start, *dataset.shape[1:]), dtype or dataset.dtype)
     crc = 0
@@ -155,9 +155,9 @@ def read_slab(
             watchdog.beat()
             piece = dataset[low:high]
             out[low - start : high - start] = piece
-            if seen is not None:
+            if rows_read is not None:
                 crc = array_crc(piece, crc)
-    if seen is not None and not seen.add(start, stop, crc):
+    if rows_read is not None and not rows_read.add(start, stop, crc):
         raise damaged(path, dataset.name, "changes while it is read")
     return out
 

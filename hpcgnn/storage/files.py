@@ -42,8 +42,8 @@ class OpenStore:
     ) -> None:
         self.path, self._file, self._datasets, self._crcs = path, file, datasets, crcs
         self._seen = {
-            name: RowsRead(len(each), each.dtype.itemsize * math.prod(each.shape[1:]))
-            for name, each in datasets.items()
+            name: RowsRead(len(dataset), dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
+            for name, dataset in datasets.items()
         }
 
     def close(self) -> None:
@@ -59,13 +59,13 @@ class OpenStore:
     @property
     def num_bytes(self) -> int:
         """Bytes of all datasets: what `verify` reads."""
-        return sum(int(each.nbytes) for each in self._datasets.values())
+        return sum(int(dataset.nbytes) for dataset in self._datasets.values())
 
     def described(self) -> list[tuple[str, str, tuple[int, ...], int]]:
         """Return what the fingerprint takes from each dataset, with the recorded checksums."""
         return [
-            (name, np.dtype(each.dtype).str, each.shape, self._crcs[name])
-            for name, each in self._datasets.items()
+            (name, np.dtype(dataset.dtype).str, dataset.shape, self._crcs[name])
+            for name, dataset in self._datasets.items()
         ]
 
     def verify(self, progress: Callable[[int], None] | None = None) -> None:
@@ -89,9 +89,9 @@ class OpenStore:
         Both are (datasets,) int64. Exclusive or joins the shares of processes that have each read
         some of the rows, addition their numbers of rows; `check_rows_read` takes what comes of it.
         """
-        shares = [each.share() for each in self._seen.values()]
-        found = np.array(shares, np.int64).reshape(-1, 2)
-        return found[:, 0].copy(), found[:, 1].copy()
+        shares = [rows.share() for rows in self._seen.values()]
+        totals = np.array(shares, np.int64).reshape(-1, 2)
+        return totals[:, 0].copy(), totals[:, 1].copy()
 
     def check_rows_read(self, crcs: Array, rows: Array) -> None:
         """Compare what all processes have read, see `rows_read`, with the recorded checksums.
@@ -111,7 +111,7 @@ class OpenStore:
     def read_share(self, number: int, of: int) -> None:
         """Read share `number` of `of` equal ones of every dataset, for `rows_read` alone."""
         for dataset in self._datasets.values():
-            start, stop = (len(dataset) * each // of for each in (number, number + 1))
+            start, stop = (len(dataset) * part // of for part in (number, number + 1))
             for low, high in slab_pieces(dataset, start, stop):
                 self._slab(dataset, low, high)
 

@@ -55,7 +55,7 @@ def temporary_files(folder: Path) -> list[Path]:
     """Return the files of a folder that are named like those of outputs in progress."""
     try:
         with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.is_file(follow_symlinks=False)]
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
     return [folder / name for name in sorted(names) if _TEMPORARY.fullmatch(name)]
@@ -63,7 +63,7 @@ def temporary_files(folder: Path) -> list[Path]:
 
 def sweep(paths: Iterable[Path]) -> list[Path]:
     """Remove those of `paths` that belong to this user and that no process holds; return them."""
-    return [each for each in paths if _remove_abandoned(each)]
+    return [leftover for leftover in paths if _remove_abandoned(leftover)]
 
 
 def _remove_abandoned(path: Path) -> bool:

@@ -42,8 +42,8 @@ class Members:
     def format(self) -> str | None:
         """Return the attribute that tells which kind of store the file is, None without it."""
         with format_errors(self.path, "/: attribute format"):
-            known = "format" in self.group.attrs
-        return str(self.attribute("format", str)) if known else None
+            is_store = "format" in self.group.attrs
+        return str(self.attribute("format", str)) if is_store else None
 
     def find(self, name: str) -> Any | None:
         """Return what a plain link leads to, or None; soft and external links are refused."""
@@ -60,19 +60,19 @@ class Members:
 
     def below(self, name: str) -> "Members | None":
         """Return the members of a group, or None where nothing has that name."""
-        found = self.find(name)
-        if found is None:
+        item = self.find(name)
+        if item is None:
             return None
-        if not isinstance(found, h5py.Group):
+        if not isinstance(item, h5py.Group):
             raise damaged(self.path, self.item(name), "is not a group")
-        return Members(self.path, found)
+        return Members(self.path, item)
 
     def required_below(self, name: str) -> "Members":
         """Return the members of a group that must be there."""
-        found = self.below(name)
-        if found is None:
+        group = self.below(name)
+        if group is None:
             raise damaged(self.path, self.item(name), "is missing")
-        return found
+        return group
 
     def dataset(
         self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
@@ -93,30 +93,32 @@ class Members:
             if not is_stored(found):
                 raise damaged(path, item, f"says that it has {found.nbytes} bytes, and has less")
             if found.dtype not in dtypes if dtypes else found.dtype.kind != "S":
-                wanted = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
-                raise damaged(path, item, f"has type {found.dtype}, not {wanted}")
+                expected = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
+                raise damaged(path, item, f"has type {found.dtype}, not {expected}")
             if not fits(shape, found.shape):
-                wanted = " x ".join("any" if want is None else str(want) for want in shape)
-                raise damaged(path, item, f"has shape {found.shape}, not {wanted}")
+                expected = " x ".join("any" if want is None else str(want) for want in shape)
+                raise damaged(path, item, f"has shape {found.shape}, not {expected}")
         return found
 
     def required(
         self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
     ) -> h5py.Dataset:
         """Return a dataset that must be there."""
-        found = self.dataset(name, dtypes, shape)
-        if found is None:
+        dataset = self.dataset(name, dtypes, shape)
+        if dataset is None:
             raise damaged(self.path, self.item(name), "is missing")
-        return found
+        return dataset
 
     def checksums(
         self, scalars: Mapping[str, object], datasets: Iterable[h5py.Dataset]
     ) -> dict[str, int]:
         """Return the recorded crc32 of each dataset, after checking them with the fingerprint."""
         crcs, described = {}, []
-        for each in datasets:
-            crcs[each.name] = attribute(self.path, each, "crc32", int)
-            described.append((each.name, np.dtype(each.dtype).str, each.shape, crcs[each.name]))
+        for dataset in datasets:
+            crcs[dataset.name] = attribute(self.path, dataset, "crc32", int)
+            described.append(
+                (dataset.name, np.dtype(dataset.dtype).str, dataset.shape, crcs[dataset.name])
+            )
         if fingerprint(scalars, described) != self.attribute("fingerprint", str):
             item = "/: attribute fingerprint"
             raise damaged(self.path, item, "does not belong to this file's datasets")
@@ -144,20 +146,20 @@ def fits(shape: tuple[int | None, ...], actual: tuple[int, ...] | None) -> bool:
     return all(want in (None, have) for want, have in zip(shape, actual, strict=True))
 
 
-def is_stored(found: h5py.Dataset) -> bool:
+def is_stored(dataset: h5py.Dataset) -> bool:
     """Tell whether a file has all chunks that it says it has.
 
     Those that were never written would read as zeros, and may be any number.
     """
-    return bool(found.id.get_storage_size() >= found.nbytes)
+    return bool(dataset.id.get_storage_size() >= dataset.nbytes)
 
 
-def is_plain(found: h5py.Dataset) -> bool:
+def is_plain(dataset: h5py.Dataset) -> bool:
     """Tell whether the data lie in this file, in chunks guarded by fletcher32 and nothing else.
 
     Virtual datasets and external storage read other files; another filter could load a plugin.
     """
-    properties = found.id.get_create_plist()
+    properties = dataset.id.get_create_plist()
     if properties.get_layout() != h5py.h5d.CHUNKED or properties.get_nfilters() != 1:
         return False
     code, *_ = properties.get_filter(0)

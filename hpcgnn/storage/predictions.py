@@ -194,13 +194,13 @@ class TableColumns:
             return []
         if predicted.ndim == 1:
             classes = predicted.tolist()
-            titles = [self.class_names[each] for each in classes] if self.class_names else None
+            titles = [self.class_names[number] for number in classes] if self.class_names else None
         else:
             rows = [np.flatnonzero(row).tolist() for row in predicted]
             classes = [" ".join(map(str, row)) for row in rows]
             titles = None
             if self.class_names:
-                titles = ["; ".join(self.class_names[each] for each in row) for row in rows]
+                titles = ["; ".join(self.class_names[number] for number in row) for row in rows]
         return [classes] if titles is None else [classes, titles]
 
 
@@ -257,8 +257,8 @@ class CsvLinks(_Text):
     ) -> None:
         """Append pairs (m,): original ids, names of relations, float32 scores."""
         ends = (sources, targets)
-        names = [] if self._names_of is None else [self._names_of(each) for each in ends]
-        texts = [f"{each:.9g}" for each in scores.tolist()]
+        names = [] if self._names_of is None else [self._names_of(ids) for ids in ends]
+        texts = [f"{score:.9g}" for score in scores.tolist()]
         columns = [sources.tolist(), targets.tolist(), *names, relations, texts]
         self._lines(zip(*columns, strict=True))
         self._output.raise_on_error()
@@ -276,7 +276,7 @@ class CsvPredictions(_Text, PredictionFile):
         self._lines([(*columns.before, *columns.values, *columns.behind)])
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        texts = [[f"{each:.9g}" for each in row] for row in values.tolist()]
+        texts = [[f"{value:.9g}" for value in row] for row in values.tolist()]
         before = [ids.tolist(), *self._columns.texts(ids)]
         behind = self._columns.predictions(predicted)
         rows = zip(zip(*before, strict=True), texts, strict=True)

@@ -83,10 +83,10 @@ class ColumnShare(Column):
             fletcher32=True,
             dcpl=plist,
         )
-        places = np.empty(-(-total // self._chunk[0]), np.int64)
+        offsets = np.empty(-(-total // self._chunk[0]), np.int64)
 
         def note(chunk: Any) -> None:
-            places[chunk.chunk_offset[0] // self._chunk[0]] = chunk.byte_offset
+            offsets[chunk.chunk_offset[0] // self._chunk[0]] = chunk.byte_offset
 
         if hasattr(self._dataset.id, "chunk_iter"):
             self._dataset.id.chunk_iter(note)
@@ -94,11 +94,11 @@ class ColumnShare(Column):
             # HDF5 before 1.10.10 and 1.12.3: each of these looks through all chunks.
             for row in range(0, total, self._chunk[0]):
                 note(self._dataset.id.get_chunk_info_by_coord((row, *rest)))
-        return places
+        return offsets
 
-    def place(self, places: Offsets) -> None:
+    def place(self, offsets: Offsets) -> None:
         """Take what `create` has returned."""
-        self._places = places
+        self._places = offsets
 
     def _gather(self, rows: Array) -> None:
         if self.rows > self.span.stop:

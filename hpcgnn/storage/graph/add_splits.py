@@ -65,7 +65,7 @@ class _SplitAdder(HDF5Writer):
             column.finish()
         described = [column.described for column in columns]
         written = {column.path for column in columns}
-        described += [each for each in self._store.described() if each[0] not in written]
+        described += [item for item in self._store.described() if item[0] not in written]
         scalars = {name: int(values[name]) for name in schema.FINGERPRINT_SCALARS}
         for name in values:
             self._file.attrs[name] = values[name]

@@ -55,10 +55,10 @@ class EdgeData:
     split: Array | None = None
     order: Array | None = None
 
-    def take(self, chosen: Any) -> "EdgeData":
+    def take(self, rows: Any) -> "EdgeData":
         """Return the data of some edges: a mask, a slice or positions."""
         arrays = (self.features, self.split, self.order)
-        return EdgeData(*(None if array is None else array[chosen] for array in arrays))
+        return EdgeData(*(None if array is None else array[rows] for array in arrays))
 
 
 @dataclass(frozen=True)

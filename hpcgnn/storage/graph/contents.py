@@ -58,25 +58,25 @@ def read_contents(path: Path, file: h5py.File) -> Contents:
     num_nodes, num_classes = attributes["num_nodes"], attributes["num_classes"]
     if not 1 <= num_nodes < schema.MAX_NODES or num_classes < 0:
         raise damaged(path, "/: attributes num_nodes, num_classes", "are out of range")
-    relations, found = read_adjacency(root, num_nodes)
+    relations, datasets_found = read_adjacency(root, num_nodes)
     nodes = root.required_below("nodes")
-    found += read_nodes(nodes, num_nodes, num_classes, attributes["multi_label"])
+    datasets_found += read_nodes(nodes, num_nodes, num_classes, attributes["multi_label"])
     node_types: tuple[NodeType, ...] = ()
     if typed:
         node_types, typed_datasets = read_node_types(root, nodes, num_nodes)
-        found += typed_datasets
+        datasets_found += typed_datasets
     else:
-        found.append(nodes.dataset("features", schema.FEATURE_DTYPES, (num_nodes, None)))
+        datasets_found.append(nodes.dataset("features", schema.FEATURE_DTYPES, (num_nodes, None)))
     splits: tuple[str, ...] = ()
     if version == schema.NAMED_FORMAT_VERSION:
         splits, named_datasets = read_named(root, nodes, num_nodes)
-        found += named_datasets
-    elif found_split(found):
+        datasets_found += named_datasets
+    elif found_split(datasets_found):
         splits = (schema.DEFAULT_SPLIT,)
-    found.append(root.dataset("classes", (), (num_classes,)))
+    datasets_found.append(root.dataset("classes", (), (num_classes,)))
     row_starts, partition = read_partition(root)
-    found.append(row_starts)
-    datasets = {each.name: each for each in found if each is not None}
+    datasets_found.append(row_starts)
+    datasets = {dataset.name: dataset for dataset in datasets_found if dataset is not None}
     scalars = {key: int(attributes[key]) for key in schema.FINGERPRINT_SCALARS}
     crcs = root.checksums(scalars, datasets.values())
     return Contents(attributes, relations, datasets, crcs, partition, node_types, splits)
@@ -90,10 +90,10 @@ def read_version(root: Members) -> int:
         )
     version: int = root.attribute("format_version", int)
     if version not in schema.FORMAT_VERSIONS:
-        known = ", ".join(str(each) for each in schema.FORMAT_VERSIONS)
+        versions = ", ".join(str(version) for version in schema.FORMAT_VERSIONS)
         raise StorageFormatError(
-            f"{root.path}: format_version is {version} and this hpcgnn reads {known}; convert the "
-            "graph again with this version"
+            f"{root.path}: format_version is {version} and this hpcgnn reads {versions}; convert "
+            "the graph again with this version"
         )
     return version
 
@@ -188,16 +188,16 @@ def read_type_names(root: Members) -> tuple[tuple[str, ...], Array, list[h5py.Da
     return texts, read_slab(root.path, counts, 0, num_types), [names, counts]
 
 
-def found_split(found: Iterable[h5py.Dataset | None]) -> bool:
+def found_split(datasets: Iterable[h5py.Dataset | None]) -> bool:
     """Tell whether `/nodes/split` is among datasets."""
-    return any(each is not None and each.name == "/nodes/split" for each in found)
+    return any(dataset is not None and dataset.name == "/nodes/split" for dataset in datasets)
 
 
 def read_named(
     root: Members, nodes: Members, num_nodes: int
 ) -> tuple[tuple[str, ...], list[h5py.Dataset | None]]:
     """Return the names of the splits, and the datasets of these, of named splits and of names."""
-    found: list[h5py.Dataset | None] = []
+    datasets: list[h5py.Dataset | None] = []
     names = nodes.below("names")
     if names is not None:
         offsets = names.required("offsets", (schema.ID_DTYPE,), (num_nodes + 1,))
@@ -207,21 +207,21 @@ def read_named(
         if first != 0 or last != data.shape[0]:
             fault = f"runs from {first} to {last}, not from 0 to {data.shape[0]}"
             raise damaged(root.path, offsets.name, fault)
-        found += [offsets, data]
+        datasets += [offsets, data]
     split_names = root.dataset("split_names", (), (None,))
     if split_names is None:
-        there = nodes.dataset("split", (schema.SPLIT_DTYPE,), (num_nodes,)) is not None
-        return ((schema.DEFAULT_SPLIT,) if there else ()), found
+        has_split = nodes.dataset("split", (schema.SPLIT_DTYPE,), (num_nodes,)) is not None
+        return ((schema.DEFAULT_SPLIT,) if has_split else ()), datasets
     splits = read_text(root.path, split_names)
     if not splits or len(set(splits)) < len(splits):
         raise damaged(root.path, schema.SPLIT_NAMES, "are not different names")
     nodes.required("split", (schema.SPLIT_DTYPE,), (num_nodes,))
-    found.append(split_names)
+    datasets.append(split_names)
     if len(splits) > 1:
         others = nodes.required_below("splits")
         for name in splits[1:]:
-            found.append(others.required(name, (schema.SPLIT_DTYPE,), (num_nodes,)))
-    return splits, found
+            datasets.append(others.required(name, (schema.SPLIT_DTYPE,), (num_nodes,)))
+    return splits, datasets
 
 
 def read_partition(root: Members) -> tuple[h5py.Dataset | None, dict[str, Any]]:

@@ -79,13 +79,13 @@ class EdgeColumns:
         """Return the values of edges; raises `ValueError` where something is missing."""
         if not (self.has_data or self.ordered):
             return weights
-        given = {
+        columns = {
             "weight": weights,
             "split": data.split,
             "features": data.features,
             "order": data.order,
         }
-        parts = {name: array for name, array in given.items() if array is not None}
+        parts = {name: array for name, array in columns.items() if array is not None}
         dtype = self.record()
         if set(parts) != set(dtype.names):
             raise ValueError(f"give {', '.join(dtype.names)} of the edges, not {', '.join(parts)}")
@@ -151,10 +151,10 @@ class EdgeBuilder:
                 )
             columns = EdgeColumns(weighted=True, ordered=columns.ordered)
         self._columns, self._dtype = columns, columns.record()
-        each = BYTES_PER_EDGE
+        row_bytes = BYTES_PER_EDGE
         if self._dtype is not None:
-            each += _BYTES_OF_ORDER + 2 * self._dtype.itemsize
-        self._run_edges = max(MIN_RUN, memory_bytes // each)
+            row_bytes += _BYTES_OF_ORDER + 2 * self._dtype.itemsize
+        self._run_edges = max(MIN_RUN, memory_bytes // row_bytes)
         self._scratch_parent = scratch_dir
         self._scratch = spill_file
         self._largest = -1
@@ -284,9 +284,9 @@ class EdgeBuilder:
         self._largest = max(self._largest, int(sources.max()), int(targets.max()))
         loops = sources == targets
         if self._self_loops == "drop" and loops.any():
-            kept = ~loops
-            sources, targets, loops = sources[kept], targets[kept], loops[kept]
-            values = None if values is None else values[kept]
+            no_loops = ~loops
+            sources, targets, loops = sources[no_loops], targets[no_loops], loops[no_loops]
+            values = None if values is None else values[no_loops]
         keys = make_keys(targets, sources)
         if self._undirected:
             keys, values = add_reverse(keys, make_keys(sources, targets), values, loops)
@@ -328,9 +328,9 @@ def add_reverse(
     doubled = None if values is None else np.repeat(values, 2)
     if not loops.any():
         return both, doubled
-    kept = np.ones(len(both), np.bool_)
-    kept[1::2] = ~loops
-    return both[kept], None if doubled is None else doubled[kept]
+    distinct_edges = np.ones(len(both), np.bool_)
+    distinct_edges[1::2] = ~loops
+    return both[distinct_edges], None if doubled is None else doubled[distinct_edges]
 
 
 def check_arrays(sources: Array, targets: Array, weights: Array | None) -> None:

@@ -43,7 +43,7 @@ class Names:
         """Return the names of some texts, in their order."""
         encoded = [text.encode() for text in texts]
         offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(each) for each in encoded], out=offsets[1:])
+        np.cumsum([len(text) for text in encoded], out=offsets[1:])
         return cls(offsets, np.frombuffer(b"".join(encoded), np.uint8))
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Names:
 
     def texts(self) -> list[str]:
         """Return each name as text."""
-        return [each.decode() for each in self.encoded()]
+        return [text.decode() for text in self.encoded()]
 
 
 @dataclass(frozen=True)
@@ -129,23 +129,23 @@ class NameWriter:
     def join(self, orders: Iterable["NameOrder"]) -> None:
         """Take the names of several processes for those of this one."""
         self._last, self._breaks = b"", []
-        for each in orders:
-            if each.first_name:
-                if each.first_name <= self._last:
-                    self._breaks.append(each.first)
-                self._breaks += each.breaks
-                self._last = each.last_name
+        for order in orders:
+            if order.first_name:
+                if order.first_name <= self._last:
+                    self._breaks.append(order.first)
+                self._breaks += order.breaks
+                self._last = order.last_name
 
     def _check_text(self, names: Names, first: int) -> None:
         controls = (names.data < _SPACE) | (names.data == _DELETE)
         if controls.any():
-            place = int(np.searchsorted(names.offsets, controls.argmax(), side="right")) - 1
-            raise self._fault(f"name {first + place} has unprintable characters")
+            index = int(np.searchsorted(names.offsets, controls.argmax(), side="right")) - 1
+            raise self._fault(f"name {first + index} has unprintable characters")
         try:
             names.data.tobytes().decode()
         except UnicodeDecodeError as error:
-            place = int(np.searchsorted(names.offsets, error.start, side="right")) - 1
-            raise self._fault(f"name {first + place} is not UTF-8") from None
+            index = int(np.searchsorted(names.offsets, error.start, side="right")) - 1
+            raise self._fault(f"name {first + index} is not UTF-8") from None
 
     def _note_breaks(self, names: list[bytes], first: int) -> None:
         """Remember where the order starts anew: there a type must begin."""
@@ -197,31 +197,31 @@ class NameTable:
         """Return the names of original ids (m,), in their order; raises `IndexError`."""
         if ids.size and not 0 <= ids.min() <= ids.max() < self._starts[-1]:
             raise IndexError(f"ids are outside 0..{self._starts[-1] - 1}")
-        wanted, place = np.unique(ids, return_inverse=True)
-        found: list[str] = []
-        for low, high in _runs(wanted):
-            first = int(wanted[low])
-            texts = self.read(first, int(wanted[high - 1]) + 1).texts()
-            found += [texts[each] for each in (wanted[low:high] - first).tolist()]
-        return [found[each] for each in place.reshape(-1).tolist()]
+        requested, inverse = np.unique(ids, return_inverse=True)
+        distinct_names: list[str] = []
+        for low, high in _runs(requested):
+            first = int(requested[low])
+            texts = self.read(first, int(requested[high - 1]) + 1).texts()
+            distinct_names += [texts[index] for index in (requested[low:high] - first).tolist()]
+        return [distinct_names[index] for index in inverse.reshape(-1).tolist()]
 
     def find(self, texts: Sequence[str], type_number: int = 0) -> GlobalIndices:
         """Return the original ids (m,) of the nodes of a type by name, -1 where there is none."""
         start, stop = self._starts[type_number], self._starts[type_number + 1]
-        found = np.full(len(texts), -1, np.int64)
+        numbers = np.full(len(texts), -1, np.int64)
         if start == stop:
-            return found
-        wanted = [text.encode() for text in texts]
+            return numbers
+        encoded = [text.encode() for text in texts]
         firsts = self._first_names(start, stop)
-        pages = np.array([bisect_right(firsts, name) - 1 for name in wanted], np.int64)
+        pages = np.array([bisect_right(firsts, name) - 1 for name in encoded], np.int64)
         for page in np.unique(pages[pages >= 0]).tolist():
             low = start + page * PAGE_NAMES
             names = self.read(low, min(low + PAGE_NAMES, stop)).encoded()
             for which in np.flatnonzero(pages == page).tolist():
-                place = bisect_left(names, wanted[which])
-                if place < len(names) and names[place] == wanted[which]:
-                    found[which] = low + place
-        return found
+                index = bisect_left(names, encoded[which])
+                if index < len(names) and names[index] == encoded[which]:
+                    numbers[which] = low + index
+        return numbers
 
     def _first_names(self, start: int, stop: int) -> list[bytes]:
         """Return the first name of each page of a type; read once."""

@@ -107,7 +107,7 @@ class GraphStore(OpenStore):
     @property
     def has_features(self) -> bool:
         """Whether the nodes, or those of at least one node type, have features."""
-        by_type = any(each.dtype is not None for each in self.node_types)
+        by_type = any(node_type.dtype is not None for node_type in self.node_types)
         return by_type or self._node_dataset("features") is not None
 
     @property
@@ -139,7 +139,7 @@ class GraphStore(OpenStore):
             multi_label=self.multi_label,
             undirected=self.undirected,
             class_names=self.class_names,
-            node_types=tuple(each.name for each in self.node_types),
+            node_types=tuple(node_type.name for node_type in self.node_types),
             splits=self.splits if SPLIT_NAMES in self._datasets else (),
             provenance=provenance,
         )
@@ -194,17 +194,17 @@ class GraphStore(OpenStore):
         """Return what the edges of rows have besides weights, in the order of `read_adjacency`."""
         indptr, first = self._read_offsets(start, stop, relation)
         last = int(indptr[-1])
-        found: dict[str, Array] = {}
+        blocks: dict[str, Array] = {}
         for name, find_fault in (
             ("features", checks.fault_in_features),
             ("split", checks.fault_in_split),
         ):
             dataset = self._datasets.get(f"{relation_path(relation)}/{name}")
             if dataset is not None:
-                found[name] = self._slab(dataset, first, last)
-                fault = find_fault(found[name], first)
+                blocks[name] = self._slab(dataset, first, last)
+                fault = find_fault(blocks[name], first)
                 self._check(dataset, None if fault is None else fault.replace("node", "edge", 1))
-        return EdgeData(**found)
+        return EdgeData(**blocks)
 
     def names(self, ids: GlobalIndices) -> list[str]:
         """Return the names of the nodes with original ids (m,), for a store with names.
@@ -219,7 +219,7 @@ class GraphStore(OpenStore):
 
         Their original ids count one type after the other.
         """
-        ends = np.cumsum([each.num_nodes for each in self.node_types])
+        ends = np.cumsum([node_type.num_nodes for node_type in self.node_types])
         numbers = np.searchsorted(ends, ids, side="right").tolist()
         return [self.node_types[number].name for number in numbers]
 
@@ -231,32 +231,32 @@ class GraphStore(OpenStore):
         nodes of several types have, `KeyError` for an unknown type.
         """
         assert self._names is not None
-        types = [each.name for each in self.node_types] or [""]
+        types = [node_type.name for node_type in self.node_types] or [""]
         if node_type is not None and node_type not in types:
             raise KeyError(f"{self.path} has no node type {node_type!r}; it has {types}")
-        found = np.full(len(texts), -1, np.int64)
+        numbers = np.full(len(texts), -1, np.int64)
         for number, name in enumerate(types):
             if node_type not in (None, name):
                 continue
-            here = self._names.find(texts, number)
-            twice = np.flatnonzero((here >= 0) & (found >= 0))
+            matches = self._names.find(texts, number)
+            twice = np.flatnonzero((matches >= 0) & (numbers >= 0))
             if len(twice):
                 text = texts[int(twice[0])]
                 raise InputError(
                     f"{self.path}: nodes of several types are called {text!r}; write "
                     f"{name}:{text}, with the type before the name"
                 )
-            found = np.maximum(found, here)
+            numbers = np.maximum(numbers, matches)
         for number, name in enumerate(types):
             prefix = f"{name}:"
             left = [
-                each
-                for each in np.flatnonzero(found < 0).tolist()
-                if self.node_types and node_type is None and texts[each].startswith(prefix)
+                index
+                for index in np.flatnonzero(numbers < 0).tolist()
+                if self.node_types and node_type is None and texts[index].startswith(prefix)
             ]
-            plain = [texts[each].removeprefix(prefix) for each in left]
-            found[left] = self._names.find(plain, number)
-        return found
+            plain = [texts[index].removeprefix(prefix) for index in left]
+            numbers[left] = self._names.find(plain, number)
+        return numbers
 
     def read_names(self, start: int, stop: int) -> Names | None:
         """Return the names of original ids `start` to `stop` - 1, None for a store without."""
@@ -305,9 +305,9 @@ class GraphStore(OpenStore):
         Raises `InputError` where the store has no split of that name.
         """
         if split and split not in self.splits:
-            known = ", ".join(self.splits) or "none"
+            names = ", ".join(self.splits) or "none"
             raise InputError(
-                f"{self.path}: has no split {split!r}; it has {known}; hpcgnn split adds one"
+                f"{self.path}: has no split {split!r}; it has {names}; hpcgnn split adds one"
             )
         first = not split or split == self.splits[0]
         name = "split" if first else f"splits/{split}"
@@ -326,8 +326,8 @@ class GraphStore(OpenStore):
 
     def _adjacency(self, relation: str, name: str) -> h5py.Dataset:
         if relation not in self.relations:
-            known = ", ".join(repr(each) for each in self.relations)
-            raise KeyError(f"{self.path} has no relation {relation!r}; it has {known}")
+            names = ", ".join(repr(relation) for relation in self.relations)
+            raise KeyError(f"{self.path} has no relation {relation!r}; it has {names}")
         return self._datasets[f"{relation_path(relation)}/{name}"]
 
     def _node_dataset(self, name: str) -> h5py.Dataset | None:
@@ -351,18 +351,18 @@ class GraphStore(OpenStore):
         dataset = self._datasets["/nodes/type_row"]
         rows = self._slab(dataset, start, start + len(types))
         order, bounds = group_by_type(types, len(self.node_types))
-        counts = np.array([each.num_nodes for each in self.node_types], np.int64)
+        counts = np.array([node_type.num_nodes for node_type in self.node_types], np.int64)
         self._check(dataset, checks.fault_in_type_rows(rows, order, bounds, counts, start))
         features: list[FloatArray] = []
         for number, each in enumerate(self.node_types):
-            mine = rows[order[bounds[number] : bounds[number + 1]]]
+            rows_of_type = rows[order[bounds[number] : bounds[number + 1]]]
             if each.dtype is None:
-                features.append(np.empty((len(mine), 0), np.float32))
+                features.append(np.empty((len(rows_of_type), 0), np.float32))
                 continue
             # A type's nodes in a block are consecutive rows of its matrix, so a slab has them all.
             dataset = self._datasets[f"/nodes/features/{link_name(each.name)}"]
-            first = int(mine[0]) if len(mine) else 0
-            block = self._slab(dataset, first, first + len(mine))
+            first = int(rows_of_type[0]) if len(rows_of_type) else 0
+            block = self._slab(dataset, first, first + len(rows_of_type))
             self._check(dataset, checks.fault_in_features(block, first))
             features.append(block)
         return tuple(features)
@@ -391,7 +391,7 @@ class GraphStore(OpenStore):
     def _open_names(self) -> NameTable | None:
         if NAME_OFFSETS not in self._datasets:
             return None
-        counts = [each.num_nodes for each in self.node_types] or [self.num_nodes]
+        counts = [node_type.num_nodes for node_type in self.node_types] or [self.num_nodes]
         starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
         offsets, data = self._datasets[NAME_OFFSETS], self._datasets[NAME_BYTES]
         return NameTable(self.path, offsets, data, starts)

@@ -175,7 +175,7 @@ def link_name(name: str) -> str:
     """
     if name in _RESERVED_LINKS:
         return f"%{ord(name[0]):02X}{name[1:]}"
-    return re.sub(r"%(?=[0-9A-Fa-f]{2})|/", lambda found: f"%{ord(found[0]):02X}", name)
+    return re.sub(r"%(?=[0-9A-Fa-f]{2})|/", lambda match: f"%{ord(match[0]):02X}", name)
 
 
 def name_of(link: str) -> str:

@@ -121,14 +121,14 @@ class StoreShare(StoreWriter):
 
     def create(self) -> list[Offsets]:
         """Create all datasets, on the first process; return what `place` takes."""
-        places = [each.create() for each in self.columns]
+        offsets = [column.create() for column in self.columns]
         self._output.raise_on_error()
-        return places
+        return offsets
 
-    def place(self, places: Sequence[Offsets]) -> None:
+    def place(self, offsets: Sequence[Offsets]) -> None:
         """Take the places of the chunks of `columns`."""
-        for column, found in zip(self.columns, places, strict=True):
-            column.place(found)
+        for column, chunk_offsets in zip(self.columns, offsets, strict=True):
+            column.place(chunk_offsets)
 
     def heads(self) -> list[Array]:
         """Return the head of each of `columns`; raises `InputError` where rows are missing."""
@@ -137,12 +137,12 @@ class StoreShare(StoreWriter):
             self._append_default_ids(span.start, span.stop)
         if not np.array_equal(self._type_counts, self._type_bounds[1]):
             raise self._fault("type", "the nodes of a type are not as many as were announced")
-        return [each.head() for each in self.columns]
+        return [column.head() for column in self.columns]
 
     def complete(self, rows: Sequence[Array]) -> None:
         """Write what is left, with the heads of others, and wait until it is on disk."""
-        for column, each in zip(self.columns, rows, strict=True):
-            column.complete(each)
+        for column, part in zip(self.columns, rows, strict=True):
+            column.complete(part)
         self._output.sync()
 
     def ends(self) -> ShareEnds:
@@ -155,10 +155,10 @@ class StoreShare(StoreWriter):
         for column, crc in zip(self.columns, crcs, strict=True):
             column.join(crc)
         self._type_counts = self._type_bounds[2]
-        lows, highs = zip(*(each.id_range for each in ends), strict=True)
+        lows, highs = zip(*(end.id_range for end in ends), strict=True)
         self._id_range = (min(lows), max(highs))
         if self._names is not None:
-            self._names.join(each.names for each in ends if each.names is not None)
+            self._names.join(end.names for end in ends if end.names is not None)
 
     def _open(self) -> OutputFile:
         if self._temporary is None:
@@ -185,22 +185,22 @@ class StoreShare(StoreWriter):
 
     def _divide(self, sizes: ShareSizes, before: Array, total: Array) -> dict[str, Span]:
         """Return this process's rows of datasets, or of all others in a group, by path."""
-        mine = sizes.counts()
-        spans = [Span(b, b + m, t) for b, m, t in np.stack([before, mine, total], 1).tolist()]
+        counts = sizes.counts()
+        spans = [Span(b, b + m, t) for b, m, t in np.stack([before, counts, total], 1).tolist()]
         nodes, rows, names, name_bytes, *several = spans
         num_types = len(self.header.node_types)
         if len(sizes.nodes_of_type) != num_types:
             raise ValueError("give the nodes of each type")
         types = slice(4, 4 + num_types)
-        self._type_bounds = before[types], (before + mine)[types], total[types]
-        found = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
+        self._type_bounds = before[types], (before + counts)[types], total[types]
+        arrays = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
         for name, span in zip(self.header.node_types, several[:num_types], strict=True):
-            found[f"/nodes/features/{schema.link_name(name)}"] = span
+            arrays[f"/nodes/features/{schema.link_name(name)}"] = span
         for name, span in zip(sizes.edges, several[num_types:], strict=True):
             group = schema.relation_path(name)
-            found[f"{group}/indptr"] = self._offsets_of(rows)
-            found[group] = span
-        return found | {_NODES: nodes}
+            arrays[f"{group}/indptr"] = self._offsets_of(rows)
+            arrays[group] = span
+        return arrays | {_NODES: nodes}
 
     def _offsets_of(self, rows: Span) -> Span:
         """Return the span of offsets, of which there is one more than rows."""

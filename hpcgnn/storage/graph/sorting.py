@@ -59,8 +59,8 @@ class Run:
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of the first key of each of `rows`, which may reach MAX_ID + 1."""
         keys = self.keys
-        wanted = make_keys(np.minimum(rows, MAX_ID), np.zeros_like(rows))
-        return np.where(rows > MAX_ID, len(keys), np.searchsorted(keys, wanted))
+        bounds = make_keys(np.minimum(rows, MAX_ID), np.zeros_like(rows))
+        return np.where(rows > MAX_ID, len(keys), np.searchsorted(keys, bounds))
 
     def piece(self, low: int, high: int, dtype: Any) -> tuple[Keys, Array | None]:
         """Return keys and values at positions `low` to `high` - 1; `dtype` None: keys alone."""
@@ -107,13 +107,13 @@ class SpillFile:
         InputError
             When they are not there, or not those of the checksum.
         """
-        found, status = 0, os.fstat(self._descriptor)
+        num_bytes, status = 0, os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or not 0 <= size <= status.st_size:
             raise InputError(f"{self._where}: is not of {size} bytes; {_BEGIN_ANEW}")
         for start in range(0, size, _CHECKED_BYTES):
             count = min(_CHECKED_BYTES, size - start)
-            found = array_crc(self.read(np.uint8, start, 0, count), found)
-        if found != crc:
+            num_bytes = array_crc(self.read(np.uint8, start, 0, count), num_bytes)
+        if num_bytes != crc:
             raise InputError(f"{self._where}: does not match its checksum; {_BEGIN_ANEW}")
         self.size, self.crc = size, crc
 
@@ -165,10 +165,10 @@ class SpillFile:
 class SpilledRun(Run):
     """A run in a file, of which only the pieces asked for are in memory."""
 
-    def __init__(self, file: SpillFile, places: tuple[int, int, int], dtype: Any) -> None:
+    def __init__(self, file: SpillFile, spans: tuple[int, int, int], dtype: Any) -> None:
         """Take a run of `file`: the number of its keys, where they begin, and where values do."""
-        self._file, self.places, self._dtype = file, places, dtype
-        self._count, self._keys_at, self._values_at = places
+        self._file, self.places, self._dtype = file, spans, dtype
+        self._count, self._keys_at, self._values_at = spans
 
     @classmethod
     def write(cls, run: Run, file: SpillFile) -> "SpilledRun":
@@ -226,11 +226,11 @@ def sum_equal(keys: Keys, values: Array) -> tuple[Keys, Array]:
     starts = np.flatnonzero(first_of_each(keys))
     if len(starts) == len(keys):
         return keys, values
-    kept = values[starts]
+    firsts = values[starts]
     named = values.dtype.names is not None
-    weights, sums = (values["weight"], kept["weight"]) if named else (values, kept)
+    weights, sums = (values["weight"], firsts["weight"]) if named else (values, firsts)
     sums[:] = np.add.reduceat(weights, starts, dtype=np.float64)
-    return keys[starts], kept
+    return keys[starts], firsts
 
 
 def refuse_equal(keys: Keys) -> None:
@@ -324,10 +324,10 @@ class Merge:
 
         Raises `InputError` for refused duplicates.
         """
-        for start, stop, places in row_ranges(runs, rows, limit):
+        for start, stop, spans in row_ranges(runs, rows, limit):
             pieces = [
                 run.piece(low, high, self.dtype)
-                for run, (low, high) in zip(runs, places, strict=True)
+                for run, (low, high) in zip(runs, spans, strict=True)
                 if high > low
             ]
             keys, values = merge_pieces(pieces, self.duplicates, self.dtype)

@@ -92,8 +92,8 @@ class StoreWriter(HDF5Writer):
         given any has no features.
         """
         if node_type not in self.header.node_types:
-            known = ", ".join(map(repr, self.header.node_types)) or "none"
-            raise self._fault("features", f"there is no node type {node_type!r}; known: {known}")
+            names = ", ".join(map(repr, self.header.node_types)) or "none"
+            raise self._fault("features", f"there is no node type {node_type!r}; known: {names}")
         self._append_features(f"features/{schema.link_name(node_type)}", block)
 
     def append_labels(self, block: ArrayLike) -> None:
@@ -103,8 +103,8 @@ class StoreWriter(HDF5Writer):
         if classes < 1:
             raise self._fault("labels", "are given, but num_classes is 0; give their number")
         if array.dtype.kind not in "iub" or array.ndim == 0 or array.shape[1:] != row_shape:
-            wanted = f"integers of shape {('n', *row_shape)} (num_classes={classes})"
-            raise self._misfit("labels", array, wanted)
+            expected = f"integers of shape {('n', *row_shape)} (num_classes={classes})"
+            raise self._misfit("labels", array, expected)
         dtype = schema.MULTI_LABEL_DTYPE if row_shape else schema.LABEL_DTYPE
         find_fault = partial(checks.fault_in_labels, num_classes=classes)
         self._append_nodes("labels", array, dtype, find_fault)
@@ -114,10 +114,10 @@ class StoreWriter(HDF5Writer):
 
         `name` is one of the header's `splits`; the splits may take turns.
         """
-        known = self.header.splits or ("",)
-        if name not in known:
-            raise self._fault("split", f"there is no split {name!r}; known: {', '.join(known)}")
-        dataset = "split" if name == known[0] else f"splits/{name}"
+        names = self.header.splits or ("",)
+        if name not in names:
+            raise self._fault("split", f"there is no split {name!r}; known: {', '.join(names)}")
+        dataset = "split" if name == names[0] else f"splits/{name}"
         array = self._integers(dataset, block)
         self._append_nodes(dataset, array, schema.SPLIT_DTYPE, checks.fault_in_split)
 
@@ -185,8 +185,8 @@ class StoreWriter(HDF5Writer):
         array = np.asarray(block)
         dtype = array.dtype.newbyteorder("<")
         if array.ndim != 2 or array.shape[1] == 0 or dtype not in schema.FEATURE_DTYPES:
-            wanted = "a matrix of float16, float32 or float64 with at least one column"
-            raise self._misfit(name, array, wanted)
+            expected = "a matrix of float16, float32 or float64 with at least one column"
+            raise self._misfit(name, array, expected)
         self._append_nodes(name, array, dtype, checks.fault_in_features)
 
     def _append_nodes(
@@ -201,8 +201,8 @@ class StoreWriter(HDF5Writer):
             self._nodes[name] = self._column(f"/nodes/{name}", dtype, array.shape[1:])
         column = self._nodes[name]
         if array.shape[1:] != column.row_shape or dtype != column.dtype:
-            wanted = f"{column.dtype} rows of shape {column.row_shape} like the rows before"
-            raise self._misfit(name, array, wanted)
+            expected = f"{column.dtype} rows of shape {column.row_shape} like the rows before"
+            raise self._misfit(name, array, expected)
         if column.rows + len(array) > self.header.num_nodes:
             total = column.rows + len(array)
             raise self._fault(name, f"has at least {total} rows for {self.header.num_nodes} nodes")
@@ -213,8 +213,8 @@ class StoreWriter(HDF5Writer):
         column.append(array.astype(dtype, copy=False))
         self._output.raise_on_error()
 
-    def _misfit(self, name: str, array: Array, wanted: str) -> InputError:
-        return self._fault(name, f"has shape {array.shape} and type {array.dtype}; give {wanted}")
+    def _misfit(self, name: str, array: Array, expected: str) -> InputError:
+        return self._fault(name, f"has shape {array.shape} and type {array.dtype}; give {expected}")
 
     def _fault(self, name: str, text: str) -> InputError:
         return InputError(f"{self.path}: /nodes/{name}: {text}")
@@ -289,9 +289,9 @@ class StoreWriter(HDF5Writer):
         header = self.header
         version = schema.TYPED_FORMAT_VERSION if header.node_types else schema.FORMAT_VERSION
         escaped = any(schema.link_name(n) != n for n in (*self._relations, *header.node_types))
-        more = any(relation.has_data for relation in self._relations.values())
-        more |= "graph" in self._nodes
-        if header.splits or self._names is not None or escaped or more:
+        has_data = any(relation.has_data for relation in self._relations.values())
+        has_data |= "graph" in self._nodes
+        if header.splits or self._names is not None or escaped or has_data:
             version = schema.NAMED_FORMAT_VERSION
         numbers: dict[str, int | bool] = {
             "format_version": version,
@@ -390,29 +390,29 @@ class RelationWriter:
             raise self._fault("indices", fault)
 
     def _append_data(self, name: str, values: Array | None, expected: int) -> None:
-        known = self._data.get(name)
+        declared = self._data.get(name)
         if values is None:
-            if known is not None:
+            if declared is not None:
                 raise self._fault(name, "is given for some rows only; give it for all or none")
             return
         features = name == "features"
-        if known is None:
+        if declared is None:
             if self._indptr.rows > self._first_row:
                 raise self._fault(name, "is given for some rows only; give it for all or none")
             dtype = values.dtype.newbyteorder("<") if features else schema.SPLIT_DTYPE
             path = f"{self._group}/{name}"
-            known = self._data[name] = self._column(path, dtype, values.shape[1:])
+            declared = self._data[name] = self._column(path, dtype, values.shape[1:])
         kinds = schema.FEATURE_DTYPES if features else (schema.SPLIT_DTYPE,)
-        shape = (expected, *known.row_shape)
-        if values.shape != shape or known.dtype not in kinds or values.ndim != 1 + features:
+        shape = (expected, *declared.row_shape)
+        if values.shape != shape or declared.dtype not in kinds or values.ndim != 1 + features:
             raise self._fault(
                 name, f"has shape {values.shape} and type {values.dtype} for {expected} edges"
             )
         find_fault = checks.fault_in_features if features else checks.fault_in_split
-        fault = find_fault(values, known.rows)
+        fault = find_fault(values, declared.rows)
         if fault:
             raise self._fault(name, fault.replace("node", "edge", 1))
-        known.append(values.astype(known.dtype, copy=False))
+        declared.append(values.astype(declared.dtype, copy=False))
 
     def _append_weights(self, column: Column, weights: Array, expected: int) -> None:
         if weights.shape != (expected,) or weights.dtype.kind not in "iuf":

@@ -62,9 +62,9 @@ class InstanceBatch:
         """(g + 1,) offsets of the graphs' candidates."""
         return starts_of(self.graphs["num_candidates"])
 
-    def select(self, chosen: Sequence[int] | Array) -> "InstanceBatch":
-        """Return the graphs at the positions `chosen`, in that order."""
-        rows = np.asarray(chosen, np.int64)
+    def select(self, graphs: Sequence[int] | Array) -> "InstanceBatch":
+        """Return the graphs at the positions `graphs`, in that order."""
+        rows = np.asarray(graphs, np.int64)
         nodes = spread(self.node_starts, rows)
         edges = spread(self.edge_starts, rows)
         return InstanceBatch(
@@ -82,19 +82,19 @@ class InstanceBatch:
         `order` (n,) int64 holds the old number of the node at each place, counted over all graphs;
         nodes stay within their graph.
         """
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order))
         starts = self.node_starts[:-1]
         of_edges = np.repeat(starts, self.graphs["num_edges"])[:, None]
         of_candidates = np.repeat(starts, self.graphs["num_candidates"])
         candidates = self.candidates.copy()
-        candidates["node"] = place[self.candidates["node"] + of_candidates] - of_candidates
+        candidates["node"] = position[self.candidates["node"] + of_candidates] - of_candidates
         return InstanceBatch(
             self.graphs,
             self.subtoken_counts[order],
             self.subtokens[spread(starts_of(self.subtoken_counts), order)],
             self.edge_types,
-            (place[self.edges + of_edges] - of_edges).astype(np.int32),
+            (position[self.edges + of_edges] - of_edges).astype(np.int32),
             candidates,
         )
 
@@ -102,7 +102,7 @@ class InstanceBatch:
     def join(batches: Sequence["InstanceBatch"]) -> "InstanceBatch":
         """Return the graphs of `batches` (one at least), in order."""
         arrays = [[getattr(batch, f.name) for batch in batches] for f in fields(InstanceBatch)]
-        return InstanceBatch(*(np.concatenate(each) for each in arrays))
+        return InstanceBatch(*(np.concatenate(pieces) for pieces in arrays))
 
     @staticmethod
     def empty() -> "InstanceBatch":

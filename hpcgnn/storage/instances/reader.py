@@ -60,7 +60,7 @@ class InstanceStore(OpenStore):
         ]
         datasets.append(root.required("files", (), (None,)))
         crcs = root.checksums(self.header.scalars, datasets)
-        super().__init__(path, file, {each.name: each for each in datasets}, crcs)
+        super().__init__(path, file, {dataset.name: dataset for dataset in datasets}, crcs)
         self._check_whole("/graphs")
         self.graphs: Array = self._read("graphs", 0, len(self))
         fault = fault_in_index(self.graphs, len(self._datasets["/files"]), 0) or self._sizes_fault()

@@ -49,8 +49,8 @@ class InstanceWriter(HDF5Writer):
             raise InputError(f"{self.path}: {fault}")
         if len(batch):
             self._last_split = int(batch.graphs["split"][-1])
-        for each in fields(batch):
-            self._columns[each.name].append(getattr(batch, each.name))
+        for item in fields(batch):
+            self._columns[item.name].append(getattr(batch, item.name))
         self._output.raise_on_error()
 
     def _finish(self) -> None:
