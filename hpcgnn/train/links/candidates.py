@@ -62,25 +62,25 @@ class KnownTargets:
         cls, grid: ProcessGrid, row_map: RowMap, links: Links, queries: Queries
     ) -> "KnownTargets":
         """Ask the ranks for them."""
-        every = links.every
-        ends = [every.sources, every.targets, every.relations]
+        all_edges = links.every
+        ends = [all_edges.sources, all_edges.targets, all_edges.relations]
         if links.both_ways:
-            swapped = every.targets, every.sources, every.relations
+            swapped = all_edges.targets, all_edges.sources, all_edges.relations
             ends = [np.concatenate(both) for both in zip(ends, swapped, strict=True)]
         sources, targets, relations = redistribute(grid.layer, row_map.owner(ends[0]), *ends)
         local = row_map.to_local(sources)
         order = np.argsort(local, kind="stable")
         counts = np.bincount(local, minlength=row_map.num_local)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        wanted, places = np.unique(queries.rows, return_inverse=True)
-        request = RowRequest.make(grid.layer, row_map, wanted)
+        requested, inverse = np.unique(queries.rows, return_inverse=True)
+        request = RowRequest.make(grid.layer, row_map, requested)
         indptr, (targets, relations) = request.entries(indptr, targets[order], relations[order])
         width = max(len(links.names), 1)
-        groups, numbers = np.unique(places * width + queries.relations, return_inverse=True)
-        entries = np.repeat(np.arange(len(wanted)), np.diff(indptr)) * width + relations
-        found = np.minimum(np.searchsorted(groups, entries), max(len(groups) - 1, 0))
-        asked = groups[found] == entries if len(groups) else np.zeros(0, np.bool_)
-        keys = np.sort(found[asked] * row_map.num_rows + targets[asked])
+        groups, numbers = np.unique(inverse * width + queries.relations, return_inverse=True)
+        entries = np.repeat(np.arange(len(requested)), np.diff(indptr)) * width + relations
+        positions = np.minimum(np.searchsorted(groups, entries), max(len(groups) - 1, 0))
+        is_queried = groups[positions] == entries if len(groups) else np.zeros(0, np.bool_)
+        keys = np.sort(positions[is_queried] * row_map.num_rows + targets[is_queried])
         return cls(numbers.astype(np.int64), keys, row_map.num_rows)
 
     def between(self, some: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:
@@ -94,9 +94,9 @@ class KnownTargets:
         low = self.groups[some] * self.num_rows + first
         start, stop = np.searchsorted(self.keys, low), np.searchsorted(self.keys, low + count)
         lengths = stop - start
-        places = np.repeat(np.arange(len(low)), lengths)
-        nth = np.arange(len(places)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return places, self.keys[start[places] + nth] - low[places]
+        query_of = np.repeat(np.arange(len(low)), lengths)
+        nth = np.arange(len(query_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return query_of, self.keys[start[query_of] + nth] - low[query_of]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +122,9 @@ class Block:
         """The global rows of the piece."""
         return slice(self.first, self.first + self.scores.shape[1])
 
-    def keep(self, chosen: Mask) -> None:
+    def keep(self, mask: Mask) -> None:
         """Give all but the chosen (q, B) the lowest score of all."""
-        self.scores[~chosen] = -np.inf
+        self.scores[~mask] = -np.inf
 
     def set_aside(self, rows: GlobalIndices) -> None:
         """Give the node (q,) of each query, a global row, the lowest score of all."""
@@ -149,14 +149,14 @@ def score_all(
     scorer
         Equal on all ranks.
     """
-    wanted, places = np.unique(queries.rows, return_inverse=True)
-    request, mine = RowRequest.make(grid.layer, row_map, wanted), embeddings.cpu().numpy()
+    requested, inverse = np.unique(queries.rows, return_inverse=True)
+    request, local = RowRequest.make(grid.layer, row_map, requested), embeddings.cpu().numpy()
     put = torch.as_tensor
-    rows_QH = put(request.rows(mine)[places], device=embeddings.device)
+    rows_QH = put(request.rows(local)[inverse], device=embeddings.device)
     relations_Q = put(queries.relations, device=embeddings.device)
-    for first, piece in _pieces(grid, row_map, mine):
+    for first, piece in _pieces(grid, row_map, local):
         targets_BH = put(piece, device=embeddings.device)
-        step = max(1, BLOCK_BYTES // (len(piece) * mine.itemsize))
+        step = max(1, BLOCK_BYTES // (len(piece) * local.itemsize))
         for start in range(0, len(queries), step):
             some = slice(start, min(start + step, len(queries)))
             scores = scorer.against(rows_QH[some], relations_Q[some], targets_BH)
@@ -164,18 +164,18 @@ def score_all(
 
 
 def _pieces(
-    grid: ProcessGrid, row_map: RowMap, mine: FloatArray
+    grid: ProcessGrid, row_map: RowMap, embeddings: FloatArray
 ) -> Iterator[tuple[int, FloatArray]]:
     """Yield the rows of all ranks in order with the number of their first one; collective."""
-    row_bytes = mine.itemsize * max(1, mine.shape[1])
+    row_bytes = embeddings.itemsize * max(1, embeddings.shape[1])
     step = max(1, min(_PIECE_ROWS, BLOCK_BYTES // row_bytes))
     for owner in range(row_map.num_blocks):
         for start in range(0, row_map.size_of(owner), step):
             count = min(step, row_map.size_of(owner) - start)
             if owner == row_map.block:
-                piece = np.ascontiguousarray(mine[start : start + count])
+                piece = np.ascontiguousarray(embeddings[start : start + count])
             else:
-                piece = np.empty((count, mine.shape[1]), mine.dtype)
+                piece = np.empty((count, embeddings.shape[1]), embeddings.dtype)
             start_broadcast(grid.layer, piece, owner).wait()
             watchdog.beat()
             yield int(row_map.starts[owner]) + start, piece

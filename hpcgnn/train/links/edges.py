@@ -40,9 +40,9 @@ SHARES = ("train", "valid", "test")
 def mixed(*fields: Any) -> NDArray[np.uint64]:
     """Return 64 well-mixed bits of integers of shapes that broadcast, at least one-dimensional."""
     word = np.full(1, 0x9E3779B97F4A7C15, np.uint64)
-    for each in fields:
+    for column in fields:
         # Negative ids keep their bits.
-        value = np.atleast_1d(np.asarray(each)).astype(np.int64, copy=False).view(np.uint64)
+        value = np.atleast_1d(np.asarray(column)).astype(np.int64, copy=False).view(np.uint64)
         word = (word ^ value) * np.uint64(0xFF51AFD7ED558CCD)
         word = (word ^ (word >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
         word ^= word >> np.uint64(33)
@@ -79,11 +79,11 @@ class LinkEdges:
     def __len__(self) -> int:
         return len(self.words)
 
-    def __getitem__(self, chosen: GlobalIndices | Mask) -> "LinkEdges":
+    def __getitem__(self, edges: GlobalIndices | Mask) -> "LinkEdges":
         """Return the edges of places in any order, or of a mask (E,)."""
-        parts = None if self.parts is None else self.parts[chosen]
-        ends = self.sources[chosen], self.targets[chosen]
-        return LinkEdges(*ends, self.relations[chosen], self.words[chosen], parts)
+        parts = None if self.parts is None else self.parts[edges]
+        ends = self.sources[edges], self.targets[edges]
+        return LinkEdges(*ends, self.relations[edges], self.words[edges], parts)
 
     def judges(self, num_ranks: int) -> LocalIndices:
         """Return (E,) int32 which rank judges each edge: about equally many are each one's."""
@@ -94,9 +94,9 @@ class LinkEdges:
     def spread(self, layer: Communicator) -> "LinkEdges":
         """Return the edges of all ranks that this one judges, by their words."""
         columns = self.sources, self.targets, self.relations, self.words
-        found = redistribute(layer, self.judges(layer.size), *columns)
-        order = np.argsort(found[-1], kind="stable")
-        return LinkEdges(*(each[order] for each in found))
+        received = redistribute(layer, self.judges(layer.size), *columns)
+        order = np.argsort(received[-1], kind="stable")
+        return LinkEdges(*(column[order] for column in received))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,24 +159,26 @@ def read_links(
             parts.append(np.zeros(len(pattern.columns), np.uint8) if split is None else split)
         rows.append(np.repeat(np.arange(row_map.num_local), np.diff(pattern.indptr)))
         columns.append(pattern.columns)
-    relations = np.repeat(np.arange(len(names)), [len(each) for each in rows])
+    relations = np.repeat(np.arange(len(names)), [len(pattern) for pattern in rows])
     local, sources = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
-    wanted = distinct(sources, row_map.num_rows)
-    found = RowRequest.make(grid.layer, row_map, wanted.astype(np.int64)).rows(nodes.ids)
-    source_ids = found[numbered(wanted, np.arange(len(wanted), dtype=np.int32), sources)]
+    requested = distinct(sources, row_map.num_rows)
+    requested_ids = RowRequest.make(grid.layer, row_map, requested.astype(np.int64)).rows(nodes.ids)
+    source_ids = requested_ids[
+        numbered(requested, np.arange(len(requested), dtype=np.int32), sources)
+    ]
     target_ids = nodes.ids[local]
-    kept = source_ids != target_ids
+    no_loops = source_ids != target_ids
     if store.undirected or both_ways:
         one_way = _is_kept_direction(source_ids, target_ids)
         if nodes.types is not None:
             # Wrong targets are of the target's type: between two types the order tells nothing.
             of_source, of_target = nodes.types[sources], nodes.types[local + row_map.start]
             one_way = np.where(of_source == of_target, one_way, of_source < of_target)
-        kept &= one_way
+        no_loops &= one_way
     words = mixed(relations, source_ids, target_ids).view(np.int64)
     roles = np.concatenate(parts) if stored else None
     edges = LinkEdges(sources, local + row_map.start, relations, words, roles)
-    return edges[kept], np.stack([source_ids, target_ids], axis=1)[kept]
+    return edges[no_loops], np.stack([source_ids, target_ids], axis=1)[no_loops]
 
 
 def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
@@ -188,8 +190,8 @@ def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
     """
     low, high = np.minimum(sources, targets), np.maximum(sources, targets)
     from_low = mixed(_DIRECTION, low, high) >> np.uint64(63) == 0
-    kept: Mask = from_low == (sources == low)
-    return kept
+    selected: Mask = from_low == (sources == low)
+    return selected
 
 
 def split_links(
@@ -260,12 +262,12 @@ class Links:
             return None
         count = int(self.types.max(initial=0)) + 1
         of_it = self.every.relations == relation
-        found = np.zeros((count, count), np.int64)
-        found[self.types[self.every.sources[of_it]], self.types[self.every.targets[of_it]]] = 1
-        allreduce_sum(layer, found)
+        reverse_of = np.zeros((count, count), np.int64)
+        reverse_of[self.types[self.every.sources[of_it]], self.types[self.every.targets[of_it]]] = 1
+        allreduce_sum(layer, reverse_of)
         if self.both_ways:
-            found = found + found.T
-        return found > 0 if found.any() else None
+            reverse_of = reverse_of + reverse_of.T
+        return reverse_of > 0 if reverse_of.any() else None
 
 
 @collective
@@ -274,9 +276,9 @@ def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: R
     names = _predicted(grid, config, store)
     nodes = NodeKeys.read(grid, store, row_map)
     undirected = store.undirected or config.graph.undirected
-    every, _ = read_links(grid, store, row_map, nodes, names, undirected=undirected)
-    none = every[np.zeros(len(every), np.bool_)]
-    return Links(names, every, dict.fromkeys(SHARES, none), undirected, nodes.types)
+    all_edges, _ = read_links(grid, store, row_map, nodes, names, undirected=undirected)
+    none = all_edges[np.zeros(len(all_edges), np.bool_)]
+    return Links(names, all_edges, dict.fromkeys(SHARES, none), undirected, nodes.types)
 
 
 def _predicted(grid: ProcessGrid, config: Config, store: GraphStore) -> tuple[str, ...]:
@@ -303,10 +305,10 @@ def deal_links(
     with_split = [name for name in store.relations if store.has_edge_split(name)]
     stored = config.links.stored and not set(names).isdisjoint(with_split)
     # Tested edges of other relations leave the graph too.
-    more = [name for name in with_split if stored and name not in names]
+    unlisted = [name for name in with_split if stored and name not in names]
     undirected = store.undirected or config.graph.undirected
     edges, pairs = read_links(
-        grid, store, row_map, nodes, [*names, *more], undirected=undirected, stored=stored
+        grid, store, row_map, nodes, [*names, *unlisted], undirected=undirected, stored=stored
     )
     masks = split_links(edges, pairs, config.links, len(names))
     gone = np.logical_or.reduce(list(masks.values()))

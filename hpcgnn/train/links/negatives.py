@@ -37,15 +37,15 @@ class Numbered:
     @collective
     def __init__(self, layer: Communicator, keys: GlobalIndices, values: GlobalIndices) -> None:
         ranks = np.full(len(keys), layer.rank, np.int32)
-        places = np.arange(len(keys), dtype=np.int64)
-        self._values, ranks, places = in_order(layer, keys, values, ranks, places)
+        slots = np.arange(len(keys), dtype=np.int64)
+        self._values, ranks, slots = in_order(layer, keys, values, ranks, slots)
         counts = layer.allgather(len(self._values))
         self._layer = layer
         self._map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), layer.rank)
-        mine = np.arange(self._map.start, self._map.stop, dtype=np.int64)
-        numbers, places = redistribute(layer, ranks, mine, places)
+        local_rows = np.arange(self._map.start, self._map.stop, dtype=np.int64)
+        numbers, slots = redistribute(layer, ranks, local_rows, slots)
         self.numbers = np.empty_like(numbers)
-        self.numbers[places] = numbers
+        self.numbers[slots] = numbers
 
     def __len__(self) -> int:
         return self._map.num_rows
@@ -54,10 +54,10 @@ class Numbered:
     def at(self, numbers: GlobalIndices) -> GlobalIndices:
         """Return the values of numbers of any shape, below the length."""
         flat = numbers.reshape(-1)
-        wanted = distinct(flat, len(self))
-        found = RowRequest.make(self._layer, self._map, wanted).rows(self._values)
-        places = numbered(wanted, np.arange(len(wanted), dtype=np.int32), flat)
-        return found[places].reshape(numbers.shape)
+        requested = distinct(flat, len(self))
+        values = RowRequest.make(self._layer, self._map, requested).rows(self._values)
+        positions = numbered(requested, np.arange(len(requested), dtype=np.int32), flat)
+        return values[positions].reshape(numbers.shape)
 
     @collective
     def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
@@ -203,10 +203,10 @@ class InBatch:
         order = Numbered(self._layer, words, edges.targets)
         # Where there are fewer edges, as in the last step of an epoch, the others come again.
         size = min(count + 1, max(len(order), 2))
-        first, place = np.divmod(order.numbers, size)
-        others = (place[:, None] + 1 + np.arange(count) % (size - 1)) % size
+        first, index = np.divmod(order.numbers, size)
+        partners = (index[:, None] + 1 + np.arange(count) % (size - 1)) % size
         # The last batch may be short: its edges go on with the first ones.
-        return order.at((first[:, None] * size + others) % max(len(order), 1))
+        return order.at((first[:, None] * size + partners) % max(len(order), 1))
 
 
 NEGATIVES: Mapping[str, type[WrongEnds]] = MappingProxyType(

@@ -82,13 +82,13 @@ class LinkExamples(Examples):
 
     @collective
     @override
-    def in_batches(self, held: SampledGraph) -> BatchedLinks:
-        return BatchedLinks(self._graph.grid, held, self._links, self._options)
+    def in_batches(self, graph: SampledGraph) -> BatchedLinks:
+        return BatchedLinks(self._graph.grid, graph, self._links, self._options)
 
     @collective
     @override
-    def in_subgraphs(self, held: SampledGraph) -> EnclosedLinks:
-        return EnclosedLinks(self._graph.grid, held, self._links, self._options)
+    def in_subgraphs(self, graph: SampledGraph) -> EnclosedLinks:
+        return EnclosedLinks(self._graph.grid, graph, self._links, self._options)
 
 
 class LinkObjective(GraphObjective):
@@ -184,11 +184,11 @@ class LinkObjective(GraphObjective):
         values: dict[str, float] = {}
         for name, tested in self.pairs.tested.items():
             scores = self._score(model, embeddings, tested.pairs)
-            found = self._metrics(model, embeddings, tested, scores)
-            if found:
-                found["auc"] = area_under_curve(self.grid, scores)
-                found["loss"] = self._loss(scores) / self.num_links[name]
-            values |= {f"{name}_{metric}": value for metric, value in found.items()}
+            metrics = self._metrics(model, embeddings, tested, scores)
+            if metrics:
+                metrics["auc"] = area_under_curve(self.grid, scores)
+                metrics["loss"] = self._loss(scores) / self.num_links[name]
+            values |= {f"{name}_{metric}": value for metric, value in metrics.items()}
         return Evaluation(values, self.facts.metric)
 
     @override
@@ -205,12 +205,12 @@ class LinkObjective(GraphObjective):
         file = H5Predictions(directory.predictions, "embeddings", (), saved.origin())
         write_rows(self.grid, rows.columns, file.write)
 
-    def _sum(self, model: LinkModel, rows: Tensor, needed: Needed) -> Tensor:
+    def _sum(self, model: LinkModel, rows: Tensor, ends: Needed) -> Tensor:
         """Return the sum of the losses of edges, whose places are among `rows`."""
         put = self.graph.device.tensor
-        sources, relations = take_rows(rows, needed.sources), put(needed.relations)
-        scores_E = model.scorer(sources, take_rows(rows, needed.targets), relations)
-        wrong = take_rows(rows, needed.wrong)
+        sources, relations = take_rows(rows, ends.sources), put(ends.relations)
+        scores_E = model.scorer(sources, take_rows(rows, ends.targets), relations)
+        wrong = take_rows(rows, ends.wrong)
         wrong_EK = model.scorer(sources[:, None], wrong, relations[:, None])
         return LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
 
@@ -253,16 +253,16 @@ class LinkObjective(GraphObjective):
     def _loss(self, scores: Scores) -> float:
         loss = LINK_LOSSES[self._options.loss]
         edges, wrong = torch.from_numpy(scores.edges), torch.from_numpy(scores.wrong)
-        mine = float(loss(edges, wrong, self._options.margin))
-        return float(self.grid.layer.allreduce(mine))
+        loss_here = float(loss(edges, wrong, self._options.margin))
+        return float(self.grid.layer.allreduce(loss_here))
 
 
 def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
     """Return the facts with embeddings in place of classes."""
-    found = {**vars(facts), "multi_label": False, "class_names": ()}
-    found["num_classes"] = config.links.width or config.model.hidden
-    found["directions"] = "" if facts.directed else "hashed"
-    return LinkFacts(**found)
+    content = {**vars(facts), "multi_label": False, "class_names": ()}
+    content["num_classes"] = config.links.width or config.model.hidden
+    content["directions"] = "" if facts.directed else "hashed"
+    return LinkFacts(**content)
 
 
 @collective

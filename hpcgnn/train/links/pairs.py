@@ -44,10 +44,10 @@ class Needed:
     @classmethod
     def of(cls, edges: LinkEdges, wrong: GlobalIndices, num_rows: int) -> "Needed":
         """Return the places of edges with wrong ends (E, K), global rows below `num_rows`."""
-        needed = np.concatenate([edges.sources, edges.targets, wrong.reshape(-1)])
-        rows = distinct(needed, num_rows)
-        places = numbered(rows, np.arange(len(rows), dtype=np.int32), needed)
-        sources, targets, flat = np.split(places, [len(edges), 2 * len(edges)])
+        nodes = np.concatenate([edges.sources, edges.targets, wrong.reshape(-1)])
+        rows = distinct(nodes, num_rows)
+        positions = numbered(rows, np.arange(len(rows), dtype=np.int32), nodes)
+        sources, targets, flat = np.split(positions, [len(edges), 2 * len(edges)])
         return cls(rows, sources, targets, flat.reshape(wrong.shape), edges.relations)
 
     def __len__(self) -> int:
@@ -76,8 +76,8 @@ class Pairs:
         cls, grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, wrong: GlobalIndices
     ) -> "Pairs":
         """Ask the owners; `wrong` (E, K) are global rows."""
-        needed = Needed.of(edges, wrong, row_map.num_rows)
-        return cls(needed, RowRequest.make(grid.layer, row_map, needed.rows))
+        ends = Needed.of(edges, wrong, row_map.num_rows)
+        return cls(ends, RowRequest.make(grid.layer, row_map, ends.rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,8 @@ class DrawnPairs:
         # Ranks that own popular targets would have most of the work.
         edges = links.shares[name].spread(self._grid.layer)
         seeds = (self._options.split_seed, _TESTED)
-        wrong, known = self._nodes.draw(edges, self._options.ranked, seeds), None
+        wrong, known_targets = self._nodes.draw(edges, self._options.ranked, seeds), None
         if self._options.ranking == "all":
             queries = Queries(edges.sources, edges.relations)
-            known = KnownTargets.of(self._grid, self._row_map, links, queries)
-        return Tested(edges, Pairs.of(self._grid, self._row_map, edges, wrong), known)
+            known_targets = KnownTargets.of(self._grid, self._row_map, links, queries)
+        return Tested(edges, Pairs.of(self._grid, self._row_map, edges, wrong), known_targets)

@@ -100,13 +100,13 @@ def read_pairs(
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--pairs {path}: {reason}; give a table source,target") from None
     rows = [row for row in rows if row]
-    there = [name for name in _COLUMNS if name in header]
-    if len(there) < 2 or there[:2] != list(_COLUMNS[:2]) or not rows:
+    columns = [name for name in _COLUMNS if name in header]
+    if len(columns) < 2 or columns[:2] != list(_COLUMNS[:2]) or not rows:
         raise InputError(f"--pairs {path}: needs a header source,target, and pairs below it")
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise InputError(f"--pairs {path}, row {number}: {len(row)} fields, not {len(header)}")
-    texts = {name: [row[header.index(name)] for row in rows] for name in there}
+    texts = {name: [row[header.index(name)] for row in rows] for name in columns}
     sources, targets = (_ids(path, store, texts[name]) for name in _COLUMNS[:2])
     named = texts.get("relation") or [relation_of(relations, relation)] * len(rows)
     for name in dict.fromkeys(named):
@@ -126,13 +126,13 @@ def relation_of(relations: Sequence[str], relation: str | None) -> str:
 
 def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
     if store.has_names:
-        found = store.find_names(texts)
-        if found.min(initial=0) < 0:
-            missing = [text for text, row in zip(texts, found, strict=True) if row < 0]
+        numbers = store.find_names(texts)
+        if numbers.min(initial=0) < 0:
+            missing = [text for text, row in zip(texts, numbers, strict=True) if row < 0]
             raise InputError(
                 f"--pairs {path}: {store.path} has no node {named(missing)}; name nodes of it"
             )
-        return found
+        return numbers
     try:
         return np.array([int(text) for text in texts], np.int64)
     except (ValueError, OverflowError):
@@ -142,7 +142,7 @@ def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
 
 
 @collective
-def find_rows(task: LinkObjective, asked: GlobalIndices) -> GlobalIndices:
+def find_rows(task: LinkObjective, node_ids: GlobalIndices) -> GlobalIndices:
     """Return (m,) the global rows of original ids (m,), which are equal on all ranks.
 
     Raises
@@ -152,12 +152,12 @@ def find_rows(task: LinkObjective, asked: GlobalIndices) -> GlobalIndices:
     """
     ids = task.graph.products.node_ids
     order = np.argsort(ids)
-    places = np.minimum(np.searchsorted(ids[order], asked), max(len(ids) - 1, 0))
-    mine = ids[order][places] == asked if len(ids) else np.zeros(len(asked), np.bool_)
-    rows = np.zeros(len(asked), np.int64)
-    rows[mine] = order[places[mine]] + task.graph.row_map.start + 1
+    positions = np.minimum(np.searchsorted(ids[order], node_ids), max(len(ids) - 1, 0))
+    is_local = ids[order][positions] == node_ids if len(ids) else np.zeros(len(node_ids), np.bool_)
+    rows = np.zeros(len(node_ids), np.int64)
+    rows[is_local] = order[positions[is_local]] + task.graph.row_map.start + 1
     allreduce_sum(task.grid.layer, rows)
-    missing = named(asked[rows == 0].tolist())
+    missing = named(node_ids[rows == 0].tolist())
     fault = InputError(f"{task.facts.name} has no node {missing}; give ids of the original graph")
     raise_on_all(task.grid.world, fault if missing else None)
     return rows - 1
@@ -178,20 +178,23 @@ def score_pairs(
     ids, relations
         Original ids of sources and targets (m,), and relations (m,); equal on all ranks.
     """
-    rows = [find_rows(task, each) for each in ids]
+    rows = [find_rows(task, column) for column in ids]
     share = _share(task.grid, len(relations))
-    sources, targets = (each[share] for each in rows)
+    sources, targets = (column[share] for column in rows)
     edges = LinkEdges(sources, targets, relations[share], np.zeros_like(sources))
     row_map, put = task.graph.row_map, task.graph.device.tensor
     pairs = Pairs.of(task.grid, row_map, edges, np.empty((len(edges), 0), np.int64))
     rows_of_all = model.embed(task.graph.view, task.graph.features)
     assert pairs.request is not None
     embeddings = fetch_rows(rows_of_all, pairs.request, task.graph.products.trace)
-    needed, scores = pairs.needed, np.empty(len(edges), np.float32)
+    positions, scores = pairs.needed, np.empty(len(edges), np.float32)
     for start in range(0, len(edges), _AT_A_TIME):
         some = slice(start, start + _AT_A_TIME)
-        ends = (take_rows(embeddings, each[some]) for each in (needed.sources, needed.targets))
-        scores[some] = model.scorer(*ends, put(needed.relations[some])).cpu().numpy()
+        ends = (
+            take_rows(embeddings, rows_of[some])
+            for rows_of in (positions.sources, positions.targets)
+        )
+        scores[some] = model.scorer(*ends, put(positions.relations[some])).cpu().numpy()
     return LinkRows(ids[0][share], ids[1][share], relations[share], scores)
 
 
@@ -200,7 +203,7 @@ def score_pairs(
 def best_targets(
     task: LinkObjective,
     model: LinkModel,
-    asked: GlobalIndices | None,
+    source_ids: GlobalIndices | None,
     relation: int,
     count: int,
     *,
@@ -214,7 +217,7 @@ def best_targets(
 
     Parameters
     ----------
-    asked
+    source_ids
         Original ids (m,) of sources, equal on all ranks; None: all nodes, by increasing id.
     relation
         Of the edges that are looked for.
@@ -225,34 +228,34 @@ def best_targets(
     """
     grid, graph = task.grid, task.graph
     row_map, ids = graph.row_map, graph.products.node_ids
-    if asked is None:
+    if source_ids is None:
         rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
         (rows,) = in_order(grid.layer, ids, rows)
     else:
-        rows = find_rows(task, asked)[_share(grid, len(asked))]
+        rows = find_rows(task, source_ids)[_share(grid, len(source_ids))]
     queries = Queries(rows, np.full(len(rows), relation, np.int64))
-    known = None if with_known else KnownTargets.of(grid, row_map, task.links, queries)
+    known_targets = None if with_known else KnownTargets.of(grid, row_map, task.links, queries)
     types, joined = task.links.types, task.links.joined_types(grid.layer, relation)
     embeddings = model.embed(graph.view, graph.features)
     best = torch.full((len(rows), count), -torch.inf, dtype=embeddings.dtype)
-    places = torch.full((len(rows), count), -1, dtype=torch.int64)
+    top_targets = torch.full((len(rows), count), -1, dtype=torch.int64)
     for block in score_all(grid, row_map, embeddings, model.scorer, queries):
         some, scores = block.queries, block.scores
         block.set_aside(rows[some])
         if types is not None and joined is not None:
             block.keep(joined[types[rows[some]]][:, types[block.rows]])
-        if known is not None:
-            scores[known.between(some, block.first, scores.shape[1])] = -np.inf
+        if known_targets is not None:
+            scores[known_targets.between(some, block.first, scores.shape[1])] = -np.inf
         both = torch.cat([best[some], torch.from_numpy(scores)], dim=1)
-        best[some], chosen = both.topk(count, dim=1)
+        best[some], best_columns = both.topk(count, dim=1)
         numbers = torch.arange(block.first, block.first + scores.shape[1])
-        candidates = torch.cat([places[some], numbers.expand(len(scores), -1)], dim=1)
-        places[some] = candidates.gather(1, chosen)
-    found = (best > -torch.inf).numpy()
-    sources = np.repeat(rows, found.sum(axis=1))
-    ends = _ids_of(task, sources), _ids_of(task, places.numpy()[found])
+        candidates = torch.cat([top_targets[some], numbers.expand(len(scores), -1)], dim=1)
+        top_targets[some] = candidates.gather(1, best_columns)
+    exists = (best > -torch.inf).numpy()
+    sources = np.repeat(rows, exists.sum(axis=1))
+    ends = _ids_of(task, sources), _ids_of(task, top_targets.numpy()[exists])
     relations = np.full(len(sources), relation, np.int64)
-    return LinkRows(*ends, relations, best.numpy()[found].astype(np.float32))
+    return LinkRows(*ends, relations, best.numpy()[exists].astype(np.float32))
 
 
 def _share(grid: ProcessGrid, count: int) -> slice:
@@ -263,9 +266,9 @@ def _share(grid: ProcessGrid, count: int) -> slice:
 
 @collective
 def _ids_of(task: LinkObjective, rows: GlobalIndices) -> GlobalIndices:
-    wanted, places = np.unique(rows, return_inverse=True)
-    request = RowRequest.make(task.grid.layer, task.graph.row_map, wanted)
-    return request.rows(task.graph.products.node_ids)[places]
+    requested, inverse = np.unique(rows, return_inverse=True)
+    request = RowRequest.make(task.grid.layer, task.graph.row_map, requested)
+    return request.rows(task.graph.products.node_ids)[inverse]
 
 
 @collective
@@ -288,7 +291,7 @@ def _write(
     with file:
         for sources, targets, numbers, scores in pieces:
             if isinstance(file, CsvLinks):
-                file.append(sources, targets, [relations[each] for each in numbers], scores)
+                file.append(sources, targets, [relations[number] for number in numbers], scores)
                 continue
             file.append(sources, scores)
             file.append_column("target", targets)

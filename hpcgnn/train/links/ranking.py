@@ -50,7 +50,7 @@ class Scores:
         dtype
             float32 or float64, which the scores were computed in.
         """
-        largest = np.array([max(np.abs(each).max(initial=0) for each in (edges, wrong))])
+        largest = np.array([max(np.abs(scores).max(initial=0) for scores in (edges, wrong))])
         allreduce_max(grid.layer, largest)
         step = max(float(largest[0]), np.finfo(np.float64).tiny) * _STEPS[dtype]
         return cls(edges, wrong, step)
@@ -93,7 +93,7 @@ def rank_among_all(
     blocks: Iterator[Block],
     edges: LinkEdges,
     scores: Scores,
-    known: KnownTargets,
+    known_targets: KnownTargets,
     types: Array | None,
 ) -> Ranks:
     """Return the ranks of edges among all nodes of the target's type.
@@ -102,7 +102,7 @@ def rank_among_all(
     ----------
     blocks
         Scores of the edges' sources and all nodes.
-    known
+    known_targets
         The targets of the edges' sources.
     types
         (num_rows,) uint8 the node types of all rows; None without types.
@@ -110,23 +110,23 @@ def rank_among_all(
     low, high = scores.bounds
     counts = np.zeros((2, 2, len(edges)), np.int64)
     for block in blocks:
-        some, found = block.queries, block.scores
+        some, block_scores = block.queries, block.scores
         # No edge ends where it begins.
         block.set_aside(edges.sources[some])
         block.set_aside(edges.targets[some])
         if types is not None:
             block.keep(types[edges.targets[some]][:, None] == types[block.rows])
-        places, columns = known.between(some, block.first, found.shape[1])
-        known_scores = found[places, columns]
+        known_rows, columns = known_targets.between(some, block.first, block_scores.shape[1])
+        known_scores = block_scores[known_rows, columns]
         for (raw, filtered), bound, exceeds in zip(
             counts, (high[some], low[some]), (np.greater, np.greater_equal), strict=True
         ):
             # Compared in the type of the scores.
-            bound = bound.astype(found.dtype)
-            number = np.count_nonzero(exceeds(found, bound[:, None]), axis=1)
-            gone = exceeds(known_scores, bound[places])
+            bound = bound.astype(block_scores.dtype)
+            number = np.count_nonzero(exceeds(block_scores, bound[:, None]), axis=1)
+            gone = exceeds(known_scores, bound[known_rows])
             raw[some] += number
-            filtered[some] += number - np.bincount(places[gone], minlength=len(number))
+            filtered[some] += number - np.bincount(known_rows[gone], minlength=len(number))
     (larger, larger_new), (not_lower, not_lower_new) = counts
     return Ranks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
 
@@ -153,8 +153,8 @@ def area_under_curve(grid: ProcessGrid, scores: Scores) -> float:
     Equals count half. The scores of all ranks are sorted, equals on one rank.
     """
     # Whole numbers are equal for scores that rounding parts; those of edges become odd.
-    whole = [np.round(each / scores.step) for each in (scores.edges, scores.wrong.reshape(-1))]
-    keys = np.concatenate([each.astype(np.int64) for each in whole])
+    whole = [np.round(values / scores.step) for values in (scores.edges, scores.wrong.reshape(-1))]
+    keys = np.concatenate([values.astype(np.int64) for values in whole])
     owners = owners_in_order(grid.layer, keys)
     keys *= 2
     keys[: len(scores.edges)] += 1

@@ -30,9 +30,11 @@ def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
 
     Each rank holds them.
     """
-    mine = links.shares["train"]
+    training_edges = links.shares["train"]
     names = ("sources", "targets", "relations", "words")
-    columns = [share_on_hosts(grid, f"links.{name}", getattr(mine, name)) for name in names]
+    columns = [
+        share_on_hosts(grid, f"links.{name}", getattr(training_edges, name)) for name in names
+    ]
     return LinkEdges(*columns)[np.argsort(columns[-1], kind="stable")]
 
 
@@ -42,14 +44,14 @@ class BatchedLinks(BatchExamples):
     unit = "edges"
 
     def __init__(
-        self, grid: ProcessGrid, held: SampledGraph, links: Links, options: LinksConfig
+        self, grid: ProcessGrid, graph: SampledGraph, links: Links, options: LinksConfig
     ) -> None:
         self._edges, self._options = share_edges(grid, links), options
-        self._num_nodes = held.edges.num_nodes
+        self._num_nodes = graph.edges.num_nodes
         # Every rank draws the wrong ends of whole batches by itself: no matter how many there are.
         row_map = RowMap(np.array([0, self._num_nodes], np.int64), 0)
         alone, num_relations = grid.alone(), len(links.names)
-        ends = Ends(alone.layer, row_map, held.node_ids, self._edges, num_relations, links.types)
+        ends = Ends(alone.layer, row_map, graph.node_ids, self._edges, num_relations, links.types)
         self._wrong_ends = NEGATIVES[options.negatives](ends)
 
     def __len__(self) -> int:
@@ -57,25 +59,25 @@ class BatchedLinks(BatchExamples):
 
     @override
     def batch(
-        self, numbers: GlobalIndices, mine: GlobalIndices, seeds: tuple[int, int]
+        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
     ) -> tuple[LocalIndices, Needed]:
         edges = self._edges[numbers]
         wrong = self._wrong_ends.draw(edges, self._options.num_negatives, seeds)
-        needed = Needed.of(edges[mine], wrong[mine], self._num_nodes)
-        return needed.rows.astype(np.int32), needed
+        ends = Needed.of(edges[selected], wrong[selected], self._num_nodes)
+        return ends.rows.astype(np.int32), ends
 
     @override
-    def targets(self, chosen: Needed) -> Pairs:
-        return Pairs(chosen, None)
+    def targets(self, ends: Needed) -> Pairs:
+        return Pairs(ends, None)
 
 
 class EnclosedLinks(SubgraphExamples):
     """The edges to train on with both ends in a subgraph, and wrong ends in it."""
 
     def __init__(
-        self, grid: ProcessGrid, held: SampledGraph, links: Links, options: LinksConfig
+        self, grid: ProcessGrid, graph: SampledGraph, links: Links, options: LinksConfig
     ) -> None:
-        num_nodes = held.edges.num_nodes
+        num_nodes = graph.edges.num_nodes
         self._types = np.zeros(num_nodes, np.uint8) if links.types is None else links.types
         edges = share_edges(grid, links)
         self._edges = edges[np.argsort(edges.targets, kind="stable")]
@@ -87,12 +89,12 @@ class EnclosedLinks(SubgraphExamples):
         self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
     ) -> tuple[None, Pairs]:
         parts, before = [self._within(np.zeros(0, np.int32), 0, (*seeds, 0))], 0
-        for each in subgraphs:
-            parts.append(self._within(each.nodes, before, (*seeds, each.number)))
-            before += len(each.nodes)
+        for subgraph in subgraphs:
+            parts.append(self._within(subgraph.nodes, before, (*seeds, subgraph.number)))
+            before += len(subgraph.nodes)
         sources, targets, wrong, relations = (np.concatenate(p) for p in zip(*parts, strict=True))
-        needed = Needed(np.arange(before), sources, targets, wrong, relations)
-        return None, Pairs(needed, None)
+        ends = Needed(np.arange(before), sources, targets, wrong, relations)
+        return None, Pairs(ends, None)
 
     def _within(
         self, nodes: LocalIndices, before: int, seeds: tuple[int, ...]
@@ -119,6 +121,6 @@ class EnclosedLinks(SubgraphExamples):
         nth = (uniform(words) * (last - first)).astype(np.int64)
         wrong = of_kinds[np.minimum(first + nth, last - 1)]
         from_row, to_row, wrong_row = (
-            (each + before).astype(np.int32) for each in (sources, targets, wrong)
+            (positions + before).astype(np.int32) for positions in (sources, targets, wrong)
         )
         return from_row, to_row, wrong_row, edges.relations

@@ -86,13 +86,13 @@ def open_judged(store: InstanceStore, path: str) -> InstanceStore:
     return judged
 
 
-def check_fits(store: InstanceStore, wanted: ProgramFacts) -> None:
-    """Raise `InputError` where a model for `wanted` cannot score the graphs of `store`."""
-    here = program_facts(store, 0)
+def check_fits(store: InstanceStore, trained: ProgramFacts) -> None:
+    """Raise `InputError` where a model for `trained` cannot score the graphs of `store`."""
+    stored = program_facts(store, 0)
     for what in ("num_types", "num_buckets", "steps"):
-        mine, theirs = getattr(here, what), getattr(wanted, what)
-        if mine != theirs:
+        value, theirs = getattr(stored, what), getattr(trained, what)
+        if value != theirs:
             raise InputError(
-                f"{store.path} does not fit: {what} {mine}, but {theirs} in the store that was "
+                f"{store.path} does not fit: {what} {value}, but {theirs} in the store that was "
                 "trained on; convert both with the same options"
             )

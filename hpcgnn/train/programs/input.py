@@ -77,17 +77,17 @@ class ProgramInput:
         self._dtype, self._trace, self.device = dtype, trace, device
         self._num_forward = len(store.header.edge_names)
         low, high = store.split_range(InstanceSplit.TRAIN)
-        chosen = np.arange(low, high)
+        numbers = np.arange(low, high)
         if config.filter:
-            chosen = chosen[store.graphs["bandwidth"][chosen] < config.block]
-        self.train_graphs: GlobalIndices = chosen
+            numbers = numbers[store.graphs["bandwidth"][numbers] < config.block]
+        self.train_graphs: GlobalIndices = numbers
 
-    def on_device(self, each: Prepared) -> Prepared:
+    def on_device(self, prepared: Prepared) -> Prepared:
         """Return a supergraph whose propagator is where models run."""
         if not self.device.is_gpu:
-            return each
-        propagator = each.propagator.on_gpu(self.device.place, self._config.band_precision)
-        return replace(each, propagator=propagator)
+            return prepared
+        propagator = prepared.propagator.on_gpu(self.device.place, self._config.band_precision)
+        return replace(prepared, propagator=propagator)
 
     def steps(self, seed: int, epoch: int) -> Iterator[StepInput]:
         """Yield the steps of an epoch, equally many on all ranks, in host memory."""
@@ -98,12 +98,14 @@ class ProgramInput:
             graphs = np.sort(rng.choice(graphs, config.epoch_graphs, replace=False))
         sizes = self._store.graphs["num_nodes"][graphs]
         lanes = pack_lanes(sizes, config.nodes, config.supergraphs, config.window, rng)
-        counts = [[len(each) for window in lane for each in window.bins] for lane in lanes]
+        counts = [[len(numbers) for window in lane for numbers in window.bins] for lane in lanes]
         totals = [sum(row) for row in itertools.zip_longest(*counts, fillvalue=0)]
-        mine = [self._lane(graphs, lane) for lane in lanes[self._rank :: self._num_ranks]]
+        own_lanes = [self._lane(graphs, lane) for lane in lanes[self._rank :: self._num_ranks]]
         for total in totals:
-            found = tuple(each for lane in mine if (each := next(lane, None)) is not None)
-            yield StepInput(found, total)
+            step_parts = tuple(
+                prepared for lane in own_lanes if (prepared := next(lane, None)) is not None
+            )
+            yield StepInput(step_parts, total)
 
     def evaluation(self, split: InstanceSplit, limit: int, *, block: int = 0) -> Iterator[Prepared]:
         """Yield this rank's supergraphs of the first `limit` graphs of a split, 0: all.
@@ -117,8 +119,8 @@ class ProgramInput:
         for first in firsts:
             numbers = np.arange(first, min(first + _EVALUATION_WINDOW, high))
             batch = self._judged.read_graphs(numbers)
-            for chosen in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
-                yield self.on_device(self._prepare(batch, numbers, chosen, "sparse", block))
+            for graphs in first_fit_decreasing(batch.graphs["num_nodes"], self._config.nodes):
+                yield self.on_device(self._prepare(batch, numbers, graphs, "sparse", block))
 
     def _lane(self, graphs: GlobalIndices, windows: list[Window]) -> Iterator[Prepared]:
         name: PropagatorName = self._config.propagator  # type: ignore[assignment]
@@ -132,13 +134,13 @@ class ProgramInput:
         self,
         batch: InstanceBatch,
         numbers: GlobalIndices,
-        chosen: GlobalIndices,
+        graphs: GlobalIndices,
         name: PropagatorName,
         block: int,
     ) -> Prepared:
-        mine, part, most = numbers[chosen], batch.select(chosen), self._config.supernodes
+        graph_numbers, part, most = numbers[graphs], batch.select(graphs), self._config.supernodes
         # Masks of dropout belong to nodes, so that they do not depend on the packing.
-        ids = mine << _NODE_BITS
+        ids = graph_numbers << _NODE_BITS
         layout = lay_out(part, block, most) if block and most else None
         graph = Supergraph.build(
             part, self._num_forward, ids, layout, self_edges=self._config.self_edges
@@ -153,4 +155,4 @@ class ProgramInput:
             supernodes=supernodes,
         )
         beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
-        return Prepared(graph, propagator, mine, beside)
+        return Prepared(graph, propagator, graph_numbers, beside)

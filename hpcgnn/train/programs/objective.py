@@ -125,28 +125,28 @@ class ProgramObjective(Objective, About):
     @collective
     @override
     def loss(self, model: GGNN, step: StepInput, key: DropoutKey) -> Tensor:
-        place = self.device.place
-        total = torch.zeros((), dtype=self._dtype, device=place, requires_grad=True)
-        for each in step.mine:
-            logits_M = model(each.graph, each.propagator, key)
+        device = self.device.place
+        total = torch.zeros((), dtype=self._dtype, device=device, requires_grad=True)
+        for prepared in step.mine:
+            logits_M = model(prepared.graph, prepared.propagator, key)
             smoothing = self._config.train.label_smoothing
-            loss, _ = candidate_loss(logits_M, each.graph, step.num_graphs, smoothing)
+            loss, _ = candidate_loss(logits_M, prepared.graph, step.num_graphs, smoothing)
             total = total + loss
-            self._count(each)
+            self._count(prepared)
         return total
 
-    def _count(self, each: Prepared) -> None:
-        graph, supernodes = each.graph, each.graph.supernodes
-        found = {
+    def _count(self, prepared: Prepared) -> None:
+        graph, supernodes = prepared.graph, prepared.graph.supernodes
+        counts = {
             "graphs": graph.num_graphs,
             "supergraphs": 1,
             "nodes": graph.num_nodes,
             "edges": len(graph.edges),
-            "dropped_edges": each.propagator.dropped,
+            "dropped_edges": prepared.propagator.dropped,
             "supernodes": 0 if supernodes is None else len(supernodes),
-            "supernode_edges": each.num_supernode_edges,
+            "supernode_edges": prepared.num_supernode_edges,
         }
-        for name, count in found.items():
+        for name, count in counts.items():
             self._trained[name] += count
 
     @collective

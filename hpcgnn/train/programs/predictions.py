@@ -53,10 +53,10 @@ def judge(grid: ProcessGrid, source: ProgramInput, model: GGNN, limit: int) -> d
     """Return loss and accuracy on the first `limit` graphs of each split that is judged; 0: all."""
     sums = np.zeros((len(JUDGED), 3))
     for row, split in enumerate(JUDGED.values()):
-        for each in source.evaluation(split, limit):
-            logits_M = model(each.graph, each.propagator, None)
-            loss, correct = candidate_loss(logits_M, each.graph, 1)
-            sums[row] += [each.graph.num_graphs, float(loss), int(correct.sum())]
+        for prepared_graphs in source.evaluation(split, limit):
+            logits_M = model(prepared_graphs.graph, prepared_graphs.propagator, None)
+            loss, correct = candidate_loss(logits_M, prepared_graphs.graph, 1)
+            sums[row] += [prepared_graphs.graph.num_graphs, float(loss), int(correct.sum())]
     allreduce_sum(grid.world, sums)
     return means_by_split(JUDGED, sums)
 
@@ -74,7 +74,7 @@ def score(
     width
         Candidates of the graph with most.
     """
-    pieces = grid.world.gather([_shares(model, each, width) for each in prepared], root=0)
+    pieces = grid.world.gather([_shares(model, item, width) for item in prepared], root=0)
     if pieces is None:
         return None
     rows = [row for piece in pieces for row in piece]
@@ -85,14 +85,14 @@ def score(
 
 
 @torch.no_grad()
-def _shares(model: GGNN, each: Prepared, width: int) -> Scores:
-    graph = each.graph
-    logits_M = model(graph, each.propagator, None)
+def _shares(model: GGNN, prepared: Prepared, width: int) -> Scores:
+    graph = prepared.graph
+    logits_M = model(graph, prepared.propagator, None)
     owners = torch.from_numpy(graph.candidate_graphs)
-    places = torch.arange(len(owners)) - torch.from_numpy(graph.candidate_starts)[owners]
+    offsets = torch.arange(len(owners)) - torch.from_numpy(graph.candidate_starts)[owners]
     table = torch.full((graph.num_graphs, width), -torch.inf, dtype=logits_M.dtype)
-    table[owners, places] = logits_M.cpu()
-    return Scores(each.numbers, table.softmax(dim=1).to(torch.float32).numpy())
+    table[owners, offsets] = logits_M.cpu()
+    return Scores(prepared.numbers, table.softmax(dim=1).to(torch.float32).numpy())
 
 
 def chance(store: InstanceStore, split: InstanceSplit) -> float | None:
@@ -108,17 +108,17 @@ def by_split(store: InstanceStore, scores: Scores) -> dict[str, dict[str, Any]]:
     right = scores.shares[np.arange(len(rows)), rows["label"]]
     # A share below the smallest float32 is 0, whose logarithm is infinite.
     losses = -np.log(np.maximum(right, np.finfo(np.float32).tiny))
-    found = {}
+    metrics = {}
     for split in InstanceSplit:
-        mine = rows["split"] == split
-        if mine.any():
-            found[split.name.lower()] = {
-                "graphs": int(mine.sum()),
-                "accuracy": float((scores.chosen == rows["label"])[mine].mean()),
-                "loss": float(losses[mine].mean()),
+        in_split = rows["split"] == split
+        if in_split.any():
+            metrics[split.name.lower()] = {
+                "graphs": int(in_split.sum()),
+                "accuracy": float((scores.chosen == rows["label"])[in_split].mean()),
+                "loss": float(losses[in_split].mean()),
                 "chance": chance(store, split),
             }
-    return found
+    return metrics
 
 
 @collective
@@ -153,15 +153,15 @@ def predict_programs(
         model = _kept(grid, saved, facts, device)
         source = _reader(grid, store, config, device)
         prepared = (
-            each for split in InstanceSplit for each in source.evaluation(split, 0, block=block)
+            item for split in InstanceSplit for item in source.evaluation(split, 0, block=block)
         )
         scores = score(grid, prepared, model, _width(store))
-        said = None
+        message = None
         with agree(grid.world):
             if scores is not None:
                 _write(output, store, scores, saved)
-                said = len(scores.graphs), by_split(store, scores)
-        rows, splits = grid.world.bcast(said, root=0)
+                message = len(scores.graphs), by_split(store, scores)
+        rows, splits = grid.world.bcast(message, root=0)
         return {
             "what": "probabilities",
             "of": "program graphs",
@@ -228,7 +228,7 @@ def save_program_predictions(
         saved = open_saved_model(directory.path, seed)
         facts = saved.facts(ProgramFacts)
     model = _kept(grid, saved, facts, source.device)
-    prepared = (each for split in JUDGED.values() for each in source.evaluation(split, 0))
+    prepared = (item for split in JUDGED.values() for item in source.evaluation(split, 0))
     scores = score(grid, prepared, model, _width(store))
     with agree(grid.world):
         if scores is not None:

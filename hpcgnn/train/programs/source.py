@@ -39,7 +39,7 @@ class ProgramSource(Source):
             yield from numbered(context.trace, ready, seed, epoch)
 
     def _on_device(self, step: StepInput) -> StepInput:
-        return replace(step, mine=tuple(self._input.on_device(each) for each in step.mine))
+        return replace(step, mine=tuple(self._input.on_device(prepared) for prepared in step.mine))
 
     @override
     def details(self) -> dict[str, Any]:

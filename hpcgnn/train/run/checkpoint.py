@@ -119,18 +119,18 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
 
 def checkpoint_paths(directory: Path) -> list[tuple[int, int, Path]]:
     """Return (seed, epoch, path) of every whole checkpoint, by seed and epoch."""
-    found = []
+    paths = []
     for path in directory.glob("seed*-epoch*") if directory.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match and (path / _STATE).is_file():
-            found.append((int(match[1]), int(match[2]), path))
-    return sorted(found)
+            paths.append((int(match[1]), int(match[2]), path))
+    return sorted(paths)
 
 
 def prune_checkpoints(directory: Path, seed: int, keep: int) -> None:
     """Remove all checkpoints of a seed but its newest `keep`."""
-    mine = [path for other, _, path in checkpoint_paths(directory) if other == seed]
-    for path in mine[:-keep]:
+    of_seed = [path for number, _, path in checkpoint_paths(directory) if number == seed]
+    for path in of_seed[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -187,8 +187,8 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
             _check_entries("", state, {"steps": (int,)})
         _check_entries("kept.", state["kept"], _KEPT_TYPES)
         _check_entries("graph.", state["graph"], {"fingerprint": (str,)})
-        for each in state["finished_seeds"]:
-            _check_entries("finished_seeds.", each, _RESULT_TYPES)
+        for result in state["finished_seeds"]:
+            _check_entries("finished_seeds.", result, _RESULT_TYPES)
         for name, value in state["kept"]["metrics"].items():
             _check_entries("kept.metrics.", {name: value}, {name: (*_NUMBER, dict, NoneType)})
 
@@ -220,13 +220,13 @@ def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
     StorageFormatError
         As `check_tensors` does.
     """
-    own = model.own_rows()
-    wanted = {
-        name: (value.dtype, (None, *value.shape[1:]) if name in own else tuple(value.shape))
+    row_names = model.own_rows()
+    expected = {
+        name: (value.dtype, (None, *value.shape[1:]) if name in row_names else tuple(value.shape))
         for name, value in model.state_dict().items()
     }
     for file, tensors in (("model", checkpoint.model), ("best", checkpoint.best)):
-        check_tensors(checkpoint, file, tensors, wanted)
+        check_tensors(checkpoint, file, tensors, expected)
 
 
 def check_optimizer_tensors(
@@ -239,19 +239,19 @@ def check_optimizer_tensors(
     StorageFormatError
         As `check_tensors` does.
     """
-    own, keys = model.own_rows(), _OPTIMIZER_KEYS[type(optimizer)]
+    row_names, keys = model.own_rows(), _OPTIMIZER_KEYS[type(optimizer)]
     started = {name.rpartition("/")[0] for name in checkpoint.optimizer}
-    wanted: dict[str, TensorKind] = {}
+    expected: dict[str, TensorKind] = {}
     for name, value in model.named_parameters():
-        shape = (None, *value.shape[1:]) if name in own else tuple(value.shape)
+        shape = (None, *value.shape[1:]) if name in row_names else tuple(value.shape)
         for key in keys if name in started else ():
             step = key == "step"
-            wanted[f"{name}/{key}"] = (torch.float32, ()) if step else (value.dtype, shape)
-    check_tensors(checkpoint, "optimizer", checkpoint.optimizer, wanted)
+            expected[f"{name}/{key}"] = (torch.float32, ()) if step else (value.dtype, shape)
+    check_tensors(checkpoint, "optimizer", checkpoint.optimizer, expected)
 
 
 def check_tensors(
-    checkpoint: Checkpoint, file: str, tensors: Tensors, wanted: Mapping[str, TensorKind]
+    checkpoint: Checkpoint, file: str, tensors: Tensors, expected: Mapping[str, TensorKind]
 ) -> None:
     """See that the tensors of a file have the wanted names, types and shapes.
 
@@ -261,10 +261,10 @@ def check_tensors(
         Naming the tensor that is missing, too many, or of another type or shape.
     """
     state = checkpoint.state
-    faults = [f"has no {name}" for name in wanted if name not in tensors]
-    faults += [f"has {name}, which the model has not" for name in tensors if name not in wanted]
+    faults = [f"has no {name}" for name in expected if name not in tensors]
+    faults += [f"has {name}, which the model has not" for name in tensors if name not in expected]
     for name, value in tensors.items():
-        dtype, shape = wanted.get(name, (value.dtype, tuple(value.shape)))
+        dtype, shape = expected.get(name, (value.dtype, tuple(value.shape)))
         fits = len(shape) == value.ndim and all(
             want in (None, have) for want, have in zip(shape, value.shape, strict=False)
         )

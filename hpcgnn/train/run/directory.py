@@ -46,7 +46,7 @@ def _changes(before: Config, now: Config) -> Iterator[tuple[str, Any, Any]]:
     """Yield the settings that differ and may count for results, with both values."""
     for section in dataclasses.fields(Config):
         old, new = getattr(before, section.name), getattr(now, section.name)
-        for name in (each.name for each in dataclasses.fields(old)):
+        for name in (option.name for option in dataclasses.fields(old)):
             key, values = f"{section.name}.{name}", (getattr(old, name), getattr(new, name))
             if values[0] != values[1] and not _is_free(key, *values, before):
                 yield key, *values
@@ -161,21 +161,21 @@ class RunDirectory:
             Epochs that the checkpoints cover, by seed.
         """
         check_same_run(self._read_config(config), config, self.path)
-        kept = [
+        rows = [
             row for row in self.read_metrics() if row["epoch"] < epochs_done.get(row["seed"], 0)
         ]
         with self._faults(self.path, "remove its files, or choose another run.dir"):
             self._drop_results()
-        self.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        self.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in rows))
         self.write_text(self._config, dump_toml(config))
         missing = {}
         for seed, done in epochs_done.items():
-            there = {row["epoch"] for row in kept if row["seed"] == seed}
+            epochs = {row["epoch"] for row in rows if row["seed"] == seed}
             # A forged number of epochs must cost no memory: nothing is listed that is not there.
-            if len(there) < done:
-                first = next(epoch for epoch in itertools.count() if epoch not in there)
-                last = next(epoch for epoch in range(done - 1, -1, -1) if epoch not in there)
-                missing[seed] = (done - len(there), first, last)
+            if len(epochs) < done:
+                first = next(epoch for epoch in itertools.count() if epoch not in epochs)
+                last = next(epoch for epoch in range(done - 1, -1, -1) if epoch not in epochs)
+                missing[seed] = (done - len(epochs), first, last)
         return missing
 
     def exchange_so_far(self, config: Config) -> str | None:
@@ -214,8 +214,8 @@ class RunDirectory:
         if not self._sessions.is_file():
             return []
         with self._faults(self._sessions, "mend it or remove it"):
-            found: list[dict[str, Any]] = json.loads(self._sessions.read_text(encoding="utf-8"))
-        return found
+            sessions: list[dict[str, Any]] = json.loads(self._sessions.read_text(encoding="utf-8"))
+        return sessions
 
     def _write_sessions(self, sessions: list[dict[str, Any]]) -> None:
         self.write_text(self._sessions, json.dumps(sessions, indent=1) + "\n")

@@ -40,7 +40,7 @@ def write_kept_model(directory: RunDirectory, config: Config, seed: int) -> None
     InputError
         When the newest checkpoint of the seed does not read, or the file cannot be written.
     """
-    newest = {each: path for each, _, path in checkpoint_paths(directory.checkpoints)}[seed]
+    newest = {number: path for number, _, path in checkpoint_paths(directory.checkpoints)}[seed]
     checkpoint = read_checkpoint(newest)
     tensors = dict(checkpoint.best)
     tensors |= {_FEATURES + name: value for name, value in checkpoint.features.items()}

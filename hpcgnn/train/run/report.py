@@ -95,19 +95,19 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     metric, shown = summary["metric"].replace("_", " "), partial(metric_text, summary["metric"])
     rows = [
         (
-            (f"split {each['split']} " if "split" in each else "") + f"seed {each['seed']}",
-            each["epochs"],
-            each["best_epoch"],
-            shown(each["valid"]),
-            shown(each["test"]),
-            f"{each['final_train_loss']:.4f}",
+            (f"split {result['split']} " if "split" in result else "") + f"seed {result['seed']}",
+            result["epochs"],
+            result["best_epoch"],
+            shown(result["valid"]),
+            shown(result["test"]),
+            f"{result['final_train_loss']:.4f}",
         )
-        for each in summary["seeds"]
+        for result in summary["seeds"]
     ]
-    for each in summary.get("splits", ()):
+    for split in summary.get("splits", ()):
         for name in ("mean", "std"):
-            values = each[name]
-            title = f"split {each['name']} {name}"
+            values = split[name]
+            title = f"split {split['name']} {name}"
             rows.append((title, "", "", shown(values["valid"]), shown(values["test"]), ""))
     for name in ("mean", "std"):
         values = summary[name]
@@ -155,9 +155,9 @@ def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
 def remark_on_constants(results: list[dict[str, Any]]) -> None:
     """Say, in one line, of which seeds the kept model tells nothing apart that is tested."""
     seeds: dict[str, list[str]] = {}
-    for each in results:
-        if each.get("constant"):
-            seeds.setdefault(each["constant"], []).append(str(each["seed"]))
+    for result in results:
+        if result.get("constant"):
+            seeds.setdefault(result["constant"], []).append(str(result["seed"]))
     if seeds:
         alike = "; ".join(f"seed {', '.join(of)}: {what}" for what, of in seeds.items())
         console.warn(

@@ -77,11 +77,11 @@ def find_checkpoint(
 
 def _newest(config: Config, directory: RunDirectory) -> Path | None:
     order = {seed: position for position, seed in enumerate(config.train.seeds)}
-    found = [
+    differences = [
         (order.get(seed, -1), epoch, path)
         for seed, epoch, path in checkpoint_paths(directory.checkpoints)
     ]
-    return max(found)[2] if found else None
+    return max(differences)[2] if differences else None
 
 
 def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Facts) -> None:
@@ -93,9 +93,9 @@ def _check_fits(path: Path, checkpoint: Checkpoint, config: Config, facts: Facts
         )
     if state["graph"]["fingerprint"] != facts.fingerprint:
         store, targets = config.graph.store, config.graph.targets
-        other = f"or graph.targets than {store} and {targets}" if targets else f"than {store}"
+        difference = f"or graph.targets than {store} and {targets}" if targets else f"than {store}"
         raise InputError(
-            f"checkpoint {path} was trained on another store {other}; use that one, another "
+            f"checkpoint {path} was trained on another store {difference}; use that one, another "
             "run.dir, or run.resume=never to start over"
         )
     if state["graph"].get("directions", "") != getattr(facts, "directions", ""):

@@ -44,7 +44,7 @@ def gather_rows(
 
 
 def take_rows(
-    model: TrainableModule, tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]
+    model: TrainableModule, tensors: Mapping[str, Tensor], saved_ids: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return what `gather_rows` gave rank 0, with the rows of this rank's nodes.
 
@@ -52,7 +52,7 @@ def take_rows(
     ----------
     tensors
         Of a checkpoint.
-    known
+    saved_ids
         The checkpoint's model, which has the ids of all rows.
 
     Raises
@@ -60,13 +60,13 @@ def take_rows(
     InputError
         When a node of this rank has no row.
     """
-    taken = dict(tensors)
+    selected = dict(tensors)
     for name, value in tensors.items():
         ids = _ids_name(model, name, value)
         if ids is not None:
-            places = _places(model.get_buffer(ids).cpu().numpy(), known[ids].numpy())
-            taken[name] = value[torch.from_numpy(places)]
-    return taken
+            positions = _places(model.get_buffer(ids).cpu().numpy(), saved_ids[ids].numpy())
+            selected[name] = value[torch.from_numpy(positions)]
+    return selected
 
 
 def _ids_name(model: TrainableModule, name: str, value: Tensor) -> str | None:
@@ -82,15 +82,15 @@ def _gather(layer: Communicator, keys: GlobalIndices, value: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate([rows[:0], *pieces]))
 
 
-def _places(mine: GlobalIndices, known: GlobalIndices) -> GlobalIndices:
-    """Return where each of `mine` is among the increasing ids `known`."""
-    places: GlobalIndices = np.searchsorted(known, mine)
-    found = places < len(known)
-    found[found] = known[places[found]] == mine[found]
-    missing = mine[~found]
+def _places(local_ids: GlobalIndices, saved_ids: GlobalIndices) -> GlobalIndices:
+    """Return where each of `local_ids` is among the increasing ids `saved_ids`."""
+    positions: GlobalIndices = np.searchsorted(saved_ids, local_ids)
+    present = positions < len(saved_ids)
+    present[present] = saved_ids[positions[present]] == local_ids[present]
+    missing = local_ids[~present]
     if len(missing):
         raise InputError(
             f"model.embeddings: the model has no vector of node {named(missing.tolist())}, only of "
             "those that it was trained on; use their graph"
         )
-    return places
+    return positions

@@ -98,13 +98,13 @@ class SavedModel:
         facts = self.trained
         widths = dict(zip(facts.type_names, facts.type_features, strict=True))
         tensors = self.checkpoint.features
-        wanted = {
+        expected = {
             f"{name}.{field}".lstrip("."): (torch.float64, (width,))
             for name, width in (widths or {"": facts.num_features}).items()
             if width > 0
             for field in ("mean", "deviation")
         }
-        check_tensors(self.checkpoint, "features", tensors, wanted)
+        check_tensors(self.checkpoint, "features", tensors, expected)
         return scales_from(tensors)
 
     @collective
@@ -234,11 +234,11 @@ def _newest(
     config = load_config(run / "config.toml", trusted=trusted)
     newest = {seed: path for seed, _, path in checkpoint_paths(run / "checkpoints")}
     if seed is None and newest:
-        seed = best_seed({each: _valid(path) for each, path in newest.items()})
+        seed = best_seed({number: _valid(path) for number, path in newest.items()})
     if seed is None or seed not in newest:
-        there = f"seeds {sorted(newest)}" if newest else "none; train first"
-        wanted = "no checkpoint" if seed is None else f"no checkpoint of seed {seed}"
-        raise InputError(f"{run / 'checkpoints'} has {wanted}; it has {there}")
+        available = f"seeds {sorted(newest)}" if newest else "none; train first"
+        missing = "no checkpoint" if seed is None else f"no checkpoint of seed {seed}"
+        raise InputError(f"{run / 'checkpoints'} has {missing}; it has {available}")
     checkpoint = read_checkpoint(newest[seed])
     check_state(newest[seed], checkpoint.state)
     if checkpoint.state["kept"]["epoch"] is None:
@@ -258,7 +258,7 @@ def _valid(checkpoint: Path) -> float | None:
     state: dict[str, Any] = read_state(checkpoint)
     check_state(checkpoint, state)
     metrics = state["kept"]["metrics"]
-    names = (f"valid_{each}" for each in ("mrr", "r2", "micro_f1", "accuracy"))
+    names = (f"valid_{metric}" for metric in ("mrr", "r2", "micro_f1", "accuracy"))
     return next((metrics[name] for name in names if name in metrics), None)
 
 
@@ -286,8 +286,8 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
     graph = load_graph(context, reading, scales=scales)
     if config.train.label_augmentation > 0:
         with agree(grid.world):
-            here, there = graph.facts.labelled_types, trained.labelled_types
-            _require_equal(config.graph.store, "labelled node types", here, there)
+            stored, expected = graph.facts.labelled_types, trained.labelled_types
+            _require_equal(config.graph.store, "labelled node types", stored, expected)
     facts = dataclasses.replace(
         graph.facts,
         num_classes=trained.num_classes,
@@ -304,8 +304,8 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
 
 def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
     directed = not (store.undirected or config.graph.undirected)
-    wanted = find_model(config.model.name).aggregations
-    for what, here, there in (
+    aggregations = find_model(config.model.name).aggregations
+    for what, stored, expected in (
         (
             "features a node",
             store.num_features + config.graph.num_structural,
@@ -313,7 +313,10 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         ),
         (
             "node types with features",
-            tuple((each.name, each.num_features) for each in node_types_of(config, store)),
+            tuple(
+                (node_type.name, node_type.num_features)
+                for node_type in node_types_of(config, store)
+            ),
             tuple(zip(trained.type_names, trained.type_features, strict=True)),
         ),
         # A graph without labels has no classes of its own, and embeddings are of any.
@@ -325,14 +328,18 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         ),
         ("features an edge", num_edge_features(config, store), trained.num_edge_features),
         ("directed edges", directed, trained.directed),
-        ("relations", relation_names(config, store, wanted, directed=directed), trained.relations),
+        (
+            "relations",
+            relation_names(config, store, aggregations, directed=directed),
+            trained.relations,
+        ),
     ):
-        _require_equal(store.path, what, here, there)
+        _require_equal(store.path, what, stored, expected)
 
 
-def _require_equal(store: str | Path, what: str, here: object, there: object) -> None:
-    if here != there:
+def _require_equal(store: str | Path, what: str, stored: object, expected: object) -> None:
+    if stored != expected:
         raise InputError(
-            f"{store} does not fit the model: {what} {here}, but it was trained with {there}; "
+            f"{store} does not fit the model: {what} {stored}, but it was trained with {expected}; "
             "convert the graph like the one it was trained on"
         )

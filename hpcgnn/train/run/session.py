@@ -45,15 +45,18 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     that they may use, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
     ``threads``, ``products`` (who multiplies dense float32); see `ended`.
     """
-    own = platform.node(), os.sched_getaffinity(0), _processor()
-    found = grid.world.gather(own, root=0)
-    if found is None:
+    machine = platform.node(), os.sched_getaffinity(0), _processor()
+    machines = grid.world.gather(machine, root=0)
+    if machines is None:
         return {}
     # Launchers may bind each rank to cores of its own.
     cores: dict[str, set[int]] = defaultdict(set)
-    for name, usable, _ in found:
+    for name, usable, _ in machines:
         cores[name] |= usable
-    counts, about = Counter(name for name, _, _ in found), {each[0]: each[2] for each in found}
+    counts, about = (
+        Counter(name for name, _, _ in machines),
+        {machine_of[0]: machine_of[2] for machine_of in machines},
+    )
     return {
         "started": _now(),
         "before_s": seconds_of_process(),
@@ -82,8 +85,8 @@ def ended(
     ``stopped``, and ``setup_s``: the seconds before its first epoch by phase, of the rank that
     needed most in each; `ranks` has those of all.
     """
-    setup = [each["setup_s"] for each in ranks]
-    phases = sorted({phase for each in setup for phase in each})
+    setup = [rank["setup_s"] for rank in ranks]
+    phases = sorted({phase for phases_s in setup for phase in phases_s})
     now = datetime.now(UTC)
     return {
         **session,
@@ -91,7 +94,7 @@ def ended(
         "wall_s": (now - datetime.fromisoformat(session["started"])).total_seconds(),
         "epochs": epochs,
         "stopped": stopped,
-        "setup_s": {phase: max(each.get(phase, 0.0) for each in setup) for phase in phases},
+        "setup_s": {phase: max(phases_s.get(phase, 0.0) for phases_s in setup) for phase in phases},
     }
 
 

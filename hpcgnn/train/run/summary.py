@@ -49,18 +49,18 @@ def gather_rank_details(
         Seconds of this rank before the first epoch, by phase.
     """
     moved, grid = trace.traffic(), task.objective.grid
-    mine = {
+    local = {
         "rank": grid.rank,
         "host": platform.node(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
         "setup_s": setup_s,
         "seconds_by_phase": trace.seconds_by_phase(),
-        "rows_sent": int(sum(each["rows"] for each in moved.values())),
-        "bytes_sent": int(sum(each["bytes"] for each in moved.values())),
+        "rows_sent": int(sum(moved_by["rows"] for moved_by in moved.values())),
+        "bytes_sent": int(sum(moved_by["bytes"] for moved_by in moved.values())),
         "exchanges": moved,
         **task.details(),
     }
-    return grid.world.gather(mine, root=0) or []
+    return grid.world.gather(local, root=0) or []
 
 
 def summarise(
@@ -86,7 +86,7 @@ def summarise(
         The starts of the run, this one last.
     """
     facts, results = task.objective.facts, outcome.results
-    smoothed = [each["smoothed"] for each in results if "smoothed" in each]
+    smoothed = [result["smoothed"] for result in results if "smoothed" in result]
     return {
         "format_version": FORMAT_VERSION,
         "version": __version__,
@@ -100,7 +100,7 @@ def summarise(
         "seeds": results,
         **averages(results),
         "smoothed": averages(smoothed) if smoothed else None,
-        "epochs": sum(each["epochs"] for each in results),
+        "epochs": sum(result["epochs"] for result in results),
         "session_epochs": outcome.epochs_run,
         "epoch_s": _spread([row["epoch_s"] for row in rows]),
         "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
@@ -115,7 +115,9 @@ def averages(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float 
     A value may be None. The mean of none is None, and so is the deviation of fewer than two.
     """
     names = ("valid", "test")
-    values = {name: [each[name] for each in results if each[name] is not None] for name in names}
+    values = {
+        name: [result[name] for result in results if result[name] is not None] for name in names
+    }
     return {
         "mean": {name: statistics.fmean(v) if v else None for name, v in values.items()},
         "std": {name: statistics.stdev(v) if len(v) > 1 else None for name, v in values.items()},
@@ -125,7 +127,7 @@ def averages(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float 
 def _spread(seconds: list[float]) -> dict[str, float | None]:
     # The first epoch also builds transposes and buffers.
     steady = seconds[1:] or seconds
-    if not steady or not all(math.isfinite(each) for each in steady):
+    if not steady or not all(math.isfinite(seconds) for seconds in steady):
         return {"median": None, "min": None, "max": None, "first": None}
     return {
         "median": statistics.median(steady),

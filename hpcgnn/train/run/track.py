@@ -105,21 +105,21 @@ class _MLflow:
         from mlflow.tracking import MlflowClient  # noqa: PLC0415
 
         self._config, self._directory = config, directory
-        own = f"sqlite:///{(directory.path / 'mlflow.db').absolute()}"
-        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or own)
+        address = f"sqlite:///{(directory.path / 'mlflow.db').absolute()}"
+        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or address)
 
     def begin(self, seed: int, rows: list[dict[str, Any]]) -> None:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        known = _Known(self._directory, "mlflow")
-        self._run = known.get(seed) if rows else None
+        identities = _Known(self._directory, "mlflow")
+        self._run = identities.get(seed) if rows else None
         if self._run is not None:
             self._client.update_run(self._run, status="RUNNING")
             return
         created = self._client.create_run(experiment, run_name=_name(self._directory, seed))
         self._run = created.info.run_id
-        known.put(seed, self._run)
+        identities.put(seed, self._run)
         for key, value in _settings(self._config).items():
             self._client.log_param(self._run, key, value)
 
@@ -143,8 +143,8 @@ class _WandB:
     def begin(self, seed: int, rows: list[dict[str, Any]]) -> None:
         import wandb  # noqa: PLC0415
 
-        known = _Known(self._directory, "wandb")
-        before = known.get(seed) if rows else None
+        identities = _Known(self._directory, "wandb")
+        before = identities.get(seed) if rows else None
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             group=self._directory.path.name,
@@ -155,7 +155,7 @@ class _WandB:
             resume="must" if before else None,
             settings=wandb.Settings(console="off", quiet=True, init_timeout=60),
         )
-        known.put(seed, self._run.id)
+        identities.put(seed, self._run.id)
         self._run.define_metric("*", step_metric="epoch")
 
     def add(self, row: dict[str, Any]) -> None:
@@ -173,8 +173,8 @@ class _Known:
         self._path = directory.path / "tracked.json"
 
     def get(self, seed: int) -> str | None:
-        found = self._read().get(self._tracker, {}).get(str(seed))
-        return found if isinstance(found, str) else None
+        identity = self._read().get(self._tracker, {}).get(str(seed))
+        return identity if isinstance(identity, str) else None
 
     def put(self, seed: int, run: str) -> None:
         content = self._read()
@@ -221,10 +221,10 @@ class Tracking:
     def begin(self, seed: int) -> None:
         """Begin or go on with a seed."""
         rows = self._directory.read_metrics() if self._trackers else []
-        mine = [row for row in rows if row["seed"] == seed]
+        of_seed = [row for row in rows if row["seed"] == seed]
         for name, tracker in list(self._trackers.items()):
             with self._guarded(name):
-                tracker.begin(seed, mine)
+                tracker.begin(seed, of_seed)
 
     def add(self, row: dict[str, Any]) -> None:
         """Give an epoch's line to all."""

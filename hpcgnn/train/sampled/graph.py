@@ -42,8 +42,8 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
         else part.new_empty(int(starts[-1, number]), 0)
         for number, part in enumerate(features.parts)
     ]
-    places = share("places", torch.from_numpy(numbers))
-    return TypedRows(tuple(parts), share("types", features.types), places)
+    numbers_shared = share("places", torch.from_numpy(numbers))
+    return TypedRows(tuple(parts), share("types", features.types), numbers_shared)
 
 
 @collective
@@ -61,25 +61,25 @@ def fetch_features(
     """
     if not isinstance(features, TypedRows):
         memory = memory_of(features)
-        rows = [each.rows(memory.array(features)) for each in requests]
+        rows = [request.rows(memory.array(features)) for request in requests]
         return memory.tensor(np.concatenate(rows))
     numbers, starts = _number(grid, features)
     pieces: list[list[Tensor]] = [[] for _ in features.parts]
     types = []
     for request in requests:
         kinds = request.rows(features.types.numpy())
-        wanted = request.rows(numbers)
+        requested = request.rows(numbers)
         types.append(kinds)
         for number, part in enumerate(features.parts):
-            mine = wanted[kinds == number]
+            of_type = requested[kinds == number]
             if part.shape[1] == 0:
-                pieces[number].append(part.new_empty(len(mine), 0))
+                pieces[number].append(part.new_empty(len(of_type), 0))
                 continue
             row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.block)
             # Numbers rise with global rows, as a request wants them.
-            memory, asked = memory_of(part), RowRequest.make(grid.layer, row_map, mine)
+            memory, asked = memory_of(part), RowRequest.make(grid.layer, row_map, of_type)
             pieces[number].append(memory.tensor(asked.rows(memory.array(part))))
-    parts = [torch.cat(each) for each in pieces]
+    parts = [torch.cat(piece) for piece in pieces]
     return TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
 
 
@@ -88,7 +88,7 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 
     The second is (ranks + 1, types).
     """
-    counts = np.array([len(each) for each in features.parts], np.int64)
+    counts = np.array([len(part) for part in features.parts], np.int64)
     ends = np.cumsum(grid.layer.allgather(counts), axis=0, dtype=np.int64)
     starts = np.concatenate([np.zeros((1, len(counts)), np.int64), ends])
     return starts[grid.block][features.types.numpy()] + features.places.numpy(), starts
@@ -156,11 +156,11 @@ class SampledGraph:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        patterns = {id(each): each for each in (self.edges, self.walked)}.values()
+        patterns = {id(pattern): pattern for pattern in (self.edges, self.walked)}.values()
         arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
         arrays.append(self.labels.numpy())
-        arrays += [each for pattern in patterns for each in (pattern.indptr, pattern.indices)]
-        return self.features.nbytes + sum(each.nbytes for each in arrays if each is not None)
+        arrays += [array for pattern in patterns for array in (pattern.indptr, pattern.indices)]
+        return self.features.nbytes + sum(array.nbytes for array in arrays if array is not None)
 
 
 def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) -> HomeRows:
@@ -185,12 +185,12 @@ def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) 
 
 
 @collective
-def number_chosen(grid: ProcessGrid, chosen: Mask) -> tuple[Offsets, GlobalIndices]:
+def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices]:
     """Return the numbers of some nodes among themselves, rank after rank.
 
     Parameters
     ----------
-    chosen
+    mask
         (num_local,) which of this rank's.
 
     Returns
@@ -198,42 +198,42 @@ def number_chosen(grid: ProcessGrid, chosen: Mask) -> tuple[Offsets, GlobalIndic
     starts, numbers
         Where those of each rank begin, and (num_local,) this rank's; -1 for nodes that are none.
     """
-    counts = grid.layer.allgather(int(np.count_nonzero(chosen)))
+    counts = grid.layer.allgather(int(np.count_nonzero(mask)))
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return starts, np.where(chosen, starts[grid.block] + np.cumsum(chosen) - 1, -1)
+    return starts, np.where(mask, starts[grid.block] + np.cumsum(mask) - 1, -1)
 
 
 @collective
-def between(grid: ProcessGrid, home: HomeRows, chosen: Mask) -> HomeRows:
+def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
     """Return the graph of some nodes and the edges between them, numbered among these nodes.
 
     Parameters
     ----------
-    chosen
+    mask
         (num_local,) which of its nodes.
     """
-    starts, numbers = number_chosen(grid, chosen)
+    starts, numbers = number_chosen(grid, mask)
 
     def cut(pattern: PatternRows) -> PatternRows:
-        wanted, places = np.unique(pattern.columns, return_inverse=True)
-        request = RowRequest.make(grid.layer, home.row_map, wanted)
-        columns = request.rows(numbers)[places]
+        requested, inverse = np.unique(pattern.columns, return_inverse=True)
+        request = RowRequest.make(grid.layer, home.row_map, requested)
+        columns = request.rows(numbers)[inverse]
         rows = local_rows(pattern)
-        kept = chosen[rows] & (columns >= 0)
-        degrees = np.bincount(rows[kept], minlength=len(chosen))[chosen]
+        selected = mask[rows] & (columns >= 0)
+        degrees = np.bincount(rows[selected], minlength=len(mask))[mask]
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        weights = None if pattern.weights is None else pattern.weights[kept]
-        return PatternRows(indptr, columns[kept], weights)
+        weights = None if pattern.weights is None else pattern.weights[selected]
+        return PatternRows(indptr, columns[selected], weights)
 
     edges = cut(home.edges)
     return HomeRows(
         row_map=RowMap(starts, grid.block),
         edges=edges,
         walked=edges if home.walked is home.edges else cut(home.walked),
-        features=home.features[torch.from_numpy(np.flatnonzero(chosen))],
-        labels=home.labels[chosen],
-        trained=home.trained[chosen],
-        node_ids=home.node_ids[chosen],
+        features=home.features[torch.from_numpy(np.flatnonzero(mask))],
+        labels=home.labels[mask],
+        trained=home.trained[mask],
+        node_ids=home.node_ids[mask],
     )
 
 
@@ -287,7 +287,7 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         "trained": home.trained,
         "ids": home.node_ids,
     }
-    whole = {name: share_on_hosts(grid, f"sampling.{name}", each) for name, each in nodes.items()}
+    whole = {name: share_on_hosts(grid, f"sampling.{name}", array) for name, array in nodes.items()}
     return SampledGraph(
         edges=edges,
         weights=weights,

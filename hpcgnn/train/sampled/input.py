@@ -89,8 +89,8 @@ def _table(shared: ProcessGrid | None, weights: FloatArray) -> AliasTable:
     if shared is None:
         return table
     thresholds, aliases = (
-        np.array_split(each, shared.num_blocks)[shared.block]
-        for each in (table.thresholds, table.aliases)
+        np.array_split(array, shared.num_blocks)[shared.block]
+        for array in (table.thresholds, table.aliases)
     )
     return AliasTable(
         share_on_hosts(shared, "sampling.table.thresholds", thresholds),
@@ -133,9 +133,9 @@ class StepInput(ABC):
         config = self.views.context.config.sampling
         depth = max(config.ahead, least_depth)
         with Prefetch(make, items, threads=config.threads, depth=depth) as pool:
-            for made in pool:
+            for step in pool:
                 self.pool_bytes = max(self.pool_bytes, pool.most_bytes)
-                yield made
+                yield step
 
 
 @dataclass(eq=False, kw_only=True)
@@ -207,8 +207,8 @@ class SubgraphInput(StepInput):
             int(np.diff(_bounds(total, np.array(draws, np.int64)))[grid.block])
             for total in (config.budget, config.walkers)
         )
-        mine = replace(config, budget=max(budget, 1), walkers=max(walkers, 1))
-        sampler = make_sampler(graph.walked, mine) if budget > 0 else no_nodes(graph.walked)
+        scaled = replace(config, budget=max(budget, 1), walkers=max(walkers, 1))
+        sampler = make_sampler(graph.walked, scaled) if budget > 0 else no_nodes(graph.walked)
         source = SubgraphSource(sampler, edges=graph.edges)
         lane, num_lanes = grid.block, grid.num_blocks
         held = _mean_nodes(sampler, range(lane, _PROBED * num_lanes, num_lanes))
@@ -314,14 +314,14 @@ class BatchInput(StepInput):
             return sampler.sample(number, batches[step][0])
 
         samples = self.make_ahead(make, range(self.num_steps))
-        for (_, chosen, size), sample in zip(batches, samples, strict=True):
-            yield sample, chosen, size
+        for (_, items, size), sample in zip(batches, samples, strict=True):
+            yield sample, items, size
 
     def prepare(self, drawn: tuple[LayeredSample, Any, int]) -> StepData:
         """Return what the model needs of a batch."""
-        sample, chosen, size = drawn
+        sample, items, size = drawn
         view, inputs = self.views.of_layers(sample)
-        features, targets = self.views.features(inputs), self.examples.targets(chosen)
+        features, targets = self.views.features(inputs), self.examples.targets(items)
         if isinstance(targets, Tensor):
             targets = self.views.context.device.put(targets)
         return StepData(view, features, targets, size)
@@ -334,17 +334,17 @@ class BatchInput(StepInput):
         stop = min(first + self._size, self._total)
         if not self._parts:
             numbers, size = order[first:stop], stop - first
-            mine = np.array_split(np.arange(size), self._num_blocks)[self._block]
-            return *self.examples.batch(numbers, mine, seeds), size
+            positions = np.array_split(np.arange(size), self._num_blocks)[self._block]
+            return *self.examples.batch(numbers, positions, seeds), size
         # Proportional cuts of every rank's order: all ranks end an epoch in the same step.
-        begins, ends = (self._counts * each // self._total for each in (first, stop))
+        begins, ends = (self._counts * position // self._total for position in (first, stop))
         numbers = order[begins[self._block] : ends[self._block]]
-        nodes, chosen = self.examples.batch(numbers, np.arange(len(numbers)), seeds)
-        return nodes, chosen, int((ends - begins).sum())
+        nodes, targets = self.examples.batch(numbers, np.arange(len(numbers)), seeds)
+        return nodes, targets, int((ends - begins).sum())
 
 
 def _mean_nodes(sampler: Sampler, numbers: range) -> float:
-    return float(np.mean([len(each) for each in sampler.sample_each(numbers)]))
+    return float(np.mean([len(nodes) for nodes in sampler.sample_each(numbers)]))
 
 
 def _num_steps(config: SamplingConfig, num_nodes: int, mean_nodes: float) -> int:
@@ -371,11 +371,11 @@ def _count(source: SubgraphSource, numbers: range, config: SamplingConfig) -> Co
 
 def _add_up(grid: ProcessGrid, counted: Coefficients, num_counted: int) -> Coefficients:
     """Return the counts of all ranks, once on every host."""
-    for each in (counted.nodes, counted.entries):
-        allreduce_sum(grid.layer, each)
+    for counts in (counted.nodes, counted.entries):
+        allreduce_sum(grid.layer, counts)
     nodes, entries = (
-        np.array_split(each, grid.num_blocks)[grid.block]
-        for each in (counted.nodes, counted.entries)
+        np.array_split(counts, grid.num_blocks)[grid.block]
+        for counts in (counted.nodes, counted.entries)
     )
     return Coefficients(
         num_counted,

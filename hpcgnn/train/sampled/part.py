@@ -84,7 +84,7 @@ def fetch_part(
     walked, weights = _cut(ids, rows, len(part))
     edges = walked
     if home.edges is not home.walked:
-        pieces = [_rows_of(each, home.edges) for each in requests]
+        pieces = [_rows_of(request, home.edges) for request in requests]
         edges, weights = _cut(ids, pieces, len(part))
     trained = _node_rows(requests, home.trained)
     trained[len(part) :] = False
@@ -100,7 +100,7 @@ def fetch_part(
         labels=torch.from_numpy(_node_rows(requests, home.labels)),
         trained=trained,
     )
-    return graph, sum(each.num_sent for each in requests)
+    return graph, sum(request.num_sent for request in requests)
 
 
 def _rows_of(request: RowRequest, rows: PatternRows) -> PatternRows:
@@ -112,27 +112,27 @@ def _rows_of(request: RowRequest, rows: PatternRows) -> PatternRows:
 
 
 def _node_rows(requests: Sequence[RowRequest], array: Array) -> Array:
-    return np.concatenate([each.rows(array) for each in requests])
+    return np.concatenate([request.rows(array) for request in requests])
 
 
 def _cut(
     ids: GlobalIndices, pieces: Sequence[PatternRows], num_roots: int
 ) -> tuple[Topology, FloatArray | None]:
     """Return the rows of `ids`, without columns that are not among them, and the weights."""
-    lengths = np.concatenate([np.diff(each.indptr) for each in pieces])
-    columns = np.concatenate([each.columns for each in pieces])
+    lengths = np.concatenate([np.diff(piece.indptr) for piece in pieces])
+    columns = np.concatenate([piece.columns for piece in pieces])
     rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
-    places, known = _places(ids, columns)
-    rows, places = rows[known], places[known]
+    positions, present = _places(ids, columns)
+    rows, positions = rows[present], positions[present]
     # Places do not rise with global rows: the halo lies behind the part.
-    order = np.lexsort((places, rows))
+    order = np.lexsort((positions, rows))
     weights = None
     if pieces[0].weights is not None:
-        joined = np.concatenate([each.weights for each in pieces if each.weights is not None])
-        weights = joined[known][order]
+        joined = np.concatenate([piece.weights for piece in pieces if piece.weights is not None])
+        weights = joined[present][order]
     ends = np.cumsum(np.bincount(rows, minlength=len(ids)))
     indptr = np.concatenate([[0], ends]).astype(np.int64)
-    return Topology(indptr, places[order], num_roots), weights
+    return Topology(indptr, positions[order], num_roots), weights
 
 
 def _places(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:
@@ -141,5 +141,5 @@ def _places(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, A
         return np.zeros(len(columns), np.int32), np.zeros(len(columns), np.bool_)
     order = np.argsort(ids).astype(np.int32)
     near = np.minimum(np.searchsorted(ids, columns, sorter=order), len(ids) - 1)
-    places = order[near]
-    return places, ids[places] == columns
+    positions = order[near]
+    return positions, ids[positions] == columns

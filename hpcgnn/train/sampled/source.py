@@ -66,13 +66,13 @@ class SharedGraph:
         self,
         context: Context,
         home: HomeRows,
-        wanted: tuple[Aggregation, ...],
+        aggregations: tuple[Aggregation, ...],
         examples: Examples,
     ) -> None:
         grid, config, trace = context.grid, context.config, context.trace
         with trace.span("read.whole"):
             graph = share_whole(grid, home)
-        views = SampledViews(context, graph, wanted)
+        views = SampledViews(context, graph, aggregations)
         with trace.span("plan.sampling"):
             self._input: StepInput
             if config.sampling.sampler == "neighbour":
@@ -102,10 +102,10 @@ class PartOfGraph:
         self,
         context: Context,
         home: HomeRows,
-        wanted: tuple[Aggregation, ...],
+        aggregations: tuple[Aggregation, ...],
         examples: Examples,
     ) -> None:
-        self._context, self._home, self._wanted = context, home, wanted
+        self._context, self._home, self._wanted = context, home, aggregations
         self._examples = examples
         self._input: StepInput | None = None
         self._period = (-1, -1)
@@ -115,8 +115,8 @@ class PartOfGraph:
     @collective
     def at(self, seed: int, epoch: int) -> StepInput:
         """Return this rank's part in an epoch; fetch it when the epoch begins a period."""
-        every = self._context.config.sampling.reshuffle_epochs
-        period = (seed, epoch // every if every > 0 else 0)
+        interval = self._context.config.sampling.reshuffle_epochs
+        period = (seed, epoch // interval if interval > 0 else 0)
         if self._input is None or period != self._period:
             self._keep_peaks()
             # Two parts at a time would not fit where one does.
@@ -174,7 +174,7 @@ class SampledSource(Source):
         self._num_train = examples.num_train
         prepare_products(context, objective)
         grid, config = context.grid, context.config
-        wanted = on_graph(context.wanted, directed=graph.facts.directed)
+        aggregations = on_graph(context.wanted, directed=graph.facts.directed)
         with agree(grid.world):
             if config.sampling.sampler == "neighbour":
                 check_fan_outs(config, graph.num_aggregations(config))
@@ -186,7 +186,7 @@ class SampledSource(Source):
             assert graph.split is not None
             home = between(grid, home, graph.split == Split.TRAIN)
         kind = PartOfGraph if config.sampling.topology == "partitioned" else SharedGraph
-        self._sampled: Sampled = kind(context, home, wanted, examples)
+        self._sampled: Sampled = kind(context, home, aggregations, examples)
         self._described: dict[str, Any] = {}
 
     @collective
@@ -244,8 +244,8 @@ def summary_of_sampling(
 
 def check_fan_outs(config: Config, depth: int) -> None:
     """Raise `InputError` where fan-outs do not fit a model that aggregates `depth` times."""
-    given = len(config.sampling.fan_outs)
-    if given != depth:
+    num_fan_outs = len(config.sampling.fan_outs)
+    if num_fan_outs != depth:
         raise InputError(
-            f"sampling.fan_outs has {given} numbers: the model aggregates {depth} times"
+            f"sampling.fan_outs has {num_fan_outs} numbers: the model aggregates {depth} times"
         )

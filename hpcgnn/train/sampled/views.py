@@ -85,12 +85,12 @@ class SampledViews:
     """
 
     def __init__(
-        self, context: Context, graph: SampledGraph, wanted: tuple[Aggregation, ...]
+        self, context: Context, graph: SampledGraph, aggregations: tuple[Aggregation, ...]
     ) -> None:
         grid, config, trace, device = context.grid, context.config, context.trace, context.device
         self.context, self.graph = context, graph
         self._device, self._sums = device, traced_sums(grid, trace)
-        self._wanted, self._dtype = wanted, config.train.dtype
+        self._wanted, self._dtype = aggregations, config.train.dtype
         self._make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
         self._weighted = config.sampling.coverage > 0
         self._ratio = config.sampling.estimator == "ratio"
@@ -110,7 +110,9 @@ class SampledViews:
         Without coefficients, means are over a subgraph's own edges.
         """
         # Whole graphs have no coefficients.
-        weighted = all(each.loss_weights is not None for each in subgraphs) and self._weighted
+        weighted = (
+            all(subgraph.loss_weights is not None for subgraph in subgraphs) and self._weighted
+        )
         union = _union(subgraphs, weighted)
         node_ids = self.graph.node_ids[union.nodes]
         matrix = DistCSR.from_rows(
@@ -131,7 +133,7 @@ class SampledViews:
         node_graph
             (n,) int64 the number of the graph of each of them.
         """
-        found, device = self.of_subgraphs([subgraph]), self._device
+        view, device = self.of_subgraphs([subgraph]), self._device
         ids, pieces = np.unique(node_graph, return_inverse=True)
         members = GraphMembers(
             pieces=device.tensor(pieces.astype(np.int64)),
@@ -141,11 +143,11 @@ class SampledViews:
             request=None,
             trace=self.context.trace,
         )
-        return replace(found, graph=replace(found.graph, members=members))
+        return replace(view, graph=replace(view.graph, members=members))
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
         """Return the view of a layer-wise sample, and the nodes (int32) whose features it reads."""
-        layers = tuple(self._layer(each) for each in sample.layers)
+        layers = tuple(self._layer(layer) for layer in sample.layers)
         inputs = sample.layers[0].inputs
         ids = self._device.ids(self.graph.node_ids[inputs])
         return GraphView({}, ids, self._sums, active=layers), inputs
@@ -175,8 +177,11 @@ class SampledViews:
         )
         node_ids = graph.node_ids[layer.inputs]
         operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
-        kept, ids = self._device.tensor(layer.kept.astype(np.int64)), self._device.ids(node_ids)
-        return LayerView(operators, ids, self._sums, kept=kept)
+        kept_rows, ids = (
+            self._device.tensor(layer.kept.astype(np.int64)),
+            self._device.ids(node_ids),
+        )
+        return LayerView(operators, ids, self._sums, kept=kept_rows)
 
     def _subgraph_entries(self, union: "_Union") -> _Entries:
         graph, count = self.graph, len(union.nodes)
@@ -187,8 +192,11 @@ class SampledViews:
         by_column = by_row
         if union.factors is not None and union.loss_weights is not None:
             # C_v / C_uv for the row v; the column's is C_u / C_uv, and loss weights are N / C.
-            held = union.loss_weights
-            by_row, by_column = union.factors, union.factors * held[rows] / held[columns]
+            loss_weights = union.loss_weights
+            by_row, by_column = (
+                union.factors,
+                union.factors * loss_weights[rows] / loss_weights[columns],
+            )
             if not self._ratio:
                 sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
                 return _Entries(rows, columns, weights, *sums, by_row, by_column)
@@ -228,17 +236,17 @@ class _Union:
 
 
 def _union(subgraphs: Sequence[Subgraph], weighted: bool) -> _Union:
-    sizes = np.array([len(each.nodes) for each in subgraphs], np.int64)
+    sizes = np.array([len(subgraph.nodes) for subgraph in subgraphs], np.int64)
     before = np.cumsum(sizes) - sizes
-    patterns = [each.pattern for each in subgraphs]
-    counts = [np.zeros(1, np.int64), *(np.diff(each.indptr) for each in patterns)]
-    factors = [each.edge_factors for each in subgraphs if each.edge_factors is not None]
-    losses = [each.loss_weights for each in subgraphs if each.loss_weights is not None]
+    patterns = [subgraph.pattern for subgraph in subgraphs]
+    counts = [np.zeros(1, np.int64), *(np.diff(pattern.indptr) for pattern in patterns)]
+    factors = [subgraph.edge_factors for subgraph in subgraphs if subgraph.edge_factors is not None]
+    losses = [subgraph.loss_weights for subgraph in subgraphs if subgraph.loss_weights is not None]
     return _Union(
-        _join([each.nodes for each in subgraphs], np.int32),
+        _join([subgraph.nodes for subgraph in subgraphs], np.int32),
         np.cumsum(np.concatenate(counts)),
         _join([p.indices + b for p, b in zip(patterns, before, strict=True)], np.int64),
-        _join([each.entries for each in patterns], np.int64),
+        _join([pattern.entries for pattern in patterns], np.int64),
         _join(factors, np.float32) if weighted else None,
         _join(losses, np.float32) if weighted else None,
     )
