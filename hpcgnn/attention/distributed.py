@@ -15,7 +15,7 @@ from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import EdgeDraw, Gradients, SoftmaxGradient
-from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR
+from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
@@ -46,7 +46,7 @@ class DistributedAttention(DistributedSpMM):
         trace: TraceRecorder,
         row_ids: GlobalIndices,
         column_ids: GlobalIndices,
-        edges: EdgeTable | None = None,
+        edges: EdgeFeatures | None = None,
     ) -> None:
         super().__init__(grid, matrix, exchange, trace)
         if edges is not None:
@@ -62,7 +62,7 @@ class DistributedAttention(DistributedSpMM):
             self._states = PushedStates(self._pushed, target_ids, self._column_ids, trace)
 
     @collective
-    def _read_edges(self, edges: EdgeTable) -> None:
+    def _read_edges(self, edges: EdgeFeatures) -> None:
         """Give every block the features of its edges; those of pushed ones come from elsewhere."""
         if isinstance(self._diagonal, LocalCSR):
             self._diagonal = edges.own(self._diagonal)

@@ -43,7 +43,7 @@ class EdgeInputs:
     trace: TraceRecorder
 
 
-class _Messages(torch.autograd.Function):
+class _EdgeMessages(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, edges: EdgeInputs) -> Tensor:
         ctx.edges = edges
@@ -99,4 +99,4 @@ def sum_messages(edges: EdgeInputs, x: Tensor, weight: Tensor, bias: Tensor) -> 
         (N, H).
     """
     rows = fetch_rows(x, edges.request, edges.trace)
-    return _Messages.apply(rows, weight, bias, edges)  # type: ignore[no-untyped-call]
+    return _EdgeMessages.apply(rows, weight, bias, edges)  # type: ignore[no-untyped-call]

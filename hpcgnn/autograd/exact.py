@@ -152,7 +152,7 @@ class ExactArithmetic(Arithmetic):
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``; see `Arithmetic.linear`."""
-        return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
+        return _ExactLinear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``; see `Arithmetic.matmul`."""
@@ -288,7 +288,7 @@ class _Loss(torch.autograd.Function):
         return None, gradients[0].expand(ctx.num_rows)
 
 
-class _Linear(torch.autograd.Function):
+class _ExactLinear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, exact: ExactArithmetic, rows: Tensor, weight: Tensor, bias: Tensor | None

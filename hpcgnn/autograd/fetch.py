@@ -10,7 +10,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 
 
-class _Fetch(torch.autograd.Function):
+class _FetchGhosts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
         ctx.request, ctx.trace = request, trace
@@ -45,4 +45,4 @@ def fetch_rows(x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
     Tensor
         (wanted rows, width).
     """
-    return _Fetch.apply(x, request, trace)  # type: ignore[no-untyped-call]
+    return _FetchGhosts.apply(x, request, trace)  # type: ignore[no-untyped-call]

@@ -65,7 +65,7 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     return total
 
 
-class _Linear(torch.autograd.Function):
+class _MixedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         narrow = like_rows(weight, x)
@@ -98,4 +98,4 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     bias
         (out_width,); None: nothing.
     """
-    return _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return _MixedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library
 from hpcgnn.comm.network import Network, Sent
 from hpcgnn.comm.plan import CommPlan, Request
-from hpcgnn.comm.progress import Progress
+from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
@@ -51,12 +51,12 @@ __all__ = [
     "Link",
     "LiveBytes",
     "Message",
+    "MessageProgress",
     "Moment",
     "MpiGroup",
     "Network",
     "Place",
     "ProcessGrid",
-    "Progress",
     "RankGroup",
     "Request",
     "RowMap",

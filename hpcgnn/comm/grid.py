@@ -29,7 +29,7 @@ from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.comm.neighbourhoods import Neighbourhoods
-from hpcgnn.comm.progress import Progress
+from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.transfer import allreduce_max, allreduce_sum
 from hpcgnn.errors import CollectiveInputError
@@ -115,7 +115,7 @@ class ProcessGrid:
             self.replication, self.num_blocks = place.replication, place.num_blocks
             self.block, self.replica = place.block, place.replica
         self.host = host if host is not None else platform.node()
-        self.buffers, self.moment, self.progress = BufferPool(), Moment(), Progress()
+        self.buffers, self.moment, self.progress = BufferPool(), Moment(), MessageProgress()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
         self._other_replicas: MPI.Distgraphcomm | None = None

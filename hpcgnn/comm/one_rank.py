@@ -31,18 +31,18 @@ def Get_library_version() -> str:
     return "none, one process"
 
 
-class Request:
+class CompletedRequest:
     """What has already happened."""
 
     @staticmethod
-    def Waitall(_: Sequence["Request"]) -> bool:
+    def Waitall(_: Sequence["CompletedRequest"]) -> bool:
         """Return at once."""
         return True
 
     Testall = Waitall
 
     @staticmethod
-    def Testsome(_: Sequence["Request"]) -> None:
+    def Testsome(_: Sequence["CompletedRequest"]) -> None:
         """Return that none is left."""
 
 
@@ -110,10 +110,10 @@ class Intracomm:
         if sent is not IN_PLACE:
             _copy(sent, received)
 
-    def Ireduce(self, sent: Any, received: Any, op: Any = None, root: int = 0) -> Request:
+    def Ireduce(self, sent: Any, received: Any, op: Any = None, root: int = 0) -> CompletedRequest:
         """Copy what is not in its place."""
         self.Allreduce(sent, received)
-        return Request()
+        return CompletedRequest()
 
     def Alltoall(self, sent: Any, received: Any) -> None:
         """Copy what this rank sends itself."""
@@ -127,9 +127,9 @@ class Intracomm:
     def Bcast(self, buffer: Any, root: int = 0) -> None:
         """Leave the buffer."""
 
-    def Ibcast(self, buffer: Any, root: int = 0) -> Request:
+    def Ibcast(self, buffer: Any, root: int = 0) -> CompletedRequest:
         """Leave the buffer."""
-        return Request()
+        return CompletedRequest()
 
     def Abort(self, status: int = 1) -> NoReturn:
         """End the process."""

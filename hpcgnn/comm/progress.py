@@ -22,7 +22,7 @@ _IDLE_S = 1.0
 """Without messages the thread ends, so that nobody has to end it."""
 
 
-class Progress:
+class MessageProgress:
     """Keeps the messages of a grid moving, by a thread that lives while there are any."""
 
     def __init__(self) -> None:

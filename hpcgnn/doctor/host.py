@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcgnn import __version__
-from hpcgnn.comm import Progress, mpi_library
+from hpcgnn.comm import MessageProgress, mpi_library
 from hpcgnn.console import version_of
 from hpcgnn.kernels import available_isas
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
@@ -83,7 +83,7 @@ def look_around() -> RankFacts:
             **{name: version_of(name) for name in PACKAGES},
         },
         mpi=mpi_library(),
-        moves_messages=Progress().is_permitted,
+        moves_messages=MessageProgress().is_permitted,
         batch={name: os.environ[name] for name in _BATCH if name in os.environ},
     )
 

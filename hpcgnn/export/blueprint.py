@@ -83,7 +83,7 @@ class Blueprint:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class LayerSource:
     """A graph layer of a model: its number, its widths, whether others follow, its tensors."""
 
     number: int
@@ -127,7 +127,7 @@ class Layers:
 
     call: str
     edges: tuple[str, ...]
-    members: Mapping[str, Callable[[Place], MadeLayer]] = field(default_factory=dict)
+    members: Mapping[str, Callable[[LayerSource], MadeLayer]] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     last_call: str = ""
     prepared: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.export import dgl_layers, pyg_layers, torch_layers
-from hpcgnn.export.blueprint import Blueprint, Layers, Place, under
+from hpcgnn.export.blueprint import Blueprint, Layers, LayerSource, under
 from hpcgnn.export.edges import edge_source
 from hpcgnn.nn import LayeredModel
 
@@ -69,7 +69,7 @@ def load(path=Path(__file__).with_name("model.safetensors")):
 
 
 @dataclass(eq=False)
-class Source:
+class ModuleSource:
     """A module while it is put together.
 
     Attributes
@@ -112,7 +112,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         When the library has no counterpart of its layers.
     """
     layers = LIBRARIES[library][model.name](model)
-    source = Source(imports=dict(layers.imports), classes=list(layers.classes))
+    source = ModuleSource(imports=dict(layers.imports), classes=list(layers.classes))
     _add_inputs(source, model)
     lines, functions = edge_source(model, layers.edges)
     source.classes += functions
@@ -137,13 +137,13 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     return text, {name: value.detach().clone() for name, value in source.tensors.items()}
 
 
-def _add_buffer(source: Source, name: str, values: Tensor) -> None:
+def _add_buffer(source: ModuleSource, name: str, values: Tensor) -> None:
     empty = f"torch.zeros({len(values)}, dtype=torch.float64)"
     source.members.append(f'self.register_buffer("{name}", {empty})')
     source.tensors[name] = values
 
 
-def _add_inputs(source: Source, model: Blueprint) -> None:
+def _add_inputs(source: ModuleSource, model: Blueprint) -> None:
     """Scale features, and map those of node types to one width."""
     shape = model.shape
     if model.inputs:
@@ -171,7 +171,7 @@ def _add_inputs(source: Source, model: Blueprint) -> None:
     source.forward += lines
 
 
-def _scaling(source: Source, model: Blueprint) -> list[str]:
+def _scaling(source: ModuleSource, model: Blueprint) -> list[str]:
     if model.normalize in ("row", "l2"):
         return [f"x = {_normalised(model.normalize, 'x')}"]
     if model.scale is None:
@@ -186,7 +186,7 @@ def _normalised(kind: str, rows: str) -> str:
     return f"functional.normalize({rows}, p={1 if kind == 'row' else 2}, dim=1)"
 
 
-def _norms(source: Source, model: Blueprint, library: str) -> bool:
+def _norms(source: ModuleSource, model: Blueprint, library: str) -> bool:
     """Add the norms; return whether there are any."""
     norms = under("norms.", model.tensors)
     if not norms:
@@ -209,10 +209,10 @@ def _norms(source: Source, model: Blueprint, library: str) -> bool:
     return True
 
 
-def _add_layers(source: Source, model: Blueprint, layers: Layers, widths: list[int]) -> None:
+def _add_layers(source: ModuleSource, model: Blueprint, layers: Layers, widths: list[int]) -> None:
     hidden = model.shape.num_hidden_layers if issubclass(model.kind, LayeredModel) else len(widths)
     numbers = [
-        Place(number, *pair, number < hidden, model.layer("layers", number))
+        LayerSource(number, *pair, number < hidden, model.layer("layers", number))
         for number, pair in enumerate(pairwise(widths))
     ]
     for member, make in layers.members.items():
@@ -231,7 +231,7 @@ def _linear(tensors: Mapping[str, Tensor]) -> str:
     return f"nn.Linear({in_width}, {out_width}{'' if 'bias' in tensors else ', bias=False'})"
 
 
-def _add_linears(source: Source, model: Blueprint, name: str) -> int:
+def _add_linears(source: ModuleSource, model: Blueprint, name: str) -> int:
     """Add a list of linear maps; return how many."""
     sources: list[str] = []
     while tensors := model.layer(name, len(sources)):
@@ -245,7 +245,7 @@ def _activate(model: Blueprint) -> str:
     return f"x = {_ACTIVATIONS[model.shape.activation]}(x)"
 
 
-def _layered(source: Source, model: Blueprint, layers: Layers, norms: bool) -> None:
+def _layered(source: ModuleSource, model: Blueprint, layers: Layers, norms: bool) -> None:
     shape = model.shape
     hidden, joined = shape.num_hidden_layers, shape.jumping != "none"
     _add_layers(source, model, layers, shape.widths())
@@ -291,7 +291,7 @@ def _named_linear(model: Blueprint, name: str) -> tuple[str, dict[str, Tensor]]:
     return _linear(tensors), tensors
 
 
-def _appnp(source: Source, model: Blueprint, layers: Layers, norms: bool) -> None:
+def _appnp(source: ModuleSource, model: Blueprint, layers: Layers, norms: bool) -> None:
     del norms
     count = _add_linears(source, model, "layers")
     source.forward += ["for place, layer in enumerate(self.layers):", "    x = layer(x)"]
@@ -300,7 +300,7 @@ def _appnp(source: Source, model: Blueprint, layers: Layers, norms: bool) -> Non
     source.forward.append(f"x = {layers.call}")
 
 
-def _gcnii(source: Source, model: Blueprint, layers: Layers, norms: bool) -> None:
+def _gcnii(source: ModuleSource, model: Blueprint, layers: Layers, norms: bool) -> None:
     shape = model.shape
     source.add("input", *_named_linear(model, "input"))
     _add_layers(source, model, layers, [shape.hidden] * (shape.num_layers + 1))
@@ -316,7 +316,7 @@ def _gcnii(source: Source, model: Blueprint, layers: Layers, norms: bool) -> Non
     ]
 
 
-def _sign(source: Source, model: Blueprint, layers: Layers, norms: bool) -> None:
+def _sign(source: ModuleSource, model: Blueprint, layers: Layers, norms: bool) -> None:
     _add_linears(source, model, "branches")
     _add_linears(source, model, "layers")
     norm = ["x = self.norms[place](x)"] * norms
@@ -334,7 +334,7 @@ def _sign(source: Source, model: Blueprint, layers: Layers, norms: bool) -> None
     ]
 
 
-def _render(source: Source, model: Blueprint, library: str) -> str:
+def _render(source: ModuleSource, model: Blueprint, library: str) -> str:
     name = "Model"
     takes = ["graph"] * (library == "dgl") + (["tables", "node_type"] if model.inputs else ["x"])
     takes += ["edge_index"] * (library != "dgl")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hpcgnn.export.blueprint import Blueprint, Layers, MadeLayer, Place
+from hpcgnn.export.blueprint import Blueprint, Layers, LayerSource, MadeLayer
 from hpcgnn.export.pyg_layers import perceptron, refuse_directed
 
 _NN = "dgl.nn"
@@ -13,7 +13,7 @@ _GRAPH = "graph = dgl.graph((edges[0], edges[1]), num_nodes=num_nodes)"
 def _gcn(model: Blueprint) -> Layers:
     del model
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         source = f'GraphConv({at.in_width}, {at.out_width}, norm="none")'
         return source, {"weight": at["linear.weight"].t(), "bias": at["bias"]}
 
@@ -29,7 +29,7 @@ def _gcn(model: Blueprint) -> Layers:
 def _sage(model: Blueprint) -> Layers:
     weighted, directed = model.weighted, model.directed
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         tensors = {
             "fc_neigh.weight": at["neighbours.0"],
             "fc_self.weight": at["own.weight"],
@@ -37,7 +37,7 @@ def _sage(model: Blueprint) -> Layers:
         }
         return f'SAGEConv({at.in_width}, {at.out_width}, "mean")', tensors
 
-    def back(at: Place) -> MadeLayer:
+    def back(at: LayerSource) -> MadeLayer:
         source = (
             f'GraphConv({at.in_width}, {at.out_width}, norm="none", bias=False, '
             "allow_zero_in_degree=True)"
@@ -66,7 +66,7 @@ def _gat(model: Blueprint) -> Layers:
     heads, dynamic = model.shape.heads, model.name == "gatv2"
     name = "GATv2Conv" if dynamic else "GATConv"
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         width = at.out_width // heads if at.hidden else at.out_width
         made = f"{name}({at.in_width}, {width}, {heads}, bias=False)"
         source = at["source"][None]
@@ -76,7 +76,7 @@ def _gat(model: Blueprint) -> Layers:
         scores = {"attn_l": source, "attn_r": at["target"][None]}
         return made, {"fc.weight": at["linear.weight"], **scores}
 
-    def bias(at: Place) -> MadeLayer:
+    def bias(at: LayerSource) -> MadeLayer:
         return f"nn.Parameter(torch.zeros({at.out_width}))", {"": at["bias"]}
 
     call, ending = "layer(graph, x).{} + self.biases[place]", ("flatten(1)", "mean(1)")
@@ -93,7 +93,7 @@ def _gat(model: Blueprint) -> Layers:
 def _rgcn(model: Blueprint) -> Layers:
     shape = model.shape
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         bases = f', regularizer="basis", num_bases={shape.num_bases}' if shape.num_bases else ""
         source = f"RelGraphConv({at.in_width}, {at.out_width}, {shape.num_relations}{bases})"
         tensors = {
@@ -117,7 +117,7 @@ def _rgcn(model: Blueprint) -> Layers:
 def _gin(model: Blueprint) -> Layers:
     refuse_directed(model, "GINConv")
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         source, maps = perceptron(at)
         tensors = {f"apply_func.{name}": value for name, value in maps.items()}
         return f"GINConv({source}, learn_eps=True)", {**tensors, "eps": at["epsilon"][None]}
@@ -135,7 +135,7 @@ def _gin(model: Blueprint) -> Layers:
 def _gcnii(model: Blueprint) -> Layers:
     shape, theta = model.shape, model.theta
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         source = (
             f"GCN2Conv({at.out_width}, {at.number + 1}, alpha={shape.teleport}, lambda_={theta}, "
             "bias=False)"

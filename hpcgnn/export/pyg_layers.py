@@ -6,7 +6,7 @@ from types import MappingProxyType
 import torch
 
 from hpcgnn.errors import InputError
-from hpcgnn.export.blueprint import Blueprint, Layers, MadeLayer, Place
+from hpcgnn.export.blueprint import Blueprint, Layers, LayerSource, MadeLayer
 
 _NN = "torch_geometric.nn"
 
@@ -31,7 +31,7 @@ def refuse_weighted(model: Blueprint, layer: str) -> None:
 def _gcn(model: Blueprint) -> Layers:
     del model
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         source = f"GCNConv({at.in_width}, {at.out_width}, normalize=False)"
         return source, {"lin.weight": at["linear.weight"], "bias": at["bias"]}
 
@@ -42,7 +42,7 @@ def _gcn(model: Blueprint) -> Layers:
 def _sage(model: Blueprint) -> Layers:
     weighted, directed = model.weighted, model.directed
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         widths, near = f"{at.in_width}, {at.out_width}", at["neighbours.0"]
         if weighted:
             names = {"lin_rel.weight": near, "lin_rel.bias": at["own.bias"]}
@@ -50,7 +50,7 @@ def _sage(model: Blueprint) -> Layers:
         names = {"lin_l.weight": near, "lin_l.bias": at["own.bias"]}
         return f"SAGEConv({widths})", {**names, "lin_r.weight": at["own.weight"]}
 
-    def back(at: Place) -> MadeLayer:
+    def back(at: LayerSource) -> MadeLayer:
         widths, far = f"{at.in_width}, {at.out_width}", at["neighbours.1"]
         if weighted:
             return f"GCNConv({widths}, normalize=False, bias=False)", {"lin.weight": far}
@@ -72,7 +72,7 @@ def _gat(model: Blueprint) -> Layers:
     heads, dynamic = model.shape.heads, model.name == "gatv2"
     name = "GATv2Conv" if dynamic else "GATConv"
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         width = at.out_width // heads if at.hidden else at.out_width
         made = (
             f"{name}({at.in_width}, {width}, heads={heads}, concat={at.hidden}, "
@@ -93,7 +93,7 @@ def _rgcn(model: Blueprint) -> Layers:
     refuse_weighted(model, "RGCNConv")
     shape = model.shape
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         bases = f", num_bases={shape.num_bases}" if shape.num_bases else ""
         source = f"RGCNConv({at.in_width}, {at.out_width}, {shape.num_relations}{bases})"
         tensors = {
@@ -119,7 +119,7 @@ def _mixhop(model: Blueprint) -> Layers:
             "of one width; export --to torch"
         )
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         width = at.out_width // powers if at.hidden else at.out_width
         source = (
             f"MixHopConv({at.in_width}, {width}, powers={list(range(powers))}, "
@@ -143,7 +143,7 @@ def _mixhop(model: Blueprint) -> Layers:
     )
 
 
-def perceptron(at: Place) -> tuple[str, dict[str, torch.Tensor]]:
+def perceptron(at: LayerSource) -> tuple[str, dict[str, torch.Tensor]]:
     """Return the two maps of a GIN layer, as a library's layer takes them."""
     inner = len(at["first.weight"])
     source = (
@@ -161,7 +161,7 @@ def _gin(model: Blueprint) -> Layers:
     refuse_directed(model, "GINConv")
     refuse_weighted(model, "GINConv")
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         source, maps = perceptron(at)
         tensors = {f"nn.{name}": value for name, value in maps.items()}
         return f"GINConv({source}, train_eps=True)", {**tensors, "eps": at["epsilon"][None]}
@@ -172,7 +172,7 @@ def _gin(model: Blueprint) -> Layers:
 def _gcnii(model: Blueprint) -> Layers:
     shape, theta = model.shape, model.theta
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         source = (
             f"GCN2Conv({at.out_width}, {shape.teleport}, {theta}, {at.number + 1}, normalize=False)"
         )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hpcgnn.export.blueprint import Blueprint, Layers, MadeLayer, Place
+from hpcgnn.export.blueprint import Blueprint, Layers, LayerSource, MadeLayer
 
 MATRIX = '''\
 def sparse(edges, weights, num_nodes):
@@ -180,7 +180,7 @@ _BOTH = f"({_MATRIX}, sparse(edges.flip(0), {{}}, num_nodes))"
 def _gcn(model: Blueprint) -> Layers:
     del model
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         return f"Convolution({at.in_width}, {at.out_width})", at.tensors
 
     return Layers(
@@ -195,7 +195,7 @@ def _gcn(model: Blueprint) -> Layers:
 def _sage(model: Blueprint) -> Layers:
     directions = 1 + model.directed
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         return f"Means({at.in_width}, {at.out_width}, {directions})", at.tensors
 
     matrices = _BOTH.format("back") if model.directed else f"({_MATRIX},)"
@@ -209,7 +209,7 @@ def _sage(model: Blueprint) -> Layers:
 
 
 def _gin(model: Blueprint) -> Layers:
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         sizes = f"{at.in_width}, {len(at['first.weight'])}, {at.out_width}"
         return f"Sums({sizes}, {model.directed})", at.tensors
 
@@ -226,7 +226,7 @@ def _gin(model: Blueprint) -> Layers:
 def _gat(model: Blueprint) -> Layers:
     heads = model.shape.heads
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         width = at.out_width // heads if at.hidden else at.out_width
         return f"Attention({at.in_width}, {width}, {heads}, {not at.hidden})", at.tensors
 
@@ -237,7 +237,7 @@ def _gat(model: Blueprint) -> Layers:
 def _rgcn(model: Blueprint) -> Layers:
     shape = model.shape
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         sizes = f"{at.in_width}, {at.out_width}, {shape.num_relations}, {shape.num_bases}"
         return f"Relations({sizes})", at.tensors
 
@@ -252,7 +252,7 @@ def _rgcn(model: Blueprint) -> Layers:
 def _mixhop(model: Blueprint) -> Layers:
     powers = model.num_steps // model.shape.num_layers + 1
 
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         # A file of tensors has them in any order.
         widths = [len(at[f"powers.{power}.weight"]) for power in range(powers)]
         return f"Powers({at.in_width}, {widths}, {not at.hidden})", at.tensors
@@ -267,7 +267,7 @@ def _mixhop(model: Blueprint) -> Layers:
 
 
 def _gcnii(model: Blueprint) -> Layers:
-    def layer(at: Place) -> MadeLayer:
+    def layer(at: LayerSource) -> MadeLayer:
         sizes = (
             f"{at.out_width}, {model.shape.teleport}, {math.log1p(model.theta / (at.number + 1))!r}"
         )

@@ -12,7 +12,7 @@ from hpcgnn.graph.stored import StoredRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import (
     DistCSR,
-    EdgeTable,
+    EdgeFeatures,
     PatternRows,
     read_adjacency,
     read_relations,
@@ -40,7 +40,7 @@ class ReadMatrix:
     wanted: tuple[Aggregation, ...]
     matrix: DistCSR
     rows: PatternRows | None
-    edges: EdgeTable | None
+    edges: EdgeFeatures | None
     edge_means: FloatArray | None
 
 
@@ -82,7 +82,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         if reads_edges and attends:
             found = read_edge_rows_of(stored)
             mean_loops = any(kind.self_loops for kind in wanted)
-            edges = EdgeTable.of_pattern(grid, row_map, rows, found, mean_loops=mean_loops)
+            edges = EdgeFeatures.of_pattern(grid, row_map, rows, found, mean_loops=mean_loops)
             values = edges.numbers
         matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
     with agree(grid.world):

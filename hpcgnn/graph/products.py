@@ -17,7 +17,7 @@ from hpcgnn.nn import GraphView, LayerView, NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
 from hpcgnn.sparse import (
     DistCSR,
-    EdgeTable,
+    EdgeFeatures,
     Factors,
     IntegerCSR,
     active_sets,
@@ -58,7 +58,7 @@ class Operators:
     trace: TraceRecorder
     carrier: Carrier
     device: Device = CPU
-    edges: EdgeTable | None = None
+    edges: EdgeFeatures | None = None
 
     def sums(self) -> RankSums:
         """Return what adds up statistics of rows over the block rows."""

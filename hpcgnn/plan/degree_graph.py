@@ -26,7 +26,7 @@ from hpcgnn.plan.survey import Answers, PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import DistCSR
 from hpcgnn.sparse.pieces import distinct
-from hpcgnn.spmm import Split, find_method
+from hpcgnn.spmm import CoverSplit, find_method
 from hpcgnn.spmm.cover import Cover, all_columns, all_rows
 from hpcgnn.storage import NodeBlock
 from hpcgnn.storage import Split as Role
@@ -214,7 +214,7 @@ class DegreeSurvey:
             return float(cover is all_columns), float(cover is all_rows)
         part = int(np.argsort(self._entries, kind="stable")[blocks // 2])
         pattern = self._graph.block_row(blocks, part).pattern(self._key)
-        split = Split.of(pattern, cover)
+        split = CoverSplit.of(pattern, cover)
         owners = pattern.row_map.owner(pattern.ghosts)[pattern.remote.indices]
         pairs = pattern.remote.entry_rows() * np.int64(blocks) + owners
         sums = len(distinct(pairs[split.pushed])) / max(len(distinct(pairs)), 1)
@@ -226,7 +226,7 @@ class DegreeSurvey:
         method, traffic = find_method(ranks.exchange.method), self.traffic(ranks)
         row = self._graph.block_row(blocks, part)
         mine = row.pattern(self._key)
-        split = Split.of(mine, method.cover)
+        split = CoverSplit.of(mine, method.cover)
         starts, rng = ranks.starts, np.random.default_rng([part, 6])
         nothing, none = np.empty(0, np.int64), np.empty(0, np.int32)
         if method.received is None:

@@ -24,6 +24,7 @@ from hpcgnn.spmm import (
     Carrier,
     Channel,
     Combine,
+    CoverSplit,
     Exchange,
     Fetch,
     GhostExchange,
@@ -32,7 +33,6 @@ from hpcgnn.spmm import (
     Push,
     PushedEntries,
     ReplicaSum,
-    Split,
     Wire,
     find_method,
 )
@@ -137,7 +137,7 @@ class KnownPeers(Peers):
         assert rows is not None, "rows at owners are known to exchanges without a plan"
         return rows
 
-    def pushed_entries(self, pattern: DistCSR, split: Split) -> PushedEntries | None:
+    def pushed_entries(self, pattern: DistCSR, split: CoverSplit) -> PushedEntries | None:
         """Return the entries that other ranks leave to this one; see `Peers`."""
         return self._share.pushed
 

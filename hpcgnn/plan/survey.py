@@ -10,7 +10,7 @@ from hpcgnn.operator import OperatorSize
 from hpcgnn.plan.block_row import BlockRows
 from hpcgnn.plan.traffic import Ranks, Traffic
 from hpcgnn.sparse import DistCSR
-from hpcgnn.spmm import LayerGhosts, PushedEntries, ReplicaShares, Split, find_method
+from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 
@@ -124,7 +124,7 @@ class Survey:
         blocks = BlockRows(whole, ranks.starts)
         for place in range(ranks.num_blocks):
             block, stored = blocks.cut(place)
-            split = Split.of(block, cover)
+            split = CoverSplit.of(block, cover)
             pushed[stored[split.pushed]] = True
             nodes.append(block.ghosts[split.used])
             entries[place], sizes[place] = block.nnz, block.shape[1]

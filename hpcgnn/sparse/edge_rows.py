@@ -1,6 +1,6 @@
 """The edges of a rank's rows with their features.
 
-`EdgeRows` has those of several relations side by side. An `EdgeTable` has a row for each entry of a
+`EdgeRows` has those of several relations side by side. An `EdgeFeatures` has a row for each entry of a
 pattern, numbered over all ranks: a matrix whose values are these numbers says, wherever its entries
 go, which features are theirs.
 """
@@ -80,7 +80,7 @@ def read_edge_rows(
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeTable:
+class EdgeFeatures:
     """Features of the entries of a pattern, an entry with its row.
 
     Parameters
@@ -105,7 +105,7 @@ class EdgeTable:
         edges: EdgeRows,
         *,
         mean_loops: bool,
-    ) -> "EdgeTable":
+    ) -> "EdgeFeatures":
         """Return the features of a pattern's entries.
 
         An entry of several edges has the mean of their features.

@@ -8,7 +8,7 @@ in that of a GPU, and which `Transport` takes rows to other ranks.
 """
 
 from hpcgnn.spmm.carrier import Carrier, Transport
-from hpcgnn.spmm.cover import Cover, PushedEntries, Split
+from hpcgnn.spmm.cover import Cover, CoverSplit, PushedEntries
 from hpcgnn.spmm.exact import ExactProduct
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, Push
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, Peers
@@ -39,6 +39,7 @@ __all__ = [
     "Channel",
     "Combine",
     "Cover",
+    "CoverSplit",
     "DistributedSpMM",
     "ExactProduct",
     "Exchange",
@@ -55,7 +56,6 @@ __all__ = [
     "ReplicaShares",
     "ReplicaSum",
     "Schedule",
-    "Split",
     "Transport",
     "Wire",
     "exchange_by",

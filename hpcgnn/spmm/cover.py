@@ -40,7 +40,7 @@ def minimum(remote: LocalCSR, starts: Offsets) -> Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class CoverSplit:
     """The entries of a remote part by who multiplies them.
 
     Parameters
@@ -57,7 +57,9 @@ class Split:
     used: Mask
 
     @classmethod
-    def of(cls, pattern: DistCSR, cover: Cover, replication: int = 1, replica: int = 0) -> "Split":
+    def of(
+        cls, pattern: DistCSR, cover: Cover, replication: int = 1, replica: int = 0
+    ) -> "CoverSplit":
         """Return the split of a pattern by a cover; a replica handles every so manyth owner."""
         row_map, remote = pattern.row_map, pattern.remote
         # Ghosts increase, so the columns of each owner are one range, and each range is a block

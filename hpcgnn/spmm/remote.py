@@ -15,7 +15,7 @@ from hpcgnn.comm import Volume
 from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR, LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective
-from hpcgnn.spmm.cover import Cover, Split
+from hpcgnn.spmm.cover import Cover, CoverSplit
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, GhostFactory, Push
 from hpcgnn.spmm.exchange.peers import Ghosts
 from hpcgnn.spmm.exchange.stages import Combine, StageColumns
@@ -172,7 +172,7 @@ class Exchange:
         self._moment = grid.moment
         # By the pattern alone: scalings of one adjacency have the same split, whatever their
         # values.
-        self._split = Split.of(pattern, cover, grid.replication, grid.replica)
+        self._split = CoverSplit.of(pattern, cover, grid.replication, grid.replica)
         nodes, positions = pattern.ghosts[self._split.used], pattern.column_positions()
         names = _names(channel, pattern, pattern.column_nodes, pattern.shape[1])
         fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1], ids=names)

@@ -28,7 +28,7 @@ clients of NFS may write whole."""
 
 
 @dataclass(frozen=True)
-class Span:
+class RowSpan:
     """Rows `start` to `stop` - 1 of `total`."""
 
     start: int
@@ -51,7 +51,7 @@ class ColumnShare(Column):
         self,
         file: h5py.File | None,
         output: OutputFile,
-        span: Span,
+        span: RowSpan,
         described: tuple[str, np.dtype[Any], tuple[int, ...]],
     ) -> None:
         super().__init__(file, *described)

@@ -20,7 +20,7 @@ from hpcgnn.nn.rgcn import RGCNLayer
 from hpcgnn.nn.sage import SAGELayer
 from hpcgnn.nn.transformer import TransformerLayer
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import DistCSR, EdgeRows, EdgeTable, PatternRows, stack_relations
+from hpcgnn.sparse import DistCSR, EdgeFeatures, EdgeRows, PatternRows, stack_relations
 from hpcgnn.trace import TraceRecorder
 from tests.nn.test_rgcn import pattern_rows
 from tests.support.matrices import block_row, ugly_matrix
@@ -63,7 +63,7 @@ def with_features(
     rows = PatternRows(whole.indptr.astype(np.int64), whole.indices.astype(np.int64), None)
     index = edges_of(matrix)[0].numpy()
     edges = EdgeRows(index[1], index[0], features.numpy())
-    table = EdgeTable.of_pattern(grid, row_map, rows, edges, mean_loops=loops)
+    table = EdgeFeatures.of_pattern(grid, row_map, rows, edges, mean_loops=loops)
     part = DistCSR.from_rows(row_map, rows.indptr, rows.columns, table.numbers)
     make = make_operators(grid, ExchangeConfig(), TraceRecorder.off())
     ids = np.arange(NUM_NODES, dtype=np.int64)

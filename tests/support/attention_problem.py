@@ -16,7 +16,7 @@ from hpcgnn.attention import (
 )
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.kernels import EdgeDraw
-from hpcgnn.sparse import EdgeTable
+from hpcgnn.sparse import EdgeFeatures
 from hpcgnn.spmm import (
     METHODS,
     RESIDENT,
@@ -75,12 +75,12 @@ class Problem:
             return ProductScores(weights)
         return self.kind(weights, 0.2, self.width)
 
-    def edges(self, grid: ProcessGrid, row_map: RowMap) -> EdgeTable | None:
+    def edges(self, grid: ProcessGrid, row_map: RowMap) -> EdgeFeatures | None:
         if self.features.shape[1] == 0:
             return None
         starts = self.matrix.indptr[row_map.starts].astype(np.int64)
         edge_map = RowMap(starts, row_map.block)
-        return EdgeTable(grid.layer, edge_map, self.features[edge_map.start : edge_map.stop])
+        return EdgeFeatures(grid.layer, edge_map, self.features[edge_map.start : edge_map.stop])
 
     def run(
         self,

@@ -21,8 +21,8 @@ from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.partition.distributed.memory import return_freed_arrays
 from hpcgnn.partition.distributed.refine import Found, Terms, refine
-from hpcgnn.partition.distributed.rows import Rows, fetch_pins, joint_pins, read_rows
-from hpcgnn.partition.distributed.share import Share
+from hpcgnn.partition.distributed.rows import BlockRow, fetch_pins, joint_pins, read_rows
+from hpcgnn.partition.distributed.share import GroupShare
 from hpcgnn.partition.distributed.start import first_parts
 from hpcgnn.partition.metrics import VolumeMetrics
 from hpcgnn.partition.parts import Partitioned
@@ -113,7 +113,7 @@ def _check_read(comm: Communicator, store: GraphStore) -> None:
 def _partition(
     grid: ProcessGrid,
     store: GraphStore,
-    rows: Rows,
+    rows: BlockRow,
     terms: Terms,
     options: argparse.Namespace,
     tell: Any,
@@ -136,12 +136,12 @@ def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
 
 
 @collective
-def _metrics(comm: Communicator, rows: Rows, best: Found, terms: Terms) -> VolumeMetrics:
+def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> VolumeMetrics:
     """Return what `hpcgnn.partition.measure` counts, which is the aware exchange."""
     counts = best.counts
     if terms.objective == "joint":
         group = (np.arange(terms.num_parts) % comm.size).astype(np.int32)
-        counts = Share(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
+        counts = GroupShare(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
     lengths = np.diff(rows.indptr)
     work, heaviest = np.zeros((2, terms.num_parts), np.int64)
     np.add.at(work, best.part, lengths)

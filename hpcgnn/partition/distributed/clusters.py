@@ -27,7 +27,7 @@ from hpcgnn.comm import (
 from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.blocks import row_blocks, row_positions
-from hpcgnn.partition.distributed.rows import Rows
+from hpcgnn.partition.distributed.rows import BlockRow
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -83,7 +83,7 @@ class Level:
 
 
 @collective
-def finest_level(grid: ProcessGrid, rows: Rows, weights: Offsets) -> Level:
+def finest_level(grid: ProcessGrid, rows: BlockRow, weights: Offsets) -> Level:
     """Return the pattern of rows, with its transpose where it is not symmetric."""
     row_map, entries = rows.row_map, (rows.indptr, rows.columns)
     if rows.symmetric:
@@ -92,7 +92,7 @@ def finest_level(grid: ProcessGrid, rows: Rows, weights: Offsets) -> Level:
     return _level(grid, row_map, _added_up(grid.layer, row_map, slices), weights)
 
 
-def _both_ways(rows: Rows, number: int) -> Iterator[Entries]:
+def _both_ways(rows: BlockRow, number: int) -> Iterator[Entries]:
     """Yield the non-zeros, and their reverses, whose rows are in a slice."""
     row_map, most = rows.row_map, step_entries(rows.indptr)
     for first, stop in row_blocks(rows.indptr, most):

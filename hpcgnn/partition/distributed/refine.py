@@ -9,7 +9,7 @@ from scipy import sparse
 
 from hpcgnn.comm import Communicator, allreduce_sum, bcast
 from hpcgnn.partition.distributed.rows import Pins
-from hpcgnn.partition.distributed.share import Counts, Share
+from hpcgnn.partition.distributed.share import Counts, GroupShare
 from hpcgnn.partition.metis import weighted_metis
 from hpcgnn.partition.volume_balanced import METIS_SEEDS, Objective, Preset
 from hpcgnn.spmd import collective
@@ -72,7 +72,7 @@ def refine(
     """Return the best partition that rounds of refinement find from `part`, on all ranks alike."""
     part = separate_heavy(comm, pins, part, terms.num_parts)
     grouping = Grouping(comm, terms.seed)
-    share = Share(comm, pins, grouping.at_random(terms.num_parts), part)
+    share = GroupShare(comm, pins, grouping.at_random(terms.num_parts), part)
     best = Found(part, share.count(part))
     priced = terms.objective in ("max_recv", "max_both", "joint")
     report(f"start: {best.describe()}")
@@ -82,7 +82,7 @@ def refine(
     for cycle in range(rounds):
         del share
         seed = terms.seed * 1_000_003 + 7919 * cycle
-        share = Share(comm, pins, grouping.next(best.counts), best.part)
+        share = GroupShare(comm, pins, grouping.next(best.counts), best.part)
         options = (terms.objective, terms.preset, terms.imbalance)
         # Ranks draw other numbers: their seeds differ by more than rounds and runs do.
         own_seed = (seed + comm.rank * 2_654_435_761) % 2**63

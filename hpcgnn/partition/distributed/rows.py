@@ -17,7 +17,7 @@ _ENTRIES_PER_STEP = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class BlockRow:
     """The block row of a rank: the columns of each of its rows, global, increasing in a row.
 
     Attributes
@@ -45,7 +45,7 @@ class Rows:
 @collective
 def read_rows(
     comm: Communicator, store: GraphStore, relations: Sequence[str], undirected: bool
-) -> Rows:
+) -> BlockRow:
     """Read this rank's rows of the union of `relations`, about equally many non-zeros on each rank.
 
     With `undirected` the transpose is added. Raises CollectiveInputError for an unknown relation.
@@ -57,7 +57,7 @@ def read_rows(
         indptr, columns = _read_union(store, names, row_map)
     if undirected and not store.undirected:
         indptr, columns = _with_transpose(comm, row_map, indptr, columns)
-    return Rows(row_map, indptr, columns, undirected or store.undirected)
+    return BlockRow(row_map, indptr, columns, undirected or store.undirected)
 
 
 def _cut(store: GraphStore, relations: Sequence[str], num_blocks: int) -> Offsets:
@@ -170,7 +170,7 @@ class Pins:
 
 
 @collective
-def fetch_pins(comm: Communicator, rows: Rows) -> Pins:
+def fetch_pins(comm: Communicator, rows: BlockRow) -> Pins:
     """Return a net for each column: what the aware exchange moves. Loops move nothing."""
     indptr: Offsets = rows.indptr
     columns: Indices = rows.columns
@@ -184,7 +184,7 @@ def fetch_pins(comm: Communicator, rows: Rows) -> Pins:
 
 
 @collective
-def joint_pins(comm: Communicator, rows: Rows) -> Pins:
+def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     """Return the nets that the price of the joint exchange is made of.
 
     A non-zero belongs to the push net of its row where the row has more non-zeros than the column,
@@ -220,7 +220,7 @@ def joint_pins(comm: Communicator, rows: Rows) -> Pins:
     return Pins(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
 
 
-def _entries(rows: Rows) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+def _entries(rows: BlockRow) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
     """Yield global rows and columns of the non-zeros, without loops, a block of rows at a time."""
     for start, stop in row_blocks(rows.indptr, _ENTRIES_PER_STEP):
         bounds = rows.indptr[start : stop + 1]
@@ -231,7 +231,7 @@ def _entries(rows: Rows) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
 
 
 @collective
-def _weights(comm: Communicator, rows: Rows) -> Offsets:
+def _weights(comm: Communicator, rows: BlockRow) -> Offsets:
     requested = distinct(rows.columns, rows.row_map.num_rows).astype(np.int64)
     read = RowRequest.make(comm, rows.row_map, requested).add_back(
         np.ones(len(requested), np.int64)

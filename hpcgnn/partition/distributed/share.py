@@ -62,7 +62,7 @@ class Counts:
         return int(np.maximum(self.work - limit, 0).sum())
 
 
-class Share:
+class GroupShare:
     """The parts of this rank's group.
 
     Parameters

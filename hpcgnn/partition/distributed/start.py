@@ -16,7 +16,7 @@ from hpcgnn.partition.distributed.clusters import (
     mixed,
     step_entries,
 )
-from hpcgnn.partition.distributed.rows import Rows
+from hpcgnn.partition.distributed.rows import BlockRow
 from hpcgnn.partition.metis import weighted_metis
 from hpcgnn.partition.volume_balanced import METIS_SEEDS, SMALLEST_METIS_IMBALANCE
 from hpcgnn.spmd import collective
@@ -38,7 +38,7 @@ _LEAST_SHRINK = 1.1
 
 @collective
 def first_parts(
-    grid: ProcessGrid, rows: Rows, weights: Offsets, num_parts: int, seed: int, imbalance: float
+    grid: ProcessGrid, rows: BlockRow, weights: Offsets, num_parts: int, seed: int, imbalance: float
 ) -> LocalIndices:
     """Return the part, int32, of each of this rank's nodes; about balanced, with a small cut.
 

@@ -64,17 +64,19 @@ class BroadcastExchange:
         )
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_BroadcastFetch":
         """Start the first broadcasts; resident rows are valid while anyone has them."""
         refuse_to_keep(keep and self.sequential)
-        return _Fetch(self, x)
+        return _BroadcastFetch(self, x)
 
     @collective
-    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
+    def start_push(
+        self, like: Array, combine: Combine, *, additive: bool = False
+    ) -> "_BroadcastPush":
         """Prepare the reductions; each starts with `send`."""
         if not additive:
             raise ValueError("the oblivious exchange pushes sums only")
-        return _Push(self, like, combine)
+        return _BroadcastPush(self, like, combine)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch, however the MPI library forwards them."""
@@ -91,7 +93,7 @@ class BroadcastExchange:
         return Slots(self.carrier, sizes, self.window, width, dtype, ghosts=True)
 
 
-class _Fetch:
+class _BroadcastFetch:
     def __init__(self, exchange: BroadcastExchange, x: Array) -> None:
         self._exchange = exchange
         dtype = exchange.wire.dtype(x)
@@ -132,7 +134,7 @@ class _Fetch:
         return self._blocks.rows(index)
 
 
-class _Push:
+class _BroadcastPush:
     def __init__(self, exchange: BroadcastExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._like, self._combine = exchange, like, combine
         self._transfers: dict[int, Transfer] = {}

@@ -63,15 +63,15 @@ class DirectExchange:
         self.route = Route(channel, plan, self.stages, ghosts.ids_of(plan.send_rows))
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_DirectFetch":
         """Start the first stages; resident rows are valid while anyone has them."""
         refuse_to_keep(keep and self.sequential)
-        return _Fetch(self, x)
+        return _DirectFetch(self, x)
 
     @collective
-    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_Push":
+    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_DirectPush":
         """Prepare the return of partial sums; each stage starts with `send`."""
-        return _Push(self, like, combine)
+        return _DirectPush(self, like, combine)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch."""
@@ -84,7 +84,7 @@ class DirectExchange:
         return ghosts, Slots(self.carrier, owned, self.window, width, dtype)
 
 
-class _Fetch:
+class _DirectFetch:
     def __init__(self, exchange: DirectExchange, x: Array) -> None:
         self._exchange = exchange
         self._x: Array | None = x
@@ -122,7 +122,7 @@ class _Fetch:
             self._x = None
 
 
-class _Push:
+class _DirectPush:
     def __init__(self, exchange: DirectExchange, like: Array, combine: Combine) -> None:
         self._exchange, self._combine = exchange, combine
         self._width, self._dtype = like.shape[1], exchange.wire.dtype(like)

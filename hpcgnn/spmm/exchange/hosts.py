@@ -138,20 +138,24 @@ class HostExchange:
         return np.unique(np.concatenate([self.own_rows, *sent]))
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> "_Fetch":
+    def start_fetch(self, x: Array, *, keep: bool = False) -> "_HostFetch":
         """Start the first stages: own rows are written, and rows of other hosts fetched.
 
         Rows to keep are copied from shared memory.
         """
         refuse_to_keep(keep and self.sequential)
-        return _Fetch(self, x, keep=keep)
+        return _HostFetch(self, x, keep=keep)
 
     @collective
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
         """Prepare the return of partial sums, which are added up on every host."""
         if not additive:
             raise ValueError("the hierarchical exchange pushes sums only")
-        return _VisitingPush(self, like, combine) if self.sequential else _Push(self, like, combine)
+        return (
+            _VisitingPush(self, like, combine)
+            if self.sequential
+            else _HostPush(self, like, combine)
+        )
 
     def volume(self) -> Volume:
         """Return the rows of one fetch that leave a host, and only those."""
@@ -173,7 +177,7 @@ def _matches(nodes: GlobalIndices, subset: GlobalIndices) -> tuple[LocalIndices,
     return left.astype(np.int32), right.astype(np.int32)
 
 
-class _Fetch:
+class _HostFetch:
     def __init__(self, exchange: HostExchange, x: Array, *, keep: bool) -> None:
         self._exchange, self._keep = exchange, keep
         self._x: Array | None = x
@@ -245,7 +249,7 @@ class _Fetch:
         return self._shared[start : start + self._exchange.layout.stages[stage].num_rows]
 
 
-class _Push:
+class _HostPush:
     """All mates write their sums side by side; each then adds up what it sends or owns.
 
     It does so in mate order, so that results do not depend on timing.

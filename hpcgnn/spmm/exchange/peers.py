@@ -15,7 +15,7 @@ from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmd import collective
-from hpcgnn.spmm.cover import PushedEntries, Split
+from hpcgnn.spmm.cover import CoverSplit, PushedEntries
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
@@ -146,7 +146,7 @@ class Peers:
         return rows[:, 0].astype(np.int32)
 
     @collective
-    def pushed_entries(self, pattern: DistCSR, split: Split) -> PushedEntries | None:
+    def pushed_entries(self, pattern: DistCSR, split: CoverSplit) -> PushedEntries | None:
         """Return the entries that other ranks leave to this one; None where no rank leaves any."""
         # All ranks must agree that there is no second exchange, for making one is collective.
         if self._grid.layer.allreduce(int(split.pushed.sum())) == 0:

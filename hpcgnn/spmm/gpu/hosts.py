@@ -30,21 +30,23 @@ class DeviceHostExchange:
         self.device_rows = carrier.memory.put(self.host_rows)
 
     @collective
-    def start_fetch(self, x: DeviceArray, *, keep: bool = False) -> "_Fetch":
+    def start_fetch(self, x: DeviceArray, *, keep: bool = False) -> "_DeviceFetch":
         """Start to copy what any rank needs to the host; messages start with the first stage."""
-        return _Fetch(self, x, keep=keep)
+        return _DeviceFetch(self, x, keep=keep)
 
     @collective
-    def start_push(self, like: DeviceArray, combine: Combine, *, additive: bool = False) -> "_Push":
+    def start_push(
+        self, like: DeviceArray, combine: Combine, *, additive: bool = False
+    ) -> "_DevicePush":
         """Prepare the return of partial sums, which are added up on every host."""
-        return _Push(self, like, combine, additive=additive)
+        return _DevicePush(self, like, combine, additive=additive)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch that leave a host, and only those."""
         return self.inner.volume()
 
 
-class _Fetch:
+class _DeviceFetch:
     def __init__(self, exchange: DeviceHostExchange, x: DeviceArray, *, keep: bool) -> None:
         self._exchange, self._shape, self._keep = exchange, x.shape, keep
         carrier, rows = exchange.carrier, exchange.device_rows
@@ -76,7 +78,7 @@ class _Fetch:
         return exchange.inner.start_fetch(x, keep=keep)
 
 
-class _Push:
+class _DevicePush:
     def __init__(
         self, exchange: DeviceHostExchange, like: DeviceArray, combine: Combine, *, additive: bool
     ) -> None:

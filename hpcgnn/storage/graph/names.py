@@ -162,7 +162,7 @@ class NameWriter:
         return InputError(f"{self._path}: {schema.NAMES}: {text}")
 
 
-class NameTable:
+class StoredNames:
     """The names in an open store, looked up in the file; `find` holds a page of names in memory.
 
     Parameters

@@ -16,7 +16,7 @@ from hpcgnn.storage.files import OpenStore, fault_of, open_file, raise_together
 from hpcgnn.storage.graph import checks
 from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, group_by_type
 from hpcgnn.storage.graph.contents import Contents, read_contents
-from hpcgnn.storage.graph.names import Names, NameTable
+from hpcgnn.storage.graph.names import Names, StoredNames
 from hpcgnn.storage.graph.schema import (
     NAME_BYTES,
     NAME_OFFSETS,
@@ -388,13 +388,13 @@ class GraphStore(OpenStore):
             self._check(dataset, f"points outside the {nnz} non-zeros")
         return indptr, int(indptr[0])
 
-    def _open_names(self) -> NameTable | None:
+    def _open_names(self) -> StoredNames | None:
         if NAME_OFFSETS not in self._datasets:
             return None
         counts = [node_type.num_nodes for node_type in self.node_types] or [self.num_nodes]
         starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
         offsets, data = self._datasets[NAME_OFFSETS], self._datasets[NAME_BYTES]
-        return NameTable(self.path, offsets, data, starts)
+        return StoredNames(self.path, offsets, data, starts)
 
     def _read_row_starts(self) -> Offsets:
         dataset = self._datasets.get("/partition/row_starts")

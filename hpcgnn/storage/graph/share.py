@@ -17,7 +17,7 @@ from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.names import NameOrder
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.storage.graph.writer import StoreWriter
-from hpcgnn.storage.shares import PAGED, ColumnShare, Span
+from hpcgnn.storage.shares import PAGED, ColumnShare, RowSpan
 from hpcgnn.typing import Array, Offsets
 
 _NODES = "/nodes"
@@ -183,10 +183,10 @@ class StoreShare(StoreWriter):
         self.columns.append(column)
         return column
 
-    def _divide(self, sizes: ShareSizes, before: Array, total: Array) -> dict[str, Span]:
+    def _divide(self, sizes: ShareSizes, before: Array, total: Array) -> dict[str, RowSpan]:
         """Return this process's rows of datasets, or of all others in a group, by path."""
         counts = sizes.counts()
-        spans = [Span(b, b + m, t) for b, m, t in np.stack([before, counts, total], 1).tolist()]
+        spans = [RowSpan(b, b + m, t) for b, m, t in np.stack([before, counts, total], 1).tolist()]
         nodes, rows, names, name_bytes, *several = spans
         num_types = len(self.header.node_types)
         if len(sizes.nodes_of_type) != num_types:
@@ -202,7 +202,7 @@ class StoreShare(StoreWriter):
             arrays[group] = span
         return arrays | {_NODES: nodes}
 
-    def _offsets_of(self, rows: Span) -> Span:
+    def _offsets_of(self, rows: RowSpan) -> RowSpan:
         """Return the span of offsets, of which there is one more than rows."""
         start = 0 if self.is_first else rows.start + 1
-        return Span(start, rows.stop + 1, rows.total + 1)
+        return RowSpan(start, rows.stop + 1, rows.total + 1)

@@ -118,27 +118,27 @@ class GraphBatches(StepInput):
         """Return the steps of an epoch, and the graphs of a step."""
         return {"steps_per_epoch": self.num_steps, "graphs_per_step": self._size}
 
-    def draw(self, seed: int, epoch: int) -> Iterator[tuple["_Batch", Subgraph]]:
+    def draw(self, seed: int, epoch: int) -> Iterator[tuple["_BatchOfGraphs", Subgraph]]:
         """Yield this rank's graphs of each batch, and the graph of their nodes."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
         batches = [self._batch(order, step) for step in range(self.num_steps)]
         return zip(batches, self.make_ahead(self._induce, batches), strict=True)
 
-    def _batch(self, order: GlobalIndices, step: int) -> "_Batch":
+    def _batch(self, order: GlobalIndices, step: int) -> "_BatchOfGraphs":
         places = order[step * self._size : (step + 1) * self._size]
         grid = self.views.context.grid
         if self._own is None:
             mine = np.array_split(places, grid.num_blocks)[grid.block]
         else:
             mine = places[(places >= self._own.start) & (places < self._own.stop)]
-        return _Batch(np.sort(mine), len(places))
+        return _BatchOfGraphs(np.sort(mine), len(places))
 
-    def _induce(self, batch: "_Batch") -> Subgraph:
+    def _induce(self, batch: "_BatchOfGraphs") -> Subgraph:
         pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.places]
         nodes = np.sort(np.concatenate([np.zeros(0, np.int32), *pieces]))
         return Subgraph(0, nodes, induce(self._graph.edges, nodes), None, None)
 
-    def prepare(self, drawn: tuple["_Batch", Subgraph]) -> StepData:
+    def prepare(self, drawn: tuple["_BatchOfGraphs", Subgraph]) -> StepData:
         """Return what the model needs of graphs."""
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes]).graph
@@ -151,7 +151,7 @@ class GraphBatches(StepInput):
 
 
 @dataclass(frozen=True, eq=False)
-class _Batch:
+class _BatchOfGraphs:
     """The places of a rank's graphs of a batch among those trained on, and the batch's size."""
 
     places: GlobalIndices

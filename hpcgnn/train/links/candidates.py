@@ -100,7 +100,7 @@ class KnownTargets:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ScoreBlock:
     """Scores of some queries and a piece of the nodes.
 
     Parameters
@@ -137,7 +137,7 @@ class Block:
 @collective
 def score_all(
     grid: ProcessGrid, row_map: RowMap, embeddings: Tensor, scorer: Scorer, queries: Queries
-) -> Iterator[Block]:
+) -> Iterator[ScoreBlock]:
     """Yield the scores of this rank's queries and all nodes; ranks iterate to the end together.
 
     Every rank sees the embeddings of all nodes, a piece at a time.
@@ -160,7 +160,7 @@ def score_all(
         for start in range(0, len(queries), step):
             some = slice(start, min(start + step, len(queries)))
             scores = scorer.against(rows_QH[some], relations_Q[some], targets_BH)
-            yield Block(some, first, scores.cpu().numpy())
+            yield ScoreBlock(some, first, scores.cpu().numpy())
 
 
 def _pieces(

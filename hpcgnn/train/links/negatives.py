@@ -66,7 +66,7 @@ class Numbered:
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
+class NodePool:
     """What wrong ends may be drawn from.
 
     Parameters
@@ -99,7 +99,7 @@ class Ends:
 class WrongEnds(Protocol):
     """A way to draw wrong ends."""
 
-    def __init__(self, ends: Ends) -> None: ...
+    def __init__(self, ends: NodePool) -> None: ...
 
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return (E, count) int64 global rows; collective."""
@@ -116,7 +116,7 @@ class Candidates:
     """
 
     @collective
-    def __init__(self, ends: Ends, keys: GlobalIndices, rows: GlobalIndices) -> None:
+    def __init__(self, ends: NodePool, keys: GlobalIndices, rows: GlobalIndices) -> None:
         self._ends, kinds = ends, ends.kinds(rows)
         self._rows = [
             Numbered(ends.layer, keys[kinds == kind], rows[kinds == kind])
@@ -142,7 +142,7 @@ class Uniform:
     """All nodes of the type are equally likely."""
 
     @collective
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: NodePool) -> None:
         rows = np.arange(ends.row_map.start, ends.row_map.stop, dtype=np.int64)
         self._nodes = Candidates(ends, ends.ids, rows)
 
@@ -156,7 +156,7 @@ class ByDegree:
     """The targets of other edges that are trained on: a node is as likely as it has edges."""
 
     @collective
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: NodePool) -> None:
         self._targets = Candidates(ends, ends.trained.words, ends.trained.targets)
 
     @collective
@@ -169,7 +169,7 @@ class ByRelation:
     """The nodes that are a target of some trained edge of the same relation, equally likely."""
 
     @collective
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: NodePool) -> None:
         self._targets = []
         for relation in range(ends.num_relations):
             of_it = ends.trained.relations == relation
@@ -193,7 +193,7 @@ class InBatch:
     The rows that scores need are then those of the edges themselves, of whatever type.
     """
 
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: NodePool) -> None:
         self._layer = ends.layer
 
     @collective

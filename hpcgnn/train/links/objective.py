@@ -29,7 +29,7 @@ from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.links.candidates import BLOCK_BYTES, Queries, score_all
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
 from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, PairSource, Tested
-from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
+from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_among_all, rank_metrics
 from hpcgnn.train.links.sampled import BatchedLinks, EnclosedLinks
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
@@ -37,7 +37,7 @@ from hpcgnn.train.objectives.report import GraphReport, scale_tensors
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.examples import Examples, StepData, Targets
+from hpcgnn.train.sources.examples import Examples, StepData, WholeTargets
 from hpcgnn.typing import Array
 
 
@@ -77,8 +77,8 @@ class LinkExamples(Examples):
 
     @collective
     @override
-    def on_whole(self, seed: int, epoch: int) -> Targets:
-        return Targets(None, self._pairs.trained(seed, epoch), self.num_train)
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
+        return WholeTargets(None, self._pairs.trained(seed, epoch), self.num_train)
 
     @collective
     @override
@@ -216,7 +216,7 @@ class LinkObjective(GraphObjective):
 
     @collective
     def _metrics(
-        self, model: LinkModel, embeddings: Tensor, tested: Tested, scores: Scores
+        self, model: LinkModel, embeddings: Tensor, tested: Tested, scores: LinkScores
     ) -> dict[str, float]:
         if tested.known is None:
             return rank_metrics(self.grid, scores.ranks())
@@ -233,7 +233,7 @@ class LinkObjective(GraphObjective):
         return fetch_rows(embeddings, pairs.request, self.graph.products.trace)
 
     @collective
-    def _score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> Scores:
+    def _score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
         rows, put = self._fetch(embeddings, pairs), self.graph.device.tensor
         needed = pairs.needed
@@ -247,10 +247,10 @@ class LinkObjective(GraphObjective):
             ends = take_rows(rows, needed.wrong[some])
             of_wrong = model.scorer(sources[:, None], ends, relations[:, None])
             edges[some], wrong[some] = of_edges.cpu().numpy(), of_wrong.cpu().numpy()
-        return Scores.of(self.grid, edges, wrong, self._config.train.dtype)
+        return LinkScores.of(self.grid, edges, wrong, self._config.train.dtype)
 
     @collective
-    def _loss(self, scores: Scores) -> float:
+    def _loss(self, scores: LinkScores) -> float:
         loss = LINK_LOSSES[self._options.loss]
         edges, wrong = torch.from_numpy(scores.edges), torch.from_numpy(scores.wrong)
         loss_here = float(loss(edges, wrong, self._options.margin))

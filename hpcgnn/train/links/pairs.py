@@ -12,7 +12,7 @@ from hpcgnn.config.links import LinksConfig
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.candidates import KnownTargets, Queries
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links
-from hpcgnn.train.links.negatives import NEGATIVES, Ends, Uniform
+from hpcgnn.train.links.negatives import NEGATIVES, NodePool, Uniform
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
 # No epoch and no step has it: what tested edges are ranked against stays.
@@ -129,7 +129,7 @@ class DrawnPairs:
     ) -> None:
         self._grid, self._row_map, self._options = grid, row_map, options
         self._edges = links.shares["train"]
-        ends = Ends(grid.layer, row_map, ids, self._edges, len(links.names), links.types)
+        ends = NodePool(grid.layer, row_map, ids, self._edges, len(links.names), links.types)
         self._wrong_ends, self._nodes = NEGATIVES[options.negatives](ends), Uniform(ends)
         self.tested: Mapping[str, Tested] = {name: self._test(links, name) for name in SHARES[1:]}
 

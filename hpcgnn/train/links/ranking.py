@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum, redistribute
 from hpcgnn.comm.collect_rows import owners_in_order
 from hpcgnn.spmd import collective
-from hpcgnn.train.links.candidates import Block, KnownTargets
+from hpcgnn.train.links.candidates import KnownTargets, ScoreBlock
 from hpcgnn.train.links.edges import LinkEdges
 from hpcgnn.typing import Array, FloatArray
 
@@ -20,7 +20,7 @@ _STEPS: Mapping[str, float] = MappingProxyType({"float32": 2.0**-18, "float64": 
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class LinkScores:
     """Scores of the edges of a rank.
 
     Parameters
@@ -39,7 +39,9 @@ class Scores:
 
     @classmethod
     @collective
-    def of(cls, grid: ProcessGrid, edges: FloatArray, wrong: FloatArray, dtype: str) -> "Scores":
+    def of(
+        cls, grid: ProcessGrid, edges: FloatArray, wrong: FloatArray, dtype: str
+    ) -> "LinkScores":
         """Return the scores with their step.
 
         Nodes with equal inputs tie; the last bits of their scores depend on which rank computed
@@ -73,7 +75,7 @@ def _rank(larger: Array, not_lower: Array) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranks:
+class LinkRanks:
     """Ranks of the edges of a rank among all nodes of the target's type.
 
     Parameters
@@ -90,12 +92,12 @@ class Ranks:
 
 @collective
 def rank_among_all(
-    blocks: Iterator[Block],
+    blocks: Iterator[ScoreBlock],
     edges: LinkEdges,
-    scores: Scores,
+    scores: LinkScores,
     known_targets: KnownTargets,
     types: Array | None,
-) -> Ranks:
+) -> LinkRanks:
     """Return the ranks of edges among all nodes of the target's type.
 
     Parameters
@@ -128,7 +130,7 @@ def rank_among_all(
             raw[some] += number
             filtered[some] += number - np.bincount(known_rows[gone], minlength=len(number))
     (larger, larger_new), (not_lower, not_lower_new) = counts
-    return Ranks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
+    return LinkRanks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
 
 
 @collective
@@ -147,7 +149,7 @@ def rank_metrics(grid: ProcessGrid, ranks: FloatArray) -> dict[str, float]:
 
 
 @collective
-def area_under_curve(grid: ProcessGrid, scores: Scores) -> float:
+def area_under_curve(grid: ProcessGrid, scores: LinkScores) -> float:
     """Return the chance that an edge's score exceeds that of a wrong end of any edge.
 
     Equals count half. The scores of all ranks are sorted, equals on one rank.

@@ -17,7 +17,7 @@ from hpcgnn.partition import row_positions
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, Links, mixed, uniform
-from hpcgnn.train.links.negatives import NEGATIVES, Ends
+from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.pairs import Needed, Pairs
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.examples import BatchExamples, SubgraphExamples
@@ -51,7 +51,9 @@ class BatchedLinks(BatchExamples):
         # Every rank draws the wrong ends of whole batches by itself: no matter how many there are.
         row_map = RowMap(np.array([0, self._num_nodes], np.int64), 0)
         alone, num_relations = grid.alone(), len(links.names)
-        ends = Ends(alone.layer, row_map, graph.node_ids, self._edges, num_relations, links.types)
+        ends = NodePool(
+            alone.layer, row_map, graph.node_ids, self._edges, num_relations, links.types
+        )
         self._wrong_ends = NEGATIVES[options.negatives](ends)
 
     def __len__(self) -> int:

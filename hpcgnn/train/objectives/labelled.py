@@ -20,7 +20,7 @@ from hpcgnn.train.sources.examples import (
     BatchExamples,
     Examples,
     SubgraphExamples,
-    Targets,
+    WholeTargets,
 )
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
@@ -81,8 +81,8 @@ class LabelledRows(Examples):
         return labels
 
     @override
-    def on_whole(self, seed: int, epoch: int) -> Targets:
-        return Targets(self.train_rows, self.labels[self.train_rows], self.num_train)
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
+        return WholeTargets(self.train_rows, self.labels[self.train_rows], self.num_train)
 
     @override
     def in_batches(self, held: SampledGraph) -> "LabelledNodes":

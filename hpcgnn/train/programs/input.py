@@ -38,7 +38,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class StepInput:
+class ProgramStep:
     """A rank's supergraphs of a step, and the number of graphs that all ranks have in it."""
 
     mine: tuple[Prepared, ...]
@@ -89,7 +89,7 @@ class ProgramInput:
         propagator = prepared.propagator.on_gpu(self.device.place, self._config.band_precision)
         return replace(prepared, propagator=propagator)
 
-    def steps(self, seed: int, epoch: int) -> Iterator[StepInput]:
+    def steps(self, seed: int, epoch: int) -> Iterator[ProgramStep]:
         """Yield the steps of an epoch, equally many on all ranks, in host memory."""
         config = self._config
         rng = np.random.default_rng([seed, epoch])
@@ -105,7 +105,7 @@ class ProgramInput:
             step_parts = tuple(
                 prepared for lane in own_lanes if (prepared := next(lane, None)) is not None
             )
-            yield StepInput(step_parts, total)
+            yield ProgramStep(step_parts, total)
 
     def evaluation(self, split: InstanceSplit, limit: int, *, block: int = 0) -> Iterator[Prepared]:
         """Yield this rank's supergraphs of the first `limit` graphs of a split, 0: all.

@@ -21,7 +21,7 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.objectives.objective import About, Objective, StoreKind
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
-from hpcgnn.train.programs.input import Prepared, ProgramInput, StepInput
+from hpcgnn.train.programs.input import Prepared, ProgramInput, ProgramStep
 from hpcgnn.train.programs.predictions import chance, judge, save_program_predictions
 from hpcgnn.train.run.directory import RunDirectory
 
@@ -124,7 +124,7 @@ class ProgramObjective(Objective, About):
 
     @collective
     @override
-    def loss(self, model: GGNN, step: StepInput, key: DropoutKey) -> Tensor:
+    def loss(self, model: GGNN, step: ProgramStep, key: DropoutKey) -> Tensor:
         device = self.device.place
         total = torch.zeros((), dtype=self._dtype, device=device, requires_grad=True)
         for prepared in step.mine:

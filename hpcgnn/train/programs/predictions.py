@@ -27,7 +27,7 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class CandidateScores:
     """Graphs and what a model says of each.
 
     Parameters
@@ -64,7 +64,7 @@ def judge(grid: ProcessGrid, source: ProgramInput, model: GGNN, limit: int) -> d
 @collective
 def score(
     grid: ProcessGrid, prepared: Iterable[Prepared], model: GGNN, width: int
-) -> Scores | None:
+) -> CandidateScores | None:
     """Return the scores of all ranks' graphs on rank 0, None elsewhere.
 
     A graph has a few numbers only, so rank 0 gathers them all.
@@ -81,18 +81,18 @@ def score(
     graphs = np.concatenate([np.empty(0, np.int64), *(row.graphs for row in rows)])
     shares = np.concatenate([np.empty((0, width), np.float32), *(row.shares for row in rows)])
     order = np.argsort(graphs)
-    return Scores(graphs[order], shares[order])
+    return CandidateScores(graphs[order], shares[order])
 
 
 @torch.no_grad()
-def _shares(model: GGNN, prepared: Prepared, width: int) -> Scores:
+def _shares(model: GGNN, prepared: Prepared, width: int) -> CandidateScores:
     graph = prepared.graph
     logits_M = model(graph, prepared.propagator, None)
     owners = torch.from_numpy(graph.candidate_graphs)
     offsets = torch.arange(len(owners)) - torch.from_numpy(graph.candidate_starts)[owners]
     table = torch.full((graph.num_graphs, width), -torch.inf, dtype=logits_M.dtype)
     table[owners, offsets] = logits_M.cpu()
-    return Scores(prepared.numbers, table.softmax(dim=1).to(torch.float32).numpy())
+    return CandidateScores(prepared.numbers, table.softmax(dim=1).to(torch.float32).numpy())
 
 
 def chance(store: InstanceStore, split: InstanceSplit) -> float | None:
@@ -102,7 +102,7 @@ def chance(store: InstanceStore, split: InstanceSplit) -> float | None:
     return float((1 / counts).mean()) if high > low else None
 
 
-def by_split(store: InstanceStore, scores: Scores) -> dict[str, dict[str, Any]]:
+def by_split(store: InstanceStore, scores: CandidateScores) -> dict[str, dict[str, Any]]:
     """Return graphs, accuracy, loss and chance of each split that has scores."""
     rows = store.graphs[scores.graphs]
     right = scores.shares[np.arange(len(rows)), rows["label"]]
@@ -243,7 +243,7 @@ def _origin(saved: SavedModel, store: InstanceStore) -> dict[str, str | int]:
     return {**saved.origin(), "store": str(store.path)}
 
 
-def _write(path: Path, store: InstanceStore, scores: Scores, saved: SavedModel) -> None:
+def _write(path: Path, store: InstanceStore, scores: CandidateScores, saved: SavedModel) -> None:
     rows = store.graphs[scores.graphs]
     origin = _origin(saved, store)
     with H5Predictions(path, "probabilities", (), origin, ids="graph_id") as file:

@@ -13,7 +13,7 @@ from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Reasons
-from hpcgnn.train.programs.input import StepInput
+from hpcgnn.train.programs.input import ProgramStep
 from hpcgnn.train.programs.objective import ProgramObjective
 from hpcgnn.train.sources.source import Ready, Source, numbered
 
@@ -38,7 +38,7 @@ class ProgramSource(Source):
             ready = context.device.prepare_ahead(packed, self._on_device)
             yield from numbered(context.trace, ready, seed, epoch)
 
-    def _on_device(self, step: StepInput) -> StepInput:
+    def _on_device(self, step: ProgramStep) -> ProgramStep:
         return replace(step, mine=tuple(self._input.on_device(prepared) for prepared in step.mine))
 
     @override

@@ -112,7 +112,7 @@ class _MLflow:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        identities = _Known(self._directory, "mlflow")
+        identities = _TrackedRuns(self._directory, "mlflow")
         self._run = identities.get(seed) if rows else None
         if self._run is not None:
             self._client.update_run(self._run, status="RUNNING")
@@ -143,7 +143,7 @@ class _WandB:
     def begin(self, seed: int, rows: list[dict[str, Any]]) -> None:
         import wandb  # noqa: PLC0415
 
-        identities = _Known(self._directory, "wandb")
+        identities = _TrackedRuns(self._directory, "wandb")
         before = identities.get(seed) if rows else None
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
@@ -165,7 +165,7 @@ class _WandB:
         self._run.finish(exit_code=0 if finished else 1)
 
 
-class _Known:
+class _TrackedRuns:
     """Which runs of a tracker the seeds have, for a start that goes on: ``tracked.json``."""
 
     def __init__(self, directory: RunDirectory, tracker: str) -> None:

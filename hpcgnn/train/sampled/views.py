@@ -22,7 +22,7 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 
 @dataclass(frozen=True, eq=False)
-class _Entries:
+class _SampledEntries:
     """The entries of a sampled matrix: local rows and columns, sums of their rows and columns.
 
     Parameters
@@ -166,7 +166,7 @@ class SampledViews:
         ends, starts = graph.edges.indptr[1:], graph.edges.indptr[:-1]
         degrees = ends[layer.outputs] - starts[layer.outputs]
         factors = (degrees / np.maximum(drawn, 1))[rows]
-        entries = _Entries(
+        entries = _SampledEntries(
             rows,
             pattern.indices,
             self._weights(pattern.entries),
@@ -183,7 +183,7 @@ class SampledViews:
         )
         return LayerView(operators, ids, self._sums, kept=kept_rows)
 
-    def _subgraph_entries(self, union: "_Union") -> _Entries:
+    def _subgraph_entries(self, union: "_Union") -> _SampledEntries:
         graph, count = self.graph, len(union.nodes)
         rows = np.repeat(np.arange(count, dtype=np.int32), np.diff(union.indptr))
         columns = union.columns.astype(np.int32)
@@ -199,10 +199,10 @@ class SampledViews:
             )
             if not self._ratio:
                 sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
-                return _Entries(rows, columns, weights, *sums, by_row, by_column)
+                return _SampledEntries(rows, columns, weights, *sums, by_row, by_column)
         row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
         column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
-        return _Entries(rows, columns, weights, row_sums, column_sums, by_row, by_column)
+        return _SampledEntries(rows, columns, weights, row_sums, column_sums, by_row, by_column)
 
     def _weights(self, entries: GlobalIndices) -> FloatArray:
         weights = self.graph.weights
@@ -211,7 +211,7 @@ class SampledViews:
     def _operators(
         self,
         matrix: DistCSR,
-        entries: _Entries,
+        entries: _SampledEntries,
         row_ids: GlobalIndices,
         column_ids: GlobalIndices,
     ) -> Mapping[Aggregation, AggregationOperator]:

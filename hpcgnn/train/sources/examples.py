@@ -43,7 +43,7 @@ class StepData:
 
 
 @dataclass(frozen=True, eq=False)
-class Targets:
+class WholeTargets:
     """What a step on the whole graph has a loss for; `rows`, `values` and `size` as `StepData`."""
 
     rows: Tensor | None
@@ -121,7 +121,7 @@ class Examples(Protocol):
         """(N,) int64 or (N, C): travel with the rows of this rank to where these are sampled."""
         ...
 
-    def on_whole(self, seed: int, epoch: int) -> Targets:
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
         """Return the targets of a step on the whole graph; collective."""
         ...
 

@@ -9,8 +9,8 @@ from scipy import sparse
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.partition import CSRGraph, measure, metis
 from hpcgnn.partition.distributed.refine import Terms, refine, separate_heavy
-from hpcgnn.partition.distributed.rows import Pins, Rows, fetch_pins, joint_pins
-from hpcgnn.partition.distributed.share import Counts, Share
+from hpcgnn.partition.distributed.rows import BlockRow, Pins, fetch_pins, joint_pins
+from hpcgnn.partition.distributed.share import Counts, GroupShare
 from hpcgnn.partition.distributed.start import first_parts
 
 IMBALANCE = 0.05
@@ -46,7 +46,7 @@ GRAPHS = {
 }
 
 
-def my_rows(comm: MPI.Intracomm, graph: CSRGraph, *, is_symmetric: bool) -> Rows:
+def my_rows(comm: MPI.Intracomm, graph: CSRGraph, *, is_symmetric: bool) -> BlockRow:
     """Return the rows of this rank; rank 1 of several has none."""
     cuts = np.linspace(0, graph.num_nodes, comm.size + 1).astype(np.int64)
     if comm.size > 1:
@@ -55,7 +55,7 @@ def my_rows(comm: MPI.Intracomm, graph: CSRGraph, *, is_symmetric: bool) -> Rows
     row_map = RowMap(cuts, comm.rank)
     first, last = graph.indptr[[row_map.start, row_map.stop]]
     indptr = graph.indptr[row_map.start : row_map.stop + 1] - first
-    return Rows(row_map, indptr, graph.indices[first:last].astype(np.int32), is_symmetric)
+    return BlockRow(row_map, indptr, graph.indices[first:last].astype(np.int32), is_symmetric)
 
 
 def whole(comm: MPI.Intracomm, part: np.ndarray) -> np.ndarray:
@@ -109,10 +109,10 @@ def test_counts_are_those_of_the_definition(comm: MPI.Intracomm, name: str) -> N
     part = np.random.default_rng(8).integers(0, num_parts, graph.num_nodes).astype(np.int32)
     mine = part[rows.row_map.start : rows.row_map.stop]
     group = np.random.default_rng(9).integers(0, comm.size, num_parts).astype(np.int32)
-    counts = Share(comm, fetch_pins(comm, rows), group, mine).count(mine)
+    counts = GroupShare(comm, fetch_pins(comm, rows), group, mine).count(mine)
     expect_counts(counts, graph, part, num_parts)
     expect_nearest(counts, graph, part)
-    joint = Share(comm, joint_pins(comm, rows), group, mine).count(mine)
+    joint = GroupShare(comm, joint_pins(comm, rows), group, mine).count(mine)
     np.testing.assert_array_equal(joint.loads, joint_loads(graph, part, num_parts))
 
 

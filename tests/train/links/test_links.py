@@ -20,9 +20,9 @@ from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates, objective
 from hpcgnn.train.links.edges import mixed, uniform
-from hpcgnn.train.links.negatives import NEGATIVES, Ends
+from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_metrics
+from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
 from tests.support.training import (
     Graph,
     StopAfter,
@@ -183,7 +183,7 @@ def test_metrics_are_exact(comm: MPI.Intracomm) -> None:
     wrong[0, 0] = -0.0
     mine = np.arange(40) % comm.size == comm.rank
     with ProcessGrid(comm) as grid:
-        scores = Scores.of(grid, edges[mine], wrong[mine], "float64")
+        scores = LinkScores.of(grid, edges[mine], wrong[mine], "float64")
         found = {**rank_metrics(grid, scores.ranks()), "auc": area_under_curve(grid, scores)}
         nothing = rank_metrics(grid, scores.ranks()[:0])
     ranks = 1 + (wrong > edges[:, None]).sum(1) + (wrong == edges[:, None]).sum(1) / 2
@@ -361,7 +361,7 @@ def test_wrong_ends_are_of_their_kind(comm: MPI.Intracomm, comm_tmp_path: Path, 
     with ProcessGrid(comm) as grid:
         links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
         trained, graph = links.links.shares["train"], links.graph
-        ends = Ends(
+        ends = NodePool(
             comm,
             graph.row_map,
             graph.products.node_ids,

@@ -7,7 +7,7 @@ import pytest
 
 from hpcgnn.comm import RowMap
 from hpcgnn.train.links.edges import LinkEdges, mixed
-from hpcgnn.train.links.negatives import Ends, InBatch, Numbered
+from hpcgnn.train.links.negatives import InBatch, NodePool, Numbered
 
 
 def test_every_value_is_drawn_the_first_and_the_last_too(comm: MPI.Intracomm) -> None:
@@ -33,7 +33,7 @@ def test_no_edge_of_a_batch_is_told_from_its_own_end(comm: MPI.Intracomm, num_ed
     mine = every[owners[every % len(owners)] == comm.rank]
     edges = LinkEdges(0 * mine, 100 + mine, 0 * mine, mixed(mine).view(np.int64))
     row_map = RowMap(np.zeros(comm.size + 1, np.int64), comm.rank)
-    in_batch = InBatch(Ends(comm, row_map, every[:0], edges, 1, None))
+    in_batch = InBatch(NodePool(comm, row_map, every[:0], edges, 1, None))
     order = np.argsort(mixed(mixed(every).view(np.int64), 7, 2).view(np.int64))
     numbers = np.argsort(order)[mine]
     for count in range(1, 9):

@@ -15,7 +15,7 @@ from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.programs import predictions
 from hpcgnn.train.programs.objective import ProgramObjective
-from hpcgnn.train.programs.predictions import Scores, by_split
+from hpcgnn.train.programs.predictions import CandidateScores, by_split
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support.supergraphs import NUM_BUCKETS
@@ -92,7 +92,7 @@ def test_the_loss_of_a_share_that_underflows_is_finite(tmp_path: Path) -> None:
     with InstanceStore.open(tmp_path / "programs.h5") as store:
         shares = np.zeros((2, int(store.graphs["num_candidates"].max())), np.float32)
         shares[1, store.graphs["label"][1]] = 1
-        found = by_split(store, Scores(np.arange(2), shares))["valid"]
+        found = by_split(store, CandidateScores(np.arange(2), shares))["valid"]
     assert found["loss"] == pytest.approx(-np.log(np.finfo(np.float32).tiny) / 2)
 
 
