@@ -1,8 +1,8 @@
 """The edges of a rank's rows with their features.
 
-`EdgeRows` has those of several relations side by side. An `EdgeFeatures` has a row for each entry of a
-pattern, numbered over all ranks: a matrix whose values are these numbers says, wherever its entries
-go, which features are theirs.
+`EdgeRows` has those of several relations side by side. An `EdgeFeatures` has a row for each entry
+of a pattern, numbered over all ranks: a matrix whose values are these numbers says, wherever its
+entries go, which features are theirs.
 """
 
 from collections.abc import Sequence
