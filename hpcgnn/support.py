@@ -1,10 +1,10 @@
 """What works with what: features of a run say what they need, and what they lack and why.
 
-A `Trait` is something that one feature may ask of all others: equal bits, rows in 16 bits, edges
-told apart by relation. A feature that lacks a trait which another one needs does not work with it,
-and its own words say why. Each feature declares both where it is defined, so that nothing compares
-two of them but `conflicts`. docs/matrix.md is written from the same declarations. `load_own` finds
-features that are objects of a user's own modules.
+A `Trait` is a property that one feature may require of all others: equal bits, rows in 16 bits,
+edges distinguished by relation. A feature that lacks a trait which another one needs does not work
+with it, and its own words say why. Each feature declares both where it is defined, so that nothing
+compares two of them but `conflicts`. docs/matrix.md is written from the same declarations.
+`load_own` finds features that are objects of a user's own modules.
 """
 
 import importlib
@@ -127,9 +127,9 @@ class Feature:
     name
         As the user wrote it: ``exchange.method = 'joint'``, ``hpcgnn plan``.
     keys
-        Of the configuration that it comes from; changing one may mend a conflict.
+        Of the configuration that it comes from; changing one may resolve a conflict.
     remedy
-        What to do without it, where no key mends it.
+        What to do without it, where no key resolves it.
     """
 
     name: str

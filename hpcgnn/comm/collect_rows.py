@@ -23,7 +23,7 @@ _SAMPLES_PER_RANK = 64
 def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[Array, ...]:
     """Sort rows over the ranks by their keys, rows with equal keys by rank and position.
 
-    A sample sort: ranks end with about equally many rows, whatever the keys.
+    A sample sort: ranks end with about equally many rows for any keys.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def _bounds(layer: Communicator, keys: GlobalIndices) -> GlobalIndices:
     """Return the (ranks - 1,) keys at which the next rank's rows begin."""
     total = int(layer.allreduce(len(keys)))
     num_samples = _SAMPLES_PER_RANK * layer.size
-    # A rank with more rows gives more samples, so that the samples stand for all rows.
+    # A rank with more rows gives more samples, so that the samples represent all rows.
     num_local = min(len(keys), -(-num_samples * len(keys) // max(total, 1)))
     positions = (np.arange(num_local) * 2 + 1) * len(keys) // max(2 * num_local, 1)
     samples = np.sort(np.concatenate(layer.allgather(np.sort(keys)[positions])))

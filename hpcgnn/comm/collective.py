@@ -50,7 +50,7 @@ def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
 @contextlib.contextmanager
 @collective
 def agree(comm: "MPI.Comm") -> Iterator[None]:
-    """Leave the block on all ranks alike, see `raise_on_all`.
+    """Leave the block on all ranks together, see `raise_on_all`.
 
     Collective; the block itself must not communicate.
     """

@@ -85,7 +85,7 @@ class ProcessGrid:
     host
         Name of this rank's host; None asks the system.
     place
-        The place of a rank that this process stands for, in a grid whose other ranks do not exist;
+        The position of the rank that this process plays, in a grid whose other ranks do not exist;
         None: its own in `comm`.
 
     Raises
@@ -160,8 +160,8 @@ class ProcessGrid:
 
         Collective at the first use.
 
-        Hosts are told by name, since the shared-memory split of some MPI builds reports every rank
-        as alone.
+        Hosts are identified by name, since the shared-memory split of some MPI builds reports every
+        rank as alone.
         """
         if self._place is not None:
             return self._place.hosts

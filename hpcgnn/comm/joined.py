@@ -115,7 +115,7 @@ class _Half:
                     self.parts[side][message.peer] = part
                 else:
                     self._rest[side].append((message.peer, part))
-        # MPI is told addresses, which keep nothing alive.
+        # MPI gets addresses, which keep no array alive.
         self._rows = rows
 
     @neighborwise_collective

@@ -52,7 +52,7 @@ def measure_links(comm: Communicator, seconds: float, host: str | None = None) -
     Returns
     -------
     list[Link]
-        On all ranks alike; empty for one rank.
+        Equal on all ranks; empty for one rank.
     """
     names = comm.allgather(platform.node() if host is None else host)
     firsts = [rank for rank, name in enumerate(names) if name not in names[:rank]]

@@ -12,7 +12,7 @@ class Moment:
     """Seed, epoch and product, equal on all ranks; the grid's, as exchanges and steps know it.
 
     Products are numbered from the beginning of the epoch. All ranks multiply in the same order, at
-    any number of them, so the number stands for the step, the layer and the direction.
+    any number of them, so the number identifies the step, the layer and the direction.
     """
 
     def __init__(self) -> None:

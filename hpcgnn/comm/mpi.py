@@ -2,7 +2,7 @@
 
 mpi4py starts MPI when its module is loaded, which fails where no MPI library is found, and takes a
 second where one is. `MPI` loads it when something is first asked of it; where a process is alone
-and there is no library, `one_rank` stands for it.
+and there is no library, `one_rank` replaces it.
 """
 
 import os

@@ -27,7 +27,7 @@ def Query_thread() -> int:
 
 
 def Get_library_version() -> str:
-    """Return what stands for the library's name."""
+    """Return the text shown in place of the library's name."""
     return "none, one process"
 
 

@@ -3,8 +3,8 @@
 MPI libraries move a long message only while someone calls them: of messages of 512 KiB and more
 nothing arrives over TCP, however long the receiver computes before it waits. So a thread calls MPI
 now and then while messages are under way, and computing hides them: products of the kernels, dense
-products, whatever lets go of the interpreter's lock. That needs a library that lets several threads
-call it (``MPI_THREAD_MULTIPLE``), without which messages move when they are waited for.
+products, and all else that releases the interpreter's lock. That needs a library that lets several
+threads call it (``MPI_THREAD_MULTIPLE``), without which messages move when they are waited for.
 """
 
 import threading

@@ -43,7 +43,7 @@ class RankGroup:
         return RankGroup() if comm is None else MpiGroup(comm)
 
     def agree(self) -> AbstractContextManager[None]:
-        """Leave the block on all ranks alike."""
+        """Leave the block on all ranks together."""
         return nullcontext()
 
     def from_first(self, make: Callable[[], T]) -> T:

@@ -76,7 +76,7 @@ def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tu
     for array in arrays:
         outgoing = np.ascontiguousarray(array[order])
         incoming = np.empty((int(expected.sum()), *array.shape[1:]), array.dtype)
-        # One datatype an element keeps counts below 2^31 whatever the element's width.
+        # One datatype an element keeps counts below 2^31 for elements of any width.
         width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         element = MPI.BYTE.Create_contiguous(width).Commit()
         comm.Alltoallv((outgoing, send_counts, element), (incoming, recv_counts, element))

@@ -18,7 +18,7 @@ def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
     grid
         The ranks; owns the memory.
     name
-        Of the array, for good.
+        Fixed for the life of the array.
     share
         (rows, width) or (rows,) of this block row, of equal dtype and width everywhere.
     """

@@ -17,7 +17,7 @@ class SharedWindow:
     comm
         The ranks of one host.
     zeroed
-        Whether what other ranks would write is zero: `comm` stands for a host that does not exist.
+        Whether what other ranks would write is zero: `comm` represents a host that does not exist.
     """
 
     def __init__(self, comm: Communicator, *, zeroed: bool = False) -> None:

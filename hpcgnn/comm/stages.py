@@ -177,7 +177,8 @@ def start_parts(
 def _pieces(parts: Parts, piece_bytes: Array | None) -> Iterator[tuple[int, Array]]:
     """Yield what one request moves: pieces of a message, which arrive in their order."""
     for peer, part in parts:
-        # Both ends see the same rows and width, and cut alike; rows without columns are no message.
+        # Both ends see the same rows and width, and cut at the same rows; rows without columns are
+        # no message.
         if row_bytes := part.shape[1] * part.itemsize:
             rows = len(part) if piece_bytes is None else int(piece_bytes[peer]) // row_bytes
             step = max(rows, 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.command import Command, Processes
 
-DESCRIPTION = """Look at the machine as a run would find it, and say what to mend.
+DESCRIPTION = """Look at the machine as a run would find it, and say what to fix.
 Start it as a run is started:
   srun hpcgnn doctor --dir /scratch/me      (or mpiexec -n 8 hpcgnn doctor)
 Alone it looks at this host only."""

@@ -263,7 +263,7 @@ def _gpu(ranks: Sequence[RankFacts]) -> Finding:
     if without is None:
         return Finding("GPU", GOOD, "every rank finds one")
     if all(each.gpu for each in ranks):
-        return Finding("GPU", GOOD, f"none, which train.device = cpu needs not ({without.gpu})")
+        return Finding("GPU", GOOD, f"none; train.device = cpu does not need one ({without.gpu})")
     return Finding(
         "GPU",
         REMARK,

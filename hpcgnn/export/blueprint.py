@@ -64,7 +64,7 @@ class Blueprint:
 
     @property
     def by_relation(self) -> bool:
-        """Whether relations are told apart."""
+        """Whether relations have weights of their own."""
         return bool(self.facts.relations)
 
     @property

@@ -17,7 +17,7 @@ class EvenModel(Model):
     """``num_layers`` layers of width ``hidden``; subclasses say how one is made and run."""
 
     options = frozenset({"norm", "activation"})
-    bends_layers: ClassVar[bool] = True
+    activates_layers: ClassVar[bool] = True
     """Whether the activation follows every layer, and not the map of the features alone."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
@@ -81,6 +81,6 @@ class EvenModel(Model):
             h_NH = self.run_layer(index, view, h_NH, first, draw)
             if len(self.norms):
                 h_NH = self.norms[index](h_NH, view.sums, training=key is not None)
-            if self.bends_layers:
+            if self.activates_layers:
                 h_NH = activate(h_NH)
         return h_NH

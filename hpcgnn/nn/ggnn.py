@@ -176,7 +176,7 @@ def make_propagator(
     dtype
         torch.float32 or torch.float64.
     supernodes
-        Nodes whose edges are held whatever the block size.
+        Nodes whose edges are kept for every block size.
     """
     if name == "sparse":
         if block == 0:
@@ -215,7 +215,7 @@ class GGNN(TrainableModule):
     """Embeds the sub-tokens of nodes, passes messages in T gated steps, scores candidates.
 
     ``E(t+1) = GRU(sum_p A_p E(t) W_p + b_p per edge, E(t))``: equation (1) of the paper with a
-    bias for every type. The weights know nothing of the propagator, so a model may be trained with
+    bias for every type. The weights do not depend on the propagator, so a model may be trained with
     one and evaluated with another.
     """
 
@@ -227,10 +227,11 @@ class GGNN(TrainableModule):
         nn.init.normal_(self.embedding.weight, std=0.5)
         self.weight_PHH = nn.Parameter(torch.empty(shape.num_types, width, width))
         self.bias_PH = nn.Parameter(torch.zeros(shape.num_types, width))
-        # A node hears of a few types only: gains as of one map, not of all of them stacked.
+        # A node receives messages of few types: initialise as for one map, not for all of them
+        # stacked.
         nn.init.normal_(self.weight_PHH, std=width**-0.5)
         self.cell = nn.GRUCell(width, width)
-        # A bias would shift all candidates alike.
+        # A bias would shift all candidates by the same amount.
         self.readout = nn.Linear(width, 1, bias=False)
 
     def input_parameters(self) -> list[nn.Parameter]:
@@ -270,7 +271,8 @@ def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
     seed
         Of the initial weights; torch's global generator is left as it was.
     dtype
-        torch.float32 or torch.float64. Weights are drawn in float64, so both start alike.
+        torch.float32 or torch.float64. Weights are drawn in float64, so both start from the same
+        values.
     """
     with drawn_from(seed):
         model = GGNN(shape)

@@ -3,7 +3,7 @@
 Global SAGPool (Lee, Lee and Kang, ICML 2019): three graph convolutions side by side, a
 self-attention score by a fourth, the best half of the vertices, their mean and maximum, and a
 perceptron. It sees degrees and the width of the dense operand (execution-path paper, section 5).
-Rows and columns of the pattern are different vertices, so that blocks need not be square.
+Rows and columns of the pattern are different vertices, so blocks may be rectangular.
 
 Shape suffixes: V vertices, that is rows and then columns, H hidden width, K sizes.
 """

@@ -135,7 +135,7 @@ class HGT(EvenModel):
         }
     )
     options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}
-    bends_layers = False
+    activates_layers = False
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)

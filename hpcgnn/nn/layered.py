@@ -57,7 +57,7 @@ class LayeredModel(Model):
     ends_layers: ClassVar[bool] = False
     """Whether a layer takes an `Ending`: rectifier and dropout are then in the pass of its bias."""
     shift: ClassVar[str] = ""
-    """The parameter that a layer adds to all its output rows alike, by its name in the layer; empty
+    """The parameter that a layer adds to every output row, by its name in the layer; empty
     where there is none."""
     aggregates_features: ClassVar[bool] = False
     """Whether the first layer multiplies its operators with the features as they are, as
@@ -91,7 +91,7 @@ class LayeredModel(Model):
         """
 
     def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
-        """Return what a layer adds to all its output rows alike, None where there is no such thing.
+        """Return the vector that a layer adds to every output row, or None if there is none.
 
         It does not train in front of batch normalisation, see `hold_shifts`.
         """

@@ -54,7 +54,7 @@ class _Bilinear(Scorer):
 
 
 class Dot(_Bilinear):
-    """``s · d / √H``: the scores of rows of any width begin alike."""
+    """``s · d / √H``: the scale of the first scores does not depend on the width."""
 
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def make_link_model(
     scorer
         A name in `SCORERS`.
     num_relations
-        Relations whose edges are told apart.
+        Number of relations that the scorer distinguishes.
     seed
         Of the scorer's weights; torch's global generator is left as it was.
     """

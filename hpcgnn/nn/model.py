@@ -75,7 +75,7 @@ class ModelShape:
     num_layers
         Number of layers, at least 1.
     num_relations
-        Relations that a typed model tells apart, reverses included.
+        Number of relations with weights of their own in a typed model, reverses included.
     dropout
         Probability for the input of every layer after the first.
     input_dropout
@@ -157,7 +157,7 @@ class ModelShape:
 
 @dataclass(frozen=True, eq=False)
 class NodeTraits:
-    """What layers may ask of nodes beside their rows.
+    """What layers may need to know about nodes beside their rows.
 
     Parameters
     ----------
@@ -294,8 +294,8 @@ class TrainableModule(nn.Module, ABC):
     def own_rows(self) -> Mapping[str, str]:
         """Return the parameters and buffers that have a row for each of some nodes of this rank.
 
-        Ranks hold other rows of these, and hold all other parameters alike. The values are names of
-        buffers with the original ids of the nodes, which are among the keys.
+        Ranks hold other rows of these, and equal copies of all other parameters. The values are
+        names of buffers with the original ids of the nodes, which are among the keys.
         """
         return {}
 
@@ -344,8 +344,8 @@ class EncoderModel(NodeModel):
 def drawn_from(seed: int) -> Iterator[None]:
     """Draw the weights of modules that are made in here, equal on all ranks.
 
-    They are drawn in float64, so that all precisions start alike. torch's global generator and
-    default type are left as they were.
+    They are drawn in float64, so that all precisions start from the same values. torch's global
+    generator and default type are left as they were.
     """
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):

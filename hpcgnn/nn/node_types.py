@@ -237,7 +237,7 @@ class TypedModel(NodeModel):
     def input_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the input layers and of the first graph layer.
 
-        Nothing between them bends, so that they are one map of the features.
+        There is no non-linearity between them, so they are one linear map of the features.
         """
         return [*self.inputs.parameters(), *self.body.input_parameters()]
 

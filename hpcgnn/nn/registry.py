@@ -88,7 +88,8 @@ def make_model(
     seed
         Seed of the initial weights; torch's global generator is left as it was.
     dtype
-        torch.float32 or torch.float64. Weights are drawn in float64, so both start alike.
+        torch.float32 or torch.float64. Weights are drawn in float64, so both start from the same
+        values.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which scaled adjacency matrix a layer multiplies with: every property that other code asks of it.
+"""Which scaled adjacency matrix a layer multiplies with: every property that other code reads.
 
 A new aggregation is a member here. Whoever makes operators reads its properties, and knows no name.
 """

@@ -19,7 +19,7 @@ over does it where the operator did not."""
 
 @dataclass(frozen=True)
 class OperatorSize:
-    """Sums over all block rows, equal on all ranks, so that ranks decide alike.
+    """Sums over all block rows, equal on all ranks, so that all ranks decide the same.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class KeptProduct:
         del meanwhile
         # No rows have no place in memory.
         if x.shape != self._x.shape or (x.size > 0 and _place(x) != _place(self._x)):
-            raise ValueError("the product with other rows is not at hand")
+            raise ValueError("the product was made for other rows")
         return self.product
 
     @collective

@@ -75,7 +75,7 @@ def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespa
     def partition() -> tuple[LocalIndices, Offsets, dict[str, Any]]:
         partitioner = choose(options, store)
         report("reading the pattern")
-        # A copy would have checksums of its own, which tell nothing of the original's.
+        # A copy would have checksums of its own, which say nothing about the original's.
         store.verify()
         graph = read_pattern(store, options.relations, options.undirected)
         report(f"partitioning {graph.num_nodes} nodes, {graph.indices.size} non-zeros")

@@ -11,7 +11,7 @@ T = TypeVar("T")
 class Prefetch(Generic[T]):
     """Iterates over ``make(item)`` for items in order, made by threads before they are due.
 
-    At most `depth` results wait or are in work, so that memory stays as it is however slowly they
+    At most `depth` results wait or are being made, so that memory is bounded however slowly they
     are used. The order of results does not depend on `threads`; samplers release the GIL. An error
     of `make` is raised where its result is due. Use as a context manager: leaving it drops what
     waits and ends the threads.

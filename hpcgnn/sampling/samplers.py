@@ -176,7 +176,7 @@ class FrontierSampler(Sampler):
         return self._run(numbers)[0]
 
     def dashboard(self, number: int) -> dict[str, int]:
-        """Return what set `number` asks of the Dashboard.
+        """Return what set `number` needs from the Dashboard.
 
         ``cleanups``, ``truncated`` (nodes that count too little for it), and ``probes`` (rounds of
         four; a pop needs one or more).

@@ -82,7 +82,7 @@ class Memory(Protocol):
 
     @property
     def arrays(self) -> Any:
-        """The library of the arrays: NumPy or CuPy, which name functions alike."""
+        """The library of the arrays: NumPy or CuPy, whose functions have the same names."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

@@ -121,7 +121,7 @@ class PushedEntries:
         """Return what arrived at the rank that holds `pattern`: rows and own nodes, int64."""
         # Senders come in order of their rows, and send entries row by row: nothing is to be sorted.
         first = np.flatnonzero(np.diff(rows, prepend=-1))
-        # One partial sum for each row, whatever number of its entries was pushed here.
+        # One partial sum for each row, however many of its entries were pushed here.
         targets = rows[first]
         local = pattern.row_map.to_local(columns)
         positions = pattern.column_positions()

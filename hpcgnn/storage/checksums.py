@@ -63,7 +63,7 @@ class RowsRead:
     """Checksums of the rows that this process has read of one dataset; repeated reads count once.
 
     So do reads of some of the rows of an earlier or a later read, such as all offsets of a rank and
-    then those of its pieces. Reads that overlap without that cannot be told apart.
+    then those of its pieces. Reads that overlap in any other way cannot be separated.
 
     Parameters
     ----------

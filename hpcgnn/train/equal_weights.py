@@ -19,7 +19,7 @@ def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when:
     Parameters
     ----------
     tensors
-        What all ranks hold alike, by name.
+        What must be equal on all ranks, by name.
     when
         For the message.
 

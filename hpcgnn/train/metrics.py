@@ -20,8 +20,8 @@ class Evaluation:
     metric
         The metric that models are chosen by: accuracy, micro_f1 or r2.
     constant
-        What all tested nodes or graphs are given alike, though they differ; empty where they are
-        not, or where that is not looked for.
+        The one prediction that all tested nodes or graphs get, though they differ; empty where they
+        are not, or where that is not looked for.
     """
 
     values: dict[str, float]

@@ -223,7 +223,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
-    """Yield what the options ask of the task of a run."""
+    """Yield what the options require of the task of a run."""
     for option, given, trait in (
         ("--pairs", options.pairs is not None, Trait.PAIRS),
         ("--top", options.top is not None, Trait.PAIRS),

@@ -3,9 +3,9 @@
 Size-constrained clusters in the manner of label propagation (Meyerhenke, Sanders and Schulz,
 "Parallel graph partitioning for complex networks", IEEE TPDS 28, 2017), cut short after
 few members:
-in every round half of the nodes, told by a hash, ask to join the cluster they are connected with
-most; the rank of the cluster's first node accepts as many as fit. What a full cluster refuses in
-the last round becomes clusters of its own: leaves of one hub belong together.
+in every round half of the nodes, chosen by a hash, request to join the cluster they are connected
+with most; the rank of the cluster's first node accepts as many as fit. What a full cluster refuses
+in the last round becomes clusters of its own: leaves of one hub belong together.
 """
 
 from collections.abc import Iterable, Iterator

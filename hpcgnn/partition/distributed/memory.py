@@ -7,7 +7,7 @@ _MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 
 def return_freed_arrays() -> None:
-    """Have glibc give every large array back to the system as it is freed.
+    """Have glibc return every large array to the system when it is freed.
 
     By itself it keeps those below 32 MiB in its heap, with holes: half as much again as is in use.
     Another C library is left as it is.

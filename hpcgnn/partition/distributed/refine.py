@@ -49,7 +49,7 @@ class Found:
     counts: Counts
 
     def describe(self) -> str:
-        """Return the busiest sender and receiver and the total, for a reader."""
+        """Return the busiest sender and receiver and the total, as text."""
         send, recv = self.counts.loads.max(axis=0).tolist()
         return f"rows {send} sent, {recv} received at most, {self.counts.loads[:, 0].sum()} in all"
 
@@ -69,7 +69,7 @@ class Found:
 def refine(
     comm: Communicator, pins: Pins, part: LocalIndices, terms: Terms, report: Report
 ) -> Found:
-    """Return the best partition that rounds of refinement find from `part`, on all ranks alike."""
+    """Return the best partition that rounds of refinement find from `part`, equal on all ranks."""
     part = separate_heavy(comm, pins, part, terms.num_parts)
     grouping = Grouping(comm, terms.seed)
     share = GroupShare(comm, pins, grouping.at_random(terms.num_parts), part)

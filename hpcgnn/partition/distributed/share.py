@@ -241,7 +241,7 @@ class GroupShare:
         bound
             What `receive_bound` returns, or 0 where receiving is not priced.
         seed, cycle
-            Of the random numbers; the how manieth of how many refinements this is.
+            Seed of the random numbers; the number of this refinement, from 0, and their count.
         """
         arrays = self._arrays(part)
         found = self._count(arrays)

@@ -121,7 +121,7 @@ class Sketch:
 def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
     """Return a sketch of about `most` edges."""
     comm = grid.layer
-    # Nodes that weigh nothing have no edges, and METIS need not see them.
+    # Nodes that weigh nothing have no edges, and METIS does not need them.
     weighted = np.flatnonzero(level.weights > 0)
     first = int(exclusive_sum(comm, np.array([len(weighted)], np.int64))[0])
     number = np.full(level.row_map.num_local, -1, np.int32)

@@ -6,7 +6,7 @@ combines what arrives, by addition in a linear product. Both go by *stages*, eac
 ghosts with its own numbering, so that an exchange may keep less than everything in memory.
 
 At most one fetch and one push of a grid are under way at a time. Where an exchange is sequential
-both have the same stages. A product lets go of its fetch before the first stage of its push, so
+both have the same stages. A product frees its fetch before the first stage of its push, so
 that only one of them holds ghosts; a gradient that needs a stage's rows to fill its sums takes both
 stage by stage.
 """

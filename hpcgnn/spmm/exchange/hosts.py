@@ -1,9 +1,9 @@
-"""The hierarchical ghost exchange: a host fetches a row once, whatever number of its ranks need it.
+"""The hierarchical ghost exchange: a host fetches a row once, however many of its ranks need it.
 
 Columns of the remote block are rows of an array that the ranks of a host share (see `host_layout`),
 so nothing is copied a second time. The adjoint adds up the partial sums of the mates in shared
 memory, and returns one row for each ghost of the host. A pair of hosts exchanges one message each
-way, whatever number of ranks they have.
+way, however many ranks they have.
 
 With a sequential schedule owners send for themselves, a message to each host; at most ``1 +
 prefetch`` stages are in memory, and the ghosts of a push are one block of partial sums, and the

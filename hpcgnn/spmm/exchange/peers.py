@@ -1,4 +1,4 @@
-"""What an exchange asks of the other ranks when it is made.
+"""What an exchange needs from the other ranks when it is set up.
 
 An exchange is made of what its own rank holds and of these answers alone. Whoever knows the whole
 graph can answer for ranks that do not exist: `hpcgnn.plan` rehearses every exchange that way.

@@ -73,7 +73,8 @@ class Route:
             return self._start(index, sent, received, forward=forward)
         size = self._wire.row_bytes(sent, backward=self._moment.is_backward)
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
-        # Rows of an owner are rounded alike for all readers; partial sums are each rank's own.
+        # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
+        # own.
         key = self._moment.key(None if forward else self._sender)
         quantise_rows(sent, self._ids[forward][index], key, bits, packed)
         going, coming = self._start(index, packed, arrived, forward=forward)

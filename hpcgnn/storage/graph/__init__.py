@@ -1,1 +1,1 @@
-"""."""
+"""The graph store: its schema, reader, writer and checks."""

@@ -1,7 +1,7 @@
 """Checks of values, the same for what is written and for what is read.
 
-Each function returns None for good data, and otherwise half a sentence that says which element is
-wrong; the caller adds file, dataset and remedy.
+Each function returns None for good data, and otherwise part of a message that names the element
+that is wrong; the caller adds file, dataset and remedy.
 """
 
 import numpy as np

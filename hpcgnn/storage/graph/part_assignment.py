@@ -1,4 +1,4 @@
-"""Which consecutive parts of a store each rank owns, in training, planning and inspection alike."""
+"""Which consecutive parts of a store each rank owns, in training, planning and inspection."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -60,7 +60,7 @@ NAMES = "/nodes/names"
 NAME_OFFSETS, NAME_BYTES = f"{NAMES}/offsets", f"{NAMES}/bytes"
 SPLIT_NAMES = "/split_names"
 DEFAULT_SPLIT = "default"
-"""What the only split of a store is called that has no name of its own."""
+"""The name of the only split of a store, where the input did not name it."""
 
 FINGERPRINT_SCALARS = ("num_nodes", "num_classes", "multi_label", "undirected")
 MAX_NODES = 1 << 62

@@ -36,7 +36,7 @@ class ShareSizes:
     nodes_of_type
         Nodes of each type, in a graph with node types.
     names, name_bytes
-        Names of nodes, and their bytes. Names need not be those of the same nodes.
+        Names of nodes, and their bytes. Names may be those of other nodes.
     rows
         Rows of each relation, where they are not those of the same nodes.
     """

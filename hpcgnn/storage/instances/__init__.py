@@ -1,1 +1,1 @@
-"""."""
+"""The store of program graphs: its schema, reader and writer."""

@@ -41,7 +41,7 @@ class BatchSource(Source):
         assert rows is not None
         assert graph.node_graph is not None
         prepare_products(context, objective)
-        # What nodes are told apart by are their graphs; nothing walks.
+        # Nodes are distinguished by their graphs; there are no random walks.
         home = home_rows(graph, rows, graph.node_graph, graph.nodes_of(labelled.trains))
         home = replace(home, walked=home.edges)
         with context.trace.span("read.whole"):

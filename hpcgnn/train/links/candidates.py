@@ -1,4 +1,4 @@
-"""All nodes as targets: scored in blocks that fit memory, whatever the graph.
+"""All nodes as targets: scored in blocks that fit memory.
 
 Shape suffixes: Q queries of this rank, B nodes of a piece, H width of the embeddings.
 """

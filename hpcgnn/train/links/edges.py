@@ -101,7 +101,7 @@ class LinkEdges:
 
 @dataclass(frozen=True, eq=False)
 class NodeKeys:
-    """What edges are told apart by: their nodes.
+    """What identifies an edge: its nodes.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def read_links(
 
 
 def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
-    """Return (E,) whether edges, given by original ids, stand for themselves and their reverse.
+    """Return (E,) which edges, given by original ids, represent themselves and their reverse.
 
     Of each pair of nodes one direction does, drawn by a hash. An order of the nodes must not
     decide: the later one would always be the target, wrong targets are any nodes, and whatever
@@ -240,7 +240,7 @@ class Links:
     shares
         Those of each of `SHARES`.
     both_ways
-        Whether each of them stands for its reverse as well.
+        Whether each of them represents its reverse as well.
     types
         (num_rows,) uint8 the node types of all rows, which the ranks of a host share; None without
         types.

@@ -1,4 +1,4 @@
-"""The wrong ends that edges are told from.
+"""Negative sampling: the wrong ends that edges are ranked against.
 
 All draws are functions of a seed, an epoch and the original ids of an edge's nodes, so that neither
 the number of ranks nor the partition changes one.

@@ -84,7 +84,7 @@ def read_pairs(
     ----------
     path
         Text with a header: source, target, and where several relations are predicted relation.
-        Nodes are told by name where the store has names, else by original id.
+        Nodes are identified by name where the store has names, else by original id.
     relation
         Of all pairs, where the table has no such column.
 
@@ -211,8 +211,8 @@ def best_targets(
 ) -> LinkRows:
     """Return the targets with the largest scores for each source of this rank's share.
 
-    Sources follow each other as they are asked for, the targets of one from the best on. A source
-    is no target of its own. Targets are of the node types that edges of the relation lead to from
+    Sources come in the order of the request, the targets of each from best to worst. A source
+    is never its own target. Targets are of the node types that edges of the relation lead to from
     the source's type; where the relation has no edge, of any.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What training asks of an objective: what is predicted, its loss, and how models are judged."""
+"""The interface of an objective: what is predicted, its loss, and how models are judged."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias

@@ -1,1 +1,1 @@
-"""The run directory: checkpoints, resume, saved models, summary, and what the user is told."""
+"""The run directory: checkpoints, resume, saved models, summary, and reports to the user."""

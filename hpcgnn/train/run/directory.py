@@ -213,7 +213,7 @@ class RunDirectory:
         """Return the starts of the run, the oldest first; a killed one has no ``wall_s``."""
         if not self._sessions.is_file():
             return []
-        with self._faults(self._sessions, "mend it or remove it"):
+        with self._faults(self._sessions, "repair it or remove it"):
             sessions: list[dict[str, Any]] = json.loads(self._sessions.read_text(encoding="utf-8"))
         return sessions
 
@@ -241,7 +241,7 @@ class RunDirectory:
         """Return the lines written so far; a last line cut short by a crash is left out."""
         if not self._metrics.is_file():
             return []
-        with self._faults(self._metrics, "mend that line or remove it"):
+        with self._faults(self._metrics, "repair that line or remove it"):
             whole, _, _ = self._metrics.read_text(encoding="utf-8").rpartition("\n")
             return [_metrics_row(*numbered) for numbered in enumerate(whole.splitlines(), start=1)]
 

@@ -161,6 +161,7 @@ def remark_on_constants(results: list[dict[str, Any]]) -> None:
     if seeds:
         alike = "; ".join(f"seed {', '.join(of)}: {what}" for what, of in seeds.items())
         console.warn(
-            f"{alike}: the model may tell nothing apart; try another train.learning_rate, more "
-            "train.epochs, or model.norm=layer, and see that features are scaled alike"
+            f"{alike}: the model may give all nodes the same output; try another "
+            "train.learning_rate, more train.epochs, or model.norm=layer, and check that all "
+            "features have a similar scale"
         )

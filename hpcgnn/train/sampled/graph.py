@@ -240,7 +240,7 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
 def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
     """Return the sums of the weights of each row and each column, (N,) float64.
 
-    The edges may be memory that the ranks of a host share: nothing as long as they are is made.
+    The edges may be memory that the ranks of a host share: no other array of their size is made.
 
     Parameters
     ----------

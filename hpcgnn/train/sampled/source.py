@@ -1,7 +1,7 @@
 """Sampled subgraphs, or batches of nodes with sampled neighbours; models are judged on the whole.
 
 Ranks sample one topology, which a host holds once, or each its part of the graph. On a shared
-topology a step has the same subgraphs whatever the number of ranks. Ranks set theirs side by side,
+topology a step has the same subgraphs on any number of ranks. Ranks set theirs side by side,
 so that normalisation over nodes sees one batch, and their shares of the loss add up.
 """
 

@@ -67,7 +67,7 @@ class SubgraphsView:
     nodes
         (n,) int32 nodes of the rows.
     weights
-        (n,) float32 of their losses; None: all count alike.
+        (n,) float32 of their losses; None: all count equally.
     """
 
     graph: GraphView
@@ -162,7 +162,7 @@ class SampledViews:
         matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.kept)
         rows = pattern.entry_rows()
         drawn = np.diff(pattern.indptr)
-        # Of these rows alone: a step costs what it draws, whatever the size of the graph.
+        # Of these rows alone: a step costs what it draws, however large the graph.
         ends, starts = graph.edges.indptr[1:], graph.edges.indptr[:-1]
         degrees = ends[layer.outputs] - starts[layer.outputs]
         factors = (degrees / np.maximum(drawn, 1))[rows]

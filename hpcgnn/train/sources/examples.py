@@ -1,4 +1,4 @@
-"""What a step works on, and what sources ask of an objective to make one."""
+"""What a step works on, and what a source needs from an objective to make one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What training asks of a source: what the steps of an epoch are made of."""
+"""The interface of a source: what the steps of an epoch are made of."""
 
 import itertools
 from collections.abc import Callable, Iterator
