@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpcgnn import nn
-    from hpcgnn.autograd import DropoutKey
+    from hpcgnn.autograd import DropoutKey, EdgeResult, reduce_messages
     from hpcgnn.errors import InputError
     from hpcgnn.library import Graph, evaluate, open_graph, predict, sum_gradients
     from hpcgnn.operator import Aggregation
@@ -24,12 +24,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Aggregation",
     "DropoutKey",
+    "EdgeResult",
     "Graph",
     "InputError",
     "evaluate",
     "nn",
     "open_graph",
     "predict",
+    "reduce_messages",
     "sum_gradients",
 ]
 
@@ -37,11 +39,13 @@ _HOMES: Mapping[str, str] = MappingProxyType(
     {
         "Aggregation": "hpcgnn.operator",
         "DropoutKey": "hpcgnn.autograd",
+        "EdgeResult": "hpcgnn.autograd",
         "Graph": "hpcgnn.library",
         "InputError": "hpcgnn.errors",
         "evaluate": "hpcgnn.library",
         "open_graph": "hpcgnn.library",
         "predict": "hpcgnn.library",
+        "reduce_messages": "hpcgnn.autograd",
         "sum_gradients": "hpcgnn.library",
     }
 )

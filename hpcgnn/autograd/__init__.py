@@ -5,7 +5,7 @@ from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
-from hpcgnn.autograd.edge_messages import EdgeInputs, sum_messages
+from hpcgnn.autograd.edge_messages import EdgeInputs, EdgeResult, reduce_messages
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
 from hpcgnn.autograd.fetch import fetch_rows
@@ -22,15 +22,18 @@ from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
+from hpcgnn.autograd.reductions import REDUCTIONS
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.take import take_rows
 
 __all__ = [
     "PRECISIONS",
+    "REDUCTIONS",
     "Arithmetic",
     "DropoutKey",
     "EdgeInputs",
+    "EdgeResult",
     "Ending",
     "ExactArithmetic",
     "GraphMembers",
@@ -53,13 +56,13 @@ __all__ = [
     "mean_of_graphs",
     "memory_of",
     "moments",
+    "reduce_messages",
     "relation_linear",
     "relu",
     "relu_",
     "rematerialised",
     "softmax_of_graphs",
     "standardise",
-    "sum_messages",
     "sum_of_graphs",
     "take_rows",
     "typed_linear",

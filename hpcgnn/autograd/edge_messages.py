@@ -1,27 +1,30 @@
-"""Messages that edges bend, summed at their targets, a block of edges at a time.
+"""Messages that a torch module computes for edges, reduced at their targets, by blocks of edges.
 
-Shape suffixes: R rows of sources, E edges, F features of an edge, N local nodes, H width.
+Shape suffixes: N local nodes, R rows of sources, E edges, B edges of a block, T targets of a block,
+F columns of an edge's state, M columns of a message, K scores of an edge.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.autograd.fetch import fetch_rows
+from hpcgnn.autograd.reductions import REDUCTIONS, EdgeBlock, Reduction
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 
-BLOCK_BYTES = 8 << 20
-"""Of the messages that are in memory at one time."""
+BLOCK_BYTES = 4 << 20
+"""Of the rows and states that a block of edges gathers."""
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeInputs:
-    """The edges of a rank's nodes, with features.
+    """The edges of a rank's nodes, in the order of their targets.
 
     Parameters
     ----------
@@ -30,9 +33,14 @@ class EdgeInputs:
     sources
         (E,) int64 places among these.
     targets
-        (E,) int64 local rows.
+        (E,) int64 local rows, not falling.
     features
         (E, F) in the type that models compute in.
+
+    Raises
+    ------
+    ValueError
+        When a target is smaller than the one before it.
     """
 
     request: RowRequest
@@ -42,61 +50,223 @@ class EdgeInputs:
     num_targets: int
     trace: TraceRecorder
 
-
-class _EdgeMessages(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, edges: EdgeInputs) -> Tensor:
-        ctx.edges = edges
-        ctx.save_for_backward(rows, weight, bias)
-        out = rows.new_zeros(edges.num_targets, rows.shape[1])
-        for some in _blocks(edges, rows):
-            out.index_add_(0, edges.targets[some], _inner(rows, weight, bias, edges, some).relu_())
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,), edges = gradients, ctx.edges
-        rows, weight, bias = ctx.saved_tensors
-        to_rows, to_weight, to_bias = map(torch.zeros_like, (rows, weight, bias))
-        for some in _blocks(edges, rows):
-            # Computed again: kept, they would be the array that this function avoids.
-            inner = _inner(rows, weight, bias, edges, some)
-            message = gradient[edges.targets[some]].masked_fill_(inner <= 0, 0)
-            to_rows.index_add_(0, edges.sources[some], message)
-            to_weight.addmm_(message.T, edges.features[some])
-            to_bias += message.sum(0)
-        return to_rows, to_weight, to_bias, None
+    def __post_init__(self) -> None:
+        if bool((self.targets[1:] < self.targets[:-1]).any()):
+            raise ValueError("edges are not in the order of their targets")
 
 
-def _blocks(edges: EdgeInputs, rows: Tensor) -> Iterator[slice]:
-    step = max(1, BLOCK_BYTES // max(1, rows.shape[1] * rows.element_size()))
-    for start in range(0, len(edges.sources), step):
-        yield slice(start, start + step)
-
-
-def _inner(rows: Tensor, weight: Tensor, bias: Tensor, edges: EdgeInputs, some: slice) -> Tensor:
-    inner = torch.addmm(bias, edges.features[some], weight.T)
-    return inner.add_(rows[edges.sources[some]])
-
-
-@collective
-def sum_messages(edges: EdgeInputs, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``Σ_j relu(x_j + W e_ij + b)`` over the edges j -> i of each local node i.
-
-    Collective, and so is its backward pass, which computes messages again. Messages are made in
-    blocks of edges; what is kept are the rows of the sources.
+class EdgeResult(NamedTuple):
+    """What a message module returns that gives more than messages.
 
     Parameters
     ----------
-    x
-        (N, H) rows of the local nodes.
-    weight, bias
-        W (H, F) and b (H,).
+    message
+        (B, M).
+    score
+        (B, K), where ``softmax`` is among the reductions; K divides M.
+    states
+        (B, any width) the new states of the edges.
+    """
+
+    message: Tensor
+    score: Tensor | None = None
+    states: Tensor | None = None
+
+
+class _Inputs(NamedTuple):
+    targets: Tensor | None
+    sources: Tensor | None
+    states: Tensor | None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        edges: EdgeInputs,
+        module: nn.Module,
+        names: tuple[str, ...],
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        inputs = _Inputs(*tensors[:3])
+        ctx.edges, ctx.module = edges, module
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        reductions: list[Reduction] = []
+        states: Tensor | None = None
+        for some in _blocks(edges, inputs):
+            result = _result(module(*_gathered(edges, inputs, some)))
+            block = _block(edges, some, result)
+            if not reductions:
+                reductions = [REDUCTIONS[name](edges.num_targets, block) for name in names]
+                if result.states is not None:
+                    states = result.states.new_empty(len(edges.targets), *result.states.shape[1:])
+            for reduction in reductions:
+                reduction.add(block)
+            if states is not None:
+                assert result.states is not None
+                states[some] = result.states
+        ctx.reductions = reductions
+        return torch.cat([each.result() for each in reductions], dim=1), states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_reduced: Tensor | None, to_states: Tensor | None) -> Any:
+        edges, reductions = ctx.edges, ctx.reductions
+        tensors = ctx.saved_tensors
+        inputs, wanted = _Inputs(*tensors[:3]), ctx.needs_input_grad[3:]
+        sums = [
+            torch.zeros_like(tensor) if needed else None
+            for tensor, needed in zip(tensors, wanted, strict=True)
+        ]
+        if to_reduced is not None:
+            parts = to_reduced.chunk(len(reductions), dim=1)
+            for reduction, part in zip(reductions, parts, strict=True):
+                reduction.start_backward(part)
+        for some in _blocks(edges, inputs):
+            gathered = [
+                row if row is None else row.detach().requires_grad_(needed)
+                for row, needed in zip(_gathered(edges, inputs, some), wanted, strict=False)
+            ]
+            # Computed again: kept, they would be the arrays that this function avoids.
+            with torch.enable_grad():
+                result = _result(ctx.module(*gathered))
+            ends: list[tuple[Tensor, Tensor]] = []
+            if to_reduced is not None:
+                block = _block(edges, some, result, detach=True)
+                of_message, of_score = _gradients(reductions, block)
+                ends.append((result.message, of_message))
+                if of_score is not None and result.score is not None:
+                    ends.append((result.score, of_score))
+            if to_states is not None and result.states is not None:
+                ends.append((result.states, to_states[some]))
+            _add_gradients(edges, some, ends, [*gathered, *tensors[3:]], sums)
+        return None, None, None, *sums
+
+
+def _blocks(edges: EdgeInputs, inputs: _Inputs) -> Iterator[slice]:
+    size = sum(each.shape[1] * each.element_size() for each in inputs if each is not None)
+    step = max(1, BLOCK_BYTES // max(1, size))
+    # Without edges one empty block tells the widths of what the module returns.
+    for start in range(0, max(1, len(edges.targets)), step):
+        yield slice(start, start + step)
+
+
+def _gathered(edges: EdgeInputs, inputs: _Inputs, some: slice) -> _Inputs:
+    targets, sources, states = inputs
+    return _Inputs(
+        None if targets is None else targets[edges.targets[some]],
+        None if sources is None else sources[edges.sources[some]],
+        None if states is None else states[some],
+    )
+
+
+def _result(returned: Tensor | EdgeResult) -> EdgeResult:
+    return returned if isinstance(returned, EdgeResult) else EdgeResult(returned)
+
+
+def _block(edges: EdgeInputs, some: slice, result: EdgeResult, detach: bool = False) -> EdgeBlock:
+    targets, message, score = edges.targets[some], result.message, result.score
+    first, end = (int(targets[0]), int(targets[-1]) + 1) if len(targets) else (0, 0)
+    if detach:
+        message, score = message.detach(), None if score is None else score.detach()
+    return EdgeBlock(slice(first, end), targets - first, message, score)
+
+
+def _gradients(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+    total, of_score = torch.zeros_like(block.message), None
+    for reduction in reductions:
+        message, score = reduction.gradient(block)
+        total += message
+        of_score = of_score if score is None else score
+    return total, of_score
+
+
+def _add_gradients(
+    edges: EdgeInputs,
+    some: slice,
+    ends: Sequence[tuple[Tensor, Tensor]],
+    leaves: Sequence[Tensor | None],
+    sums: Sequence[Tensor | None],
+) -> None:
+    ends = [(value, gradient) for value, gradient in ends if value.requires_grad]
+    chosen = [
+        (place, leaf, total)
+        for place, (leaf, total) in enumerate(zip(leaves, sums, strict=True))
+        if leaf is not None and total is not None
+    ]
+    if not ends or not chosen:
+        return
+    values, gradients = zip(*ends, strict=True)
+    variables = [leaf for _, leaf, _ in chosen]
+    parts: Sequence[Tensor | None] = torch.autograd.grad(
+        values, variables, gradients, allow_unused=True
+    )
+    rows = {0: edges.targets, 1: edges.sources}
+    for (place, _, total), part in zip(chosen, parts, strict=True):
+        if part is None:
+            continue
+        if place in rows:
+            total.index_add_(0, rows[place][some], part)
+        elif place == 2:
+            total[some] = part
+        else:
+            total += part
+
+
+@collective
+def reduce_messages(
+    edges: EdgeInputs,
+    module: nn.Module,
+    *,
+    targets: Tensor | None = None,
+    sources: Tensor | None = None,
+    states: Tensor | None = None,
+    reduce: Sequence[str] = ("sum",),
+) -> tuple[Tensor, Tensor | None]:
+    """Return messages of edges, reduced at their targets, and the new states of the edges.
+
+    Collective where there are `sources`, and so is its backward pass. The module is called as
+    ``module(rows of the targets, rows of the sources, states)`` on a block of edges, without
+    gradients, and again in the backward pass: what waits for it are the arguments, the rows of the
+    sources and a few rows for each target. So the module returns the same for the same inputs,
+    and computes each edge by itself: no `torch.nn.Dropout`, no batch normalisation. Gradients reach
+    its parameters, `targets`, `sources` and `states`, once: not those of gradients.
+
+    Parameters
+    ----------
+    module
+        Returns messages (B, M), or an `EdgeResult`. It is called on 0 edges where a rank has none.
+    targets
+        (N, any width) rows of the local nodes that edges end at; the module gets None without.
+    sources
+        (N, any width) rows of the local nodes that edges start at, fetched from their owners; the
+        module gets None without.
+    states
+        (E, F) of the edges, in their order; the module gets None without.
+    reduce
+        Names in `REDUCTIONS`: ``sum``, ``mean``, ``max``, ``min``, ``std`` (of the population, 0 up
+        to √1e-5), and ``softmax``: the sum of messages, weighted by the softmax of their scores
+        over the edges of a target; each score weights M / K columns. Edges that share a largest or
+        smallest number share its gradient.
 
     Returns
     -------
-    Tensor
-        (N, H).
+    tuple of Tensor
+        (N, M times the number of reductions), side by side in their order, zeros at nodes without
+        edges; and (E, width) new states, None where the module gives none.
+
+    Raises
+    ------
+    ValueError
+        When `reduce` is empty or names another reduction, or ``softmax`` has no scores.
     """
-    rows = fetch_rows(x, edges.request, edges.trace)
-    return _EdgeMessages.apply(rows, weight, bias, edges)  # type: ignore[no-untyped-call]
+    unknown = [name for name in reduce if name not in REDUCTIONS]
+    if unknown or not reduce:
+        raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")
+    rows = None if sources is None else fetch_rows(sources, edges.request, edges.trace)
+    # Parameters are arguments so that torch asks for their gradients.
+    weights = [each for each in module.parameters() if each.requires_grad]
+    return _Reduce.apply(  # type: ignore[no-untyped-call]
+        edges, module, tuple(reduce), targets, rows, states, *weights
+    )

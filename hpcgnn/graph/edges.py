@@ -22,12 +22,13 @@ def read_edge_inputs(stored: StoredRows) -> EdgeInputs:
         When a block does not read.
     """
     device, rows = stored.context.device, read_edge_rows_of(stored)
-    wanted, places = np.unique(rows.sources, return_inverse=True)
-    features = torch.from_numpy(rows.features)
+    order = np.argsort(rows.targets, kind="stable")
+    wanted, places = np.unique(rows.sources[order], return_inverse=True)
+    features = torch.from_numpy(rows.features[order])
     return EdgeInputs(
         request=RowRequest.make(stored.context.grid.layer, stored.row_map, wanted),
         sources=device.tensor(places),
-        targets=device.tensor(rows.targets),
+        targets=device.tensor(rows.targets[order]),
         features=features.to(device.place),
         num_targets=stored.row_map.num_local,
         trace=stored.context.trace,

@@ -4,13 +4,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpcgnn.autograd import sum_messages
+from hpcgnn.autograd import reduce_messages
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
+
+
+class _EdgeMessages(nn.Linear):
+    """``relu(x_j + W_e e_ij + b_e)``."""
+
+    # Its weights have the names of a linear map's, in checkpoints too.
+    def forward(  # type: ignore[override]
+        self, _targets: None, sources: Tensor, states: Tensor
+    ) -> Tensor:
+        return functional.relu(super().forward(states) + sources)
 
 
 class GINELayer(nn.Module):
@@ -27,7 +37,7 @@ class GINELayer(nn.Module):
     ) -> None:
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
-        self.edges = nn.Linear(num_edge_features, in_width)
+        self.edges = _EdgeMessages(num_edge_features, in_width)
         self.first = Linear(in_width, inner_width)
         self.second = Linear(inner_width, out_width)
 
@@ -35,7 +45,8 @@ class GINELayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         assert view.edges is not None
-        summed = sum_messages(view.edges, x, self.edges.weight, self.edges.bias)
+        edges = view.edges
+        summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.features)
         inner = self.first((1 + self.epsilon) * x + summed)
         return self.second(functional.relu(inner))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import EdgeInputs, edge_messages, sum_messages
+from hpcgnn.autograd import EdgeInputs, edge_messages, reduce_messages
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.gine import GINELayer
@@ -17,7 +17,7 @@ NUM_NODES, NUM_EDGES, WIDTH, EDGE_WIDTH = 17, 90, 6, 3
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     # Seven edges each.
-    monkeypatch.setattr(edge_messages, "BLOCK_BYTES", 7 * WIDTH * 8)
+    monkeypatch.setattr(edge_messages, "BLOCK_BYTES", 7 * (WIDTH + EDGE_WIDTH) * 8)
 
 
 def numbers(*shape: int) -> Tensor:
@@ -29,7 +29,7 @@ def random_edges() -> Tensor:
     """Return (2, E) sources and targets; the last node has none, and one edge is there twice."""
     index = np.random.default_rng(2).integers(0, NUM_NODES - 1, (2, NUM_EDGES))
     index[:, 1] = index[:, 0]
-    return torch.from_numpy(index)
+    return torch.from_numpy(index[:, np.argsort(index[1])])
 
 
 def inputs(grid: ProcessGrid, index: Tensor, features: Tensor) -> EdgeInputs:
@@ -52,12 +52,13 @@ def compare(found: Tensor, expected: Tensor, *of: tuple[Tensor, Tensor]) -> None
 
 def test_sums_are_those_of_the_formula() -> None:
     index, x, features = random_edges(), numbers(NUM_NODES, WIDTH), numbers(NUM_EDGES, EDGE_WIDTH)
-    weight, bias = numbers(WIDTH, EDGE_WIDTH), numbers(WIDTH)
+    messages = GINELayer(WIDTH, 5, 4, num_edge_features=EDGE_WIDTH).double().edges
     with ProcessGrid.of_this_process() as grid:
-        found = sum_messages(inputs(grid, index, features), x, weight, bias)
-        messages = torch.relu(x[index[0]] + features.detach() @ weight.T + bias)
-        expected = torch.zeros_like(x).index_add(0, index[1], messages)
-        compare(found, expected, *((each, each) for each in (x, weight, bias)))
+        edges = inputs(grid, index, features)
+        found, _ = reduce_messages(edges, messages, sources=x, states=edges.features)
+        inner = x[index[0]] + features.detach() @ messages.weight.T + messages.bias
+        expected = torch.zeros_like(x).index_add(0, index[1], torch.relu(inner))
+        compare(found, expected, *((each, each) for each in (x, messages.weight, messages.bias)))
 
 
 def test_layer_equals_pyg() -> None:

@@ -1,0 +1,223 @@
+"""Reductions of messages at their targets, over blocks of edges; each knows its gradient.
+
+Shape suffixes: N local nodes, B edges of a block, T targets of a block, M columns of a message, K
+scores of an edge.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+SMALLEST_VARIANCE = 1e-5
+"""Smaller ones count as none, as in PyG: the gradient of a root has no bound at 0."""
+
+
+class EdgeBlock(NamedTuple):
+    """Consecutive edges.
+
+    Parameters
+    ----------
+    rows
+        The T local nodes from the first target to the last.
+    targets
+        (B,) int64 places among these, not falling.
+    message
+        (B, M).
+    score
+        (B, K), or None.
+    """
+
+    rows: slice
+    targets: Tensor
+    message: Tensor
+    score: Tensor | None
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return (T, width) sums of the edges' values (B, width)."""
+        shape = (self.rows.stop - self.rows.start, values.shape[1])
+        return values.new_zeros(shape).index_add_(0, self.targets, values)
+
+    def largest(self, values: Tensor, at_least: Tensor) -> Tensor:
+        """Return (T, width) maxima of `at_least` (T, width) and the edges' values (B, width)."""
+        places = self.targets[:, None].expand_as(values)
+        return at_least.scatter_reduce(0, places, values, "amax")
+
+    def counts(self) -> Tensor:
+        """Return (T, 1) numbers of edges, in the type of the messages."""
+        return self.sums(self.message.new_ones(len(self.message), 1))
+
+
+class Reduction(Protocol):
+    """One row of each target, from its messages; made with N and the first block."""
+
+    def add(self, block: EdgeBlock) -> None:
+        """Take the messages of a block."""
+        ...
+
+    def result(self) -> Tensor:
+        """Return (N, M), after the last block; zeros at targets without edges."""
+        ...
+
+    def start_backward(self, gradient: Tensor) -> None:
+        """Take the gradient (N, M) of the result."""
+        ...
+
+    def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+        """Return those of the messages (B, M) and of the scores (B, K) of a block."""
+        ...
+
+
+class _Sum:
+    def __init__(self, num_targets: int, block: EdgeBlock) -> None:
+        self.total = block.message.new_zeros(num_targets, block.message.shape[1])
+
+    def add(self, block: EdgeBlock) -> None:
+        self.total[block.rows].index_add_(0, block.targets, block.message)
+
+    def result(self) -> Tensor:
+        total = self.total
+        # Nothing of it is needed for the gradient.
+        del self.total
+        return total
+
+    def start_backward(self, gradient: Tensor) -> None:
+        self.of_message = gradient
+
+    def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+        return self.of_message[block.rows][block.targets], None
+
+
+class _Mean(_Sum):
+    def __init__(self, num_targets: int, block: EdgeBlock) -> None:
+        super().__init__(num_targets, block)
+        self.count = block.message.new_zeros(num_targets, 1)
+
+    def add(self, block: EdgeBlock) -> None:
+        super().add(block)
+        self.count[block.rows] += block.counts()
+
+    def result(self) -> Tensor:
+        return super().result() / self.count.clamp(min=1)
+
+    def start_backward(self, gradient: Tensor) -> None:
+        super().start_backward(gradient / self.count.clamp(min=1))
+
+
+class _Largest:
+    def __init__(self, num_targets: int, block: EdgeBlock, sign: int) -> None:
+        self.sign, shape = sign, (num_targets, block.message.shape[1])
+        self.extreme = block.message.new_full(shape, -torch.inf)
+        self.count = block.message.new_zeros(shape)
+
+    def _hits(self, block: EdgeBlock) -> Tensor:
+        largest = self.extreme[block.rows][block.targets]
+        return (self.sign * block.message == largest).to(largest.dtype)
+
+    def add(self, block: EdgeBlock) -> None:
+        before = self.extreme[block.rows]
+        now = block.largest(self.sign * block.message, before)
+        # The edges that had a smaller maximum share nothing any more.
+        self.count[block.rows].masked_fill_(now > before, 0)
+        self.extreme[block.rows] = now
+        self.count[block.rows] += block.sums(self._hits(block))
+
+    def result(self) -> Tensor:
+        return (self.sign * self.extreme).masked_fill(self.extreme == -torch.inf, 0)
+
+    def start_backward(self, gradient: Tensor) -> None:
+        self.share = gradient / self.count.clamp(min=1)
+
+    def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+        return self._hits(block) * self.share[block.rows][block.targets], None
+
+
+class _Deviation:
+    """Blocks are joined by their means and squares around them (Chan et al., 1979)."""
+
+    def __init__(self, num_targets: int, block: EdgeBlock) -> None:
+        width = block.message.shape[1]
+        self.count = block.message.new_zeros(num_targets, 1)
+        self.mean = block.message.new_zeros(num_targets, width)
+        self.squares = block.message.new_zeros(num_targets, width)
+
+    def add(self, block: EdgeBlock) -> None:
+        more = block.counts()
+        mean = block.sums(block.message) / more.clamp(min=1)
+        squares = block.sums((block.message - mean[block.targets]) ** 2)
+        before, step = self.count[block.rows], mean - self.mean[block.rows]
+        share = more / (before + more).clamp(min=1)
+        self.squares[block.rows] += squares + step**2 * before * share
+        self.mean[block.rows] += step * share
+        self.count[block.rows] += more
+
+    def result(self) -> Tensor:
+        variance = self.squares / self.count.clamp(min=1)
+        return variance.sqrt().masked_fill(variance <= SMALLEST_VARIANCE, 0)
+
+    def start_backward(self, gradient: Tensor) -> None:
+        found = self.result()
+        self.share = gradient / (self.count * found).masked_fill(found == 0, torch.inf)
+
+    def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+        away = block.message - self.mean[block.rows][block.targets]
+        return away * self.share[block.rows][block.targets], None
+
+
+class _Softmax:
+    def __init__(self, num_targets: int, block: EdgeBlock) -> None:
+        if block.score is None:
+            raise ValueError("softmax: the module gives no scores; it returns an EdgeResult")
+        columns, scores = block.message.shape[1], block.score.shape[1]
+        if scores == 0 or columns % scores:
+            raise ValueError(f"softmax: {scores} scores do not divide {columns} columns")
+        self.times = columns // scores
+        self.largest = block.score.new_full((num_targets, scores), -torch.inf)
+        self.shares = block.score.new_zeros(num_targets, scores)
+        self.total = block.message.new_zeros(num_targets, columns)
+
+    def _wide(self, scores: Tensor) -> Tensor:
+        return scores.repeat_interleave(self.times, dim=1)
+
+    def add(self, block: EdgeBlock) -> None:
+        assert block.score is not None
+        before = self.largest[block.rows]
+        now = block.largest(block.score, before)
+        # A target between two others may have no edges.
+        smaller = (before - now).masked_fill(now == -torch.inf, 0).exp()
+        share = (block.score - now[block.targets]).exp()
+        self.largest[block.rows] = now
+        self.shares[block.rows] = self.shares[block.rows] * smaller + block.sums(share)
+        sums = block.sums(self._wide(share) * block.message)
+        self.total[block.rows] = self.total[block.rows] * self._wide(smaller) + sums
+
+    def result(self) -> Tensor:
+        return self.total / self._wide(self.shares).masked_fill(self._wide(self.shares) == 0, 1)
+
+    def start_backward(self, gradient: Tensor) -> None:
+        self.of_result, self.mean = gradient, self.result()
+
+    def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+        assert block.score is not None
+        share = (block.score - self.largest[block.rows][block.targets]).exp()
+        share /= self.shares[block.rows][block.targets]
+        upper = self.of_result[block.rows][block.targets]
+        away = block.message - self.mean[block.rows][block.targets]
+        by_score = (upper * away).view(*block.score.shape, self.times).sum(2)
+        return self._wide(share) * upper, share * by_score
+
+
+REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = MappingProxyType(
+    {
+        "sum": _Sum,
+        "mean": _Mean,
+        "max": partial(_Largest, sign=1),
+        "min": partial(_Largest, sign=-1),
+        "std": _Deviation,
+        "softmax": _Softmax,
+    }
+)
+"""By name."""
