@@ -110,16 +110,8 @@ class Heads:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        projection: Tensor,
-        own: Tensor,
-        target_map: Tensor,
-        weights: Tensor,
-        bias: Tensor,
-        heads: Heads,
-    ) -> Tensor:
+    def forward(ctx: Any, heads: Heads, *tensors: Tensor) -> Tensor:
+        x, projection, own, target_map, weights, bias = tensors
         keep = any(ctx.needs_input_grad)
         by_pass, softmaxes = [], []
         targets, narrow = TargetMap(own, target_map).targets, like_rows(projection, x)
@@ -163,7 +155,7 @@ class _Attend(torch.autograd.Function):
         (gradient,) = gradients
         vectors = _vectors(weights, projection)
         by_pass = PassGradients(gradient.contiguous(), outs, vectors, bias, heads.average)
-        for_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        for_x = torch.zeros_like(x) if ctx.needs_input_grad[1] else None
         narrow = like_rows(projection, x)
         for_projection, for_weights = torch.empty_like(projection), torch.empty_like(weights)
         for_targets = torch.empty_like(targets)
@@ -185,9 +177,9 @@ class _Attend(torch.autograd.Function):
             for_weights[part] = memory.tensor(found.weights)
             columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
         into = for_x if ctx.own_is_input else None
-        for_own, for_map = target_map.gradients(for_targets, into, needed=ctx.needs_input_grad[2])
+        for_own, for_map = target_map.gradients(for_targets, into, needed=ctx.needs_input_grad[3])
         for_bias = arithmetic().total(gradient)
-        return for_x, for_projection, for_own, for_map, for_weights, for_bias, None
+        return None, for_x, for_projection, for_own, for_map, for_weights, for_bias
 
 
 def _vectors(weights: Tensor, projection: Tensor) -> Tensor:
@@ -300,16 +292,8 @@ class _Chunks:
 
 class _AttendShared(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        projection: Tensor,
-        own: Tensor,
-        target_map: Tensor,
-        weights: Tensor,
-        bias: Tensor,
-        layer: SharedLayer,
-    ) -> Tensor:
+    def forward(ctx: Any, layer: SharedLayer, *tensors: Tensor) -> Tensor:
+        x, projection, own, target_map, weights, bias = tensors
         targets = TargetMap(own, target_map).targets
         chunks = _Chunks(layer, x, projection.view(*weights.shape, -1), targets, weights)
         result = numbers(x, (len(targets), len(bias)))
@@ -331,7 +315,7 @@ class _AttendShared(torch.autograd.Function):
         targets, layer, gradient = target_map.targets, ctx.layer, gradients[0].contiguous()
         maps = projection.view(*weights.shape, -1)
         chunks = _Chunks(layer, x, maps, targets, weights)
-        for_x = numbers(maps, x.shape).zero_() if ctx.needs_input_grad[0] else None
+        for_x = numbers(maps, x.shape).zero_() if ctx.needs_input_grad[1] else None
         for_maps = maps.new_zeros((*weights.shape, x.shape[1] + 1))
         for_targets = torch.zeros_like(targets)
         by_slice = maps.new_zeros((_SLICES, len(x), len(weights)))
@@ -357,9 +341,9 @@ class _AttendShared(torch.autograd.Function):
         if for_x is not None:
             for_x = for_x.to(x.dtype)
         for_input = for_x if ctx.own_is_input else None
-        needed = ctx.needs_input_grad[2]
+        needed = ctx.needs_input_grad[3]
         for_own, for_map = target_map.gradients(for_targets, for_input, needed=needed)
-        return for_x, for_projection, for_own, for_map, for_weights, for_bias, None
+        return None, for_x, for_projection, for_own, for_map, for_weights, for_bias
 
 
 @collective
@@ -402,15 +386,12 @@ def attend(
         (result rows, H * D), or (result rows, D); the bias alone for rows without edges.
     """
     shared = heads.shared(x.shape[1], weights)
+    tensors = x, projection, own, target_map, weights, bias
     result: Tensor
     if shared is not None:
-        result = _AttendShared.apply(  # type: ignore[no-untyped-call]
-            x, projection, own, target_map, weights, bias, shared
-        )
+        result = _AttendShared.apply(shared, *tensors)  # type: ignore[no-untyped-call]
     else:
-        result = _Attend.apply(  # type: ignore[no-untyped-call]
-            x, projection, own, target_map, weights, bias, heads
-        )
+        result = _Attend.apply(heads, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 

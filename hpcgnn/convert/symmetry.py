@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcgnn.convert.read.names import mix_bits
+from hpcgnn.kernels.mixing import split_mix
 from hpcgnn.typing import Array
 
 
@@ -40,7 +40,7 @@ class SymmetryCheck:
 
 
 def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint64]:
-    mixed = mix_bits((first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64))
+    mixed = split_mix((first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64))
     if weights is not None:
-        mixed = mix_bits(mixed ^ weights.astype(np.float32).view(np.uint32))
+        mixed = split_mix(mixed ^ weights.astype(np.float32).view(np.uint32))
     return mixed

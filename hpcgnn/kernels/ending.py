@@ -1,7 +1,7 @@
 """The end of a layer in one pass: bias, rectifier, and dropout whose mask depends on names."""
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
+from hpcgnn.kernels.arguments import DENSE, half_name, require_array
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -13,7 +13,6 @@ def finish_rows(
     rectify: bool = False,
     draw: tuple[GlobalIndices, int, float] | None = None,
     threads: int = 0,
-    half: WireFormat = "bfloat16",
     isa: str = "auto",
 ) -> None:
     """Write ``drop(rectify(x + bias))``, rounded once.
@@ -21,7 +20,7 @@ def finish_rows(
     Parameters
     ----------
     x
-        ``(m, w)`` float32, float64, or 16-bit floats as uint16.
+        ``(m, w)`` float32, float64, or bfloat16 as uint16.
     out
         The shape and dtype of `x`; may be `x` itself.
     bias
@@ -30,8 +29,6 @@ def finish_rows(
         Whether negative numbers become 0.
     draw
         ``row_ids``, key and p of `dropout_rows`; None: nothing is dropped.
-    half
-        What uint16 holds.
     """
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, (x.dtype.name,), writable=True)
@@ -42,7 +39,7 @@ def finish_rows(
         require_array("row_ids", row_ids, 1, ("int64",))
     if not 0 <= key < 1 << 64:
         raise ValueError(f"key must be in [0, 2**64), not {key}")
-    name = half_name(half, x)
+    name = half_name("bfloat16", x)
     _kernels.finish_rows(x, bias, row_ids, key, p, rectify, out, threads, name, isa)
 
 
@@ -54,7 +51,6 @@ def finish_rows_gradient(
     out: Array | None = None,
     sums: FloatArray | None = None,
     threads: int = 0,
-    half: WireFormat = "bfloat16",
     isa: str = "auto",
 ) -> None:
     """Write the gradient of `finish_rows` with `rectify`, and the sums of its columns.
@@ -65,7 +61,7 @@ def finish_rows_gradient(
     Parameters
     ----------
     gradient
-        ``(m, w)`` float32, float64, or 16-bit floats as uint16: of the result.
+        ``(m, w)`` float32, float64, or bfloat16 as uint16: of the result.
     result
         What `finish_rows` wrote; None: all of it counts as positive.
     scale
@@ -74,8 +70,6 @@ def finish_rows_gradient(
         The shape and dtype of `gradient`, which it may be; None: only the sums are wanted.
     sums
         ``(w,)`` float64 where `gradient` is, else float32; overwritten. None: not wanted.
-    half
-        What uint16 holds.
     """
     require_array("gradient", gradient, 2, DENSE)
     if result is not None:
@@ -84,7 +78,7 @@ def finish_rows_gradient(
         require_array("out", out, 2, (gradient.dtype.name,), writable=True)
     if sums is not None:
         require_array("sums", sums, 1, ("float32", "float64"), writable=True)
-    name = half_name(half, gradient)
+    name = half_name("bfloat16", gradient)
     _kernels.finish_rows_gradient(gradient, result, scale, out, sums, threads, name, isa)
 
 

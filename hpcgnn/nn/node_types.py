@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey, linear_by_type
+from hpcgnn.kernels.mixing import murmur_mix, uniform
 from hpcgnn.nn.model import GraphView, Model, NodeModel
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, FloatArray, GlobalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,18 +139,13 @@ def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
         (n,) int64 original ids.
     """
     columns = np.arange(width, dtype=np.uint64)
-    words = _mixed(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
-    words = _mixed(words[:, None] + columns)
-    uniform: FloatArray = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return (2 * uniform - 1) * np.sqrt(3 / width)
+    words = _hash(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
+    draw = uniform(_hash(words[:, None] + columns))
+    return (2 * draw - 1) * np.sqrt(3 / width)
 
 
-def _mixed(words: Array) -> Array:
-    """Return well-mixed bits (the finaliser of MurmurHash3)."""
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    words ^= words >> np.uint64(33)
-    return words
+def _hash(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return murmur_mix(words ^ (words >> np.uint64(33)))
 
 
 class InputLayers(nn.Module):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hpcgnn.convert.read.tables import compute
 from hpcgnn.convert.source import NameBlocks
 from hpcgnn.errors import InputError
+from hpcgnn.kernels.mixing import split_mix
 from hpcgnn.storage import SpillFile, first_of_each
 
 _ENTRY_TYPES = (np.uint64, np.uint32, np.uint32)
@@ -313,7 +314,7 @@ def _hash_words(
         # Texts that are over keep their hashes; most of them are about equally long.
         active = slice(None) if rest.min() > 0 else np.flatnonzero(rest > 0)
         word = words[starts[active] + place] & _LOW_BYTES[np.minimum(rest[active], 8)]
-        first[active] = mix_bits(first[active] ^ word)
+        first[active] = split_mix(first[active] ^ word)
         mixed = (second[active] ^ word) * _MULTIPLIER
         second[active] = mixed ^ (mixed >> np.uint64(29))
     return first, (second >> np.uint64(32)).astype(np.uint32)
@@ -354,11 +355,3 @@ def prefixes(texts: Any) -> NDArray[np.bytes_]:
         places = offsets[:-1][part, None] + np.arange(width)
         letters[part, :width][filled] = data[places[filled]]
     return found
-
-
-def mix_bits(value: Hashes) -> Hashes:
-    """Return the finalisation step of the SplitMix64 generator; arithmetic is modulo 2^64."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

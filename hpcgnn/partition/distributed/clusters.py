@@ -25,6 +25,7 @@ from hpcgnn.comm import (
     redistribute,
 )
 from hpcgnn.comm.distinct import distinct, numbered
+from hpcgnn.kernels.mixing import GOLDEN, split_mix
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.blocks import row_blocks, row_positions
 from hpcgnn.partition.distributed.rows import BlockRow
@@ -187,13 +188,8 @@ def _level(
 
 def mixed(values: GlobalIndices, salt: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
     """Return 64 random bits for each number, the same on every rank (SplitMix64)."""
-    state = values.astype(np.uint64) + np.uint64((salt * 0x9E3779B97F4A7C15 + 1) % 2**64)
-    state *= np.uint64(0x9E3779B97F4A7C15)
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    step = np.uint64(salt * GOLDEN % 2**64)
+    return split_mix((values.astype(np.uint64) + step) * np.uint64(GOLDEN))
 
 
 class _Clustering:

@@ -25,10 +25,11 @@ from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.graph.stored import check_relations
+from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, uniform
 from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 _DIRECTION = 0x6469726563740000
 """Sets the draw of directions apart from the one that deals edges out to shares."""
@@ -39,19 +40,12 @@ SHARES = ("train", "valid", "test")
 
 def mixed(*fields: Any) -> NDArray[np.uint64]:
     """Return 64 well-mixed bits of integers of shapes that broadcast, at least one-dimensional."""
-    word = np.full(1, 0x9E3779B97F4A7C15, np.uint64)
+    word = np.full(1, GOLDEN, np.uint64)
     for column in fields:
         # Negative ids keep their bits.
         value = np.atleast_1d(np.asarray(column)).astype(np.int64, copy=False).view(np.uint64)
-        word = (word ^ value) * np.uint64(0xFF51AFD7ED558CCD)
-        word = (word ^ (word >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-        word ^= word >> np.uint64(33)
+        word = murmur_mix(word ^ value)
     return word
-
-
-def uniform(words: NDArray[np.uint64]) -> FloatArray:
-    """Return float64 numbers in [0, 1) of mixed bits."""
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)

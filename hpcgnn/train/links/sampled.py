@@ -13,10 +13,11 @@ from typing_extensions import override
 
 from hpcgnn.comm import ProcessGrid, RowMap, share_on_hosts
 from hpcgnn.config.links import LinksConfig
+from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition import row_positions
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
-from hpcgnn.train.links.edges import LinkEdges, Links, mixed, uniform
+from hpcgnn.train.links.edges import LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.pairs import Needed, Pairs
 from hpcgnn.train.sampled.graph import SampledGraph

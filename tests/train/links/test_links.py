@@ -13,13 +13,14 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
+from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates, objective
-from hpcgnn.train.links.edges import mixed, uniform
+from hpcgnn.train.links.edges import mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
