@@ -31,8 +31,9 @@ from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, report, write_file
+from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
+from hpcgnn.storage import write_whole
 
 NAME = "report"
 
@@ -595,7 +596,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not output.parent.is_dir():
         raise InputError(f"{output.parent}: is not a directory; make it or choose another -o")
     content = page.html().encode()
-    write_file(output, content)
+    write_whole(output, content, streams=True)
     if options.json:
         print_json({"path": str(output), "figures": page.num_figures, "bytes": len(content)})
     else:

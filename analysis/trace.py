@@ -19,8 +19,9 @@ from hpcgnn.analysis.load import SpanRecord, open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import print_json, report, write_file
+from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
+from hpcgnn.storage import write_whole
 
 NAME = "trace"
 
@@ -293,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = (
         f'{{"displayTimeUnit":"ms","otherData":{json.dumps(head)},"traceEvents":[\n{lines}\n]}}\n'
     )
-    write_file(output, text.encode())
+    write_whole(output, text.encode(), streams=True)
     if options.json:
         print_json({"path": str(output), **facts})
         return

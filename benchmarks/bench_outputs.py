@@ -37,7 +37,7 @@ from hpcgnn.console import print_json
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS
-from hpcgnn.storage import EdgeData, Split, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun
@@ -121,19 +121,22 @@ def write_case(case: Case, folder: Path) -> None:
         for count in (2, 3):
             store_from_arrays(
                 folder / f"{name}{count}.h5",
-                name=name,
-                num_nodes=NUM_NODES,
-                edges={
-                    key: tuple(case.index[:, part]) for key, part in zip(names, parts, strict=True)
-                },
-                edge_data={
-                    key: EdgeData(features=case.lengths[part])
-                    for key, part in zip(names, parts, strict=True)
-                },
-                features=case.features,
-                labels=case.classes(count),
-                split=case.split,
-                undirected=True,
+                GraphArrays(
+                    name=name,
+                    num_nodes=NUM_NODES,
+                    edges={
+                        key: tuple(case.index[:, part])
+                        for key, part in zip(names, parts, strict=True)
+                    },
+                    edge_data={
+                        key: EdgeData(features=case.lengths[part])
+                        for key, part in zip(names, parts, strict=True)
+                    },
+                    features=case.features,
+                    labels=case.classes(count),
+                    split=case.split,
+                    undirected=True,
+                ),
             )
     for count in (1, 2, 3):
         np.save(folder / f"targets{count}.npy", case.targets[:, :count])

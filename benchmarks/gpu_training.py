@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.spmm_graphs import SEED, Matrix
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split, store_from_arrays
+from hpcgnn.storage import GraphArrays, Split, store_from_arrays
 
 __all__ = ["training_cases"]
 
@@ -97,13 +97,15 @@ def write_store(matrix: Matrix, share: float, folder: Path) -> Path:
     path = folder / "graph.h5"
     store_from_arrays(
         path,
-        name=matrix.name,
-        num_nodes=count,
-        edges={"": (matrix.indices.astype(np.int64), rows)},
-        features=features.astype(np.float32),
-        labels=labels,
-        split=split.astype(np.uint8),
-        num_classes=NUM_CLASSES,
-        undirected=True,
+        GraphArrays(
+            name=matrix.name,
+            num_nodes=count,
+            edges={"": (matrix.indices.astype(np.int64), rows)},
+            features=features.astype(np.float32),
+            labels=labels,
+            split=split.astype(np.uint8),
+            num_classes=NUM_CLASSES,
+            undirected=True,
+        ),
     )
     return path

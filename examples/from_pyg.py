@@ -13,7 +13,7 @@ from torch_geometric.transforms import RandomNodeSplit
 import hpcgnn
 from hpcgnn.partition import metis, read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 
 
 def to_store(data, path, parts=4):
@@ -23,12 +23,14 @@ def to_store(data, path, parts=4):
     plain = Path(path).with_suffix(".plain.h5")
     store_from_arrays(
         plain,
-        name="from-pyg",
-        num_nodes=data.num_nodes,
-        edges={"": tuple(data.edge_index.numpy())},
-        features=data.x.numpy(),
-        labels=data.y.numpy(),
-        split=split.astype(np.uint8),
+        GraphArrays(
+            name="from-pyg",
+            num_nodes=data.num_nodes,
+            edges={"": tuple(data.edge_index.numpy())},
+            features=data.x.numpy(),
+            labels=data.y.numpy(),
+            split=split.astype(np.uint8),
+        ),
     )
     with GraphStore.open(plain) as store:
         partition = metis(seed=1)(read_pattern(store), parts)

@@ -7,7 +7,6 @@ may add handlers of its own. Standard output carries results only.
 import contextlib
 import json
 import logging
-import os
 import shutil
 import sys
 import time
@@ -111,26 +110,6 @@ def logged_to(path: Path) -> Iterator[None]:
         # A full disk has been told of.
         with contextlib.suppress(OSError):
             handler.close()
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a small file that a command was asked for beside its main output, whole or not at all.
-
-    What may import `storage` calls its `write_whole`. Devices and pipes, such as /dev/stdout, take
-    the content as it comes.
-    """
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name[:40]}.{os.getpid()}.tmp")
-    try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
-            return
-        temporary.write_bytes(content)
-        temporary.replace(target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def report(text: str, stream: TextIO | None = None) -> None:

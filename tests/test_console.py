@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.__main__ import main
-from hpcgnn.console import print_table, report, write_file
+from hpcgnn.console import print_table, report
 from hpcgnn.errors import InputError, named, one_line, printable
 from hpcgnn.storage import write_whole
 
@@ -27,14 +27,14 @@ def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails on the way leaves the earlier file, and nothing beside it; a pipe stays one."""
     file, pipe = tmp_path / "a.txt", tmp_path / "pipe"
-    write_file(file, b"one")
+    write_whole(file, b"one")
     link = tmp_path / "link"
     link.symlink_to(file)
-    write_file(link, b"two")
+    write_whole(link, b"two")
     assert (file.read_bytes(), link.is_symlink()) == (b"two", True)
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_file(pipe, b"three")
+    write_whole(pipe, b"three", streams=True)
     assert (os.read(reader, 9), pipe.is_fifo()) == (b"three", True)
     os.close(reader)
     with pytest.raises(InputError, match="pipe: is a device or a pipe; name a file"):
@@ -45,7 +45,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(InputError, match=r"a\.txt: cannot be written \(No space left"):
-        write_file(file, b"five")
+        write_whole(file, b"five")
     assert file.read_bytes() == b"two"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.txt", "link", "pipe"]
 

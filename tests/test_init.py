@@ -15,7 +15,7 @@ from hpcgnn.commands.init import COMMAND
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.errors import InputError
-from hpcgnn.storage import store_from_arrays
+from hpcgnn.storage import GraphArrays, store_from_arrays
 from hpcgnn.train import first_config
 
 N = 30
@@ -37,7 +37,7 @@ SPLIT = np.arange(N, dtype=np.uint8) % 3 + 1
 def write(path: Path, **more: Any) -> Path:
     contents = {"edges": {"": EDGES}, "labels": LABELS, "features": FLAT, "split": SPLIT, **more}
     contents = {key: value for key, value in contents.items() if value is not None}
-    store_from_arrays(path, name="g", num_nodes=N, **contents)
+    store_from_arrays(path, GraphArrays(name="g", num_nodes=N, **contents))
     return path
 
 

@@ -22,7 +22,7 @@ from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape
 from hpcgnn.plan.share import make_share
 from hpcgnn.plan.traffic import Ranks
-from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.train.features import check_run
 from tests import matrix
 from tests.support.many_graphs import make_graphs, write_graphs
@@ -88,13 +88,15 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
         for kind, features in (("full", made.features), ("bare", None)):
             store_from_arrays(
                 folder / "plain.h5",
-                name=kind,
-                num_nodes=len(made.ids),
-                edges=edges,
-                edge_data=data,
-                features=features,
-                labels=made.labels,
-                split=made.split,
+                GraphArrays(
+                    name=kind,
+                    num_nodes=len(made.ids),
+                    edges=edges,
+                    edge_data=data,
+                    features=features,
+                    labels=made.labels,
+                    split=made.split,
+                ),
             )
             with GraphStore.open(folder / "plain.h5") as store:
                 path = folder / f"{kind}.h5"

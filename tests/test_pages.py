@@ -26,7 +26,7 @@ import pytest
 from hpcgnn.commands.convert import COMMAND
 from hpcgnn.partition import metis, read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from tests.convert.formats.test_collections import geom_gcn
 from tests.support.processes import run_group
 
@@ -179,12 +179,14 @@ def planted() -> None:
     split = (np.arange(600) % 3 + 1).astype(np.uint8)
     store_from_arrays(
         "mine.h5",
-        name="mine",
-        num_nodes=600,
-        edges={"": tuple(edges)},
-        features=features,
-        labels=labels,
-        split=split,
+        GraphArrays(
+            name="mine",
+            num_nodes=600,
+            edges={"": tuple(edges)},
+            features=features,
+            labels=labels,
+            split=split,
+        ),
     )
     with GraphStore.open("mine.h5") as store:
         parts = metis(seed=1)(read_pattern(store), 4)

@@ -19,7 +19,7 @@ from hpcgnn.comm import CollectiveInputError
 from hpcgnn.commands.predict import COMMAND
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.storage import store_from_arrays
+from hpcgnn.storage import GraphArrays, store_from_arrays
 from hpcgnn.train.predict import read_ids
 from tests.support import training
 from tests.support.dense_models import Dense, sage_layer
@@ -164,7 +164,8 @@ def write_other(comm: MPI.Intracomm, path: Path, graph: training.Graph, **data: 
         rows, columns = graph.adjacency.nonzero()
         edges = {"": (columns, rows, graph.adjacency.data)}
         store_from_arrays(
-            path, name="other", num_nodes=61, edges=edges, features=graph.features, **data
+            path,
+            GraphArrays(name="other", num_nodes=61, edges=edges, features=graph.features, **data),
         )
     comm.Barrier()
     return path

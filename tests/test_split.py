@@ -14,7 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import random
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 
 N = 40
 LABELS = np.arange(N) % 4
@@ -26,7 +26,8 @@ def write(path: Path, **more: object) -> Path:
     edges = {"": tuple(rng.integers(0, N, (2, 90)))}
     features = rng.random((N, 3), dtype=np.float32)
     store_from_arrays(
-        path, name="g", num_nodes=N, edges=edges, labels=LABELS, features=features, **more
+        path,
+        GraphArrays(name="g", num_nodes=N, edges=edges, labels=LABELS, features=features, **more),
     )
     return path
 
@@ -141,7 +142,9 @@ def test_many_graphs_are_split_as_wholes(tmp_path: Path, monkeypatch: pytest.Mon
     graph = np.arange(N) // 4 * 3
     path = tmp_path / "g.h5"
     ring = (np.arange(N), graph // 3 * 4 + (np.arange(N) + 1) % 4)
-    store_from_arrays(path, name="g", num_nodes=N, edges={"": ring}, labels=graph % 2, graph=graph)
+    store_from_arrays(
+        path, GraphArrays(name="g", num_nodes=N, edges={"": ring}, labels=graph % 2, graph=graph)
+    )
     parts = partitioned(path)
     lists = [tmp_path / name for name in ("train", "valid", "test")]
     for file, text in zip(lists, ("0\n3 # the second\n", "6\n", "27\n"), strict=True):

@@ -327,7 +327,7 @@ def _edge_builder(
             duplicates=options.duplicates,
             columns=replace(columns, ordered=_is_ordered(columns, options, ranks)),
             memory_bytes=options.memory_bytes // share,
-            spill_file=file,
+            scratch=file,
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hpcgnn.storage import Split, store_from_arrays
+from hpcgnn.storage import GraphArrays, Split, store_from_arrays
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 Edges = tuple[GlobalIndices, GlobalIndices]
@@ -79,7 +79,7 @@ class GalleryGraph:
         """Write the graph as a store."""
         # A store has no place for the nodes' names; all else is what it is made from.
         arguments = {name: value for name, value in vars(self).items() if name != "node_names"}
-        store_from_arrays(path, **arguments, provenance=provenance)
+        store_from_arrays(path, GraphArrays(**arguments, provenance=provenance))
 
 
 def simple_edges(src: GlobalIndices, dst: GlobalIndices, num_nodes: int) -> Edges:

@@ -97,7 +97,7 @@ def write_streamed(path: Path, graph: StreamedGraph, ranks: RankGroup = ONE_PROC
                 num_nodes,
                 self_loops="drop",
                 memory_bytes=graph.memory_bytes,
-                scratch_dir=path.absolute().parent,
+                scratch=path.absolute().parent,
             )
             stack.enter_context(builder)
         with Progress("drawing edges", graph.edges.num_edges, "edges", quiet=quiet) as progress:

@@ -30,9 +30,8 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.config.file import dump_value
-from hpcgnn.console import write_file
 from hpcgnn.errors import InputError
-from hpcgnn.storage import NodeType, read_whole
+from hpcgnn.storage import NodeType, read_whole, write_whole
 from hpcgnn.typing import Array
 
 _EXACT = 1024
@@ -334,7 +333,7 @@ def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array
         raise InputError(f"--write-shape {path}: .csv is for the degrees beside it; name it .toml")
     found, counts = np.unique(degrees, return_counts=True)
     lines = [f"{degree},{count}\n" for degree, count in zip(found, counts, strict=True)]
-    write_file(beside, "".join(["degree,count\n", *lines]).encode())
+    write_whole(beside, "".join(["degree,count\n", *lines]).encode(), streams=True)
     text = (
         f"name = {dump_value(name)}\n"
         f"classes = {values['classes']}\ntraining = {values['training']:.6g}\n\n"
@@ -342,4 +341,4 @@ def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array
         f'[edges.edge]\nfrom = "node"\nto = "node"\noutside = {values["outside"]:.6g}\n'
         f"degrees = {dump_value(beside.name)}\n"
     )
-    write_file(path, text.encode())
+    write_whole(path, text.encode(), streams=True)

@@ -11,7 +11,7 @@ from hpcgnn.storage.atomic import check_output, read_whole, require_file, write_
 from hpcgnn.storage.files import OpenStore
 from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
-from hpcgnn.storage.graph.arrays import store_from_arrays
+from hpcgnn.storage.graph.arrays import GraphArrays, store_from_arrays
 from hpcgnn.storage.graph.blocks import (
     CSRBlock,
     EdgeData,
@@ -63,6 +63,7 @@ __all__ = [
     "EdgeBuilder",
     "EdgeColumns",
     "EdgeData",
+    "GraphArrays",
     "GraphStore",
     "H5Predictions",
     "InstanceBatch",

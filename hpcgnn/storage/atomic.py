@@ -74,14 +74,33 @@ def read_whole(path: Path, remedy: str = "check the path", most: int = MOST_BYTE
     return content
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file that appears whole or not at all; raises `InputError` where it cannot be."""
-    file = OutputFile(Path(path))
+def write_whole(path: str | os.PathLike[str], content: bytes, *, streams: bool = False) -> None:
+    """Write a file that appears whole or not at all; raises `InputError` where it cannot be.
+
+    With `streams` devices and pipes, such as /dev/stdout, take the content as it comes.
+    """
+    path = Path(path)
+    try:
+        if streams and path.exists() and not (path.is_file() or path.is_dir()):
+            path.write_bytes(content)
+            return
+    except OSError as error:
+        raise write_fault(path, error) from None
+    file = OutputFile(path)
     try:
         file.write(memoryview(content))
         file.publish()
     finally:
         file.abandon()
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on disk; raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_fault(path: Path, error: Exception) -> InputError:
@@ -217,16 +236,9 @@ class OutputFile(io.RawIOBase):
         self.sync()
         try:
             self.temporary.replace(self._target)
-            self._sync_directory()
+            sync_directory(self._target.parent)
         except OSError as error:
             raise write_fault(self.path, error) from None
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def abandon(self) -> None:
         """Close, and remove the temporary file unless it was published."""

@@ -19,7 +19,7 @@ from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 from tests.support.training import make_config, train
@@ -108,7 +108,9 @@ def test_active_edges_of_a_path(tmp_path: Path) -> None:
     path, ends = tmp_path / "path.h5", np.arange(6)
     split = np.full(7, Split.TEST, np.uint8)
     split[6] = Split.TRAIN
-    store_from_arrays(path, name="path", num_nodes=7, edges={"": (ends, ends + 1)}, split=split)
+    store_from_arrays(
+        path, GraphArrays(name="path", num_nodes=7, edges={"": (ends, ends + 1)}, split=split)
+    )
     # Node i reads node i - 1. The last layer needs 5 -> 6; the one before it also 4 -> 5, and the
     # edge 5 -> 6 the other way, for the output of node 5.
     assert active_edge_share(path, (), (1, 1), undirected=False) == (1 + 3) / (2 * 2 * 6)
@@ -122,7 +124,9 @@ def test_active_edges_are_those_of_the_engine(comm: MPI.Intracomm, comm_tmp_path
     split = np.where(np.arange(97) % 13 == 5, Split.TRAIN, Split.TEST).astype(np.uint8)
     if comm.rank == 0:
         columns, rows = matrix.indices, np.repeat(np.arange(97), np.diff(matrix.indptr))
-        store_from_arrays(path, name="ugly", num_nodes=97, edges={"": (columns, rows)}, split=split)
+        store_from_arrays(
+            path, GraphArrays(name="ugly", num_nodes=97, edges={"": (columns, rows)}, split=split)
+        )
     comm.Barrier()
     expected = active_edge_share(path, (), (1,) * (layers - 1), undirected=False)
     with ProcessGrid(comm) as grid:

@@ -13,7 +13,7 @@ from hpcgnn.commands.inspect import COMMAND
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.show import show
-from hpcgnn.storage import StoreHeader, StoreWriter, store_from_arrays
+from hpcgnn.storage import GraphArrays, StoreHeader, StoreWriter, store_from_arrays
 
 
 @pytest.fixture
@@ -22,14 +22,16 @@ def store(tmp_path: Path) -> Path:
     path = tmp_path / "six.h5"
     store_from_arrays(
         path,
-        name="six",
-        num_nodes=6,
-        edges={"reads": ([0, 1, 4, 2], [1, 2, 0, 0]), "likes": ([3], [3], [0.5])},
-        features=np.ones((6, 2), np.float16),
-        labels=[0, 1, 1, -1, 1, 0],
-        split=[1, 1, 2, 3, 0, 0],
-        class_names=("a", "[b]"),
-        provenance={"command": "test"},
+        GraphArrays(
+            name="six",
+            num_nodes=6,
+            edges={"reads": ([0, 1, 4, 2], [1, 2, 0, 0]), "likes": ([3], [3], [0.5])},
+            features=np.ones((6, 2), np.float16),
+            labels=[0, 1, 1, -1, 1, 0],
+            split=[1, 1, 2, 3, 0, 0],
+            class_names=("a", "[b]"),
+            provenance={"command": "test"},
+        ),
     )
     return path
 
@@ -50,7 +52,7 @@ def test_many_graphs(tmp_path: Path) -> None:
     # The largest first and the smallest last: none may be left out.
     graph = [0, 0, 0, 1, 1, 2]
     edges = {"": ([0, 1, 3], [1, 2, 4])}
-    store_from_arrays(path, name="many", num_nodes=6, edges=edges, graph=graph)
+    store_from_arrays(path, GraphArrays(name="many", num_nodes=6, edges=edges, graph=graph))
     assert inspect_path(path)["graphs"] == {"count": 3, "nodes": {"min": 1, "max": 3}}
 
 
@@ -73,7 +75,7 @@ def test_store(store: Path) -> None:
 def test_isolated_nodes_of_an_undirected_graph(tmp_path: Path) -> None:
     path = tmp_path / "u.h5"
     edges = {"": ([0, 1], [2, 2])}
-    store_from_arrays(path, name="u", num_nodes=5, edges=edges, undirected=True)
+    store_from_arrays(path, GraphArrays(name="u", num_nodes=5, edges=edges, undirected=True))
     found = inspect_path(path)
     assert (found["undirected"], found["isolated_nodes"]) == (True, 2)
     assert (found["features"], found["classes"], found["split"]) == (None, [], None)
@@ -85,11 +87,13 @@ def test_node_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.h5"
     store_from_arrays(
         path,
-        name="t",
-        num_nodes=3,
-        edges={"r": ([0], [1])},
-        types=[1, 0, 1],
-        type_features={"a": None, "bb": np.ones((2, 7), np.float16)},
+        GraphArrays(
+            name="t",
+            num_nodes=3,
+            edges={"r": ([0], [1])},
+            types=[1, 0, 1],
+            type_features={"a": None, "bb": np.ones((2, 7), np.float16)},
+        ),
     )
     found = inspect_path(path)
     assert found["features"] is None
@@ -106,7 +110,7 @@ def test_node_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_multi_label(tmp_path: Path) -> None:
     path = tmp_path / "m.h5"
     labels = np.array([[1, 1], [0, 0], [0, 1]])
-    store_from_arrays(path, name="m", num_nodes=3, edges={"": ([], [])}, labels=labels)
+    store_from_arrays(path, GraphArrays(name="m", num_nodes=3, edges={"": ([], [])}, labels=labels))
     found = inspect_path(path)
     assert found["classes"] == [{"name": "0", "nodes": 1}, {"name": "1", "nodes": 2}]
     assert found["unlabelled_nodes"] == 1

@@ -9,7 +9,7 @@ import pytest
 from hpcgnn.commands.partition import COMMAND
 from hpcgnn.errors import InputError
 from hpcgnn.partition import blocks, measure, permute, read_pattern, scratch
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 
 NUM_NODES = 47
 
@@ -22,14 +22,16 @@ def store_path(tmp_path: Path) -> Path:
     path = tmp_path / "in.h5"
     store_from_arrays(
         path,
-        name="small",
-        num_nodes=NUM_NODES,
-        edges={"cites": (draw(), draw()), "likes": (draw(), draw(), weights)},
-        features=generator.standard_normal((NUM_NODES, 5), np.float32),
-        labels=generator.integers(-1, 4, NUM_NODES),
-        split=generator.integers(0, 4, NUM_NODES),
-        original_id=np.arange(NUM_NODES)[::-1] * 3,
-        class_names=("a", "b", "c", "d"),
+        GraphArrays(
+            name="small",
+            num_nodes=NUM_NODES,
+            edges={"cites": (draw(), draw()), "likes": (draw(), draw(), weights)},
+            features=generator.standard_normal((NUM_NODES, 5), np.float32),
+            labels=generator.integers(-1, 4, NUM_NODES),
+            split=generator.integers(0, 4, NUM_NODES),
+            original_id=np.arange(NUM_NODES)[::-1] * 3,
+            class_names=("a", "b", "c", "d"),
+        ),
     )
     return path
 
@@ -171,12 +173,14 @@ def test_node_types_go_with_their_nodes(
     path, out = tmp_path / "in.h5", tmp_path / "out.h5"
     store_from_arrays(
         path,
-        name="typed",
-        num_nodes=NUM_NODES,
-        edges={"r": tuple(generator.integers(0, NUM_NODES, (2, 90)))},
-        types=types,
-        type_features=features,
-        labels=types - 1,
+        GraphArrays(
+            name="typed",
+            num_nodes=NUM_NODES,
+            edges={"r": tuple(generator.integers(0, NUM_NODES, (2, 90)))},
+            types=types,
+            type_features=features,
+            labels=types - 1,
+        ),
     )
     run(monkeypatch, path, "--parts", 4, "--method", "random", "-o", out)
     with GraphStore.open(path) as old, GraphStore.open(out) as new:

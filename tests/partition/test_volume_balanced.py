@@ -16,7 +16,7 @@ from hpcgnn.partition import CSRGraph, VolumeMetrics, measure, metis, part_graph
 from hpcgnn.partition.command import read_parts
 from hpcgnn.partition.pattern import as_integers, as_pattern
 from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, Candidate
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 
 CSR = tuple[np.ndarray, np.ndarray]
 KEYS = {
@@ -265,7 +265,7 @@ def test_the_command_refines_a_file(tmp_path: Path) -> None:
     matrix = hubs(200, 12).tocoo()
     store, out, start = tmp_path / "g.h5", tmp_path / "p.h5", tmp_path / "start.txt"
     edges = {"": (matrix.col.astype(np.int64), matrix.row.astype(np.int64))}
-    store_from_arrays(store, name="hubs", num_nodes=200, edges=edges)
+    store_from_arrays(store, GraphArrays(name="hubs", num_nodes=200, edges=edges))
     start.write_text("\n".join(str(v % 3) for v in range(200)))
     options = ["--method", "volume", "--objective", "max_recv", "--refine", start, "--threads", 2]
     done = run(store, "-o", out, "--parts", 3, "--json", "--time-limit", 30, *options)

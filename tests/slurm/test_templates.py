@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from tests.slurm.cluster import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,13 +44,15 @@ def store(cluster: Cluster) -> Path:
     labels = rng.integers(0, NUM_CLASSES, NUM_NODES).astype(np.int32)
     store_from_arrays(
         whole,
-        name="random",
-        num_nodes=NUM_NODES,
-        edges={"": (source, target)},
-        features=rng.normal(size=(NUM_NODES, 7)).astype(np.float32) + labels[:, None],
-        labels=labels,
-        split=rng.integers(1, 4, NUM_NODES).astype(np.uint8),
-        num_classes=NUM_CLASSES,
+        GraphArrays(
+            name="random",
+            num_nodes=NUM_NODES,
+            edges={"": (source, target)},
+            features=rng.normal(size=(NUM_NODES, 7)).astype(np.float32) + labels[:, None],
+            labels=labels,
+            split=rng.integers(1, 4, NUM_NODES).astype(np.uint8),
+            num_classes=NUM_CLASSES,
+        ),
     )
     options = ("--parts", PARTS, "--method", "metis", "-o", parts)
     job = cluster.submit("partition.sbatch", whole, *options)

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import pieces, read_adjacency
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from tests.support.matrices import ugly_matrix, uneven_starts
 
 NUM_NODES = 37
@@ -24,7 +24,7 @@ def write_store(path: Path, *, weighted: bool) -> dict[str, sp.csr_matrix]:
         matrix.data = matrix.data.astype(np.float32).astype(np.float64)
         dst, src = matrix.nonzero()
         edges[name] = (src, dst, matrix.data.astype(np.float32)) if weighted else (src, dst)
-    store_from_arrays(path, name="typed", num_nodes=NUM_NODES, edges=edges)
+    store_from_arrays(path, GraphArrays(name="typed", num_nodes=NUM_NODES, edges=edges))
     return relations
 
 

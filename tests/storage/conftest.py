@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.storage import (
+    GraphArrays,
     GraphStore,
     store_from_arrays,
 )
@@ -24,13 +25,15 @@ def plain_store(tmp_path: Path) -> Path:
     path = tmp_path / "plain.h5"
     store_from_arrays(
         path,
-        name="plain",
-        num_nodes=5,
-        edges={"": ([0, 1, 2, 3], [1, 2, 0, 2], [0.5, 1.0, 2.0, 4.0])},
-        features=np.arange(15, dtype=np.float32).reshape(5, 3),
-        labels=[0, 2, -1, 1, 0],
-        split=[1, 2, 3, 1, 0],
-        class_names=("red", "green", "blue"),
+        GraphArrays(
+            name="plain",
+            num_nodes=5,
+            edges={"": ([0, 1, 2, 3], [1, 2, 0, 2], [0.5, 1.0, 2.0, 4.0])},
+            features=np.arange(15, dtype=np.float32).reshape(5, 3),
+            labels=[0, 2, -1, 1, 0],
+            split=[1, 2, 3, 1, 0],
+            class_names=("red", "green", "blue"),
+        ),
     )
     return path
 
@@ -40,7 +43,7 @@ def typed_store(tmp_path: Path) -> Path:
     """A typed graph of 4 nodes whose relations are not in alphabetical order."""
     path = tmp_path / "typed.h5"
     edges = {"writes": ([0, 1], [2, 3]), "cites": ([3], [2]), "empty": ([], [])}
-    store_from_arrays(path, name="typed", num_nodes=4, edges=edges)
+    store_from_arrays(path, GraphArrays(name="typed", num_nodes=4, edges=edges))
     return path
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import StorageFormatError
-from hpcgnn.storage import GraphStore, OpenStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, OpenStore, store_from_arrays
 from hpcgnn.storage.checksums import RowsRead, array_crc, shift
 
 SIZES = (*range(200), 4095, 4096, 65537)
@@ -68,13 +68,15 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "g.h5"
     store_from_arrays(
         path,
-        name="g",
-        num_nodes=50,
-        edges={"": (rng.integers(0, 50, 200), rng.integers(0, 50, 200), rng.random(200))},
-        features=rng.random((50, 3), np.float32),
-        labels=rng.integers(0, 4, 50),
-        split=rng.integers(1, 4, 50).astype(np.uint8),
-        class_names=("a", "b", "c", "d"),
+        GraphArrays(
+            name="g",
+            num_nodes=50,
+            edges={"": (rng.integers(0, 50, 200), rng.integers(0, 50, 200), rng.random(200))},
+            features=rng.random((50, 3), np.float32),
+            labels=rng.integers(0, 4, 50),
+            split=rng.integers(1, 4, 50).astype(np.uint8),
+            class_names=("a", "b", "c", "d"),
+        ),
     )
     return path
 

@@ -29,7 +29,7 @@ from hpcgnn.partition import (
     read_pattern,
 )
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, Split, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.checkpoint import checkpoint_paths
@@ -149,18 +149,20 @@ def write_store(
             edges[name] = (columns, rows, matrix.data) if graph.weighted else (columns, rows)
         store_from_arrays(
             plain,
-            name="planted",
-            num_nodes=len(graph.ids),
-            edges=edges,
-            features=graph.features if graph.types is None else None,
-            types=graph.types,
-            type_features=graph.type_features,
-            labels=graph.labels,
-            split=graph.split,
-            original_id=graph.ids,
-            num_classes=NUM_CLASSES,
-            class_names=tuple(f"kind{number}" for number in range(NUM_CLASSES)),
-            undirected=not graph.directed,
+            GraphArrays(
+                name="planted",
+                num_nodes=len(graph.ids),
+                edges=edges,
+                features=graph.features if graph.types is None else None,
+                types=graph.types,
+                type_features=graph.type_features,
+                labels=graph.labels,
+                split=graph.split,
+                original_id=graph.ids,
+                num_classes=NUM_CLASSES,
+                class_names=tuple(f"kind{number}" for number in range(NUM_CLASSES)),
+                undirected=not graph.directed,
+            ),
         )
         with GraphStore.open(plain) as store:
             partition = PARTITIONERS[method](read_pattern(store), parts)

@@ -149,7 +149,7 @@ def test_graphs_that_do_not_fit(comm: MPI.Intracomm, comm_tmp_path: Path, name: 
 
 
 def test_missing_node_data(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    from hpcgnn.storage import store_from_arrays
+    from hpcgnn.storage import GraphArrays, store_from_arrays
 
     graph = make_graph()
     data = {"features": graph.features, "labels": graph.labels, "split": graph.split}
@@ -159,7 +159,7 @@ def test_missing_node_data(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
         if comm.rank == 0:
             rest = {name: array for name, array in data.items() if name != field}
             edges = {"": (columns, rows)}
-            store_from_arrays(store, name="bare", num_nodes=61, edges=edges, **rest)
+            store_from_arrays(store, GraphArrays(name="bare", num_nodes=61, edges=edges, **rest))
         comm.Barrier()
         refuse(comm, store, comm_tmp_path / "run", f"has no node {field}: .*convert")
 

@@ -11,7 +11,7 @@ import pytest
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from tests.support import training
 
 WORDS = (
@@ -38,13 +38,15 @@ def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)
                 data[name] = EdgeData(features=features)
         store_from_arrays(
             directory / "plain.h5",
-            name="edges",
-            num_nodes=len(graph.ids),
-            edges=edges,
-            edge_data=data,
-            features=graph.features,
-            labels=graph.labels,
-            split=graph.split,
+            GraphArrays(
+                name="edges",
+                num_nodes=len(graph.ids),
+                edges=edges,
+                edge_data=data,
+                features=graph.features,
+                labels=graph.labels,
+                split=graph.split,
+            ),
         )
         part = rng.choice([0, 2, 3], len(graph.ids)).astype(np.int32)
         with GraphStore.open(directory / "plain.h5") as store:

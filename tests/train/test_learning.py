@@ -14,7 +14,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, make_model
-from hpcgnn.storage import EdgeData, Split, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, Split, store_from_arrays
 from hpcgnn.train.gradients import clip_gradients
 from hpcgnn.train.optimizer import (
     evaluation_is_due,
@@ -228,13 +228,15 @@ def test_one_number_is_learned_with_every_seed(tmp_path: Path, name: str) -> Non
     np.save(tmp_path / "sums.npy", sums)
     store_from_arrays(
         tmp_path / "graph.h5",
-        name="sums",
-        num_nodes=num_nodes,
-        edges={"": (once[0], once[1])},
-        edge_data={"": EdgeData(features=np.zeros((once.shape[1], 1), np.float32))},
-        undirected=True,
-        features=features,
-        split=rng.choice([Split.TRAIN, Split.VALID, Split.TEST], num_nodes, p=[0.6, 0.2, 0.2]),
+        GraphArrays(
+            name="sums",
+            num_nodes=num_nodes,
+            edges={"": (once[0], once[1])},
+            edge_data={"": EdgeData(features=np.zeros((once.shape[1], 1), np.float32))},
+            undirected=True,
+            features=features,
+            split=rng.choice([Split.TRAIN, Split.VALID, Split.TEST], num_nodes, p=[0.6, 0.2, 0.2]),
+        ),
     )
     words = (f"model.name={name}", "model.hidden=16", "model.num_layers=1", "train.epochs=80")
     more = ("train.seeds=[1, 2, 3, 4]", "train.learning_rate=0.01", "train.evaluate_every=5")

@@ -128,7 +128,7 @@ def test_a_killed_run_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path, store: P
             file.write('{"seed": 1, "epoch": 5, "train_loss": 0.5}\n{"seed": 1, "epo')
         (path / "checkpoints" / ".seed1-epoch000006.partial-4711").mkdir()
         (path / "checkpoints" / ".seed1-epoch000006.partial-4711" / "model.safetensors").touch()
-        (path / ".config.toml.partial-4711").touch()
+        (path / ".config.toml.0a1b2c3d4e5f.tmp").touch()
         (path / ".predictions.h5.0a1b2c.tmp").touch()
     comm.Barrier()
     training.assert_same(training.train(comm, training.make_config(store, path, *settings)), whole)

@@ -31,6 +31,7 @@ from hpcgnn.storage import (
     InstanceSplit,
     InstanceWriter,
     check_output,
+    write_whole,
 )
 from hpcgnn.typing import Array
 
@@ -117,13 +118,7 @@ def _save(path: Path, part: Part) -> None:
     note = json.dumps({"failures": part.failures, "dropped": part.dropped})
     content = io.BytesIO()
     np.savez(content, snippets=part.snippets, note=np.array(note), **arrays)
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_bytes(content.getbuffer())
-        temporary.replace(path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"{path}: cannot be written ({reason}); make room or move -o") from None
+    write_whole(path, content.getvalue())
 
 
 def _load_part(path: Path) -> Part:

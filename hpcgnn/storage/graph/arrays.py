@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,30 +17,9 @@ from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array
 
 
-def store_from_arrays(
-    path: str | os.PathLike[str],
-    *,
-    name: str,
-    num_nodes: int,
-    edges: Mapping[str, tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]],
-    edge_data: Mapping[str, EdgeData] | None = None,
-    features: ArrayLike | None = None,
-    types: ArrayLike | None = None,
-    type_features: Mapping[str, ArrayLike | None] | None = None,
-    labels: ArrayLike | None = None,
-    split: ArrayLike | None = None,
-    splits: Mapping[str, ArrayLike] | None = None,
-    names: Sequence[str] = (),
-    original_id: ArrayLike | None = None,
-    graph: ArrayLike | None = None,
-    num_classes: int | None = None,
-    class_names: tuple[str, ...] = (),
-    undirected: bool = False,
-    self_loops: Literal["keep", "add", "drop"] = "keep",
-    duplicates: Literal["first", "sum", "error"] = "first",
-    provenance: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a store at `path`.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GraphArrays:
+    """A graph in memory.
 
     `edges` maps a relation's name ("" alone for an untyped graph) to arrays src, dst and, if it is
     weighted, weight; `edge_data` what the edges of a relation have besides. `undirected` adds the
@@ -49,53 +29,78 @@ def store_from_arrays(
     of the nodes with original ids 0, 1, ..., in the order of their bytes. `graph` (n,) are the
     numbers of the nodes' graphs in a store of many. A graph with node types
     has `types` (n,), which count the keys of `type_features`, the types' names; their values are
-    matrices with a row for each node of that type, in the nodes' order, or None. Raises
-    `InputError` for wrong values.
+    matrices with a row for each node of that type, in the nodes' order, or None.
     """
-    by_type = dict(type_features or {})
-    if graph is not None:
-        _check_within_graphs(np.asarray(graph), edges)
-    label_array = None if labels is None else np.asarray(labels)
+
+    name: str
+    num_nodes: int
+    edges: Mapping[str, tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]]
+    edge_data: Mapping[str, EdgeData] | None = None
+    features: ArrayLike | None = None
+    types: ArrayLike | None = None
+    type_features: Mapping[str, ArrayLike | None] | None = None
+    labels: ArrayLike | None = None
+    split: ArrayLike | None = None
+    splits: Mapping[str, ArrayLike] | None = None
+    names: Sequence[str] = ()
+    original_id: ArrayLike | None = None
+    graph: ArrayLike | None = None
+    num_classes: int | None = None
+    class_names: tuple[str, ...] = ()
+    undirected: bool = False
+    self_loops: Literal["keep", "add", "drop"] = "keep"
+    duplicates: Literal["first", "sum", "error"] = "first"
+    provenance: Mapping[str, Any] | None = None
+
+
+def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None:
+    """Write a store at `path`; raises `InputError` for wrong values."""
+    if source.graph is not None:
+        _check_within_graphs(np.asarray(source.graph), source.edges)
+    label_array = None if source.labels is None else np.asarray(source.labels)
+    num_classes = source.num_classes
+    if num_classes is None:
+        num_classes = count_classes(label_array, source.class_names)
     header = StoreHeader(
-        name=name,
-        num_nodes=num_nodes,
-        num_classes=count_classes(label_array, class_names) if num_classes is None else num_classes,
+        name=source.name,
+        num_nodes=source.num_nodes,
+        num_classes=num_classes,
         multi_label=label_array is not None and label_array.ndim == 2,
-        undirected=undirected,
-        class_names=class_names,
-        node_types=tuple(by_type),
-        splits=tuple(splits or ()),
-        provenance=provenance or {},
+        undirected=source.undirected,
+        class_names=source.class_names,
+        node_types=tuple(source.type_features or ()),
+        splits=tuple(source.splits or ()),
+        provenance=source.provenance or {},
     )
     with StoreWriter(path, header) as writer:
-        for relation, arrays in edges.items():
-            data = (edge_data or {}).get(relation, EdgeData())
+        for relation, arrays in source.edges.items():
+            data = (source.edge_data or {}).get(relation, EdgeData())
             with EdgeBuilder(
-                num_nodes,
-                undirected=undirected,
-                self_loops=self_loops,
-                duplicates=duplicates,
+                source.num_nodes,
+                undirected=source.undirected,
+                self_loops=source.self_loops,
+                duplicates=source.duplicates,
                 columns=EdgeColumns.of(data, weighted=len(arrays) == 3),
             ) as builder:
                 weight = arrays[2] if len(arrays) == 3 else None
                 builder.add(arrays[0], arrays[1], weight, data)
                 builder.write(writer, relation)
         for append, array in (
-            (writer.append_features, features),
-            (writer.append_types, types),
+            (writer.append_features, source.features),
+            (writer.append_types, source.types),
             (writer.append_labels, label_array),
-            (writer.append_split, split),
-            (writer.append_original_id, original_id),
-            (writer.append_graph, graph),
+            (writer.append_split, source.split),
+            (writer.append_original_id, source.original_id),
+            (writer.append_graph, source.graph),
         ):
             if array is not None:
                 append(array)
-        for split_name, array in (splits or {}).items():
+        for split_name, array in (source.splits or {}).items():
             writer.append_split(array, split_name)
-        if names:
-            table = Names.of(names)
+        if source.names:
+            table = Names.of(source.names)
             writer.append_names(table.offsets, table.data)
-        for node_type, matrix in by_type.items():
+        for node_type, matrix in (source.type_features or {}).items():
             if matrix is not None:
                 writer.append_type_features(node_type, matrix)
 

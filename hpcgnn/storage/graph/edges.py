@@ -119,10 +119,10 @@ class EdgeBuilder:
     weights count as 1, and the result has weights), or they are an error. `self_loops` "add" gives
     each node without a loop one of weight 1. `num_nodes` None means 1 + the largest id.
 
-    Past `memory_bytes` edges go, sorted, to an unnamed file in `scratch_dir` (default: the
-    system's, see TMPDIR), or to a `spill_file`, from which another builder can go on. A block of
-    one row is never divided. The result does not depend on `memory_bytes`, nor on how edges are
-    divided over `add`.
+    Past `memory_bytes` edges go, sorted, to an unnamed file in the folder `scratch` (default: the
+    system's, see TMPDIR); where `scratch` is a `SpillFile`, another builder can go on from it. A
+    block of one row is never divided. The result does not depend on `memory_bytes`, nor on how
+    edges are divided over `add`.
     """
 
     def __init__(
@@ -134,8 +134,7 @@ class EdgeBuilder:
         duplicates: Duplicates = "first",
         columns: EdgeColumns = EdgeColumns(),
         memory_bytes: int = 1 << 30,
-        scratch_dir: str | os.PathLike[str] | None = None,
-        spill_file: SpillFile | None = None,
+        scratch: str | os.PathLike[str] | SpillFile | None = None,
     ) -> None:
         if num_nodes is not None and not 0 <= num_nodes <= MAX_ID + 1:
             raise InputError(f"{num_nodes} nodes are given; edges of 0..{MAX_ID + 1} can be sorted")
@@ -155,8 +154,12 @@ class EdgeBuilder:
         if self._dtype is not None:
             row_bytes += _BYTES_OF_ORDER + 2 * self._dtype.itemsize
         self._run_edges = max(MIN_RUN, memory_bytes // row_bytes)
-        self._scratch_parent = scratch_dir
-        self._scratch = spill_file
+        self._scratch: SpillFile | None = None
+        self._scratch_parent: str | os.PathLike[str] | None = None
+        if isinstance(scratch, SpillFile):
+            self._scratch = scratch
+        else:
+            self._scratch_parent = scratch
         self._largest = -1
         self._num_added = 0
         self._runs: list[Run] = []
@@ -202,7 +205,7 @@ class EdgeBuilder:
             self._add_piece(sources[part], targets[part], some, data.take(part))
 
     def save(self) -> dict[str, Any]:
-        """Put all edges aside on disk, in a `spill_file`; return what `restore` takes, for JSON."""
+        """Put all edges aside in its `SpillFile`; return what `restore` takes, for JSON."""
         self._close_run(spill=True)
         assert self._scratch is not None, "a spill file was given"
         self._scratch.sync()

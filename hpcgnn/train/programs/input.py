@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, lay_out, pack_lanes
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.nn import Propagator, PropagatorName, make_propagator
@@ -52,8 +53,8 @@ class ProgramInput:
     ----------
     judged
         The store whose other splits are judged: the same, or one with the same types and buckets.
-    rank, num_ranks
-        Supergraph s of a step, and window w of an evaluation, belong to rank ``s % num_ranks``.
+    grid
+        Supergraph s of a step, and window w of an evaluation, belong to rank ``s % size``.
     dtype
         torch.float32 or torch.float64.
     trace
@@ -66,14 +67,13 @@ class ProgramInput:
         judged: InstanceStore,
         config: ProgramsConfig,
         *,
-        rank: int,
-        num_ranks: int,
+        grid: ProcessGrid,
         dtype: torch.dtype,
         trace: TraceRecorder,
         device: Device = CPU,
     ) -> None:
         self._store, self._judged, self._config = store, judged, config
-        self._rank, self._num_ranks = rank, num_ranks
+        self._rank, self._num_ranks = grid.rank, grid.size
         self._dtype, self._trace, self.device = dtype, trace, device
         self._num_forward = len(store.header.edge_names)
         low, high = store.split_range(InstanceSplit.TRAIN)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.nn import TrainableModule
+from hpcgnn.storage.atomic import sync_directory
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"seed(\d+)-epoch(\d+)")
@@ -102,11 +103,11 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         document = {"format_version": FORMAT_VERSION, **state, "crc32": crcs}
         document["state_crc32"] = _state_crc(document)
         _write_synced(partial / _STATE, json.dumps(document, indent=1).encode())
-        _sync_directory(partial)
+        sync_directory(partial)
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
-        _sync_directory(directory)
+        sync_directory(directory)
     except OSError as error:
         with contextlib.suppress(OSError):
             shutil.rmtree(partial)
@@ -322,11 +323,3 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import OWN_CODE, dump_toml, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
-from hpcgnn.storage import hold
+from hpcgnn.storage import hold, write_whole
 from hpcgnn.train.run.checkpoint import checkpoint_paths
 
 _FREE_SECTIONS = ("exchange", "run", "trace")
@@ -77,10 +77,8 @@ def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
 
 _HOLDER_BYTES = 200
 _LEFTOVERS = (
-    ".*.partial-*",
+    ".*.tmp",
     "checkpoints/.*.partial-*",
-    ".predictions.h5.*.tmp",
-    ".model.safetensors.*.tmp",
 )
 
 
@@ -269,17 +267,7 @@ class RunDirectory:
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file of the directory, whole or not at all."""
-        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-        try:
-            with self._faults(path, "free space or change run.dir"):
-                with partial.open("w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+        write_whole(path, text.encode())
 
     @contextlib.contextmanager
     def _faults(self, path: str | Path, remedy: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ import pytest
 from hpcgnn.commands.partition import COMMAND
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.partition import Partition, measure, permute, read_pattern
-from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
 
@@ -46,7 +46,7 @@ def make_store(path: Path, *, typed: bool) -> None:
     else:
         splits = generator.integers(0, 4, (2, NUM_NODES)).astype(np.uint8)
         common |= {"features": features, "splits": {"one": splits[0], "two": splits[1]}}
-    store_from_arrays(path, **common)
+    store_from_arrays(path, GraphArrays(**common))
 
 
 def run(

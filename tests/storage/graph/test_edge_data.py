@@ -12,6 +12,7 @@ from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
     EdgeData,
+    GraphArrays,
     GraphStore,
     StoreHeader,
     StoreWriter,
@@ -102,11 +103,13 @@ def test_names_have_any_characters(tmp_path: Path) -> None:
     types = {name: np.full((1, 2), i) / 2 for i, name in enumerate(NAMES)}
     store_from_arrays(
         path,
-        name="g",
-        num_nodes=len(NAMES) + 1,
-        edges=edges,
-        types=[*range(len(NAMES)), 0],
-        type_features={**types, NAMES[0]: np.zeros((2, 2))},
+        GraphArrays(
+            name="g",
+            num_nodes=len(NAMES) + 1,
+            edges=edges,
+            types=[*range(len(NAMES)), 0],
+            type_features={**types, NAMES[0]: np.zeros((2, 2))},
+        ),
     )
     with GraphStore.open(path) as store:
         assert store.relations == NAMES
@@ -128,8 +131,10 @@ def test_damaged_data_are_named(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             store_from_arrays(
                 tmp_path / "g.h5",
-                name="g",
-                num_nodes=3,
-                edges={"": (np.array([0, 1]), np.array([1, 2]))},
-                edge_data={"": data},
+                GraphArrays(
+                    name="g",
+                    num_nodes=3,
+                    edges={"": (np.array([0, 1]), np.array([1, 2]))},
+                    edge_data={"": data},
+                ),
             )

@@ -83,7 +83,7 @@ def test_against_oracle(
     entries = oracle(n, edges, options)
     for memory_bytes in (TINY, 1 << 30):
         with EdgeBuilder(
-            n, columns=EdgeColumns(weighted), memory_bytes=memory_bytes, scratch_dir=base, **options
+            n, columns=EdgeColumns(weighted), memory_bytes=memory_bytes, scratch=base, **options
         ) as builder:
             for low in range(0, len(edges), piece):
                 columns = np.array(edges[low : low + piece])
@@ -116,7 +116,7 @@ def test_large_random_graph_against_scipy(tmp_path: Path) -> None:
             columns=EdgeColumns(True),
             duplicates="sum",
             memory_bytes=memory_bytes,
-            scratch_dir=tmp_path,
+            scratch=tmp_path,
         ) as builder:
             builder.add(src, dst, weights)
             block = build(tmp_path / "g.h5", builder)
@@ -239,7 +239,7 @@ def test_progress_counts_rows(tmp_path: Path) -> None:
 
 
 def test_unusable_scratch(tmp_path: Path) -> None:
-    builder = EdgeBuilder(5, memory_bytes=TINY, scratch_dir=tmp_path / "missing")
+    builder = EdgeBuilder(5, memory_bytes=TINY, scratch=tmp_path / "missing")
     with builder, pytest.raises(InputError, match="no scratch file can be made there"):
         builder.add(np.zeros(100, int), np.zeros(100, int))
 
@@ -248,7 +248,7 @@ def test_full_scratch(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        builder = EdgeBuilder(500, memory_bytes=TINY, scratch_dir=tmp_path)
+        builder = EdgeBuilder(500, memory_bytes=TINY, scratch=tmp_path)
         with builder, pytest.raises(InputError, match="nothing more can be kept there"):
             builder.add(np.arange(400), np.arange(400))
     finally:
@@ -259,7 +259,7 @@ def test_full_scratch(tmp_path: Path) -> None:
 def test_scratch_file_has_no_name_and_is_closed(tmp_path: Path) -> None:
     """A killed process leaves nothing, and a forgotten builder no descriptor."""
     before = sorted(Path("/proc/self/fd").iterdir())
-    builder = EdgeBuilder(500, memory_bytes=TINY, scratch_dir=tmp_path)
+    builder = EdgeBuilder(500, memory_bytes=TINY, scratch=tmp_path)
     builder.add(np.arange(400), np.arange(400))
     assert list(tmp_path.iterdir()) == []
     assert len(sorted(Path("/proc/self/fd").iterdir())) == len(before) + 1
@@ -275,7 +275,7 @@ n, rng = 1 << 16, np.random.default_rng(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 # Once small, for what the libraries take themselves.
 for count in (1, 24):
-    with EdgeBuilder(n, memory_bytes=16 << 20, scratch_dir=sys.argv[1]) as builder:
+    with EdgeBuilder(n, memory_bytes=16 << 20, scratch=sys.argv[1]) as builder:
         for _ in range(count):
             builder.add(*rng.integers(0, n, (2, 1 << 17), dtype=np.int32))
         with StoreWriter(sys.argv[1] + "/g.h5", StoreHeader(name="g", num_nodes=n)) as writer:

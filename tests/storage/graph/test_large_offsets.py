@@ -6,14 +6,14 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.storage import GraphStore, members, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, members, store_from_arrays
 
 
 def test_rows_beyond_2_to_the_33(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "small.h5"
     rows = np.repeat([2, 5, 6], [3, 1, 2])
     columns = np.array([0, 4, 6, 1, 2, 3])
-    store_from_arrays(path, name="small", num_nodes=8, edges={"": (columns, rows)})
+    store_from_arrays(path, GraphArrays(name="small", num_nodes=8, edges={"": (columns, rows)}))
     with GraphStore.open(path) as store:
         recorded = store.fingerprint
     gap = 1 << 33

@@ -15,7 +15,7 @@ from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.partition.parts import random
 from hpcgnn.partition.pattern import read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, Names, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, Names, store_from_arrays
 from hpcgnn.storage.graph import names as names_module
 
 NAMES = ("/m/027rn", "Zürich Süd", "a", "ab", "b", "user_1", "user_10")
@@ -29,11 +29,13 @@ def in_order(names: Any) -> list[str]:
 def write(path: Path, **more: Any) -> Path:
     store_from_arrays(
         path,
-        name="named",
-        num_nodes=7,
-        edges={"": ([0, 1, 2, 3], [1, 2, 0, 6])},
-        labels=[0, 1, 0, 1, 0, 1, -1],
-        **more,
+        GraphArrays(
+            name="named",
+            num_nodes=7,
+            edges={"": ([0, 1, 2, 3], [1, 2, 0, 6])},
+            labels=[0, 1, 0, 1, 0, 1, -1],
+            **more,
+        ),
     )
     return path
 
@@ -63,7 +65,9 @@ def test_any_names_over_pages(texts: set[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "any.h5"
             n = len(names)
-            store_from_arrays(path, name="any", num_nodes=n, edges={"": ([], [])}, names=names)
+            store_from_arrays(
+                path, GraphArrays(name="any", num_nodes=n, edges={"": ([], [])}, names=names)
+            )
             with GraphStore.open(path) as store:
                 assert store.names(np.arange(n)) == names
                 assert store.find_names(names[::-1]).tolist() == list(range(n))[::-1]
@@ -73,12 +77,14 @@ def test_types_have_names_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "types.h5"
     store_from_arrays(
         path,
-        name="types",
-        num_nodes=5,
-        edges={"buys": ([0], [3])},
-        types=[0, 0, 0, 1, 1],
-        type_features={"user": None, "item": None},
-        names=("a", "b", "c", "a", "z"),
+        GraphArrays(
+            name="types",
+            num_nodes=5,
+            edges={"buys": ([0], [3])},
+            types=[0, 0, 0, 1, 1],
+            type_features={"user": None, "item": None},
+            names=("a", "b", "c", "a", "z"),
+        ),
     )
     with GraphStore.open(path) as store:
         with pytest.raises(InputError, match="several types are called 'a'; write item:a"):
@@ -142,7 +148,9 @@ def test_names_need_ids_of_their_own(tmp_path: Path) -> None:
 
 def test_a_single_node_has_a_name(tmp_path: Path) -> None:
     path = tmp_path / "single.h5"
-    store_from_arrays(path, name="single", num_nodes=1, edges={"": ([], [])}, names=["only"])
+    store_from_arrays(
+        path, GraphArrays(name="single", num_nodes=1, edges={"": ([], [])}, names=["only"])
+    )
     with GraphStore.open(path) as store:
         assert store.names(np.array([0])) == ["only"]
 

@@ -13,6 +13,7 @@ from hypothesis import given
 
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage import (
+    GraphArrays,
     GraphStore,
     NodeType,
     StoreHeader,
@@ -31,17 +32,19 @@ def write_small(path: Path) -> None:
     """Seven nodes of four types: one without nodes, one without features, one of a single node."""
     store_from_arrays(
         path,
-        name="small",
-        num_nodes=7,
-        edges={"writes": ([0, 1], [2, 3]), "cites": ([3], [2])},
-        types=TYPES,
-        type_features={
-            "paper": np.arange(6, dtype=np.float32).reshape(3, 2),
-            "author": np.empty((0, 5), np.float64),
-            "field": None,
-            "ü.x": np.array([[7, 8, 9]], np.float16),
-        },
-        labels=[-1, 0, 1, -1, 1, -1, -1],
+        GraphArrays(
+            name="small",
+            num_nodes=7,
+            edges={"writes": ([0, 1], [2, 3]), "cites": ([3], [2])},
+            types=TYPES,
+            type_features={
+                "paper": np.arange(6, dtype=np.float32).reshape(3, 2),
+                "author": np.empty((0, 5), np.float64),
+                "field": None,
+                "ü.x": np.array([[7, 8, 9]], np.float16),
+            },
+            labels=[-1, 0, 1, -1, 1, -1, -1],
+        ),
     )
 
 
@@ -88,9 +91,9 @@ def test_a_graph_without_types(plain_store: Path) -> None:
 def test_no_type_has_features(tmp_path: Path) -> None:
     path = tmp_path / "bare.h5"
     store_from_arrays(
-        path, name="bare", num_nodes=3, edges={"": ([0], [1])}, types=[0, 0, 0],
+        path, GraphArrays(name="bare", num_nodes=3, edges={"": ([0], [1])}, types=[0, 0, 0],
         type_features={"only": None},
-    )  # fmt: skip
+    ))  # fmt: skip
     with GraphStore.open(path) as store:
         assert not store.has_features
         assert store.node_types == (NodeType("only", 3, 0, None),)
@@ -142,7 +145,10 @@ def test_fingerprint_tells_types_apart(tmp_path: Path) -> None:
     def fingerprint(types: list[int], features: dict[str, Any]) -> str:
         path = tmp_path / "g.h5"
         store_from_arrays(
-            path, name="g", num_nodes=3, edges={"": ([0], [1])}, types=types, type_features=features
+            path,
+            GraphArrays(
+                name="g", num_nodes=3, edges={"": ([0], [1])}, types=types, type_features=features
+            ),
         )
         with GraphStore.open(path) as store:
             return store.fingerprint
@@ -163,11 +169,13 @@ def test_as_many_types_as_can_be_stored(tmp_path: Path) -> None:
     path = tmp_path / "g.h5"
     store_from_arrays(
         path,
-        name="g",
-        num_nodes=256,
-        edges={"": ([0], [1])},
-        types=np.arange(256)[::-1],
-        type_features={name: np.full((1, 1), 0.5) for name in names[:256]},
+        GraphArrays(
+            name="g",
+            num_nodes=256,
+            edges={"": ([0], [1])},
+            types=np.arange(256)[::-1],
+            type_features={name: np.full((1, 1), 0.5) for name in names[:256]},
+        ),
     )
     with GraphStore.open(path) as store:
         assert store.read_nodes(255, 256).types.tolist() == [0]

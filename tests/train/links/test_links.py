@@ -17,7 +17,7 @@ from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
-from hpcgnn.storage import EdgeData, GraphStore, Split, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates, objective
 from hpcgnn.train.links.edges import mixed
@@ -234,14 +234,16 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
         first = np.arange(coo.nnz) < 200
         store_from_arrays(
             comm_tmp_path / "plain.h5",
-            name="g",
-            num_nodes=120,
-            edges={
-                "a/b": (coo.col[first], coo.row[first]),
-                "c": (coo.col[~first], coo.row[~first]),
-            },
-            edge_data={"a/b": EdgeData(split=roles[first]), "c": EdgeData(split=roles[~first])},
-            features=graph.features,
+            GraphArrays(
+                name="g",
+                num_nodes=120,
+                edges={
+                    "a/b": (coo.col[first], coo.row[first]),
+                    "c": (coo.col[~first], coo.row[~first]),
+                },
+                edge_data={"a/b": EdgeData(split=roles[first]), "c": EdgeData(split=roles[~first])},
+                features=graph.features,
+            ),
         )
         parts = max(4, comm.size)
         draw = np.random.default_rng(4).integers(0, parts, 120)

@@ -18,7 +18,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphStore, store_from_arrays
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates
 from hpcgnn.train.links.objective import LinkObjective
@@ -58,11 +58,13 @@ def train(comm: MPI.Intracomm, directory: Path) -> training.Run:
             edges[name] = (columns, rows)
         store_from_arrays(
             directory / "plain.h5",
-            name="named",
-            num_nodes=NUM_NODES,
-            edges=edges,
-            features=graph.features,
-            names=[f"node {number:02}" for number in range(NUM_NODES)],
+            GraphArrays(
+                name="named",
+                num_nodes=NUM_NODES,
+                edges=edges,
+                features=graph.features,
+                names=[f"node {number:02}" for number in range(NUM_NODES)],
+            ),
         )
         parts = max(4, comm.size)
         draw = np.random.default_rng(4).integers(0, parts, NUM_NODES)
@@ -232,10 +234,12 @@ def test_another_store_is_aggregated_over_whole(
             edges[name] = (columns[kept], rows[kept])
         store_from_arrays(
             comm_tmp_path / "plain.h5",
-            name="other",
-            num_nodes=NUM_NODES,
-            edges=edges,
-            features=graph.features,
+            GraphArrays(
+                name="other",
+                num_nodes=NUM_NODES,
+                edges=edges,
+                features=graph.features,
+            ),
         )
         parts = max(4, comm.size)
         draw = np.random.default_rng(6).integers(0, parts, NUM_NODES)
