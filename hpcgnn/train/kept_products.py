@@ -45,7 +45,7 @@ class KeptProducts:
     @property
     def num_bytes(self) -> int:
         """Of the products of this rank."""
-        return sum(each.product.nbytes for each in self._known.values())
+        return sum(kept.product.nbytes for kept in self._known.values())
 
     @collective
     def for_training(self, view: GraphView, features: NodeFeatures) -> GraphView:
@@ -60,7 +60,7 @@ class KeptProducts:
     def _with_products(self, view: GraphView, features: NodeFeatures) -> GraphView:
         assert isinstance(features, Tensor)
         memory = memory_of(features)
-        layers = [view.layer(place) for place in range(self._depth)]
+        layers = [view.layer(index) for index in range(self._depth)]
         sizes = [e.size for step in layers[: self._steps] for e in step.operators.values()]
         if any(size.num_rows > size.num_columns for size in sizes):
             return view

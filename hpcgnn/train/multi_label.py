@@ -37,9 +37,9 @@ def bins_of(logits: Tensor) -> Tensor:
     return _CENTRE + torch.where(logits < 0, -steps, steps)
 
 
-def lower_edge(place: int) -> float:
+def lower_edge(index: int) -> float:
     """Return the logit at which a bin begins."""
-    steps = place - _CENTRE
+    steps = index - _CENTRE
     bits = _LOW_BITS + (max(steps - 1, -steps) << _STEP_BITS)
     size = float(np.array(bits, np.int32).view(np.float32))
     return size if steps > 0 else -size
@@ -160,7 +160,7 @@ def _count(
         inside = split_N == int(split)
         truth, guess = labels_NC[inside] > 0, guess_NC[inside]
         parts = (guess & truth, guess & ~truth, ~guess & truth)
-        counts[row] = torch.stack([each.sum(0) for each in parts]).cpu().numpy()
+        counts[row] = torch.stack([hits.sum(0) for hits in parts]).cpu().numpy()
     allreduce_sum(grid.layer, counts)
     return counts
 

@@ -129,8 +129,8 @@ class OpenRun:
         assert self._display is not None
         self._display.update(row)
         self._tracking.add(row)
-        every = self.config.run.checkpoint_every
-        due = every > 0 and trained.epoch % every == 0
+        interval = self.config.run.checkpoint_every
+        due = interval > 0 and trained.epoch % interval == 0
         if due or self.stopping or trained.finished:
             with self._trace.span("checkpoint"):
                 self._save(trained)
@@ -165,7 +165,7 @@ class OpenRun:
         """Write the model of the best seed, and its predictions."""
         grid, config, trace, directory = self._grid, self.config, self._trace, self._directory
         trace.set_epoch(None)
-        seed = best_seed({each["seed"]: each["valid"] for each in self._results})
+        seed = best_seed({result["seed"]: result["valid"] for result in self._results})
         with trace.span("checkpoint"), agree(grid.world):
             if grid.rank == 0:
                 write_kept_model(directory, config, seed)
@@ -291,7 +291,7 @@ def _attach_trace(
 def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
     """Record what to add to times of this rank's trace to have those of rank 0's."""
     with trace.span("wait.pings"):
-        found = clock_offset(grid.world)
-        shift = found.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)
-    with trace.span("wait.clock", offset_ns=shift, bound_ns=found.bound_ns):
+        offset = clock_offset(grid.world)
+        shift = offset.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)
+    with trace.span("wait.clock", offset_ns=shift, bound_ns=offset.bound_ns):
         pass

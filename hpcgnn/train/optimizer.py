@@ -37,8 +37,8 @@ def _parameter_groups(model: TrainableModule, config: TrainConfig) -> list[dict[
     if config.weight_decay_layers == "all":
         return [{"params": list(model.parameters()), "weight_decay": decay}]
     first = model.input_parameters()
-    chosen = {id(parameter) for parameter in first}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    ids = {id(parameter) for parameter in first}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in ids]
     groups: list[dict[str, object]] = [{"params": first, "weight_decay": decay}]
     if rest:
         groups.append({"params": rest, "weight_decay": 0.0})

@@ -73,9 +73,9 @@ def of_split(config: Config, name: str) -> Config:
 def join(names: tuple[str, ...], summaries: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the summary of all splits from that of each."""
     results = [
-        {"split": name, **each}
+        {"split": name, **result}
         for name, summary in zip(names, summaries, strict=True)
-        for each in summary["seeds"]
+        for result in summary["seeds"]
     ]
     # Times, rows and bytes are each split's own.
     common = {key: value for key, value in summaries[0].items() if key not in _OF_ONE}
@@ -83,8 +83,8 @@ def join(names: tuple[str, ...], summaries: list[dict[str, Any]]) -> dict[str, A
         **common,
         "seeds": results,
         **averages(results),
-        "epochs": sum(each["epochs"] for each in results),
-        "sessions": [each for summary in summaries for each in summary["sessions"]],
+        "epochs": sum(result["epochs"] for result in results),
+        "sessions": [session for summary in summaries for session in summary["sessions"]],
         "splits": [
             {"name": name, "mean": summary["mean"], "std": summary["std"]}
             for name, summary in zip(names, summaries, strict=True)

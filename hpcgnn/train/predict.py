@@ -115,8 +115,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         if grid.rank == 0:
             check_output(options.output)
         asks = grid.rank == 0 and options.nodes is not None
-        mine = asked_nodes(options.nodes, saved) if asks else None
-    asked = grid.world.bcast(mine, root=0)
+        nodes = asked_nodes(options.nodes, saved) if asks else None
+    requested = grid.world.bcast(nodes, root=0)
     prepare_process(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options)
@@ -125,20 +125,20 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
         task = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
         if options.pairs is not None or options.top is not None:
-            return _predict_links(grid, saved, task, options, kind, asked)
+            return _predict_links(grid, saved, task, options, kind, requested)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
     with computing_as(grid, saved.config):
         make = task.make_model if task else partial(graph.make_model, saved.config)
         model = saved.model(grid, make)
         rows = infer(graph, model, options.what, saved.rule)
     scores = score_rows(graph, rows)
-    if asked is None:
+    if requested is None:
         rows = order_by_id(grid, rows)
         num_rows = graph.facts.num_graphs or graph.facts.num_nodes
     else:
         what = "graph" if graph.facts.num_graphs else "node"
-        rows = order_as_asked(grid, rows, asked, saved.config.graph.store, what)
-        num_rows = len(asked)
+        rows = order_as_asked(grid, rows, requested, saved.config.graph.store, what)
+        num_rows = len(requested)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
             about = _about_nodes(stack, saved) if grid.rank == 0 else {}
@@ -164,7 +164,7 @@ def _predict_links(
     task: LinkObjective,
     options: argparse.Namespace,
     kind: str,
-    asked: GlobalIndices | None,
+    requested: GlobalIndices | None,
 ) -> dict[str, Any]:
     names, mine = task.links.names, None
     with agree(grid.world):
@@ -183,7 +183,7 @@ def _predict_links(
             rows = score_pairs(task, model, given[:2], given[2])
         else:
             known = options.with_known
-            rows = best_targets(task, model, asked, relation, options.top, with_known=known)
+            rows = best_targets(task, model, requested, relation, options.top, with_known=known)
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
             about = _about_nodes(stack, saved) if grid.rank == 0 else {}
@@ -250,7 +250,7 @@ def kind_of(options: argparse.Namespace) -> str:
     """Return the format to write; raises `InputError` where nothing names one."""
     kind: str = options.format or options.output.suffix.removeprefix(".")
     if kind not in PREDICTION_FORMATS:
-        endings = ", ".join(f".{each}" for each in PREDICTION_FORMATS)
+        endings = ", ".join(f".{ending}" for ending in PREDICTION_FORMATS)
         raise InputError(
             f"-o {options.output}: its ending names no format; give {endings}, or --format"
         )
@@ -316,11 +316,11 @@ def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
         if not store.has_names or text.endswith(".npy"):
             return read_ids(text)
         names = read_names(text)
-        found = store.find_names(names)
-    missing = [name for name, node in zip(names, found.tolist(), strict=True) if node < 0]
+        rows = store.find_names(names)
+    missing = [name for name, node in zip(names, rows.tolist(), strict=True) if node < 0]
     if missing:
         raise InputError(f"--nodes: {path} has no node {named(missing)}; give names of its nodes")
-    return found
+    return rows
 
 
 def read_names(text: str) -> list[str]:

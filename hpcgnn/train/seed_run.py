@@ -104,7 +104,9 @@ class SeedRun:
                 group["lr"] = rate
             holds = take_step(self._optimizer)
         # Broken weights would show in the next epoch's loss only, after their checkpoint.
-        weights = torch.cat([each.detach().reshape(-1) for each in self.model.parameters()])
+        weights = torch.cat(
+            [parameter.detach().reshape(-1) for parameter in self.model.parameters()]
+        )
         holds = holds and bool(weights.isfinite().all())
         self._losses.append(float(loss.detach()) if holds else math.nan)
         trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
@@ -270,4 +272,4 @@ class SeedRun:
 
     def _moved(self) -> tuple[float, float]:
         moved = self._trace.traffic().values()
-        return sum(each["rows"] for each in moved), sum(each["bytes"] for each in moved)
+        return sum(each["rows"] for each in moved), sum(counts["bytes"] for counts in moved)

@@ -39,22 +39,22 @@ def target_metrics(
     sums = np.zeros((len(parts), 5, len(names)))
     losses = np.zeros((len(parts), 2))
     truth_NT, errors_NT = targets_NT.double(), (predicted_NT - targets_NT).double()
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         inside = split_N == int(part)
         truth, errors = truth_NT[inside], errors_NT[inside]
-        known = ~truth.isnan()
-        columns = (known.double(), truth, truth.square(), errors.square(), errors.abs())
-        sums[place] = torch.stack([each.nan_to_num(0).sum(0) for each in columns]).cpu().numpy()
-        per_node = errors[known.any(1)].square().nanmean(1)
-        losses[place] = len(per_node), float(per_node.sum())
+        present = ~truth.isnan()
+        columns = (present.double(), truth, truth.square(), errors.square(), errors.abs())
+        sums[index] = torch.stack([column.nan_to_num(0).sum(0) for column in columns]).cpu().numpy()
+        per_node = errors[present.any(1)].square().nanmean(1)
+        losses[index] = len(per_node), float(per_node.sum())
     allreduce_sum(grid.layer, sums)
     allreduce_sum(grid.layer, losses)
-    found: dict[str, dict[str, float]] = {}
+    by_split: dict[str, dict[str, float]] = {}
     for part, values, (nodes, loss) in zip(parts, sums, losses, strict=True):
         if nodes:
             mine = _by_target(values, names, np.array(scales))
-            found[part.name.lower()] = {"loss": float(loss / nodes), **mine}
-    return found
+            by_split[part.name.lower()] = {"loss": float(loss / nodes), **mine}
+    return by_split
 
 
 @collective
@@ -77,9 +77,11 @@ def constant_targets(
     """
     inside = split_N == int(Split.TEST)
     truth, predicted = targets_NT[inside].double(), predicted_NT[inside].double()
-    known = ~truth.isnan()
-    columns = [known.double(), predicted, predicted.square(), truth, truth.square()]
-    sums = torch.stack([(each * known).nan_to_num(0).sum(0) for each in columns]).cpu().numpy()
+    present = ~truth.isnan()
+    columns = [present.double(), predicted, predicted.square(), truth, truth.square()]
+    sums = (
+        torch.stack([(column * present).nan_to_num(0).sum(0) for column in columns]).cpu().numpy()
+    )
     allreduce_sum(grid.layer, sums)
     count, total, squares, true_total, true_squares = sums
     size = np.maximum(count, 1)
@@ -89,16 +91,16 @@ def constant_targets(
     alike = (count > 1) & (spread <= 1e-10 * (1 + mean**2)) & (true_spread > 1e-8)
     numbers = mean * np.array(facts.target_scales) + np.array(facts.target_means)
     return [
-        (facts.targets[place], int(count[place]), float(numbers[place]))
-        for place in np.flatnonzero(alike).tolist()
+        (facts.targets[index], int(count[index]), float(numbers[index]))
+        for index in np.flatnonzero(alike).tolist()
     ]
 
 
 def _by_target(sums: FloatArray, names: tuple[str, ...], scales: FloatArray) -> dict[str, float]:
     """Return the metrics of each target that has known values, and their means."""
-    there = sums[0] > 0
-    count, total, squares, squared, absolute = sums[:, there]
-    scales = scales[there]
+    tested = sums[0] > 0
+    count, total, squares, squared, absolute = sums[:, tested]
+    scales = scales[tested]
     spread = squares - total**2 / count
     # Of values that are all equal nothing is explained, but by hitting them.
     explained = 1 - squared / np.where(spread > 0, spread, np.where(squared > 0, squared, 1))
@@ -107,10 +109,10 @@ def _by_target(sums: FloatArray, names: tuple[str, ...], scales: FloatArray) -> 
         "mae": scales * absolute / count,
         "r2": np.where((spread <= 0) & (squared == 0), 1.0, explained),
     }
-    found = {key: float(values.mean()) for key, values in metrics.items()}
+    means = {key: float(values.mean()) for key, values in metrics.items()}
     if len(names) > 1:
-        chosen = [name for name, known in zip(names, there.tolist(), strict=True) if known]
+        chosen = [name for name, known in zip(names, tested.tolist(), strict=True) if known]
         for key, values in metrics.items():
             for name, value in zip(chosen, values.tolist(), strict=True):
-                found[f"{key}_{name}"] = value
-    return found
+                means[f"{key}_{name}"] = value
+    return means

@@ -47,8 +47,8 @@ class NodeRows:
     @property
     def columns(self) -> tuple[Array, ...]:
         """The arrays that are there."""
-        there = (self.ids, self.values)
-        return there if self.predicted is None else (*there, self.predicted)
+        arrays = (self.ids, self.values)
+        return arrays if self.predicted is None else (*arrays, self.predicted)
 
 
 @torch.no_grad()
@@ -75,8 +75,8 @@ def infer(
     logits_NC = logits_NC.double().cpu()
     if graph.facts.targets:
         means, scales = (
-            torch.tensor(each, dtype=torch.float64)
-            for each in (graph.facts.target_means, graph.facts.target_scales)
+            torch.tensor(values, dtype=torch.float64)
+            for values in (graph.facts.target_means, graph.facts.target_scales)
         )
         return NodeRows(ids, (logits_NC * scales + means).float().numpy())
     if graph.facts.multi_label:
@@ -101,11 +101,11 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
         return _score_targets(graph, rows, labels)
     if labels is None or predicted is None:
         return {}
-    known = np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
-    sets = {"labelled": known}
+    labelled = np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
+    sets = {"labelled": labelled}
     if graph.split is not None:
         parts = (Split.TRAIN, Split.VALID, Split.TEST)
-        sets = {part.name.lower(): known & (graph.split == part) for part in parts}
+        sets = {part.name.lower(): labelled & (graph.split == part) for part in parts}
     # Of each set: nodes, right, and of multi-label models wrong and missed labels.
     counts = np.zeros((len(sets), 4), np.int64)
     for row, mask in zip(counts, sets.values(), strict=True):
@@ -115,14 +115,14 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
         if labels.ndim == 2:
             row[2:] = np.count_nonzero(guess) - row[1], np.count_nonzero(truth) - row[1]
     allreduce_sum(graph.grid.layer, counts)
-    found: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, dict[str, Any]] = {}
     for name, (nodes, right, wrong, missed) in zip(sets, counts.tolist(), strict=True):
         if nodes == 0:
             continue
         whole = nodes if labels.ndim == 1 else 2 * right + wrong + missed
         value = (right if labels.ndim == 1 else 2 * right) / max(whole, 1)
-        found[name] = {"metric": graph.facts.metric, "value": value, "nodes": nodes}
-    return found
+        metrics[name] = {"metric": graph.facts.metric, "value": value, "nodes": nodes}
+    return metrics
 
 
 @collective
@@ -131,7 +131,7 @@ def _score_targets(graph: LocalGraph, rows: NodeRows, labels: Array) -> dict[str
     if rows.values.shape[1] != labels.shape[1]:
         return {}
     scaled = (rows.values - np.array(facts.target_means)) / np.array(facts.target_scales)
-    predicted, truth, split = (torch.from_numpy(each) for each in (scaled, labels, graph.split))
+    predicted, truth, split = (torch.from_numpy(array) for array in (scaled, labels, graph.split))
     found = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
     known = labelled_nodes(labels)
     scores = {}
@@ -150,13 +150,13 @@ def order_by_id(grid: ProcessGrid, rows: NodeRows) -> NodeRows:
 
 @collective
 def order_as_asked(
-    grid: ProcessGrid, rows: NodeRows, asked: GlobalIndices, source: str, what: str
+    grid: ProcessGrid, rows: NodeRows, requested: GlobalIndices, source: str, what: str
 ) -> NodeRows:
-    """Return the rows of the nodes `asked`, in that order; a node may be asked for twice.
+    """Return the rows of the nodes `requested`, in that order; a node may be asked for twice.
 
     Parameters
     ----------
-    asked
+    requested
         (m,) int64 original ids, equal on all ranks.
     source, what
         What the ids were looked up in, and what they are of, for the message.
@@ -166,23 +166,25 @@ def order_as_asked(
     CollectiveInputError
         When there is no node of such an id.
     """
-    by_id = np.argsort(asked, kind="stable")
-    first = np.searchsorted(asked[by_id], rows.ids, side="left")
-    times = np.searchsorted(asked[by_id], rows.ids, side="right") - first
-    chosen = np.repeat(np.arange(len(rows.ids)), times)
-    nth = np.arange(len(chosen)) - np.repeat(np.cumsum(times) - times, times)
-    places = by_id[np.repeat(first, times) + nth]
-    _check_found(grid, asked, places, source, what)
-    return NodeRows(*in_order(grid.layer, places, *(each[chosen] for each in rows.columns)))
+    by_id = np.argsort(requested, kind="stable")
+    first = np.searchsorted(requested[by_id], rows.ids, side="left")
+    times = np.searchsorted(requested[by_id], rows.ids, side="right") - first
+    repeated = np.repeat(np.arange(len(rows.ids)), times)
+    nth = np.arange(len(repeated)) - np.repeat(np.cumsum(times) - times, times)
+    positions = by_id[np.repeat(first, times) + nth]
+    _check_found(grid, requested, positions, source, what)
+    return NodeRows(
+        *in_order(grid.layer, positions, *(column[repeated] for column in rows.columns))
+    )
 
 
 def _check_found(
-    grid: ProcessGrid, asked: GlobalIndices, places: Array, source: str, what: str
+    grid: ProcessGrid, requested: GlobalIndices, positions: Array, source: str, what: str
 ) -> None:
-    found = np.zeros(len(asked), np.int32)
-    found[places] = 1
-    allreduce_sum(grid.layer, found)
-    missing = named(asked[found == 0].tolist())
+    counts = np.zeros(len(requested), np.int32)
+    counts[positions] = 1
+    allreduce_sum(grid.layer, counts)
+    missing = named(requested[counts == 0].tolist())
     fault = InputError(f"--nodes: {source} has no {what} {missing}; give ids of the original graph")
     raise_on_all(grid.world, fault if missing else None)
 
@@ -234,8 +236,8 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     with agree(graph.grid.world):
         saved = open_saved_model(directory.path, seed)
     model = saved.model(graph.grid, partial(graph.make_model, saved.config))
-    found = infer(graph, model, "probabilities", saved.rule)
-    rows = order_by_id(graph.grid, found)
+    outputs = infer(graph, model, "probabilities", saved.rule)
+    rows = order_by_id(graph.grid, outputs)
     facts = graph.facts
     values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())
     file = H5Predictions(

@@ -61,10 +61,10 @@ class LabelledRows(Examples):
         )
         self.split = graph.device.tensor(graph.split)
         labelled = labelled_nodes(graph.labels)
-        rows = {each: np.flatnonzero((graph.split == each) & labelled) for each in Split}
+        rows = {role: np.flatnonzero((graph.split == role) & labelled) for role in Split}
         self.train_rows = graph.device.tensor(rows[Split.TRAIN])
-        counts = [len(rows[each]) for each in (Split.TRAIN, Split.VALID)]
-        self.num_train, num_valid = (int(graph.grid.layer.allreduce(each)) for each in counts)
+        counts = [len(rows[role]) for role in (Split.TRAIN, Split.VALID)]
+        self.num_train, num_valid = (int(graph.grid.layer.allreduce(count)) for count in counts)
         raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
 
     @property
@@ -85,12 +85,12 @@ class LabelledRows(Examples):
         return WholeTargets(self.train_rows, self.labels[self.train_rows], self.num_train)
 
     @override
-    def in_batches(self, held: SampledGraph) -> "LabelledNodes":
-        return LabelledNodes(held)
+    def in_batches(self, graph: SampledGraph) -> "LabelledNodes":
+        return LabelledNodes(graph)
 
     @override
-    def in_subgraphs(self, held: SampledGraph) -> "LabelledNodes":
-        return LabelledNodes(held)
+    def in_subgraphs(self, graph: SampledGraph) -> "LabelledNodes":
+        return LabelledNodes(graph)
 
 
 class LabelledNodes(BatchExamples, SubgraphExamples):
@@ -98,31 +98,31 @@ class LabelledNodes(BatchExamples, SubgraphExamples):
 
     unit = "nodes"
 
-    def __init__(self, held: SampledGraph) -> None:
-        self._labels, self._trained = held.labels, torch.from_numpy(held.trained)
-        self._nodes = np.flatnonzero(held.trained).astype(np.int32)
+    def __init__(self, graph: SampledGraph) -> None:
+        self._labels, self._trained = graph.labels, torch.from_numpy(graph.trained)
+        self._nodes = np.flatnonzero(graph.trained).astype(np.int32)
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     @override
     def batch(
-        self, numbers: GlobalIndices, mine: GlobalIndices, seeds: tuple[int, int]
+        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
     ) -> tuple[LocalIndices, LocalIndices]:
-        nodes = np.sort(self._nodes[numbers[mine]])
+        nodes = np.sort(self._nodes[numbers[selected]])
         return nodes, nodes
 
     @override
-    def targets(self, chosen: LocalIndices) -> Tensor:
-        return self._labels[torch.from_numpy(chosen).long()]
+    def targets(self, rows: LocalIndices) -> Tensor:
+        return self._labels[torch.from_numpy(rows).long()]
 
     @override
     def inside(
         self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
-        every = torch.from_numpy(nodes).long()
-        trained = self._trained[every]
-        return trained, self._labels[every[trained]]
+        numbers = torch.from_numpy(nodes).long()
+        trained = self._trained[numbers]
+        return trained, self._labels[numbers[trained]]
 
 
 def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:

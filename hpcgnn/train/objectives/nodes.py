@@ -116,9 +116,9 @@ class NodeObjective(GraphObjective):
         arguments = (self.grid, logits_NC, rows.labels, rows.split)
         if facts.targets:
             values: dict[str, float] = {}
-            found = target_metrics(*arguments, facts.targets, facts.target_scales)
-            for part, each in found.items():
-                values |= {f"{part}_{key}": value for key, value in each.items()}
+            by_part = target_metrics(*arguments, facts.targets, facts.target_scales)
+            for part, metrics_of_part in by_part.items():
+                values |= {f"{part}_{key}": value for key, value in metrics_of_part.items()}
             alike = "; ".join(
                 f"all {count} that are tested are given {number:.4g} for {name}"
                 for name, count, number in constant_targets(*arguments, facts)

@@ -58,19 +58,19 @@ class GraphReport(About):
             return []
         features = self.graph.features
         tables = features.parts if isinstance(features, TypedRows) else (features,)
-        said = []
+        notes = []
         for name, table in zip(self.graph.facts.type_names or ("",), tables, strict=True):
             values = table[:_LOOKED_AT].float().cpu().numpy()
             if len(columns := far_columns(values)):
                 size = float(np.abs(values[:, columns[0]]).mean())
                 of_type = f" of {name}" if name else ""
-                said.append(
+                notes.append(
                     f"features{of_type}: column {columns[0] + 1} is about {size:.4g}, "
                     f"{len(columns)} of {values.shape[1]} columns outweigh others or what they "
                     "differ by; "
                     "graph.normalize_features=standard brings all to one scale"
                 )
-        return said
+        return notes
 
     @override
     def details(self) -> dict[str, Any]:
@@ -138,4 +138,4 @@ def _features(facts: GraphFacts) -> str:
 def _node_types(facts: GraphFacts) -> list[dict[str, Any]]:
     columns = facts.type_names, facts.type_nodes, facts.type_features
     keys = ("name", "num_nodes", "num_features")
-    return [dict(zip(keys, each, strict=True)) for each in zip(*columns, strict=True)]
+    return [dict(zip(keys, values, strict=True)) for values in zip(*columns, strict=True)]

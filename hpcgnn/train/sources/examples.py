@@ -62,7 +62,7 @@ class BatchExamples(Protocol):
         ...
 
     def batch(
-        self, numbers: GlobalIndices, mine: GlobalIndices, seeds: tuple[int, int]
+        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
     ) -> tuple[LocalIndices, Any]:
         """Return the nodes of a rank's share of a batch, and what `targets` needs.
 
@@ -70,7 +70,7 @@ class BatchExamples(Protocol):
         ----------
         numbers
             Of the whole batch, as far as this rank knows it.
-        mine
+        selected
             Places in `numbers` of this rank's share, rising.
         seeds
             The run's seed, and the epoch.
@@ -82,7 +82,7 @@ class BatchExamples(Protocol):
         """
         ...
 
-    def targets(self, chosen: Any) -> Any:
+    def targets(self, targets: Any) -> Any:
         """Return the targets of what `batch` has chosen, on the CPU."""
         ...
 
@@ -125,10 +125,10 @@ class Examples(Protocol):
         """Return the targets of a step on the whole graph; collective."""
         ...
 
-    def in_batches(self, held: SampledGraph) -> BatchExamples:
+    def in_batches(self, graph: SampledGraph) -> BatchExamples:
         """Return what batches of nodes with sampled neighbours are of; collective."""
         ...
 
-    def in_subgraphs(self, held: SampledGraph) -> SubgraphExamples:
+    def in_subgraphs(self, graph: SampledGraph) -> SubgraphExamples:
         """Return what subgraphs of a graph are trained on; collective."""
         ...

@@ -56,8 +56,8 @@ def numbered(
     """Yield the items of an epoch, which are waited for in a span, with masks of their own."""
     for number in itertools.count():
         with trace.span("wait.input"):
-            found = next(drawn, None)
-        if found is None:
+            item = next(drawn, None)
+        if item is None:
             return
         # Epochs have fewer steps than this.
-        yield found, DropoutKey(seed, (epoch << 32) + number)
+        yield item, DropoutKey(seed, (epoch << 32) + number)
