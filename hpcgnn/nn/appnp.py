@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, aggregate, blend, dropout, widened
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
@@ -31,13 +32,13 @@ class APPNP(Model):
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(shape.widths()))
 
     @classmethod
+    @override
     def num_aggregations(cls, shape: ModelShape) -> int:
-        """Return the number of propagation steps."""
         return shape.hops or _HOPS
 
     @collective
+    @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C); see `Model.forward`."""
         view = graph.layer(0, self.num_aggregations(self.shape))
         h_NC = self._perceptron(len(self.layers), graph, x_NF, key)
         share, z_NC = self.shape.teleport, h_NC
@@ -47,12 +48,12 @@ class APPNP(Model):
             z_NC = blend(z_NC, h_NC, share)
         return widened(z_NC)
 
+    @override
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the perceptron's last map (N, H)."""
         return self._perceptron(len(self.layers) - 1, graph, x_NF, None)
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the perceptron's first map."""
         return list(self.layers[0].parameters())
 
     def _perceptron(

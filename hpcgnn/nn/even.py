@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, dropout, widened
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
@@ -51,8 +52,8 @@ class EvenModel(Model):
         """
 
     @collective
+    @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C); see `Model.forward`."""
         last = len(self.layers)
         hidden = self._propagated(graph, x_NF, key)
         draw = None if key is None else key.at(last + 1)
@@ -60,12 +61,12 @@ class EvenModel(Model):
         return widened(self.output(dropout(hidden, ids, draw, self.shape.dropout)))
 
     @collective
+    @override
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the map to the classes (N, H)."""
         return self._propagated(graph, x_NF, None)
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the map of the features."""
         return list(self.input.parameters())
 
     def _propagated(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
 from hpcgnn.autograd import Heads, ScoresOf, attend
@@ -88,23 +89,24 @@ class GATLayer(HeadsLayer):
 class GATv2Layer(GATLayer):
     """The same with scores that see the sum of both nodes' maps; parameters as of `GATLayer`."""
 
+    @override
     def make_target(self, in_width: int, heads: int, width: int) -> None:
-        """Make the rows' own linear map."""
         self.own = xavier_linear(in_width, heads * width)
 
     def make_edge(self, heads: int, width: int) -> None:
         """Make nothing: the map of features is all."""
 
+    @override
     def edge_weights(self, by_head: Tensor) -> Tensor:
-        """Return the map of the features, (H, D * F): its result is inside of the rectifier."""
+        # The map of the features, (H, D * F): its result is inside of the rectifier.
         return by_head.flatten(1)
 
+    @override
     def scores(self) -> ScoresOf:
-        """Return what makes the scores of the edges."""
         return partial(DynamicScores, slope=self.slope, width=self.source.shape[1])
 
+    @override
     def target_map(self) -> Tensor:
-        """Return the map from rows to their share of the scores, (H * D, in_width)."""
         return self.own.weight
 
 
@@ -115,8 +117,8 @@ class GAT(HeadsModel):
     shift = "bias"
     lacks = NOTHING
 
+    @override
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
-        """Return a layer."""
         return GATLayer(in_width, out_width, **how)
 
 
@@ -125,6 +127,6 @@ class GATv2(GAT):
 
     lacks = MappingProxyType({Trait.EQUAL_BITS: "its scores have no exact sums"})
 
+    @override
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:
-        """Return a layer."""
         return GATv2Layer(in_width, out_width, **how)

@@ -1,6 +1,7 @@
 """Graph convolutional network (Kipf and Welling, ICLR 2017)."""
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import Ending, graph_linear
 from hpcgnn.nn.layered import LayeredModel
@@ -37,6 +38,6 @@ class GCN(LayeredModel):
     aggregates_features = ends_layers = True
     shift = "bias"
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> GCNLayer:
-        """Return a convolution."""
         return GCNLayer(in_width, out_width)

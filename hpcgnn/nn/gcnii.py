@@ -7,6 +7,7 @@ import math
 from types import MappingProxyType
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, aggregate, blend
 from hpcgnn.nn.even import EvenModel
@@ -62,16 +63,16 @@ class GCNII(EvenModel):
     options = EvenModel.options | {"teleport"}
     own_options = MappingProxyType({"theta": 0.5})
 
+    @override
     def make_layer(self, index: int) -> GCNIILayer:
-        """Return the layer at `index`."""
         shape = self.shape
         theta = shape.own.get("theta", self.own_options["theta"])
         strength = math.log1p(theta / (index + 1))
         return GCNIILayer(shape.hidden, teleport=shape.teleport, strength=strength)
 
     @collective
+    @override
     def run_layer(
         self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
-        """Return the output rows of a layer; see `EvenModel.run_layer`."""
         return self.layers[index](view, x, first)

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, aggregate, dropout, memory_of, typed_linear
 from hpcgnn.autograd.band import TorchBand
@@ -234,8 +235,8 @@ class GGNN(TrainableModule):
         # A bias would shift all candidates by the same amount.
         self.readout = nn.Linear(width, 1, bias=False)
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the embeddings."""
         return list(self.embedding.parameters())
 
     def forward(self, graph: Supergraph, propagator: Propagator, key: DropoutKey | None) -> Tensor:

@@ -6,6 +6,7 @@ A second direction of the graph enters the perceptron through weights of its own
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn.autograd import arithmetic, graph_linear
 from hpcgnn.nn.layered import LayeredModel
@@ -58,6 +59,6 @@ class GIN(LayeredModel):
     maps_own_rows = True
     shift = "second.bias"
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> GINLayer:
-        """Return a layer for the directions of the graph."""
         return GINLayer(in_width, self.shape.hidden, out_width, directed=self.directed)

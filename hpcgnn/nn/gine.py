@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn.autograd import reduce_messages
 from hpcgnn.nn.layered import LayeredModel
@@ -61,7 +62,7 @@ class GINE(LayeredModel):
     maps_own_rows = True
     shift = "second.bias"
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> GINELayer:
-        """Return a layer for the features of the graph's edges."""
         features = self.shape.num_edge_features
         return GINELayer(in_width, self.shape.hidden, out_width, num_edge_features=features)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import (
     DropoutKey,
@@ -43,8 +44,8 @@ class _Plain(Readout):
         self._reduce = reduce
 
     @collective
+    @override
     def forward(self, x_NH: Tensor, members: GraphMembers) -> Tensor:
-        """Return (G, H)."""
         return self._reduce(x_NH, members)
 
 
@@ -56,8 +57,8 @@ class AttentionReadout(Readout):
         self.gate = nn.Linear(width, 1)
 
     @collective
+    @override
     def forward(self, x_NH: Tensor, members: GraphMembers) -> Tensor:
-        """Return (G, H)."""
         return softmax_of_graphs(x_NH, self.gate(x_NH), members)
 
 
@@ -101,8 +102,8 @@ class GraphModel(EncoderModel):
         return self.head(dropout(rows, graph.members.ids, draw, self._dropout))
 
     @collective
+    @override
     def embed(self, graph: GraphView, x: Any) -> Tensor:
-        """Return what is read out (G, H), without dropout."""
         assert graph.members is not None
         return self.readout(self.encoder(graph, x, None), graph.members)
 

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
@@ -61,8 +62,8 @@ class HeadsModel(LayeredModel):
     layers_save_results = True
 
     @classmethod
+    @override
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when heads do not divide the width of hidden layers."""
         if shape.num_hidden_layers:
             require_heads(shape)
 
@@ -70,8 +71,8 @@ class HeadsModel(LayeredModel):
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> HeadsLayer:
         """Return a layer; `how` are the arguments of `HeadsLayer`."""
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> HeadsLayer:
-        """Return the layer at `index`."""
         return self.heads_layer(
             in_width,
             out_width,
@@ -81,6 +82,6 @@ class HeadsModel(LayeredModel):
         )
 
     @collective
+    @override
     def run_layer(self, index: int, view: LayerView, x: Tensor, draw: DropoutKey | None) -> Tensor:
-        """Return the output rows of a layer, with this draw's edges left out."""
         return self.layers[index](view, x, self.edges_left_out(draw))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, ProductHeads, attend_products, rematerialised, widened
 from hpcgnn.kernels import EdgeDraw
@@ -144,12 +145,12 @@ class HGT(EvenModel):
                 hold_shifts(norm, layer.get_parameter("out.maps.0.bias"))
 
     @classmethod
+    @override
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when heads do not divide the width."""
         require_heads(shape)
 
+    @override
     def make_layer(self, index: int) -> HGTLayer:
-        """Return a layer for the relations and node types of the graph."""
         shape = self.shape
         return HGTLayer(
             shape.hidden,
@@ -159,8 +160,8 @@ class HGT(EvenModel):
         )
 
     @collective
+    @override
     def run_layer(
         self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
     ) -> Tensor:
-        """Return the output rows of a layer, with this draw's edges left out."""
         return self.layers[index](view, x, self.edges_left_out(draw))

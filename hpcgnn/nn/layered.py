@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn.autograd import (
     DropoutKey,
@@ -103,25 +104,26 @@ class LayeredModel(Model):
         return 1
 
     @classmethod
+    @override
     def num_aggregations(cls, shape: ModelShape) -> int:
-        """Return how many times in a row the model aggregates."""
         return shape.num_layers * cls.steps_per_layer(shape)
 
     @classmethod
+    @override
     def aggregations_after_norms(cls, shape: ModelShape) -> int:
-        """Return how many of the last aggregations come after all norms over nodes."""
         if shape.norm not in NORMS_OVER_NODES or shape.num_hidden_layers == 0:
             return cls.num_aggregations(shape)
         return cls.steps_per_layer(shape) if shape.jumping == "none" else 0
 
     @classmethod
+    @override
     def num_feature_products(cls, shape: ModelShape) -> int:
-        """Return how many times in a row the first layer aggregates the features as they are."""
+        # Return how many times in a row the first layer aggregates the features as they are.
         return cls.steps_per_layer(shape) if cls.aggregates_features else 0
 
     @collective
+    @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C); see `Model.forward`."""
         hidden = self._last_input(graph, x_NF, key)
         last = self.shape.num_layers
         if self.output is None:
@@ -131,12 +133,12 @@ class LayeredModel(Model):
         return widened(self.output(dropout(hidden.rows, ids, draw, self.shape.dropout)))
 
     @collective
+    @override
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the last map (N, H): for one layer without jumping, the features."""
         return self._last_input(graph, x_NF, None).rows
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the first layer."""
         return list(self.layers[0].parameters())
 
     @collective

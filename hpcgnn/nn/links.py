@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
@@ -44,12 +45,12 @@ class _Bilinear(Scorer):
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
         """Return q (..., H) of sources (..., H) and relations (...,)."""
 
+    @override
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
-        """Return scores; see `Scorer`."""
         return (self.query(source, relation) * target).sum(dim=-1)
 
+    @override
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
-        """Return the scores of all pairs, which are one product; see `Scorer`."""
         return self.query(source_EH, relation_E) @ target_BH.T
 
 
@@ -60,8 +61,8 @@ class Dot(_Bilinear):
         super().__init__()
         self._scale = 1 / math.sqrt(width)
 
+    @override
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
-        """Return ``s / √H``."""
         return source * self._scale
 
 
@@ -72,8 +73,8 @@ class DistMult(_Bilinear):
         super().__init__()
         self.relations = nn.Parameter(torch.full((num_relations, width), width**-0.5))
 
+    @override
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
-        """Return ``s ⊙ w_r``."""
         return source * self.relations[relation]
 
 
@@ -90,8 +91,8 @@ class ComplEx(_Bilinear):
         self.relations = nn.Parameter(torch.empty(num_relations, width))
         nn.init.xavier_normal_(self.relations)
 
+    @override
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
-        """Return the product of s and w_r."""
         (a, b), (p, q) = source.chunk(2, dim=-1), self.relations[relation].chunk(2, dim=-1)
         return torch.cat([a * p - b * q, a * q + b * p], dim=-1)
 
@@ -107,14 +108,14 @@ class MLP(Scorer):
         self.relations = nn.Parameter(torch.ones(num_relations, width))
         self.hidden, self.output = nn.Linear(width, width), nn.Linear(width, 1)
 
+    @override
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
-        """Return scores; see `Scorer`."""
         joined = source * self.relations[relation] * target
         scores: Tensor = self.output(functional.relu(self.hidden(joined)))
         return scores.squeeze(-1)
 
+    @override
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
-        """Return the scores of all pairs, some sources at a time; see `Scorer`."""
         scores = source_EH.new_empty(len(source_EH), len(target_BH))
         step = max(1, _PAIRS_AT_A_TIME // max(1, len(target_BH)))
         for start in range(0, len(source_EH), step):
@@ -175,8 +176,8 @@ class LinkModel(EncoderModel):
         return self.encoder(graph, x, key)
 
     @collective
+    @override
     def embed(self, graph: GraphView, x: Any) -> Tensor:
-        """Return the embeddings (N, H), without dropout."""
         return self.encoder(graph, x, None)
 
 

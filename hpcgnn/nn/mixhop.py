@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import aggregate, arithmetic
 from hpcgnn.errors import InputError
@@ -67,13 +68,13 @@ class MixHop(LayeredModel):
     shift = "bias"
 
     @classmethod
+    @override
     def steps_per_layer(cls, shape: ModelShape) -> int:
-        """Return the largest power."""
         return shape.hops or _HOPS
 
     @classmethod
+    @override
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when a hidden layer is too narrow for its powers."""
         powers = cls.steps_per_layer(shape) + 1
         if shape.hidden < powers:
             raise InputError(
@@ -81,7 +82,7 @@ class MixHop(LayeredModel):
                 f"use at least {powers}, or lower model.hops"
             )
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> MixHopLayer:
-        """Return a layer."""
         summed = index >= self.shape.num_hidden_layers
         return MixHopLayer(in_width, out_width, self.steps_per_layer(self.shape), summed=summed)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, edge_draw, memory_of
 from hpcgnn.kernels import EdgeDraw
@@ -330,12 +331,12 @@ class EncoderModel(NodeModel):
         super().__init__()
         self.encoder = encoder
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the encoder's first layer."""
         return self.encoder.input_parameters()
 
+    @override
     def own_rows(self) -> Mapping[str, str]:
-        """Return the encoder's parameters and buffers with rows of nodes."""
         own = self.encoder.own_rows()
         return {f"encoder.{name}": f"encoder.{ids}" for name, ids in own.items()}
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, linear_by_type
 from hpcgnn.kernels.mixing import murmur_mix, uniform
@@ -227,19 +228,18 @@ class TypedModel(NodeModel):
         return self.body(graph, self.inputs(x), key)
 
     @collective
+    @override
     def embed(self, graph: GraphView, x: Any) -> Tensor:
-        """Return the input of the last layer (N, H), without dropout."""
         return self.body.embed(graph, self.inputs(x))
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the input layers and of the first graph layer.
-
-        There is no non-linearity between them, so they are one linear map of the features.
-        """
+        # The parameters of the input layers and of the first graph layer.
+        # There is no non-linearity between them, so they are one linear map of the features.
         return [*self.inputs.parameters(), *self.body.input_parameters()]
 
+    @override
     def own_rows(self) -> Mapping[str, str]:
-        """Return the vectors of nodes and their ids."""
         ids = {number: f"inputs.ids_{number}" for number in self.inputs.vectors}
         vectors = {f"inputs.vectors.{number}": name for number, name in ids.items()}
         return {**vectors, **{name: name for name in ids.values()}}

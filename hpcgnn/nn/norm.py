@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import arithmetic, moments, standardise
 from hpcgnn.operator import RankSums
@@ -66,8 +67,8 @@ class BatchNorm(Norm):
         self.register_buffer("running_variance", torch.ones(width))
 
     @collective
+    @override
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows; see `Norm.forward`."""
         if not training:
             return self.scaled(x_NH, self.running_mean, self.running_variance)
         mean, variance, count = moments(x_NH, sums)
@@ -89,8 +90,8 @@ class GraphNorm(Norm):
         self.mean_share = nn.Parameter(torch.ones(width))
 
     @collective
+    @override
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows; see `Norm.forward`."""
         mean, variance, _ = moments(x_NH, sums)
         left = mean * (1 - self.mean_share)
         return self.scaled(x_NH, mean * self.mean_share, variance + left.square())
@@ -99,8 +100,8 @@ class GraphNorm(Norm):
 class LayerNorm(Norm):
     """Layer normalisation (Ba et al. 2016): every row by itself."""
 
+    @override
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows; see `Norm.forward`."""
         return nn.functional.layer_norm(
             x_NH, self.weight.shape, self.weight, self.bias, eps=EPSILON
         )

@@ -6,6 +6,7 @@ weights of relation r are ``W_r = Σ_b a_rb V_b``. Ghosts are fetched once for a
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import arithmetic, relation_linear
 from hpcgnn.errors import InputError
@@ -71,14 +72,14 @@ class RGCN(LayeredModel):
     shift = "own.bias"
 
     @classmethod
+    @override
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when there are more bases than relations."""
         if shape.num_bases > shape.num_relations:
             raise InputError(
                 f"model.num_bases = {shape.num_bases}: there are only {shape.num_relations} "
                 "relations; lower it, or 0 gives every relation its own matrix"
             )
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> RGCNLayer:
-        """Return a layer for the relations of the graph."""
         return RGCNLayer(in_width, out_width, self.shape.num_relations, self.shape.num_bases)

@@ -7,6 +7,7 @@ matrix, and the same exchange plan.
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import Ending, graph_linear
 from hpcgnn.nn.layered import LayeredModel
@@ -67,7 +68,7 @@ class GraphSAGE(LayeredModel):
     maps_own_rows = True
     shift = "own.bias"
 
+    @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> SAGELayer:
-        """Return a layer for the directions of the graph."""
         features = self.shape.num_edge_features
         return SAGELayer(in_width, out_width, directed=self.directed, num_edge_features=features)

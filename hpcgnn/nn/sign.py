@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, aggregate, dropout, widened
 from hpcgnn.errors import InputError
@@ -51,18 +52,19 @@ class SIGN(Model):
             hold_shifts(norm, layer.get_parameter("bias"))
 
     @classmethod
+    @override
     def num_aggregations(cls, shape: ModelShape) -> int:
-        """Return the largest power."""
         return shape.hops or _HOPS
 
     @classmethod
+    @override
     def num_feature_products(cls, shape: ModelShape) -> int:
-        """Return the same: nothing but features is aggregated."""
+        # The same: nothing but features is aggregated.
         return cls.num_aggregations(shape)
 
     @classmethod
+    @override
     def check(cls, shape: ModelShape) -> None:
-        """Raise an `InputError` when no map is left behind the first."""
         if shape.num_layers < 2:
             raise InputError(
                 f"model.num_layers = {shape.num_layers}: sign has a map for each power and one of "
@@ -70,18 +72,18 @@ class SIGN(Model):
             )
 
     @collective
+    @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        """Return logits (N, C); see `Model.forward`."""
         hidden = self._last_input(graph, x_NF, key)
         return widened(self.layers[-1](hidden))
 
     @collective
+    @override
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        """Return the input of the perceptron's last map (N, H)."""
         return self._last_input(graph, x_NF, None)
 
+    @override
     def input_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the maps of the powers."""
         return list(self.branches.parameters())
 
     def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpcgnn.autograd import ProductHeads, attend_products, rematerialised, widened
 from hpcgnn.kernels import EdgeDraw
@@ -74,10 +75,11 @@ class Transformer(HeadsModel):
     maps_own_rows = True
     shift = "own.bias"
 
+    @override
     def shift_of(self, layer: nn.Module) -> nn.Parameter | None:
-        """Return the bias of the own row, unless a gate reads it."""
+        # The bias of the own row, unless a gate reads it.
         return None if layer.gate is not None else super().shift_of(layer)
 
+    @override
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> TransformerLayer:
-        """Return a layer."""
         return TransformerLayer(in_width, out_width, gated=self.shape.own.get("gate", False), **how)

@@ -7,6 +7,7 @@ arrays that it was given, whichever exchange, stage or direction they belong to.
 from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from hpcgnn.comm import CommPlan, Stage, Transfer
 from hpcgnn.kernels import dequantise_rows, quantise_rows
@@ -110,8 +111,8 @@ class _Unpacked(Transfer):
         self._arguments = arrived, bits, rows
 
     @neighborwise_collective
+    @override
     def wait(self, trace: TraceRecorder | None = None) -> None:
-        """Return when the rows are there; waiting again returns at once."""
         if self._coming is None:
             return
         self._coming.wait(trace)

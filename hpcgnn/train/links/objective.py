@@ -46,8 +46,8 @@ class LinkFacts(GraphFacts):
     """Sizes of a graph whose edges are predicted; `num_classes` is the width of embeddings."""
 
     @property
+    @override
     def metric(self) -> str:
-        """The metric that models are chosen by."""
         return "mrr"
 
 
@@ -137,10 +137,11 @@ class LinkObjective(GraphObjective):
 
     @classmethod
     @collective
+    @override
     def load(
         cls, context: Context, *, with_rows: bool = False
     ) -> tuple["LinkObjective", LocalRows | None]:
-        """Read this rank's share, draw the edges to predict, and take them out of the graph."""
+        # Read this rank's share, draw the edges to predict, and take them out of the graph.
         grid, config = context.grid, context.config
         with agree(grid.world):
             store = GraphStore.open(config.graph.store, grid.world)
@@ -157,8 +158,8 @@ class LinkObjective(GraphObjective):
         of_task = dataclasses.replace(graph, facts=facts, rows=None)
         return cls(of_task, config, links, pairs), graph.rows
 
+    @override
     def make_model(self, seed: int) -> LinkModel:
-        """Return a new encoder and scorer, equal on all ranks."""
         return make_link_model(
             self.graph.make_model(self._config, seed),
             self._options.scorer,
@@ -177,8 +178,9 @@ class LinkObjective(GraphObjective):
 
     @torch.no_grad()
     @collective
+    @override
     def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
-        """Return loss, MRR, Hits@k and AUC of the tested edges over all ranks."""
+        # Loss, MRR, Hits@k and AUC of the tested edges over all ranks.
         assert isinstance(model, LinkModel)
         embeddings = self.whole.outputs(model)
         values: dict[str, float] = {}
@@ -196,8 +198,9 @@ class LinkObjective(GraphObjective):
         return scale_tensors(self.graph)
 
     @collective
+    @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        """Write embeddings of all nodes in original order, by the model that `seed` kept."""
+        # Write embeddings of all nodes in original order, by the model that `seed` kept.
         with agree(self.grid.world):
             saved = open_saved_model(directory.path, seed)
         model = saved.model(self.grid, self.make_model)

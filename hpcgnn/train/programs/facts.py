@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from typing_extensions import override
 
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.errors import InputError
@@ -38,8 +39,8 @@ class ProgramFacts(Facts):
     steps: int
 
     @property
+    @override
     def metric(self) -> str:
-        """Accuracy: the share of holes whose right variable scores highest."""
         return "accuracy"
 
 

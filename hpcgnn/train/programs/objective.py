@@ -112,12 +112,12 @@ class ProgramObjective(Objective, About):
         return cls(context), None
 
     @property
+    @override
     def facts(self) -> ProgramFacts:
-        """Sizes of the store."""
         return program_facts(self._store, len(self.input.train_graphs))
 
+    @override
     def make_model(self, seed: int) -> GGNN:
-        """Return a new model, equal on all ranks."""
         model = model_of(self.facts, self._config.programs, seed, self._dtype)
         return model.to(self.device.place)
 
@@ -149,22 +149,23 @@ class ProgramObjective(Objective, About):
             self._trained[name] += count
 
     @collective
+    @override
     def evaluate(self, model: GGNN) -> Evaluation:
-        """Return loss and accuracy on the validation, test and unseen graphs."""
+        # Loss and accuracy on the validation, test and unseen graphs.
         limit = self._config.programs.evaluate_graphs
         return Evaluation(judge(self.grid, self.input, model, limit), "accuracy")
 
     @collective
+    @override
     def evaluate_kept(self, model: GGNN) -> dict[str, Any]:
-        """Return the metrics on all graphs, where epochs judged a sample."""
         return {"all_graphs": judge(self.grid, self.input, model, 0)}
 
+    @override
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return nothing: a checkpoint keeps the model only."""
         return {}
 
+    @override
     def describe(self, threads: int) -> str:
-        """Return the line that says what is about to run."""
         facts, programs = self.facts, self._config.programs
         band = f" with blocks of {programs.block}" if programs.block else ""
         if programs.supernodes:
@@ -176,16 +177,16 @@ class ProgramObjective(Objective, About):
             f"{programs.propagator}{band}, {self._config.train.dtype}"
         )
 
+    @override
     def remarks(self) -> list[str]:
-        """Return nothing: inputs are made here."""
         return []
 
+    @override
     def details(self) -> dict[str, Any]:
-        """Return what this rank trained on."""
         return dict(self._trained)
 
+    @override
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the store, its baselines, and what all ranks trained on."""
         return {
             "propagator": self._config.programs.propagator,
             "block": self._config.programs.block,
@@ -195,6 +196,7 @@ class ProgramObjective(Objective, About):
         }
 
     @collective
+    @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        """Write the shares of all candidates by the model that `seed` kept."""
+        # Write the shares of all candidates by the model that `seed` kept.
         save_program_predictions(self.grid, self._judged, self.input, directory, seed)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.comm import ProcessGrid, allreduce_sum, share_on_hosts
 from hpcgnn.config.sampling import SamplingConfig
@@ -229,8 +230,8 @@ class SubgraphInput(StepInput):
             num_steps=_num_steps(config, int(sizes.sum()), mean_nodes),
         )
 
+    @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple[list[Subgraph], tuple[int, int]]]:
-        """Yield this rank's subgraphs of each step, with seed and epoch."""
         config, mine = self.views.context.config.sampling, np.array(self.mine, np.int64)
         # Subgraphs are numbered through all epochs, so that a resumed run draws what comes next.
         firsts = (epoch * self.num_steps + np.arange(self.num_steps)) * config.subgraphs
@@ -240,16 +241,16 @@ class SubgraphInput(StepInput):
         for _ in range(self.num_steps):
             yield [next(subgraphs) for _ in mine], (seed, epoch)
 
+    @override
     def describe(self) -> dict[str, Any]:
-        """Return the steps of an epoch, and the sizes of subgraphs."""
         return {
             "steps_per_epoch": self.num_steps,
             "mean_nodes": self.mean_nodes,
             "counted_subgraphs": self.num_counted,
         }
 
+    @override
     def prepare(self, drawn: tuple[list[Subgraph], tuple[int, int]]) -> StepData:
-        """Return what the model needs of subgraphs."""
         subgraphs, seeds = drawn
         view, put = self.views.of_subgraphs(subgraphs), self.views.context.device.put
         rows, targets = self.examples.inside(subgraphs, view.nodes, seeds)
@@ -290,19 +291,18 @@ class BatchInput(StepInput):
         self._size = min(self._config.budget, self._total)
         self.num_steps = self._config.steps or -(-self._total // self._size)
 
+    @override
     def describe(self) -> dict[str, Any]:
-        """Return the steps of an epoch, and the examples of a step."""
         return {
             "steps_per_epoch": self.num_steps,
             f"{self.examples.unit}_per_step": self._size,
         }
 
+    @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, Any, int]]:
-        """Yield this rank's share of each batch, what it has chosen, and the batch's size.
-
-        An epoch goes through the examples in a new order, again and again when it has more steps
-        than that takes.
-        """
+        # Yield this rank's share of each batch, what it has chosen, and the batch's size.
+        # An epoch goes through the examples in a new order, again and again when it has more steps
+        # than that takes.
         order = np.random.default_rng([seed, epoch]).permutation(len(self.examples))
         sampler = FanOutSampler(self._graph.edges, seed, self._config.fan_outs)
         # Here and not in the threads, which must not communicate, not even with themselves.
@@ -317,8 +317,8 @@ class BatchInput(StepInput):
         for (_, items, size), sample in zip(batches, samples, strict=True):
             yield sample, items, size
 
+    @override
     def prepare(self, drawn: tuple[LayeredSample, Any, int]) -> StepData:
-        """Return what the model needs of a batch."""
         sample, items, size = drawn
         view, inputs = self.views.of_layers(sample)
         features, targets = self.views.features(inputs), self.examples.targets(items)

@@ -190,8 +190,8 @@ class SampledSource(Source):
         self._described: dict[str, Any] = {}
 
     @collective
+    @override
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the steps of an epoch; threads sample ahead."""
         drawn, trace = self._sampled.at(seed, epoch), self._context.trace
         self._described = drawn.describe()
         for ready, key in numbered(trace, drawn.steps(seed, epoch), seed, epoch):
