@@ -258,9 +258,13 @@ def reduce_messages(
 
     Raises
     ------
+    TypeError
+        When `module` is a plain function, whose parameters would get no gradients.
     ValueError
         When `reduce` is empty or names another reduction, or ``softmax`` has no scores.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module = {module!r}: give a torch.nn.Module, whose parameters learn")
     unknown = [name for name in reduce if name not in REDUCTIONS]
     if unknown or not reduce:
         raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")

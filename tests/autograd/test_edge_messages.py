@@ -165,6 +165,8 @@ def test_wrong_reductions_scores_and_orders_are_refused() -> None:
         for names in ([], ["sum", "median"]):
             with pytest.raises(ValueError, match="one or more of sum, mean"):
                 reduce_messages(edges, Alone(), sources=x, reduce=names)
+        with pytest.raises(TypeError, match=r"give a torch\.nn\.Module"):
+            reduce_messages(edges, torch.relu, sources=x)
         with pytest.raises(ValueError, match="no scores"):
             reduce_messages(edges, Alone(), sources=x, reduce=["softmax"])
         with pytest.raises(ValueError, match="order of their targets"):
