@@ -73,13 +73,17 @@ class GalleryGraph:
         """Return the same graph with a random 60/20/20 split."""
         return replace(self, split=random_split(self.num_nodes, seed))
 
+    def arrays(self, **others: Any) -> GraphArrays:
+        """Return what a store is written from, with the `others` of its fields added."""
+        # A store has no place for the nodes' names; all else is what it is made from.
+        own = {name: value for name, value in vars(self).items() if name != "node_names"}
+        return GraphArrays(**own, **others)
+
     def write(
         self, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None
     ) -> None:
         """Write the graph as a store."""
-        # A store has no place for the nodes' names; all else is what it is made from.
-        arguments = {name: value for name, value in vars(self).items() if name != "node_names"}
-        store_from_arrays(path, GraphArrays(**arguments, provenance=provenance))
+        store_from_arrays(path, self.arrays(provenance=provenance))
 
 
 def simple_edges(src: GlobalIndices, dst: GlobalIndices, num_nodes: int) -> Edges:

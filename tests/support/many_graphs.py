@@ -1,6 +1,5 @@
 """Stores of many planted graphs, in parts."""
 
-from functools import partial
 from pathlib import Path
 
 from mpi4py import MPI
@@ -32,13 +31,11 @@ def write_graphs(
     path = directory / f"graphs-{method}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"
-        write = made.graphs.write
+        others = {}
         if edge_features:
             rows = np.random.default_rng(8).normal(size=(len(made.graphs.src), 2))
-            data = {"": EdgeData(rows.astype(np.float32))}
-            arguments = {k: v for k, v in vars(made.graphs).items() if k != "node_names"}
-            write = partial(store_from_arrays, **arguments, edge_data=data)
-        write(plain)
+            others["edge_data"] = {"": EdgeData(rows.astype(np.float32))}
+        store_from_arrays(plain, made.graphs.arrays(**others))
         np.save(directory / "targets.npy", made.targets)
         with GraphStore.open(plain) as store:
             partition = PARTITIONERS[method](read_pattern(store), max(4, comm.size))
