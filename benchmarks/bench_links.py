@@ -29,10 +29,10 @@ from hpcgnn.console import print_json
 from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.links.candidates import Block, Queries, score_all
+from hpcgnn.train.links.candidates import Queries, ScoreBlock, score_all
 from hpcgnn.train.links.edges import deal_links
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.ranking import Scores, area_under_curve, rank_among_all, rank_metrics
+from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_among_all, rank_metrics
 from hpcgnn.train.task import Step
 
 COLUMNS: Columns = {
@@ -319,7 +319,7 @@ def observed_edges(graph: hpcgnn.Graph) -> dict[str, Tensor]:
 class Found:
     """Scores of tested edges, of their wrong ends, and of their sources and all nodes."""
 
-    def __init__(self, edges: np.ndarray, wrong: np.ndarray, blocks: Iterator[Block]) -> None:
+    def __init__(self, edges: np.ndarray, wrong: np.ndarray, blocks: Iterator[ScoreBlock]) -> None:
         self.edges, self.wrong, self.blocks = edges, wrong, blocks
 
 
@@ -361,10 +361,10 @@ def found_by(
     sources, targets, wrong = tested_pairs(task)
     step = 256
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[ScoreBlock]:
         for start in range(0, len(sources), step):
             some = slice(start, min(start + step, len(sources)))
-            yield Block(some, 0, against(sources[some]))
+            yield ScoreBlock(some, 0, against(sources[some]))
 
     others = [
         score(np.repeat(s, w.shape[1]), w.reshape(-1)).reshape(w.shape)
@@ -409,7 +409,7 @@ def counts(task: LinkObjective, observed: Mapping[str, Tensor]) -> dict[str, Fou
 def judge(task: LinkObjective, found: Found) -> dict[str, float]:
     """Return the metrics of scores."""
     grid, tested = task.grid, task.pairs.tested["test"]
-    scores = Scores.of(grid, found.edges.astype(float), found.wrong.astype(float), "float32")
+    scores = LinkScores.of(grid, found.edges.astype(float), found.wrong.astype(float), "float32")
     values = {"auc": area_under_curve(grid, scores)}
     known = tested.known
     if known is None:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 import numpy as np
 
 from hpcgnn.comm import Communicator
-from hpcgnn.partition.distributed.rows import Rows
+from hpcgnn.partition.distributed.rows import BlockRow
 
 # From zoltan.h.
 _COMPRESSED_EDGE, _ZOLTAN_OK = 1, 0
@@ -31,7 +31,7 @@ _ZOLTAN_PARAMETERS = {
     "DEBUG_LEVEL": "0",
 }
 
-Peer = Callable[[Communicator, Rows, np.ndarray, int, int, float], np.ndarray]
+Peer = Callable[[Communicator, BlockRow, np.ndarray, int, int, float], np.ndarray]
 
 
 def library(name: str) -> Any:
@@ -46,7 +46,7 @@ def handle(comm: Communicator) -> c_void_p:
 
 
 def ptscotch(
-    comm: Communicator, rows: Rows, weights: np.ndarray, parts: int, seed: int, imbalance: float
+    comm: Communicator, rows: BlockRow, weights: np.ndarray, parts: int, seed: int, imbalance: float
 ) -> np.ndarray:
     """Return the part of each own row by the fewest cut edges; a symmetric pattern."""
     for name in ("libscotcherr-7.0.so", "libscotch-7.0.so", "libptscotcherr-7.0.so"):
@@ -87,7 +87,7 @@ def ptscotch(
 
 
 def zoltan(
-    comm: Communicator, rows: Rows, weights: np.ndarray, parts: int, seed: int, imbalance: float
+    comm: Communicator, rows: BlockRow, weights: np.ndarray, parts: int, seed: int, imbalance: float
 ) -> np.ndarray:
     """Return the part of each own row by the fewest rows in all; a symmetric pattern.
 

@@ -21,7 +21,7 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.partition import CSRGraph
 from hpcgnn.partition.distributed.memory import return_freed_arrays
 from hpcgnn.partition.distributed.refine import Terms, refine
-from hpcgnn.partition.distributed.rows import Rows, fetch_pins, joint_pins
+from hpcgnn.partition.distributed.rows import BlockRow, fetch_pins, joint_pins
 from hpcgnn.partition.distributed.start import first_parts
 
 
@@ -69,7 +69,7 @@ def main() -> None:
         print(json.dumps(counted | figures))
 
 
-def read(file: Path, comm: MPI.Intracomm) -> Rows:
+def read(file: Path, comm: MPI.Intracomm) -> BlockRow:
     arrays = np.load(file)
     indptr = arrays["indptr"].astype(np.int64)
     cost = indptr + np.arange(len(indptr))
@@ -78,7 +78,7 @@ def read(file: Path, comm: MPI.Intracomm) -> Rows:
     row_map = RowMap(starts.astype(np.int64), comm.rank)
     indptr = indptr[row_map.start : row_map.stop + 1]
     columns = arrays["indices"][indptr[0] : indptr[-1]].astype(np.int32)
-    return Rows(row_map, indptr - indptr[0], columns, symmetric=True)
+    return BlockRow(row_map, indptr - indptr[0], columns, symmetric=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ SCRIPTS = [
 OPTIONAL = ("torch_geometric", "dgl", "cupy", "mtkahypar")
 
 
+# What torch_geometric calls of torch, where it is installed, may be deprecated there.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
