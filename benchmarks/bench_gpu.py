@@ -40,6 +40,7 @@ from benchmarks.gpu_timing import (
     interleave_on_device,
 )
 from benchmarks.gpu_training import training_cases
+from benchmarks.group_rules import TIGR_SIZE, dimension_rule
 from benchmarks.harness import surroundings
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn import kernels
@@ -48,7 +49,7 @@ from hpcgnn.console import print_json, report
 from hpcgnn.graph.device import Device
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.cuda.device import load_cupy
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, TIGR_SIZE, GroupSizeRule, dimension_rule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupSizeRule
 from hpcgnn.spmm.gpu.mpi import StagedTransport
 
 # The first has the size of Cora.

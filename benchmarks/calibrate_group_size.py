@@ -16,13 +16,14 @@ import numpy as np
 
 from benchmarks.bench_gpu import numbers, words
 from benchmarks.gpu_timing import device_name, interleave_on_device
+from benchmarks.group_rules import fit_rule, save_rule
 from benchmarks.harness import commit
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import report
 from hpcgnn.kernels import SparseMatrix, cuda
 from hpcgnn.kernels.cuda.device import load_cupy
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, fit_rule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 DEFAULT_GRAPHS = [
@@ -55,7 +56,7 @@ def main() -> None:
             by_size = {str(size): each for size, each in seconds.items()}
             records[-1] |= {"best": best, "seconds": by_size}
     facts = {"device": device_name(), "commit": commit(), "width": options.widths[0]}
-    fit_rule(samples).save(options.output, **facts, graphs=records)
+    save_rule(fit_rule(samples), options.output, **facts, graphs=records)
 
 
 def parse_arguments() -> argparse.Namespace:

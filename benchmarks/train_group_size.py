@@ -20,17 +20,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from benchmarks.group_rules import TIGR_SIZE, FixedSize, dimension_rule
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.group_size import (
-    TIGR_SIZE,
-    FixedSize,
-    GroupRule,
-    GroupSizeRule,
-    dimension_rule,
-)
+from hpcgnn.kernels.cuda.groups import GroupRule, GroupSizeRule
 from hpcgnn.nn.group_size import GroupSizeNet, LearnedSize, Pattern
 
 HELD_OUT = 5

@@ -15,7 +15,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 from hpcgnn.kernels.cuda.device import EventClock, load_cupy, use_device
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
 from hpcgnn.nn.group_size import load_group_rule
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective

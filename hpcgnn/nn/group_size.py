@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule, GroupSizeRule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule, GroupSizeRule
 from hpcgnn.typing import LocalIndices, Offsets
 
 _POOLED_SHARE = 0.5

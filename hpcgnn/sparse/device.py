@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from hpcgnn.kernels import Block, cuda
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupRule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
 from hpcgnn.sparse.local import LocalCSR, multiply
 from hpcgnn.typing import Array
 

@@ -18,7 +18,7 @@ from hpcgnn import kernels
 from hpcgnn.autograd import attention
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.graph.device import Device
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE
+from hpcgnn.kernels.cuda.groups import PAPER_RULE
 from hpcgnn.spmm.gpu.mpi import StagedTransport
 from tests.kernels.conftest import random_graph
 from tests.support.emulated_gpu import emulated_gpu

@@ -10,7 +10,7 @@ import torch
 from benchmarks import train_group_size
 from benchmarks.train_group_size import read_samples, train
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE, GroupSizeRule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupSizeRule
 from hpcgnn.nn.group_size import GroupSizeNet, LearnedSize, Pattern, load_group_rule
 
 LADDER = (1, 4, 16)

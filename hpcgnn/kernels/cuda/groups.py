@@ -1,16 +1,95 @@
-"""Neighbour groups: rows cut into pieces of a bounded number of non-zeros, for balance."""
+"""Neighbour groups: rows cut into pieces of a bounded number of non-zeros, for balance.
 
+A small group balances the load, a large one needs fewer additions across groups; the best size
+depends on the card and on the structure of the graph (execution-path paper, section 5).
+"""
+
+import json
+import math
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
+from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
-from hpcgnn.kernels.cuda.group_size import PAPER_RULE
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
 # A piece of a split row leaves a whole state behind, so that pieces are long; hubs still spread.
 ATTENTION_GROUP_SIZE = 256
+
+
+class GroupRule(Protocol):
+    """Chooses the size of the neighbour groups of a pattern."""
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size, at least 1, for products of a pattern with `width` dense columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class GroupSizeRule:
+    """Group size by linear regression on the graph's structure (equation 3).
+
+    Parameters
+    ----------
+    intercept
+        Constant term.
+    per_node, per_edge, per_degree
+        Factors of the number of nodes, of edges, and of edges over nodes.
+    """
+
+    intercept: float
+    per_node: float
+    per_edge: float
+    per_degree: float
+
+    def size(self, num_nodes: int, num_edges: int) -> int:
+        """Return the size for a graph, at least 1.
+
+        For an execution path these are the nodes with edges in it and its edges.
+        """
+        if num_nodes == 0:
+            return 1
+        value = (
+            self.intercept
+            + self.per_node * num_nodes
+            + self.per_edge * num_edges
+            + self.per_degree * num_edges / num_nodes
+        )
+        return max(1, math.floor(value + 0.5))
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size for the stored rows and entries of a pattern."""
+        return self.size(len(indptr) - 1, len(indices))
+
+    @staticmethod
+    def load(path: Path) -> "GroupSizeRule":
+        """Read coefficients that `save` wrote.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read or misses a coefficient.
+        """
+        try:
+            found = json.loads(path.read_text())
+            names = GroupSizeRule.__dataclass_fields__
+            values = {name: float(found[name]) for name in names}
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: not a file of group-size coefficients ({error})") from error
+        except KeyError as error:
+            raise InputError(f"{path}: the coefficient {error} is missing") from error
+        if not all(math.isfinite(value) for value in values.values()):
+            raise InputError(f"{path}: a coefficient is not a finite number")
+        return GroupSizeRule(**values)
+
+
+# Fitted by the authors on an NVIDIA P100 (section 5).
+PAPER_RULE = GroupSizeRule(
+    intercept=0.65538, per_node=1.67431e-5, per_edge=-2.24342e-6, per_degree=0.63641
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +134,7 @@ def neighbor_groups(indptr: Offsets, size: int) -> NeighborGroups:
     indptr
         ``(m + 1,)`` int64 non-decreasing offsets, in host memory.
     size
-        At least 1; `hpcgnn.kernels.cuda.group_size` has rules.
+        At least 1, of a `GroupRule`.
 
     Raises
     ------

@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.group_rules import TIGR_SIZE, dimension_rule, fit_rule, save_rule
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda import neighbor_groups
-from hpcgnn.kernels.cuda.group_size import (
-    PAPER_RULE,
-    TIGR_SIZE,
-    GroupSizeRule,
-    dimension_rule,
-    fit_rule,
-)
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupSizeRule
 from tests.kernels.conftest import ugly_graph
 
 
@@ -78,7 +73,7 @@ def test_refitting_finds_the_coefficients_again(tmp_path):
     ]
     found = fit_rule(samples)
     path = tmp_path / "rule.json"
-    found.save(path, device="none", graphs=30)
+    save_rule(found, path, device="none", graphs=30)
     for name in GroupSizeRule.__dataclass_fields__:
         np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-6)
     assert GroupSizeRule.load(path) == found

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from hpcgnn.kernels.cuda.library import CusparseMatrix
+from benchmarks.gpu_peers import CusparseMatrix
 from tests.kernels.conftest import ugly_graph
 
 

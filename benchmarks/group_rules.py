@@ -1,0 +1,76 @@
+"""Rules for the size of neighbour groups that are compared with the program's, and refitting."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.kernels.cuda.groups import GroupSizeRule
+from hpcgnn.typing import LocalIndices, Offsets
+
+TIGR_SIZE = 10
+"""What Tigr chooses for all graphs."""
+_THREAD_WORK = 1024
+"""Multiply-adds that GNNAdvisor gives to one thread."""
+_WARP = 32
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """The same size for every pattern; a `GroupRule`."""
+
+    size: int
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size."""
+        return self.size
+
+
+def dimension_rule(width: int) -> int:
+    """Return GNNAdvisor's size, which looks at the width alone and not at the graph.
+
+    A thread gets about 1024 multiply-adds; a group has a warp of threads side by side for widths
+    from 32 on, else half a warp.
+
+    Parameters
+    ----------
+    width
+        Columns of the dense operand, at least 1.
+    """
+    threads = _WARP if width >= _WARP else _WARP // 2
+    return max(1, _THREAD_WORK * threads // width)
+
+
+def fit_rule(samples: Iterable[tuple[int, int, int]]) -> GroupSizeRule:
+    """Fit the coefficients by least squares.
+
+    Parameters
+    ----------
+    samples
+        (nodes, edges, best size) of each graph; at least four that differ in structure.
+
+    Raises
+    ------
+    InputError
+        Too few graphs, or too alike to tell the four coefficients apart.
+    """
+    table = np.array(list(samples), dtype=np.float64).reshape(-1, 3)
+    nodes, edges, best = table.T
+    columns = np.stack([np.ones_like(nodes), nodes, edges, edges / nodes], axis=1)
+    # Nodes count in the millions, degrees in tens: equal norms keep the least squares well posed.
+    norms = np.sqrt((columns**2).sum(axis=0))
+    if len(table) < 4 or np.linalg.matrix_rank(columns / norms) < 4:
+        raise InputError(
+            f"{len(table)} graphs do not determine four coefficients: give more, of other sizes "
+            "and degrees"
+        )
+    solution = np.linalg.lstsq(columns / norms, best, rcond=None)[0] / norms
+    return GroupSizeRule(*(float(value) for value in solution))
+
+
+def save_rule(rule: GroupSizeRule, path: Path, **facts: object) -> None:
+    """Write the coefficients as JSON, with `facts` about where they come from beside them."""
+    path.write_text(json.dumps(asdict(rule) | facts, indent=2) + "\n")
