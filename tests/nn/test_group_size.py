@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import train_group_size
+from benchmarks.group_rules import save_rule
 from benchmarks.train_group_size import read_samples, train
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupSizeRule
@@ -26,7 +27,7 @@ def calibration(path: Path) -> Path:
                 graph = f"rmat:{scale}:{factor}"
                 graphs.append({"graph": graph, "width": width, "seconds": seconds})
     rule = GroupSizeRule(1.0, 0.0, 0.0, 0.5)
-    rule.save(path, device="made up", graphs=graphs)
+    save_rule(rule, path, device="made up", graphs=graphs)
     return path
 
 
