@@ -328,7 +328,7 @@ def _from_degrees(folder: Path, part: list[Cell]) -> None:
         ranks = Ranks(whole.row_starts(4), config.exchange)
         share = make_share(whole, config, ranks, whole.surveys(ranks), 2)
         with ProcessGrid.of_this_process() as alone:
-            found = rehearse(alone, share, 2, 0)
+            found = rehearse(alone, share, 2)
         assert found.epoch_s > 0, each.words
 
 

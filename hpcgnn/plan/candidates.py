@@ -58,6 +58,13 @@ class Choice:
             words.append(f"exchange.prefetch={self.prefetch}")
         return [*words, f"exchange.replication={self.replication}"]
 
+    @property
+    def way(self) -> "Choice":
+        """One choice for all that run alike: at one block row exchanges do not differ."""
+        if self.ranks > self.replication:
+            return replace(self, is_auto=False)
+        return Choice(self.ranks, self.replication, "", "")
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -134,13 +141,13 @@ class Candidate:
 def contenders(found: Sequence[Candidate], memory: int | None) -> list[int]:
     """Return the places of those that fit `memory` bytes and are within half of the fastest.
 
-    They are to be rehearsed again, after all others, before one of them is chosen. None where it is
-    one alone.
+    They are to be rehearsed again, after all others, before one of them is chosen. None where all
+    run alike.
     """
     fitting = [place for place, each in enumerate(found) if each.fits(memory)]
     least_s = min((found[place].epoch_s for place in fitting), default=0.0)
     close = [place for place in fitting if found[place].epoch_s <= CLOSE * least_s]
-    return close if len(close) > 1 else []
+    return close if len({found[place].choice.way for place in close}) > 1 else []
 
 
 def fastest(found: Sequence[Candidate], memory: int | None) -> list[Candidate]:
@@ -186,7 +193,7 @@ def predict(
     beside: int = 1,
     progress: Callable[[], None] = lambda: None,
 ) -> Iterator[Candidate]:
-    """Yield a prediction for every choice; each rehearses in a process of its own.
+    """Yield a prediction for every choice; those that run alike are rehearsed once.
 
     Collective over the grid of one rank that `whole` was read on.
 
@@ -207,12 +214,17 @@ def predict(
     """
     surveyed: tuple[object, ...] = ()
     surveys: dict[PatternKey, Surveyed] = {}
+    made: dict[Choice, Candidate] = {}
     for each in wanted:
         choice = each
         if each.exchange == AUTO:
             # What degrees alone tell has no `PLANNED_FROM_DEGREES` with it.
             assert isinstance(whole, WholeGraph)
             choice = replace(each, exchange=_cheapest(whole, config, each, network), is_auto=True)
+        if choice.way in made:
+            yield replace(made[choice.way], choice=choice)
+            progress()
+            continue
         chosen = configured(config, choice)
         starts = whole.row_starts(choice.ranks // choice.replication)
         ranks = Ranks(starts, chosen.exchange, network.ranks_per_host)
@@ -231,7 +243,8 @@ def predict(
         share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)
         found = replace(found, peak_bytes=max(each.peak_bytes for _, each in rehearsed))
         messages = _Messages(traffic, ranks, network)
-        yield _candidate(choice, share, found, messages, whole.store_bytes)
+        made[choice.way] = _candidate(choice, share, found, messages, whole.store_bytes)
+        yield made[choice.way]
         progress()
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -82,6 +83,9 @@ def main(options: argparse.Namespace) -> int:
         print_json([_as_json(each, config, options.memory, best[:1]) for each in found])
     else:
         _show(found, config, options.memory, best)
+        # A shape has no store to train on.
+        if best and not options.shape:
+            report(f"next: {_training(options.words, best[0].choice)}")
     return 0 if best else NOTHING_FITS
 
 
@@ -127,12 +131,30 @@ def _write_shape(options: argparse.Namespace, whole: Planned) -> int:
 
 
 def _read_config(words: Sequence[str]) -> Config:
+    file, overrides = _file_and_overrides(words)
+    # A run directory is not needed before there is a run.
+    return load_config(file, ["run.dir=none", *overrides])
+
+
+def _file_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
         raise InputError(f"more than one configuration file: {' '.join(files)}; give one")
-    overrides = [word for word in words if "=" in word]
-    # A run directory is not needed before there is a run.
-    return load_config(files[0] if files else None, ["run.dir=none", *overrides])
+    return files[0] if files else None, [word for word in words if "=" in word]
+
+
+def _training(words: Sequence[str], choice: Choice) -> str:
+    """Return the command that trains as planned, with the user's words."""
+    chosen = choice.overrides()
+    keys = {each.partition("=")[0] for each in chosen}
+    kept = [each for each in words if each.partition("=")[0] not in keys]
+    try:
+        load_config(*_file_and_overrides(words))
+    except InputError:
+        # A plan needs no run directory, all else was read before.
+        kept.append("run.dir=run")
+    start = ["mpiexec", "-n", str(choice.ranks), "hpcgnn", "train"]
+    return shlex.join([*start, *kept, *chosen])
 
 
 def _as_json(

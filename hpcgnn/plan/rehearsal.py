@@ -1,6 +1,7 @@
 """The epochs of one rank, rehearsed: memory and seconds of computing, and what would travel."""
 
 import multiprocessing
+import os
 import pickle
 import statistics
 from concurrent.futures import ProcessPoolExecutor
@@ -37,7 +38,7 @@ class Rehearsal:
     Parameters
     ----------
     idle_bytes, peak_bytes
-        Resident set before the share was read, and at most.
+        Resident set of a process that has imported training and does nothing, and at most.
     ghost_bytes
         Rows of other ranks in memory at one time, at most.
     epoch_s, evaluate_s
@@ -58,8 +59,8 @@ class Rehearsal:
 
 
 @collective
-def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> Rehearsal:
-    """Train a share as its rank would.
+def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
+    """Train a share as its rank would, and count this process as it is for idle.
 
     Collective over `alone`, a grid of one rank.
 
@@ -67,9 +68,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int, idle_bytes: int) -> 
     ----------
     epochs
         To train, at least 2: the first one also makes transposes and buffers.
-    idle_bytes
-        Resident set of this process before it held the share.
     """
+    idle_bytes = status_bytes("VmRSS")
     # This rank may have no validation node, which other ranks have.
     whole_run = replace(share.config.train, patience=0)
     training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
@@ -130,12 +130,12 @@ def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any
     return Task(objective, source(Context(graph.grid, config), objective, None))
 
 
-def status_bytes(name: str) -> int:
-    """Return a line of /proc/self/status that is in kB: VmHWM, the most resident at one time.
+def status_bytes(name: str, process: int | str = "self") -> int:
+    """Return a line of /proc/PROCESS/status that is in kB: VmHWM, the most resident at one time.
 
     The rusage of a process counts what its parent held before it, too.
     """
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
@@ -187,10 +187,13 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
         # Protocol 5 is read without a second copy of the arrays, which would count as memory.
         with path.open("wb") as file:
             pickle.dump(share, file, protocol=5)
-        spawn = multiprocessing.get_context("spawn")
+        # Imports are made once, by a process that does nothing else; what it forks holds nothing of
+        # this one.
+        fork = multiprocessing.get_context("forkserver")
+        fork.set_forkserver_preload([__name__])
         try:
-            together = spawn.Barrier(beside)
-            with ProcessPoolExecutor(beside, spawn, _wait_for_all, (together,)) as pool:
+            together = fork.Barrier(beside)
+            with ProcessPoolExecutor(beside, fork, _wait_for_all, (together,)) as pool:
                 asked = [pool.submit(_rehearse_file, path, epochs) for _ in range(beside)]
                 found = [each.result() for each in asked]
         except BrokenProcessPool:
@@ -213,8 +216,11 @@ def _wait_for_all(together: Barrier) -> None:
 
 
 def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
-    idle = status_bytes("VmRSS")
+    # A fork begins without the pages of libraries that its parent read when it imported them, and
+    # a rank has them: what it reads again of them counts twice.
+    idle, began = status_bytes("VmRSS", os.getppid()), status_bytes("VmRSS")
     with path.open("rb") as file:
         share: Share = pickle.load(file)
     with ProcessGrid.of_this_process() as alone:
-        return rehearse(alone, share, epochs, idle)
+        found = rehearse(alone, share, epochs)
+    return replace(found, idle_bytes=idle, peak_bytes=found.peak_bytes + idle - began)

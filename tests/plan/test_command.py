@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,12 @@ from mpi4py import MPI
 
 import pytest
 
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.plan import COMMAND
+from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.plan import rehearsal
+from hpcgnn.plan import candidates, rehearsal
+from hpcgnn.plan.share import Share
 from hpcgnn.storage import Split
 from tests.support.training import make_graph, write_store
 
@@ -51,6 +55,57 @@ def test_says_what_each_choice_needs(
         expected = 10 * each["epoch_s"] + 4 * each["evaluate_s"]
         assert each["train_s"] == pytest.approx(expected)
         assert f"exchange.method={each['exchange']}" in each["overrides"]
+
+
+def test_what_runs_alike_is_rehearsed_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearsed = []
+
+    def here(share: Share, epochs: int, _beside: int) -> rehearsal.Rehearsal:
+        rehearsed.append((share.place.num_blocks, share.config.exchange.method))
+        with ProcessGrid.of_this_process() as alone:
+            return rehearsal.rehearse(alone, share, epochs)
+
+    monkeypatch.setattr(candidates, "in_fresh_process", here)
+    assert plan(monkeypatch, store, "--ranks", "1", "--epochs", "2", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert rehearsed == [(1, "aware")]
+    assert [each["compute_s"] for each in found] == [found[0]["compute_s"]] * 4
+    assert [each["spread_s"] for each in found] == [0] * 4
+    named = [(each["exchange"], each["schedule"]) for each in found]
+    assert named == [(x, s) for x in ("aware", "joint") for s in ("resident", "sequential")]
+    rehearsed.clear()
+    words = ("--ranks", "2", "--epochs", "2", "--exchange", "aware,auto,joint", "--json")
+    assert plan(monkeypatch, store, *words, "--schedule", "resident") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len({method for _, method in rehearsed}) == 2
+    assert found[1]["is_auto"]
+    assert found[1]["compute_s"] == next(
+        each["compute_s"] for each in found[::2] if each["exchange"] == found[1]["exchange"]
+    )
+
+
+def test_ends_with_the_command_that_trains(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "2", "--exchange", "push", "--schedule", "sequential", "--epochs", "2")
+    given = ("exchange.method=aware", "graph.relations=[]")
+    assert plan(monkeypatch, store, *words, *given) == 0
+    *_, last = capsys.readouterr().err.splitlines()
+    start, _, rest = last.partition(" hpcgnn train ")
+    assert start == "next: mpiexec -n 2"
+    overrides = shlex.split(rest)
+    assert overrides[-3:] == [
+        "exchange.method=push",
+        "exchange.schedule=sequential",
+        "exchange.replication=1",
+    ]
+    assert "exchange.method=aware" not in overrides
+    made = load_config(None, overrides)
+    assert (made.graph.store, made.model.hidden, made.run.dir) == (str(store), 8, "run")
+    assert plan(monkeypatch, store, *words, "run.dir=mine") == 0
+    assert "run.dir=mine" in capsys.readouterr().err.splitlines()[-1]
 
 
 def die(_path: Path, _epochs: int) -> None:

@@ -152,7 +152,7 @@ def test_drawn_ranks_rehearse(tmp_path: Path, words: tuple[str, ...], method: st
     surveys = graph.surveys(ranks)
     share = make_share(graph, run, ranks, surveys, 2)
     with ProcessGrid.of_this_process() as alone:
-        found = rehearse(alone, share, 2, 0)
+        found = rehearse(alone, share, 2)
     assert found.epoch
     assert found.ghost_bytes > 0
     for key, survey in surveys.items():
@@ -174,7 +174,7 @@ def test_seconds_that_others_had_the_core_are_left_out(
     ranks = Ranks(graph.row_starts(5), run.exchange)
     share = make_share(graph, run, ranks, graph.surveys(ranks), 2)
     with ProcessGrid.of_this_process() as alone:
-        found = rehearse(alone, share, 2, 0)
+        found = rehearse(alone, share, 2)
     # It was as much before as behind.
     assert 0 < found.epoch_s < 600
     assert 0 < found.evaluate_s < 600

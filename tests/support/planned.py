@@ -24,7 +24,7 @@ def planned(
         traffic |= whole.traffic(starts)
         block = len(starts) - 2
         share = make_share(whole, config, every, surveys, block)
-        found = rehearse(alone, share, epochs, 0)
+        found = rehearse(alone, share, epochs)
         once, epoch, evaluation = (
             sent_by_rank(moves, traffic, replication)
             for moves in (found.once, found.epoch, found.evaluation)
