@@ -21,6 +21,8 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 T = TypeVar("T")
 
+_SAMPLED_KEYS = 1 << 18
+
 
 class RankGroup:
     """One process, the only rank: it sends nothing, and agrees with itself.
@@ -31,11 +33,14 @@ class RankGroup:
         The number of this rank, and of all.
     comm
         Their communicator; None without MPI.
+    moves_rows
+        Whether an exchange takes rows to other ranks, and so changes their order.
     """
 
     rank = 0
     size = 1
     comm: "Communicator | None" = None
+    moves_rows = False
 
     @staticmethod
     def of(comm: "Communicator | None") -> "RankGroup":
@@ -118,12 +123,28 @@ class RankGroup:
         """Return the ranks (int32) of rows in equal shares."""
         return (np.searchsorted(self.starts(num_rows), rows, side="right") - 1).astype(np.int32)
 
+    def borders(self, keys: Callable[[], Array]) -> Array:
+        """Return (size - 1,) the least keys of the ranks after the first.
+
+        All ranks get about as many of those that `keys`, called on all, returns; a single rank does
+        not ask for any.
+        """
+        del keys
+        return np.zeros(0, np.int64)
+
+    def ranks_of(self, keys: Array, borders: Array) -> LocalIndices:
+        """Return (m,) int32 the ranks of keys between `borders`."""
+        del borders
+        return np.broadcast_to(np.int32(0), keys.shape)
+
 
 ONE_PROCESS = RankGroup()
 
 
 class MpiGroup(RankGroup):
     """The ranks of a communicator."""
+
+    moves_rows = True
 
     def __init__(self, comm: Communicator) -> None:
         self.comm: Communicator = comm
@@ -174,6 +195,18 @@ class MpiGroup(RankGroup):
         names, inverse = np.unique(rows, return_inverse=True)
         received: Array = RowRequest.make(self.comm, row_map, names).rows(values)[inverse]
         return received
+
+    @collective
+    def borders(self, keys: Callable[[], Array]) -> Array:
+        own = np.sort(keys())
+        own = own[:: max(1, len(own) * self.size // _SAMPLED_KEYS)]
+        sample = np.sort(np.concatenate(self.gather(own)))
+        if not len(sample):
+            return np.zeros(self.size - 1, sample.dtype)
+        return sample[len(sample) * np.arange(1, self.size) // self.size]
+
+    def ranks_of(self, keys: Array, borders: Array) -> LocalIndices:
+        return np.searchsorted(borders, keys, side="right").astype(np.int32)
 
     @collective
     def rounds(self, items: Iterable[T], nothing: Callable[[], T]) -> Iterator[T]:

@@ -45,15 +45,15 @@ class Rows(NamedTuple):
 
 def divide(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
     """Divide files into pieces for all ranks, in their order; only the first looks at them."""
-    return ranks.from_first(lambda: _pieces_for(files, ranks.size))
+    return ranks.from_first(lambda: _pieces_for(files, ranks))
 
 
-def _pieces_for(files: "Sequence[TableFile]", size: int) -> list[Piece]:
-    if size == 1:
+def _pieces_for(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
+    if not ranks.moves_rows:
         # Nobody to share a file with; how large it is may take a while to tell.
         return [Piece(place, place, file, 0) for place, file in enumerate(files)]
     whole = sum(file.pieces(1 << 62)[0][1] for file in files)
-    wanted = min(MOST_PIECE, max(LEAST_PIECE, whole // (size * _PIECES_PER_RANK)))
+    wanted = min(MOST_PIECE, max(LEAST_PIECE, whole // (ranks.size * _PIECES_PER_RANK)))
     found: list[Piece] = []
     for place, file in enumerate(files):
         for part, num_bytes in file.pieces(wanted):

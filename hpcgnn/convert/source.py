@@ -131,29 +131,27 @@ class EdgeChunk:
     relation_ids: Array | None = None
     end: int = 0
 
-    def by_relation(self, relations: tuple[str, ...]) -> "Iterator[EdgeChunk]":
-        """Divide the edges by their relations; raises `InputError`."""
+    def take(self, places: Array) -> "EdgeChunk":
+        """Return the edges at some places."""
+        columns = (self.weights, self.relation_ids)
+        weights, relation_ids = (None if each is None else each[places] for each in columns)
+        return replace(
+            self,
+            src=self.src[places],
+            dst=self.dst[places],
+            locate=lambda place: self.locate(int(places[place])),
+            weights=weights,
+            data=self.data.take(places),
+            relation_ids=relation_ids,
+        )
+
+    def check_relations(self, count: int) -> None:
+        """Raise `InputError` for a number of a relation that is none of `count`."""
         ids = self.relation_ids
-        if ids is None:
-            yield self
-            return
-        position = first_true((ids < 0) | (ids >= len(relations)))
-        if position is not None:
+        if ids is not None and (place := first_true((ids < 0) | (ids >= count))) is not None:
             raise InputError(
-                f"{self.locate(position)}: relation {ids[position]} is outside "
-                f"0..{len(relations) - 1}; correct it or name more relations"
-            )
-        for number in np.flatnonzero(np.bincount(ids.astype(np.int64))):
-            places = np.flatnonzero(ids == number)
-            weights = None if self.weights is None else self.weights[places]
-            locate = partial(_locate_place, self.locate, places)
-            yield EdgeChunk(
-                self.src[places],
-                self.dst[places],
-                locate,
-                weights,
-                relations[number],
-                self.data.take(places),
+                f"{self.locate(place)}: relation {ids[place]} is outside 0..{count - 1}; correct "
+                "it or name more relations"
             )
 
     def check_ends(
@@ -192,10 +190,6 @@ class EdgeChunk:
         )
         src, dst = self.src.astype(np.int64), self.dst.astype(np.int64)
         return replace(self, src=src + source.start, dst=dst + target.start)
-
-
-def _locate_place(locate: Callable[[int], str], places: Array, position: int) -> str:
-    return locate(int(places[position]))
 
 
 @dataclass(frozen=True, slots=True)

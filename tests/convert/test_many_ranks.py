@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpcgnn.commands.convert import COMMAND
-from hpcgnn.convert import pieces, pipeline
+from hpcgnn.convert import feed, pieces
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import format as file_format
@@ -396,7 +396,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    target, name = {"rows": (pipeline._Share, "write_edges"), "end": (Parts, "remove")}[stage]
+    target, name = {"rows": (feed.EdgeFeed, "write"), "end": (Parts, "remove")}[stage]
     monkeypatch.setattr(target, name, killed)
 
 
@@ -421,7 +421,7 @@ def test_an_ended_conversion_goes_on(
     stage: str,
 ) -> None:
     monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
-    monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(feed, "SAVE_EVERY_S", 0.0)
     given = words_of(comm, comm_tmp_path / "in", case)
     together, alone = comm_tmp_path / "together.h5", comm_tmp_path / "alone.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
@@ -499,7 +499,7 @@ def test_damaged_runs_are_refused(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.setattr(pieces, "LEAST_PIECE", 64)
-    monkeypatch.setattr(pipeline, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(feed, "SAVE_EVERY_S", 0.0)
     given = words_of(comm, comm_tmp_path / "in", "csv sums")
     output = comm_tmp_path / "out.h5"
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(output), "--resume"])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.commands.convert import COMMAND
-from hpcgnn.convert import ConvertOptions, convert, detect, from_dgl, from_torch_geometric
-from hpcgnn.convert import pipeline as pipeline_module
+from hpcgnn.convert import ConvertOptions, columns, convert, detect, from_dgl, from_torch_geometric
 from hpcgnn.convert.nodes import relation_names
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.errors import InputError
@@ -38,7 +37,7 @@ def store(form: str, tmp_path: Path, little: LittleTyped, **options: Any) -> Rep
 def test_every_form_gives_the_same_store(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_module, "_NODE_ROWS", 4)
+    monkeypatch.setattr(columns, "_NODE_ROWS", 4)
     little = LittleTyped()
     report = store(form, tmp_path, little)
     found = contents(tmp_path / "out.h5")

@@ -26,7 +26,7 @@ from safetensors.torch import save
 from hpcgnn.analysis import comm_matrix, epoch_breakdown, learning_curves, report
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.file import dump_value
-from hpcgnn.convert import ConvertOptions, convert, pipeline
+from hpcgnn.convert import ConvertOptions, convert, feed
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import InputError
 from hpcgnn.inspect import inspect_path
@@ -190,13 +190,13 @@ def parts_case(rng: Generator, _: Path, folder: Path) -> Callable[[], object]:
     convert_it = partial(
         convert, source, out, format_name="edge-list", options=ConvertOptions(), resume=True
     )
-    kept, every = Parts.remove, pipeline.SAVE_EVERY_S
-    Parts.remove, pipeline.SAVE_EVERY_S = killed, 0.0  # type: ignore[method-assign]
+    kept, every = Parts.remove, feed.SAVE_EVERY_S
+    Parts.remove, feed.SAVE_EVERY_S = killed, 0.0  # type: ignore[method-assign]
     try:
         with contextlib.suppress(KilledError):
             convert_it()
     finally:
-        Parts.remove, pipeline.SAVE_EVERY_S = kept, every  # type: ignore[method-assign]
+        Parts.remove, feed.SAVE_EVERY_S = kept, every  # type: ignore[method-assign]
     out.unlink(missing_ok=True)
     files = sorted(path for path in parts.rglob("*") if path.is_file())
     assert files

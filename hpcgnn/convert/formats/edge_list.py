@@ -129,7 +129,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     ranks = options.ranks
     nodes = node_tables(options)
     tables = [each for each in nodes if isinstance(each, NodeTable)]
-    if ranks.size > 1 and any(each.graph >= 0 for each in tables):
+    if ranks.moves_rows and any(each.graph >= 0 for each in tables):
         raise OneReaderError("its nodes are of many graphs")
     index = find_index(
         id_columns(tables),
@@ -170,7 +170,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         columns=dict.fromkeys(relations, columns),
         nodes=known,
         ignored=(*edges.ignored(), *chain.from_iterable(t.ignored() for t in tables)),
-        sample=partial(stream, sample=True) if ranks.size > 1 else None,
+        sample=partial(stream, sample=True),
         edges_after=stream,
     )
 

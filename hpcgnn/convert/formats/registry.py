@@ -169,7 +169,7 @@ def _read_together(
     path: Path, name: str, options: ConvertOptions, ranks: RankGroup
 ) -> tuple[GraphSource, ConvertOptions]:
     """Read `path` by all ranks, or by the first, and return how; raises `InputError`."""
-    if ranks.size == 1:
+    if not ranks.moves_rows:
         return _read_source(path, name, options), options
     why = f"the format {name}"
     if name in FORMATS and FORMATS[name].divided:
@@ -184,7 +184,8 @@ def _read_together(
         if ranks.rank == 0:
             report(f"{path}: read by the first rank alone ({why}), sorted by all")
             # Edges are numbered as they are read: reading is not taken up in the middle.
-            source = replace(_read_source(path, name, options), edges_after=None)
+            read = _read_source(path, name, options)
+            source = replace(read, edges_after=None, sample=None)
     # What the others need to take part in the sorting.
     known = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
     shared = ranks.from_first(lambda: known)

@@ -273,9 +273,7 @@ def edge_chunks(
             features = edges.files[file].features(table, edges.features[file])
         if edges.parts:
             split = np.full(table.num_rows, edges.parts[file], np.uint8)
-        orders = None
-        if ranks.size > 1:
-            orders = order + np.arange(table.num_rows, dtype=np.uint64)
+        orders = order + np.arange(table.num_rows, dtype=np.uint64)
         data = EdgeData(features, split, orders)
         end = order + table.num_rows
         yield EdgeChunk(sources, targets, table.locate, weights, data=data, end=end), texts

@@ -32,7 +32,6 @@ Column: TypeAlias = tuple[TableFile, int]
 """A file and the place of a column in it."""
 
 _PENDING_IDS = 1 << 23
-_SAMPLE_BITS = 18
 _BLANK, _DELETE = ord(" "), 0x7F
 
 
@@ -87,7 +86,7 @@ class Divided:
         """Return the place of each id of some columns, -1 for none; for all ranks."""
         ends = np.cumsum([0, *(len(column) for column in columns)])
         wanted = joined(columns, named=isinstance(self.own, NameTable))
-        owners = owners_of(wanted, self._borders)
+        owners = self._ranks.ranks_of(_keys(wanted), self._borders)
         asked = send_ids(self._ranks, owners, wanted)
         (askers,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
         with self._ranks.agree():
@@ -132,10 +131,9 @@ def joined(columns: Sequence[Any], *, named: bool) -> Any:
     return np.concatenate([np.zeros(0, np.int64), *columns])
 
 
-def owners_of(ids: Any, borders: Array) -> LocalIndices:
-    """Return the ranks (int32) of names or numbers."""
-    keys = ids if isinstance(ids, np.ndarray) else prefixes(ids)
-    return np.searchsorted(borders, keys, side="right").astype(np.int32)
+def _keys(ids: Any) -> Array:
+    """Return numbers, or what sorts as names do."""
+    return ids if isinstance(ids, np.ndarray) else prefixes(ids)
 
 
 def send_ids(ranks: RankGroup, owners: LocalIndices, ids: Any) -> Any:
@@ -143,16 +141,6 @@ def send_ids(ranks: RankGroup, owners: LocalIndices, ids: Any) -> Any:
     if isinstance(ids, np.ndarray):
         return ranks.exchange(owners, ids)[0]
     return texts_of(*ranks.exchange_lists(owners, *parts_of(ids)))
-
-
-def find_borders(ranks: RankGroup, ids: Any) -> Array:
-    """Return the least ids of the ranks after the first, from some `ids` of each; for all ranks."""
-    keys = np.sort(ids if isinstance(ids, np.ndarray) else prefixes(ids))
-    own = keys[:: max(1, len(keys) * ranks.size >> _SAMPLE_BITS)]
-    sample = np.sort(np.concatenate(ranks.gather(own)))
-    if not len(sample):
-        return np.zeros(0, sample.dtype)
-    return sample[len(sample) * np.arange(1, ranks.size) // ranks.size]
 
 
 def find_index(
@@ -181,18 +169,14 @@ def find_index(
     ranks = options.ranks
     read = partial(_read_ids, groups, named=is_text, ranks=ranks)
     survey = NameSurvey(options.memory_bytes) if is_text else _IdMerger()
-    if ranks.size == 1:
-        for ids in read():
-            survey.add(ids)
-        return survey.finish()
-    borders = find_borders(ranks, joined(list(read(sample=True)), named=is_text))
+    borders = ranks.borders(lambda: _keys(joined(list(read(sample=True)), named=is_text)))
     for ids in read():
-        arrived = send_ids(ranks, owners_of(ids, borders), ids)
+        arrived = send_ids(ranks, ranks.ranks_of(_keys(ids), borders), ids) if len(borders) else ids
         with ranks.agree():
             survey.add(arrived)
     with ranks.agree():
         own = survey.finish()
-    return Divided(ranks, borders, own)
+    return Divided(ranks, borders, own) if len(borders) else own
 
 
 def _read_ids(

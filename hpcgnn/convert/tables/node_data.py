@@ -123,9 +123,9 @@ class _Order:
         """Find the places of all rows; raises `InputError` for an id that occurs twice."""
         pieces = divide([table.file for table in tables], ranks)
         if index is None or not any(table.id >= 0 for table in tables):
-            if ranks.size == 1:
-                return cls(ranks, pieces, (), None, 0)
-            return cls._in_file_order(tables, pieces, ranks)
+            if ranks.moves_rows:
+                return cls._in_file_order(tables, pieces, ranks)
+            return cls(ranks, pieces, (), None, 0)
         columns = [Ids(table.id, index, "node") for table in tables]
         places, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         counts = dict.fromkeys((piece.number for piece in share(ranks, pieces)), 0)
@@ -137,9 +137,7 @@ class _Order:
         made = cls(ranks, pieces, list(counts.values()), np.concatenate(places), len(index))
         made._check_unique(tables, np.concatenate(orders))
         in_order = len(made) == len(index) and bool((np.diff(np.concatenate(places)) == 1).all())
-        if ranks.size == 1 and in_order:
-            return replace(made, places=None)
-        return made
+        return replace(made, places=None) if in_order and not ranks.moves_rows else made
 
     @classmethod
     def _in_file_order(
@@ -388,5 +386,5 @@ def _features(tables: Sequence[NodeTable], order: _Order, options: ConvertOption
         for start in range(0, len(whole), step):
             yield np.array(whole[start : start + step])
 
-    first = order.own.start if ranks.size > 1 else 0
-    return Features(widths[0], dtype, ordered, lambda _: str(tables[0].file.path), first)
+    where = str(tables[0].file.path)
+    return Features(widths[0], dtype, ordered, lambda _: where, order.own.start)

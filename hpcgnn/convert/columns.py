@@ -1,0 +1,125 @@
+"""What nodes have, as a store takes it: some rows at a time, features checked on the way."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from hpcgnn import watchdog
+from hpcgnn.comm import RankGroup
+from hpcgnn.console import Progress
+from hpcgnn.convert.read.features import finite_rows
+from hpcgnn.convert.source import ConvertOptions, Features, Nodes
+from hpcgnn.errors import InputError
+from hpcgnn.storage import StoreWriter
+from hpcgnn.typing import Array
+
+_NODE_ROWS = 1 << 20
+_QUIET_BELOW_ROWS = 200_000
+_FEATURE_DTYPES = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class NodeColumn:
+    """Some of what nodes have: `pieces` of it are what the writer's method `append` takes.
+
+    `none` is a piece without rows.
+    """
+
+    append: str
+    none: tuple[Any, ...]
+    pieces: Iterable[tuple[Any, ...]]
+
+    def write(self, writer: StoreWriter) -> None:
+        """Append all pieces."""
+        for piece in self.pieces:
+            getattr(writer, self.append)(*piece)
+            watchdog.beat()
+
+
+def node_columns(
+    nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup
+) -> Iterator[NodeColumn]:
+    """Yield what the nodes of this rank have, in the order of the store."""
+    own = ranks.range_of(num_nodes)
+    if nodes.features is not None:
+        none, rows = _feature_rows(nodes.features, num_nodes, options, ranks)
+        yield NodeColumn("append_features", (none,), zip(rows))
+    if nodes.kinds:
+        yield NodeColumn("append_types", (np.empty(0, np.uint8),), zip(node_types(nodes, own)))
+    for kind in nodes.kinds:
+        if kind.features is not None:
+            none, rows = _feature_rows(kind.features, kind.num_nodes, options, ranks)
+            yield NodeColumn(
+                "append_type_features", (kind.name, none), zip(repeat(kind.name), rows)
+            )
+    arrays = nodes.arrays()
+    for name in ("graph", "labels", "original_id"):
+        if name in arrays:
+            yield NodeColumn(f"append_{name}", (arrays[name][:0],), zip(_blocks(arrays[name])))
+    for name, split in zip(split_names(nodes) or ("",), nodes.splits.values(), strict=False):
+        yield NodeColumn("append_split", (split[:0], name), zip(_blocks(split), repeat(name)))
+    if nodes.names is not None:
+        no_names = (np.zeros(1, np.int64), np.empty(0, np.uint8))
+        yield NodeColumn("append_names", no_names, nodes.names())
+
+
+def node_types(nodes: Nodes, own: range) -> Iterator[Array]:
+    """Yield the types of `own` nodes, some at a time; nothing where there are none."""
+    if nodes.types is not None:
+        yield from _blocks(nodes.types)
+    elif nodes.kinds:
+        ends = np.cumsum([kind.num_nodes for kind in nodes.kinds])
+        for first in range(own.start, own.stop, _NODE_ROWS):
+            numbers = np.arange(first, min(first + _NODE_ROWS, own.stop))
+            yield np.searchsorted(ends, numbers, side="right")
+
+
+def split_names(nodes: Nodes) -> tuple[str, ...]:
+    """Return the names of the splits, none where there is one without a name or none at all."""
+    return () if set(nodes.splits) <= {""} else tuple(name or "default" for name in nodes.splits)
+
+
+def row_progress(text: str, rows: int, *, quiet: bool) -> Progress:
+    """Return a progress display of rows that are written."""
+    return Progress(text, rows, "rows", quiet=quiet or rows < _QUIET_BELOW_ROWS)
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    for first in range(0, len(array), _NODE_ROWS):
+        yield array[first : first + _NODE_ROWS]
+
+
+def _feature_rows(
+    features: Features, num_nodes: int, options: ConvertOptions, ranks: RankGroup
+) -> tuple[Array, Iterator[Array]]:
+    """Return no rows and those that this rank keeps, as the store has them, checked."""
+    name = features.dtype.name
+    kept = options.dtype or (name if name in _FEATURE_DTYPES else "float32")
+    none = np.empty((0, features.num_columns), kept)
+
+    def blocks() -> Iterator[Array]:
+        due, done = ranks.range_of(num_nodes), features.first
+        # A node type without nodes keeps its columns.
+        yield none
+        progress = row_progress("writing features", len(due), quiet=ranks.rank > 0)
+        with progress, closing(features.blocks()) as given:
+            for block in given:
+                first = done
+                rows = finite_rows(block, none.dtype, lambda row: features.locate(first + row))  # noqa: B023 - called at once
+                done += len(rows)
+                if done > due.stop:
+                    break
+                yield rows
+                progress.advance(len(rows))
+        if done != due.stop:
+            count = "more" if done > due.stop else f"only {done}"
+            raise InputError(
+                f"{features.locate(min(done, num_nodes))}: there are {count} "
+                f"feature rows for {num_nodes} nodes; give one row a node"
+            )
+
+    return none, blocks()

@@ -1,0 +1,379 @@
+"""The edges of a source on their way into a store: checked, counted, sent to the rank of their row.
+
+Ranks sort what they get; the edges of a row are all on one of them.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn import watchdog
+from hpcgnn.comm import ONE_PROCESS, RankGroup
+from hpcgnn.console import report
+from hpcgnn.convert.columns import row_progress
+from hpcgnn.convert.parts import Parts
+from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
+from hpcgnn.convert.symmetry import SymmetryCheck
+from hpcgnn.errors import InputError
+from hpcgnn.storage import EdgeBuilder, EdgeColumns, Split, StoreWriter, first_true
+from hpcgnn.typing import Array, GlobalIndices
+
+_LARGEST_ID = (1 << 32) - 1
+"""The largest id that `EdgeBuilder` sorts."""
+
+SAVE_EVERY_S = 300.0
+"""Seconds between two savings of what has been read, where a conversion can be resumed."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the name of the input before what `storage` finds wrong with its content."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def role_sizes(counts: Array) -> dict[str, int]:
+    """Return the sizes of the sets of a split by their names, from counts by `Split`."""
+    return {part.name.lower(): int(counts[part]) for part in Split if part != Split.NONE}
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What one rank has read, up to the order `end`; `done` is all."""
+
+    edges: int = 0
+    zero: int = 0
+    loops: int = 0
+    roles: list[int] = field(default_factory=lambda: [0] * len(Split))
+    end: int = 0
+    done: bool = False
+
+
+class EdgeFeed:
+    """One pass over the edges of `source`, which ends in the `builders` of the ranks of their rows.
+
+    Afterwards `num_nodes` is that of the source, or one more than the largest id; `num_edges`
+    counts the edges read, `num_zero` those left out because their weight is 0 (a zero is no entry
+    of the adjacency), `num_loops` those of the others from a node to itself, and `undirected` tells
+    whether every edge that is stored has its reverse.
+    """
+
+    def __init__(
+        self,
+        source: GraphSource,
+        options: ConvertOptions,
+        ranks: RankGroup = ONE_PROCESS,
+        parts: Parts | None = None,
+    ) -> None:
+        self._source, self._reverse, self._ranks = source, options.reverse, ranks
+        self._parts, self._saved_at = parts, time.monotonic()
+        self._mirrors = options.undirected or source.undirected
+        given = [source.columns.get(name, EdgeColumns()) for name in source.relations]
+        # Which of several unequal weights is the first may differ between a pair and its reverse.
+        unequal = any(each.weighted for each in given) and options.duplicates == "first"
+        self._watches = not (self._mirrors or unequal)
+        self._symmetry, self._counts = SymmetryCheck(), _Counts()
+        self._starts = np.zeros(1, np.int64)
+        self.link_split: dict[str, int] = {}
+        self.undirected = self._mirrors
+        self.num_nodes = source.num_nodes or 0
+        self.num_edges = self.num_zero = self.num_loops = 0
+        # Where they may change what is stored, edges that change ranks keep their places.
+        ordered = ranks.moves_rows and options.duplicates != "error"
+        self._columns = [
+            replace(each, ordered=ordered and (each.weighted or each.has_data)) for each in given
+        ]
+        # Most of the memory is for finding names.
+        share = len(source.relations) * (1 if source.nodes.names is None else 4)
+        with naming(source.path):
+            self.builders = {
+                name: EdgeBuilder(
+                    source.num_nodes,
+                    self_loops=options.self_loops,
+                    duplicates=options.duplicates,
+                    columns=columns,
+                    memory_bytes=options.memory_bytes // share,
+                    scratch=None if parts is None else parts.file(number),
+                )
+                for number, (name, columns) in enumerate(
+                    zip(source.relations, self._columns, strict=True)
+                )
+            }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for builder in self.builders.values():
+            builder.close()
+
+    def run(self) -> None:
+        """Read all edges; raises `InputError` that names the place of a faulty one."""
+        state = None if self._parts is None else self._parts.state()
+        if state is not None:
+            self._restore(state)
+        else:
+            self._starts = np.append(0, self._ranks.borders(self._sampled_rows))
+        if not self._counts.done:
+            # Closed at once on an error, so that a progress display ends before the message.
+            with closing(self._edges()) as chunks:
+                self._read(chunks)
+            self._counts.done = True
+            self._save()
+        self._sum_up()
+        if self.num_edges == 0:
+            raise InputError(f"{self._source.path}: the graph has no edges; check the input")
+
+    @property
+    def rows(self) -> range:
+        """The rows whose edges this rank has."""
+        bounds = np.append(np.minimum(self._starts, self.num_nodes), self.num_nodes)
+        rank = self._ranks.rank
+        return range(int(bounds[rank]), int(bounds[rank + 1]))
+
+    def count(self) -> dict[str, int]:
+        """Return how many non-zeros this rank's rows of each relation have."""
+        rows = self.rows
+        with naming(self._source.path):
+            return {name: each.count(rows.start, rows.stop) for name, each in self.builders.items()}
+
+    def declare(self, writer: StoreWriter) -> None:
+        """Append a block without rows of each relation."""
+        for relation, builder in self.builders.items():
+            writer.append_rows(builder.no_rows(), relation)
+
+    def write(self, writer: StoreWriter) -> dict[str, int]:
+        """Append this rank's rows of each relation; return how many non-zeros they have."""
+        rows, num_edges = self.rows, dict.fromkeys(self.builders, 0)
+        for relation, builder in self.builders.items():
+            title = f"writing edges {relation}".rstrip()
+            progress = row_progress(title, len(rows), quiet=self._ranks.rank > 0)
+            with progress, naming(self._source.path):
+                for block in builder.blocks(rows.start, rows.stop):
+                    writer.append_rows(block, relation)
+                    num_edges[relation] += block.num_edges
+                    progress.advance(block.num_rows)
+                    watchdog.beat()
+        return num_edges
+
+    def _sampled_rows(self) -> GlobalIndices:
+        """Return rows of some edges of this rank's share; for all ranks."""
+        source = self._source
+        with closing(source.edges() if source.sample is None else source.sample()) as chunks:
+            some = islice(chunks, 1) if source.sample is None else chunks
+            rows = self._ranks.rounds(map(self._rows, some), lambda: np.zeros(0, np.int64))
+            return np.concatenate([np.zeros(0, np.int64), *rows])
+
+    def _rows(self, chunk: EdgeChunk) -> GlobalIndices:
+        chunk = self._checked(chunk)
+        ends = (chunk.dst, chunk.src) if self._mirrors else (chunk.dst,)
+        return np.concatenate(ends).astype(np.int64)
+
+    def _edges(self) -> EdgeStream:
+        """Return what is left to be read."""
+        source, end = self._source, self._counts.end
+        if end and source.edges_after is not None:
+            return source.edges_after(end)
+        return _in_order(source.edges()) if source.sample is None else source.edges()
+
+    def _read(self, chunks: EdgeStream) -> None:
+        """Send each edge to the rank of its row; all ranks."""
+        ranks = self._ranks
+        numbers = {name: number for number, name in enumerate(self._source.relations)}
+        while True:
+            number, packed = -1, None
+            with ranks.agree():
+                if (chunk := next(chunks, None)) is not None:
+                    number = numbers.get(chunk.relation, 0)
+                    packed = self._packed(chunk, number)
+            due = time.monotonic() > self._saved_at + SAVE_EVERY_S
+            votes = ranks.gather((number, due))
+            # What is sent differs from relation to relation: where it does, one rank reads.
+            number = max(number for number, _ in votes)
+            if number < 0:
+                return
+            columns = self._columns[number]
+            arrived = ranks.exchange(*(packed or self._nothing(columns)))
+            with ranks.agree():
+                self._keep(columns, *arrived)
+            if chunk is not None:
+                self._counts.end = max(self._counts.end, chunk.end)
+            if self._source.edges_after is not None and any(due for _, due in votes):
+                self._save()
+
+    def _packed(self, chunk: EdgeChunk, number: int) -> list[Array] | None:
+        """Return the edges of a chunk as `_keep` takes them, behind their ranks; None without any.
+
+        They are of the relation with a number, if the chunk does not tell their own.
+        """
+        if not len(chunk.src):
+            # A rank without a piece has no edges, nor what they have.
+            return None
+        num_read, chunk = len(chunk.src), self._checked(chunk)
+        counts = self._counts
+        counts.edges += num_read
+        counts.zero += num_read - len(chunk.src)
+        counts.loops += int(np.count_nonzero(chunk.src == chunk.dst))
+        if (roles := chunk.data.split) is not None:
+            found = np.bincount(roles, minlength=len(Split))
+            counts.roles = np.add(counts.roles, found).tolist()
+        columns = self._columns[number]
+        data = chunk.data if columns.ordered else replace(chunk.data, order=None)
+        values = columns.pack(chunk.weights, data)
+        arrays = [chunk.src.astype(np.uint32), chunk.dst.astype(np.uint32)]
+        if len(self._columns) > 1:
+            ids = np.array(number) if chunk.relation_ids is None else chunk.relation_ids
+            arrays.append(np.broadcast_to(ids.astype(np.int32), chunk.src.shape))
+        if values is not None:
+            arrays.append(values)
+        if self._mirrors:
+            arrays = _both_ways(*arrays)
+        return [self._ranks.ranks_of(arrays[1], self._starts[1:]), *arrays]
+
+    def _nothing(self, columns: EdgeColumns) -> list[Array]:
+        """Return what `_packed` would for no edges."""
+        types: list[Any] = [np.int32, np.uint32, np.uint32]
+        types += [np.int32] if len(self._columns) > 1 else []
+        types += [] if columns.record() is None else [columns.record()]
+        return [np.zeros(0, each) for each in types]
+
+    def _keep(self, columns: EdgeColumns, src: Array, dst: Array, *others: Array) -> None:
+        """Hand edges to the builders of their relations."""
+        values = None if columns.record() is None else others[-1]
+        present: Sequence[int] = (0,)
+        if len(self._columns) > 1:
+            present = np.flatnonzero(np.bincount(others[0])).tolist()
+        for number in present:
+            places = np.flatnonzero(others[0] == number) if len(self._columns) > 1 else slice(None)
+            weights, data = columns.unpack(None if values is None else values[places])
+            relation = self._source.relations[number]
+            self.builders[relation].add(src[places], dst[places], weights, data)
+            if self._watches:
+                self._symmetry.update(src[places], dst[places], weights, relation)
+
+    def _checked(self, chunk: EdgeChunk) -> EdgeChunk:
+        """Return the edges of a chunk that are to be stored; raises `InputError`."""
+        source = self._source
+        if not len(chunk.src):
+            return chunk
+        chunk.check_relations(len(source.relations))
+        limit = _LARGEST_ID if source.num_nodes is None else source.num_nodes - 1
+        remedy = "number the nodes from 0"
+        if limit == _LARGEST_ID:
+            remedy += ", or give an edge list with --relabel"
+        chunk.check_ends((limit, limit), remedy)
+        _check_within_graphs(chunk, source.nodes.graph)
+        _check_features(chunk)
+        name = chunk.relation if chunk.relation_ids is None else source.relations[0]
+        weights = None
+        if name in source.columns and source.columns[name].weighted:
+            weights = _finite_weights(chunk)
+        ends = (chunk.dst, chunk.src) if self._reverse else (chunk.src, chunk.dst)
+        chunk = replace(chunk, src=ends[0], dst=ends[1], weights=weights)
+        return chunk if weights is None or weights.all() else chunk.take(np.flatnonzero(weights))
+
+    def _save(self) -> None:
+        """Have on disk how far this rank is, where that is kept; for all ranks."""
+        if self._parts is None:
+            return
+        with self._ranks.agree():
+            state = {
+                "builders": {relation: each.save() for relation, each in self.builders.items()},
+                "counts": asdict(self._counts),
+                "symmetry": self._symmetry.sums,
+                "starts": self._starts.tolist(),
+            }
+        self._parts.save(state)
+        self._saved_at = time.monotonic()
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        with self._ranks.agree():
+            for relation, each in self.builders.items():
+                each.restore(state["builders"][relation])
+        self._counts = _Counts(**state["counts"])
+        self._symmetry = SymmetryCheck(state["symmetry"])
+        self._starts = np.array(state["starts"], np.int64)
+        found = self._ranks.gather(self._counts.edges)
+        if self._ranks.rank == 0:
+            report(f"going on after {sum(found)} edges that were sorted before")
+
+    def _sum_up(self) -> None:
+        """Make the counts of all ranks those of each."""
+        whole, roles = SymmetryCheck(), np.zeros(len(Split), np.int64)
+        for counts, symmetry in self._ranks.gather((self._counts, self._symmetry)):
+            self.num_edges += counts.edges
+            self.num_zero += counts.zero
+            self.num_loops += counts.loops
+            roles += counts.roles
+            whole.add(symmetry)
+        if self._source.num_nodes is None:
+            most = max(builder.num_nodes for builder in self.builders.values())
+            self.num_nodes = max(self._ranks.gather(most))
+        self.link_split = role_sizes(roles) if roles.any() else {}
+        self.undirected = self._mirrors or (self._watches and whole.symmetric)
+
+
+def _in_order(chunks: EdgeStream) -> EdgeStream:
+    """Yield chunks that one rank reads, with the places of their edges."""
+    done = 0
+    with closing(chunks):
+        for chunk in chunks:
+            order = done + np.arange(len(chunk.src), dtype=np.uint64)
+            done += len(chunk.src)
+            yield replace(chunk, data=replace(chunk.data, order=order))
+
+
+def _both_ways(src: Array, dst: Array, *others: Array) -> list[Array]:
+    """Return edges each followed by its reverse, with what they have; a loop stands once."""
+    # Side by side, not one after the other: "first" must choose the same edge in both directions.
+    ends = [np.stack(pair, axis=1).reshape(-1) for pair in ((src, dst), (dst, src))]
+    arrays = [*ends, *(np.repeat(each, 2) for each in others)]
+    loops = src == dst
+    if not loops.any():
+        return arrays
+    stays = np.ones(2 * len(src), np.bool_)
+    stays[1::2] = ~loops
+    return [each[stays] for each in arrays]
+
+
+def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:
+    if graph is None:
+        return
+    sources, targets = graph[chunk.src], graph[chunk.dst]
+    if (row := first_true(sources != targets)) is not None:
+        raise InputError(
+            f"{chunk.locate(row)}: the edge joins graphs {sources[row]} and {targets[row]}; remove "
+            "it, or give its nodes one graph"
+        )
+
+
+def _check_features(chunk: EdgeChunk) -> None:
+    features = chunk.data.features
+    if features is not None and not (finite := np.isfinite(features)).all():
+        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), features.shape))
+        raise InputError(
+            f"{chunk.locate(row)}: feature {column + 1} of the edge is {features[row, column]}; "
+            "replace it by a finite number"
+        )
+
+
+def _finite_weights(chunk: EdgeChunk) -> NDArray[np.float32]:
+    if chunk.weights is None:
+        return np.ones(len(chunk.src), np.float32)
+    with np.errstate(over="ignore"):
+        weights = chunk.weights.astype(np.float32)
+    if (place := first_true(~np.isfinite(weights))) is not None:
+        raise InputError(
+            f"{chunk.locate(place)}: weight {chunk.weights[place]} is not a finite float32 "
+            "number; correct or remove the edge"
+        )
+    return weights
