@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -93,6 +94,10 @@ def _blocks(array: Array) -> Iterator[Array]:
         yield array[first : first + _NODE_ROWS]
 
 
+def _place(features: Features, first: int, row: int) -> str:
+    return features.locate(first + row)
+
+
 def _feature_rows(
     features: Features, num_nodes: int, options: ConvertOptions, ranks: RankGroup
 ) -> tuple[Array, Iterator[Array]]:
@@ -108,8 +113,8 @@ def _feature_rows(
         progress = row_progress("writing features", len(due), quiet=ranks.rank > 0)
         with progress, closing(features.blocks()) as given:
             for block in given:
-                first = done
-                rows = finite_rows(block, none.dtype, lambda row: features.locate(first + row))  # noqa: B023 - called at once
+                place = partial(_place, features, done)
+                rows = finite_rows(block, none.dtype, place)
                 done += len(rows)
                 if done > due.stop:
                     break

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,6 +283,7 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
         none = 0 if given.multi_label else -1
         joined = replace(given, values=_spread({name: given.values}, counts, none))
     graphs = [each.graph for each in parts.values() if each.graph is not None]
+    names = [each.names for each in parts.values() if each.names is not None]
     if graphs and len(graphs) < len(parts):
         raise InputError(f"{where}: nodes of some types tell their graph, others do not; give all")
     return Nodes(
@@ -289,6 +291,7 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
         kinds=tuple(NodeKind(name, counts[name], each.features) for name, each in parts.items()),
         labels=joined,
         splits={name: _spread(rows, counts, Split.NONE) for name, rows in splits.items()},
+        names=(lambda: chain.from_iterable(each() for each in names)) if names else None,
     )
 
 

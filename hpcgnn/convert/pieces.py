@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import Progress
@@ -43,9 +43,66 @@ class Rows(NamedTuple):
     order: int
 
 
-def divide(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
-    """Divide files into pieces for all ranks, in their order; only the first looks at them."""
-    return ranks.from_first(lambda: _pieces_for(files, ranks))
+Kinds: TypeAlias = "Callable[[int], Mapping[int, Kind]]"
+"""How columns of the file at a place are read."""
+
+
+class SharedFiles:
+    """Tables that all ranks read together: each reads its share of their pieces."""
+
+    def __init__(self, files: "Sequence[TableFile]", ranks: RankGroup) -> None:
+        """Divide the files, at which only the first rank looks; for all ranks."""
+        self.ranks, self._files = ranks, files
+        self._pieces = ranks.from_first(lambda: _pieces_for(files, ranks))
+        sizes = [each.num_bytes for each in self._pieces]
+        self.share = [self._pieces[i] for i in dealt_pieces(sizes, ranks.size, ranks.rank)]
+        self.num_pieces = len(self._pieces)
+
+    def rows(self, kinds: Kinds, after: int = 0) -> Iterator[Rows]:
+        """Yield the rows of this rank's share, from the order `after` on."""
+        mine = [piece for piece in self.share if piece.number >= after >> PLACE_BITS]
+        total = sum(piece.num_bytes for piece in mine)
+        quiet = self.ranks.rank > 0 or total < QUIET_BELOW_BYTES
+        with Progress("reading", total >> 10, "KiB of the first rank's", quiet=quiet) as progress:
+            for piece in mine:
+                done = 0
+                for table in piece.file.blocks(kinds(piece.place)):
+                    order = (piece.number << PLACE_BITS) + done
+                    if order >= after:
+                        yield Rows(table, piece.place, order)
+                    done += table.num_rows
+                progress.advance(piece.num_bytes >> 10)
+
+    def sample(self, kinds: Kinds) -> Iterator[Rows]:
+        """Yield a small first block of some of this rank's pieces."""
+        for piece in self.share[:: max(1, len(self.share) // _SAMPLED_PIECES)]:
+            for table in piece.file.blocks(kinds(piece.place), _SAMPLED_BYTES):
+                yield Rows(table, piece.place, piece.number << PLACE_BITS)
+                break
+
+    def rounds(
+        self, rows: Iterator[Rows], kinds: Kinds, check: Callable[[Rows], object]
+    ) -> Iterator[Rows]:
+        """Yield rows on all ranks equally often, none where a rank has no more.
+
+        What `check` finds wrong with them is told before ranks look for anything together.
+        """
+
+        def checked() -> Iterator[Rows]:
+            for each in rows:
+                check(each)
+                yield each
+
+        return self.ranks.rounds(checked(), lambda: Rows(self._files[0].no_rows(kinds(0)), 0, 0))
+
+    def locate(self, column: Callable[[int], int], order: int) -> str:
+        """Return the place of the row with an order; `column` is one of a file's columns."""
+        piece, row = self._pieces[order >> PLACE_BITS], order & ((1 << PLACE_BITS) - 1)
+        for table in piece.file.blocks({column(piece.place): "text"}):
+            if row < table.num_rows:
+                return table.locate(row)
+            row -= table.num_rows
+        return str(piece.file.path)
 
 
 def _pieces_for(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
@@ -71,55 +128,3 @@ def dealt_pieces(sizes: Sequence[int], size: int, rank: int) -> list[int]:
         if owner == rank:
             mine.append(number)
     return sorted(mine)
-
-
-def share(ranks: RankGroup, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return what this rank reads of pieces, in their order; the largest are dealt first."""
-    sizes = [each.num_bytes for each in pieces]
-    return [pieces[number] for number in dealt_pieces(sizes, ranks.size, ranks.rank)]
-
-
-def sampled(
-    ranks: RankGroup, pieces: Sequence[Piece], kinds: "Callable[[int], Mapping[int, Kind]]"
-) -> Iterator[Rows]:
-    """Yield a small first block of some of this rank's share of pieces."""
-    mine = share(ranks, pieces)
-    for piece in mine[:: max(1, len(mine) // _SAMPLED_PIECES)]:
-        for table in piece.file.blocks(kinds(piece.place), _SAMPLED_BYTES):
-            yield Rows(table, piece.place, piece.number << PLACE_BITS)
-            break
-
-
-def own_rows(
-    ranks: RankGroup,
-    pieces: Sequence[Piece],
-    kinds: "Callable[[int], Mapping[int, Kind]]",
-    after: int = 0,
-) -> Iterator[Rows]:
-    """Yield the rows of this rank's share of pieces, from the order `after` on.
-
-    `kinds` are those of the columns of a file.
-    """
-    mine = [piece for piece in share(ranks, pieces) if piece.number >= after >> PLACE_BITS]
-    total = sum(piece.num_bytes for piece in mine)
-    quiet = ranks.rank > 0 or total < QUIET_BELOW_BYTES
-    with Progress("reading", total >> 10, "KiB of the first rank's", quiet=quiet) as progress:
-        for piece in mine:
-            done = 0
-            for table in piece.file.blocks(kinds(piece.place)):
-                order = (piece.number << PLACE_BITS) + done
-                if order >= after:
-                    yield Rows(table, piece.place, order)
-                done += table.num_rows
-            progress.advance(piece.num_bytes >> 10)
-
-
-def locate(pieces: Sequence[Piece], column: Callable[[int], int], order: int) -> str:
-    """Return the place of the row with an order; `column` is one of a file's columns."""
-    number, row = order >> PLACE_BITS, order & ((1 << PLACE_BITS) - 1)
-    piece = pieces[number]
-    for table in piece.file.blocks({column(piece.place): "text"}):
-        if row < table.num_rows:
-            return table.locate(row)
-        row -= table.num_rows
-    return str(piece.file.path)

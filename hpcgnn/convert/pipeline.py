@@ -16,7 +16,7 @@ from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
 from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeKind, Nodes
 from hpcgnn.convert.splits import random_split
-from hpcgnn.convert.tables.graphs import with_graphs
+from hpcgnn.convert.tables.node_data import with_graphs
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
     EdgeColumns,

@@ -23,8 +23,7 @@ from hpcgnn.convert.nodes import (
     check_nodes,
     split_from_indices,
 )
-from hpcgnn.convert.pieces import OneReaderError, divide
-from hpcgnn.convert.read.names import NameTable
+from hpcgnn.convert.pieces import OneReaderError, SharedFiles
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.convert.tables.edges import (
@@ -40,7 +39,7 @@ from hpcgnn.convert.tables.edges import (
     relation_places,
 )
 from hpcgnn.convert.tables.ids import Ids, Index, find_index, id_rows, place_ids
-from hpcgnn.convert.tables.node_data import count_rows, nodes_of, read_nodes
+from hpcgnn.convert.tables.node_data import count_rows, read_nodes
 from hpcgnn.convert.tables.nodes import NodeTable, files_of, id_columns, lack_of_ids, node_tables
 from hpcgnn.errors import InputError
 from hpcgnn.typing import GlobalIndices
@@ -146,7 +145,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     if nodes:
         known = read_nodes(nodes, index, options)
     elif index is not None:
-        known = nodes_of(index)
+        known = index.nodes()
     num_nodes = options.take("num_nodes") if index is None else len(index)
     if index is None and nodes:
         num_nodes = count_rows(known, nodes, ranks)
@@ -205,11 +204,10 @@ def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: RankGroup) -> Global
     """Return the nodes that a file lists, of those that this rank keeps; for all ranks."""
     # A line is one name, whatever stands in it.
     file = ranks.from_first(lambda: TableFile.open(path, frozenset(), header=False, separator="\t"))
-    pieces = divide([file], ranks)
     found: list[GlobalIndices] = []
 
     def known() -> Iterator[GlobalIndices]:
-        for _, (places,) in place_ids(id_rows(ranks, pieces, [column]), [[column]]):
+        for _, (places,) in place_ids(id_rows(SharedFiles([file], ranks), [column]), [[column]]):
             check_ids(places, num_nodes, str(path))
             yield places
 
@@ -235,7 +233,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
         found = find_index(
             id_columns(given), [], options, relabel=False, without_ids=lack_of_ids(given)
         )
-        if isinstance(found, NameTable) or (found is not None and found.original is not None):
+        if found is not None and (found.named or found.nodes().original_id is not None):
             raise InputError(
                 f"{given[0].file.path}: the nodes of {source.path} are numbers from 0; give the "
                 "table each of these once, or no ids"

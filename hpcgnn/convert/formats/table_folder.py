@@ -12,13 +12,10 @@ import numpy as np
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import edge_ends, join_types, relation_names
 from hpcgnn.convert.read.files import read_nested
-from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.source import (
     ConvertOptions,
     EdgeStream,
     GraphSource,
-    NameBlocks,
-    Nodes,
     TypeRange,
 )
 from hpcgnn.convert.tables.edges import USUAL, EdgeTable, edge_chunks, open_edges
@@ -72,17 +69,20 @@ class _Folder:
                 nodes.setdefault(name, ())
         indices = self._indices(nodes, edges, as_names=False)
         if len(nodes) > 1 and any(
-            isinstance(each, NameTable) or each.original is not None for each in indices.values()
+            each.named or each.nodes().original_id is not None for each in indices.values()
         ):
             # Numbers of several types would be told apart by nothing.
             indices = self._indices(nodes, edges, as_names=True)
         counts = {name: len(index) for name, index in indices.items()}
         relations = relation_names(each.kind for each in edges)
         by_name = {relations[each.kind]: each for each in edges}
-        known = {
-            name: replace(read_nodes(tables, indices[name], self._options), original_id=None)
-            for name, tables in nodes.items()
+        parts = {
+            name: read_nodes(tables, indices[name], self._options) for name, tables in nodes.items()
         }
+        if len(parts) > 1:
+            joined = join_types(parts, counts, str(self._file))
+        else:
+            (joined,) = parts.values()
         inputs = [file.path for each in edges for file in each.files]
         inputs += [path for tables in nodes.values() for path in files_of(tables)]
         ignored = [*self._ignored]
@@ -112,7 +112,7 @@ class _Folder:
             columns={("" if plain else name): each.columns for name, each in by_name.items()},
             name=graph_name,
             undirected=undirected,
-            nodes=self._joined(known, indices, counts),
+            nodes=joined,
             ignored=tuple(ignored),
         )
 
@@ -141,19 +141,6 @@ class _Folder:
                 index = Numbers(np.arange(rows))
             indices[name] = index
         return indices
-
-    def _joined(
-        self, known: Mapping[str, Nodes], indices: Mapping[str, Index], counts: Mapping[str, int]
-    ) -> Nodes:
-        if len(known) == 1:
-            ((name, nodes),) = known.items()
-            index = indices[name]
-            return replace(
-                nodes, original_id=index.original if isinstance(index, Numbers) else None
-            )
-        joined = join_types(known, counts, str(self._file))
-        tables = [index for index in indices.values() if isinstance(index, NameTable)]
-        return replace(joined, names=partial(_chained, tables)) if tables else joined
 
     def _section(self, name: str) -> dict[str, Any]:
         section = self._tables.get(name, {})
@@ -223,11 +210,6 @@ class _Folder:
         section = f"{self._file}: [{where}]"
         paths = self._paths(table, where)
         return tuple(open_nodes(path, columns, features, section) for path in paths)
-
-
-def _chained(tables: Sequence[NameTable]) -> NameBlocks:
-    for table in tables:
-        yield from table.blocks()
 
 
 def _typed_stream(

@@ -9,14 +9,14 @@ second hash tells two names with an equal first one apart, which the survey woul
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from hpcgnn.convert.read.tables import compute
-from hpcgnn.convert.source import NameBlocks
+from hpcgnn.convert.source import NameBlocks, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.mixing import split_mix
 from hpcgnn.storage import SpillFile, first_of_each
@@ -115,6 +115,7 @@ class NameTable:
     runs: tuple[_Run, ...]
     slabs: tuple[_Slab, ...]
     batch_bytes: int
+    named: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return sum(run.length for run in self.runs)
@@ -143,6 +144,10 @@ class NameTable:
                 raise InputError("two names of nodes have one hash; change one of them")
             found[where] = np.where(known, entries.ranks[near].astype(np.int64), -1)
         return np.split(found, np.cumsum(lengths[:-1])) if lengths else []
+
+    def nodes(self) -> Nodes:
+        """Return nodes with these names."""
+        return Nodes(names=self.blocks)
 
     def blocks(self) -> NameBlocks:
         """Yield the names in order, some at a time, as offsets int64[m + 1] and bytes."""

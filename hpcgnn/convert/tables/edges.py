@@ -1,8 +1,7 @@
 """Tables of edges: which column is what, the relations that they name, and their edges."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import EdgeType
-from hpcgnn.convert.pieces import Rows, divide, own_rows, sampled
+from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.tables import Kind, TableFile
 from hpcgnn.convert.source import EdgeChunk
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
@@ -71,42 +70,30 @@ class EdgeTable:
             for file, places in zip(self.files, self.places, strict=True)
         ]
 
-    def rows(self, roles: Mapping[str, Kind], ranks: RankGroup, after: int = 0) -> Iterator[Rows]:
-        """Yield the rows of all files with the columns of those `roles` that they have.
+    def rows(
+        self, roles: Mapping[str, Kind], ranks: RankGroup, *, sample: bool = False, after: int = 0
+    ) -> Iterator[Rows]:
+        """Yield rows of all files, or a `sample`, with the columns of `roles` that they have.
 
         They begin with the order `after`. Columns of features come with every role. For all ranks,
         which divide the files.
         """
-        kinds = partial(self._kinds, roles)
-        return self._rounds(own_rows(ranks, divide(self.files, ranks), kinds, after), kinds, ranks)
+        files = SharedFiles(self.files, ranks)
 
-    def sample(self, roles: Mapping[str, Kind], ranks: RankGroup) -> Iterator[Rows]:
-        """Yield some rows of this rank's share; for all ranks."""
-        kinds = partial(self._kinds, roles)
-        return self._rounds(sampled(ranks, divide(self.files, ranks), kinds), kinds, ranks)
+        def kinds(number: int) -> dict[int, Kind]:
+            places = self.places[number]
+            found: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
+            if self.features:
+                found |= self.files[number].feature_kinds(self.features[number])
+            return found
 
-    def _rounds(
-        self, rows: Iterator[Rows], kinds: Callable[[int], dict[int, Kind]], ranks: RankGroup
-    ) -> Iterator[Rows]:
-        def checked() -> Iterator[Rows]:
-            for each in rows:
-                # What is missing is told before ranks look for ids together.
-                named = kinds(each.place)
-                for role in ("src", "dst"):
-                    place = self.places[each.place][role]
-                    if place in named:
-                        ids = each.table.texts if named[place] == "text" else each.table.integers
-                        ids(place)
-                yield each
+        def check(rows: Rows) -> None:
+            for role in {"src", "dst"} & set(roles):
+                ids = rows.table.texts if roles[role] == "text" else rows.table.integers
+                ids(self.places[rows.place][role])
 
-        return ranks.rounds(checked(), lambda: Rows(self.files[0].no_rows(kinds(0)), 0, 0))
-
-    def _kinds(self, roles: Mapping[str, Kind], number: int) -> dict[int, Kind]:
-        places = self.places[number]
-        kinds: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
-        if self.features:
-            kinds |= self.files[number].feature_kinds(self.features[number])
-        return kinds
+        rows = files.sample(kinds) if sample else files.rows(kinds, after)
+        return files.rounds(rows, kinds, check)
 
     def ignored(self) -> Iterator[str]:
         """Yield what of the files is left out."""
@@ -263,7 +250,7 @@ def edge_chunks(
         "weight": "number",
         "relation": "text",
     }
-    given = edges.sample(kinds, ranks) if sample else edges.rows(kinds, ranks, after)
+    given = edges.rows(kinds, ranks, sample=sample, after=after)
     for (table, file, order), (sources, targets) in place_ids(given, columns):
         places = edges.places[file]
         weights = table.numbers(places["weight"]) if "weight" in places else None

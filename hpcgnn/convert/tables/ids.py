@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from hpcgnn.comm import RankGroup
-from hpcgnn.convert.pieces import Piece, Rows, divide, own_rows, sampled
+from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.names import (
     NameSurvey,
     NameTable,
@@ -20,7 +20,7 @@ from hpcgnn.convert.read.names import (
     texts_of,
 )
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
-from hpcgnn.convert.source import ConvertOptions, NameBlocks
+from hpcgnn.convert.source import ConvertOptions, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_of_each, first_true
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
@@ -40,6 +40,8 @@ class Numbers:
     """Ids that are whole numbers: their sorted distinct values."""
 
     ids: GlobalIndices
+    named: ClassVar[bool] = False
+    batch_bytes: ClassVar[int] = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,23 +51,19 @@ class Numbers:
         return [self._positions(values) for values in columns]
 
     def _positions(self, values: GlobalIndices) -> GlobalIndices:
-        order = np.argsort(values)
-        ordered = values[order]
-        found = np.empty(len(values), np.int64)
-        places = np.searchsorted(self.ids, ordered)
+        found = np.full(len(values), -1)
         if len(self.ids):
-            inside = np.minimum(places, len(self.ids) - 1)
-            places = np.where(self.ids[inside] == ordered, inside, -1)
-        else:
-            places = np.full(len(values), -1)
-        found[order] = places
+            order = np.argsort(values)
+            ordered = values[order]
+            places = np.minimum(np.searchsorted(self.ids, ordered), len(self.ids) - 1)
+            found[order] = np.where(self.ids[places] == ordered, places, -1)
         return found
 
-    @property
-    def original(self) -> GlobalIndices | None:
-        """The ids, None where they are 0..n - 1."""
+    def nodes(self) -> Nodes:
+        """Return nodes with their ids, unless these are 0..n - 1."""
         size = len(self.ids)
-        return None if size and self.ids[0] == 0 and self.ids[-1] == size - 1 else self.ids
+        plain = size and self.ids[0] == 0 and self.ids[-1] == size - 1
+        return Nodes(original_id=None if plain else self.ids)
 
 
 class Divided:
@@ -74,8 +72,11 @@ class Divided:
     `borders` are the least ids of the ranks after the first. Numbers or names.
     """
 
+    batch_bytes: ClassVar[int] = 0
+
     def __init__(self, ranks: RankGroup, borders: Array, own: Numbers | NameTable) -> None:
-        self._ranks, self._borders, self.own = ranks, borders, own
+        self._ranks, self._borders, self._own = ranks, borders, own
+        self.named = own.named
         counts = ranks.gather(len(own))
         self._start, self._total = sum(counts[: ranks.rank]), sum(counts)
 
@@ -85,12 +86,12 @@ class Divided:
     def positions(self, columns: Sequence[Any]) -> list[GlobalIndices]:
         """Return the place of each id of some columns, -1 for none; for all ranks."""
         ends = np.cumsum([0, *(len(column) for column in columns)])
-        wanted = joined(columns, named=isinstance(self.own, NameTable))
+        wanted = joined(columns, named=self.named)
         owners = self._ranks.ranks_of(_keys(wanted), self._borders)
         asked = send_ids(self._ranks, owners, wanted)
         (askers,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
         with self._ranks.agree():
-            (found,) = self.own.positions([asked])
+            (found,) = self._own.positions([asked])
         found = np.where(found < 0, -1, found + self._start)
         (answers,) = self._ranks.exchange(askers, found)
         # They come back by owner, and as they were sent among those of one.
@@ -98,37 +99,26 @@ class Divided:
         places[np.argsort(owners, kind="stable")] = answers
         return [places[low:high] for low, high in itertools.pairwise(ends)]
 
-    @property
-    def original(self) -> GlobalIndices | None:
-        """The ids of the nodes that this rank keeps, None where those of all are 0..n - 1."""
-        assert isinstance(self.own, Numbers)
-        ids, start = self.own.ids, self._start
+    def nodes(self) -> Nodes:
+        """Return what ids tell of nodes: the names of this rank, or ids of those that it keeps."""
+        if isinstance(self._own, NameTable):
+            return self._own.nodes()
+        ids, start = self._own.ids, self._start
         plain = not len(ids) or (ids[0] == start and ids[-1] == start + len(ids) - 1)
         if not self._ranks.any(not plain):
-            return None
+            return Nodes()
         keepers = self._ranks.keepers(np.arange(start, start + len(ids)), self._total)
-        (kept,) = self._ranks.exchange(keepers, ids)
-        return kept
-
-    def blocks(self) -> NameBlocks:
-        """Yield the names of this rank."""
-        assert isinstance(self.own, NameTable)
-        yield from self.own.blocks()
+        return Nodes(original_id=self._ranks.exchange(keepers, ids)[0])
 
 
 Index: TypeAlias = Numbers | NameTable | Divided
 
 
-def has_names(index: Index | None) -> bool:
-    """Tell whether ids are names."""
-    return isinstance(index.own if isinstance(index, Divided) else index, NameTable)
-
-
 def joined(columns: Sequence[Any], *, named: bool) -> Any:
     """Return some columns of names or numbers as one."""
-    if named:
-        return join_texts(columns)
-    return np.concatenate([np.zeros(0, np.int64), *columns])
+    if len(columns) == 1:
+        return columns[0]
+    return join_texts(columns) if named else np.concatenate([np.zeros(0, np.int64), *columns])
 
 
 def _keys(ids: Any) -> Array:
@@ -167,10 +157,11 @@ def find_index(
         return None
     groups = _by_file([*tables, *(ends if from_edges else [])])
     ranks = options.ranks
-    read = partial(_read_ids, groups, named=is_text, ranks=ranks)
+    files = SharedFiles([file for file, _ in groups], ranks)
+    read = partial(_read_ids, groups, files, named=is_text)
     survey = NameSurvey(options.memory_bytes) if is_text else _IdMerger()
     borders = ranks.borders(lambda: _keys(joined(list(read(sample=True)), named=is_text)))
-    for ids in read():
+    for ids in read(sample=False):
         arrived = send_ids(ranks, ranks.ranks_of(_keys(ids), borders), ids) if len(borders) else ids
         with ranks.agree():
             survey.add(arrived)
@@ -180,30 +171,23 @@ def find_index(
 
 
 def _read_ids(
-    groups: Sequence[tuple[TableFile, list[int]]],
-    *,
-    named: bool,
-    ranks: RankGroup,
-    sample: bool = False,
+    groups: Sequence[tuple[TableFile, list[int]]], files: SharedFiles, *, named: bool, sample: bool
 ) -> Iterator[Any]:
     """Yield the ids of columns, names or numbers, all or a `sample`; for all ranks."""
 
     def kinds(number: int) -> dict[int, Kind]:
         return dict.fromkeys(groups[number][1], "text" if named else "integer")
 
-    pieces = divide([file for file, _ in groups], ranks)
+    def ids_of(rows: Rows) -> Any:
+        places = groups[rows.place][1]
+        if not named:
+            return joined([rows.table.integers(place) for place in places], named=False)
+        for place in places:
+            _check_texts(rows.table, place)
+        return joined([rows.table.texts(place) for place in places], named=True)
 
-    def read(rows: Iterable[Rows]) -> Iterator[Any]:
-        for table, number, _ in rows:
-            for place in groups[number][1]:
-                if named:
-                    _check_texts(table, place)
-                yield table.texts(place) if named else table.integers(place)
-
-    nothing = joined([], named=named)
-    if sample:
-        return ranks.rounds(read(sampled(ranks, pieces, kinds)), lambda: nothing)
-    return ranks.rounds(read(own_rows(ranks, pieces, kinds)), lambda: nothing)
+    rows = files.sample(kinds) if sample else files.rows(kinds)
+    return files.ranks.rounds(map(ids_of, rows), lambda: joined([], named=named))
 
 
 def _by_file(columns: Sequence[tuple[TableFile, int]]) -> list[tuple[TableFile, list[int]]]:
@@ -243,25 +227,18 @@ class _IdMerger:
     def __init__(self) -> None:
         self._merged: GlobalIndices = np.zeros(0, np.int64)
         self._pending: list[GlobalIndices] = []
-        self._count = 0
 
     def add(self, values: GlobalIndices) -> None:
         """Take some ids."""
-        ids = _distinct(values)
-        self._pending.append(ids)
-        self._count += len(ids)
-        if self._count > max(_PENDING_IDS, len(self._merged)):
-            self.ids()
+        self._pending.append(_distinct(values))
+        if sum(map(len, self._pending)) > max(_PENDING_IDS, len(self._merged)):
+            self.finish()
 
     def finish(self) -> Numbers:
-        """Return all ids."""
-        return Numbers(self.ids())
-
-    def ids(self) -> GlobalIndices:
         """Return the distinct ids so far, sorted."""
         self._merged = _distinct(np.concatenate([self._merged, *self._pending]))
-        self._pending, self._count = [], 0
-        return self._merged
+        self._pending = []
+        return Numbers(self._merged)
 
 
 def _distinct(values: Array) -> GlobalIndices:
@@ -278,28 +255,30 @@ class Ids:
     role: str
 
     @property
+    def named(self) -> bool:
+        """Whether the ids are names."""
+        return self.index is not None and self.index.named
+
+    @property
     def kind(self) -> Kind:
         """How the column is read."""
-        return "text" if has_names(self.index) else "integer"
+        return "text" if self.named else "integer"
 
     def values(self, table: Table) -> Any:
         """Return the ids of some rows."""
-        return table.texts(self.column) if has_names(self.index) else table.integers(self.column)
+        return table.texts(self.column) if self.named else table.integers(self.column)
 
 
-def id_rows(ranks: RankGroup, pieces: Sequence[Piece], columns: Sequence[Ids]) -> Iterator[Rows]:
-    """Yield the rows of pieces with a column of ids of each file; all ranks divide them."""
+def id_rows(files: SharedFiles, columns: Sequence[Ids]) -> Iterator[Rows]:
+    """Yield the rows of files with the column of ids of each; for all ranks."""
 
     def kinds(place: int) -> dict[int, Kind]:
         return {columns[place].column: columns[place].kind}
 
-    def checked() -> Iterator[Rows]:
-        for rows in own_rows(ranks, pieces, kinds):
-            # What is missing is told before ranks look for ids together.
-            columns[rows.place].values(rows.table)
-            yield rows
+    def check(rows: Rows) -> None:
+        columns[rows.place].values(rows.table)
 
-    return ranks.rounds(checked(), lambda: Rows(pieces[0].file.no_rows(kinds(0)), 0, 0))
+    return files.rounds(files.rows(kinds), kinds, check)
 
 
 def place_ids(
@@ -310,7 +289,8 @@ def place_ids(
     Blocks are searched together where names outgrow memory. Raises `InputError` for an id that is
     not known. For all ranks where one of the indices is `Divided`.
     """
-    limit = max((_batch_bytes(ids) for each in columns for ids in each), default=0)
+    indices = [ids.index for each in columns for ids in each if ids.index is not None]
+    limit = max((index.batch_bytes for index in indices), default=0)
     group: list[Rows] = []
     size = 0
     for rows in blocks:
@@ -322,10 +302,6 @@ def place_ids(
             yield from _placed(group, columns)
             group, size = [], 0
     yield from _placed(group, columns)
-
-
-def _batch_bytes(ids: Ids) -> int:
-    return ids.index.batch_bytes if isinstance(ids.index, NameTable) else 0
 
 
 def _search_bytes(texts: Any) -> int:
@@ -356,7 +332,7 @@ def _placed(
 
 def _check_known(table: Table, ids: Ids, places: GlobalIndices) -> None:
     if (row := first_true(places < 0)) is not None:
-        if has_names(ids.index):
+        if ids.named:
             raw = table.texts(ids.column)[row].as_py()
             shown = repr(raw.decode("utf-8", "replace"))
         else:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import labelled, split_from_masks
-from hpcgnn.convert.pieces import PLACE_BITS, Piece, divide, locate, own_rows, share
+from hpcgnn.convert.pieces import SharedFiles
 from hpcgnn.convert.read.features import array_features, finite_rows
-from hpcgnn.convert.read.names import NameTable
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.read.tables import Kind, Table, classes_of
 from hpcgnn.convert.source import (
@@ -24,8 +23,8 @@ from hpcgnn.convert.source import (
     Labels,
     Nodes,
 )
-from hpcgnn.convert.tables.ids import Ids, Index, Numbers, has_names, id_rows, place_ids
-from hpcgnn.convert.tables.nodes import NodeTable, files_of
+from hpcgnn.convert.tables.ids import Ids, Index, Numbers, id_rows, place_ids
+from hpcgnn.convert.tables.nodes import NodeTable, files_of, open_nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array, GlobalIndices
@@ -52,21 +51,21 @@ def read_nodes(
     matrices = [each for each in nodes if isinstance(each, Path)]
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
         raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
-    known = nodes_of(index)
+    known = Nodes() if index is None else index.nodes()
     _check_rows(nodes, known)
     ranks = options.ranks
-    order = _Order.of(tables, index, ranks)
+    rows = _Rows.of(tables, index, ranks)
     fields: dict[str, Any] = {}
     if matrices:
         matrix = ranks.from_first(lambda: open_npy(matrices[0]))
         fields["features"] = array_features(matrix, options)
     elif any(table.features for table in tables):
-        fields["features"] = _features(tables, order, options)
+        fields["features"] = _features(rows, options)
     if any(table.label >= 0 for table in tables):
-        fields["labels"] = _labels(tables, order, options.take("label_separator"))
+        fields["labels"] = _labels(rows, options.take("label_separator"))
     if any(table.graph >= 0 for table in tables):
-        fields["graph"] = _graphs(tables, order)
-    fields["splits"] = _splits(tables, order)
+        fields["graph"] = _graphs(rows)
+    fields["splits"] = _splits(rows)
     return replace(known, **fields)
 
 
@@ -83,17 +82,6 @@ def _check_rows(nodes: Sequence[NodeTable | Path], known: Nodes) -> None:
         )
 
 
-def nodes_of(index: Index | None) -> Nodes:
-    """Return what ids tell of the nodes."""
-    if index is None:
-        return Nodes()
-    if has_names(index):
-        assert not isinstance(index, Numbers)
-        return Nodes(names=index.blocks)
-    assert not isinstance(index, NameTable)
-    return Nodes(original_id=index.original)
-
-
 def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: RankGroup) -> int:
     """Return the number of rows of tables, of which `known` has been read; for all ranks."""
     for array in known.arrays().values():
@@ -105,74 +93,60 @@ def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: RankGrou
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """Where the rows of the tables go that this rank has read: `places` among `num_nodes`.
+class _Rows:
+    """The rows of `tables` that this rank reads, and where they go: `places` among `num_nodes`.
 
-    None stands for as they are, where one rank reads. `pieces` are those of all ranks, and
-    `num_rows` the rows of each that this rank reads.
+    None stands for as they are, where one rank reads.
     """
 
-    ranks: RankGroup
-    pieces: Sequence[Piece]
-    num_rows: Sequence[int]
+    tables: Sequence[NodeTable]
+    files: SharedFiles
     places: GlobalIndices | None
     num_nodes: int
 
     @classmethod
-    def of(cls, tables: Sequence[NodeTable], index: Index | None, ranks: RankGroup) -> "_Order":
+    def of(cls, tables: Sequence[NodeTable], index: Index | None, ranks: RankGroup) -> "_Rows":
         """Find the places of all rows; raises `InputError` for an id that occurs twice."""
-        pieces = divide([table.file for table in tables], ranks)
+        files = SharedFiles([table.file for table in tables], ranks)
         if index is None or not any(table.id >= 0 for table in tables):
             if ranks.moves_rows:
-                return cls._in_file_order(tables, pieces, ranks)
-            return cls(ranks, pieces, (), None, 0)
+                return cls._in_file_order(tables, files)
+            return cls(tables, files, None, 0)
         columns = [Ids(table.id, index, "node") for table in tables]
-        places, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        counts = dict.fromkeys((piece.number for piece in share(ranks, pieces)), 0)
-        for rows, (these,) in place_ids(id_rows(ranks, pieces, columns), [(c,) for c in columns]):
-            places.append(these)
+        parts, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for rows, (these,) in place_ids(id_rows(files, columns), [(each,) for each in columns]):
+            parts.append(these)
             orders.append(rows.order + np.arange(len(these)))
-            if len(these):
-                counts[rows.order >> PLACE_BITS] += len(these)
-        made = cls(ranks, pieces, list(counts.values()), np.concatenate(places), len(index))
-        made._check_unique(tables, np.concatenate(orders))
-        in_order = len(made) == len(index) and bool((np.diff(np.concatenate(places)) == 1).all())
-        return replace(made, places=None) if in_order and not ranks.moves_rows else made
+        places = np.concatenate(parts)
+        found = cls(tables, files, places, len(index))
+        found._check_unique(np.concatenate(orders))
+        in_order = len(places) == len(index) and bool((np.diff(places) == 1).all())
+        return replace(found, places=None) if in_order and not ranks.moves_rows else found
 
     @classmethod
-    def _in_file_order(
-        cls, tables: Sequence[NodeTable], pieces: Sequence[Piece], ranks: RankGroup
-    ) -> "_Order":
+    def _in_file_order(cls, tables: Sequence[NodeTable], files: SharedFiles) -> "_Rows":
         """Give rows their numbers, for which all ranks count theirs."""
-        counts: dict[int, int] = {}
-        with ranks.agree():
-            for piece in share(ranks, pieces):
-                column = tables[piece.place].any_column
-                counts[piece.number] = sum(
-                    table.num_rows for table in piece.file.blocks({column: "text"})
-                )
-        rows = np.zeros(len(pieces) + 1, np.int64)
-        for each in ranks.gather(counts):
-            for number, count in each.items():
-                rows[number + 1] = count
-        first = np.cumsum(rows)
-        own = [np.arange(count) + first[number] for number, count in counts.items()]
+        counts = np.zeros(files.num_pieces, np.int64)
+        with files.ranks.agree():
+            for piece in files.share:
+                blocks = piece.file.blocks({tables[piece.place].any_column: "text"})
+                counts[piece.number] = sum(block.num_rows for block in blocks)
+        starts = np.append(0, np.cumsum(files.ranks.sum(counts)))
+        own = [starts[i] + np.arange(counts[i]) for i in np.flatnonzero(counts)]
         places = np.concatenate([np.zeros(0, np.int64), *own])
-        return cls(ranks, pieces, list(counts.values()), places, int(first[-1]))
-
-    def __len__(self) -> int:
-        return sum(self.num_rows)
+        return cls(tables, files, places, int(starts[-1]))
 
     @property
     def own(self) -> range:
         """The nodes whose data this rank keeps."""
-        return self.ranks.range_of(self.num_nodes)
+        return self.files.ranks.range_of(self.num_nodes)
 
-    def put(self, values: Array, none: float) -> Array:
+    def put(self, parts: Sequence[Array], none: float) -> Array:
         """Return the values of the nodes kept here, `none` for those without a row; for all ranks.
 
-        `values` are of the rows that this rank has read.
+        `parts`, at least one, are those of the rows that this rank has read.
         """
+        values = np.concatenate(parts)
         if self.places is None:
             return values
         places, values = self._sent(self.places, values)
@@ -181,9 +155,10 @@ class _Order:
         return found
 
     def _sent(self, places: GlobalIndices, values: Array) -> tuple[Array, ...]:
-        return self.ranks.exchange(self.ranks.keepers(places, self.num_nodes), places, values)
+        ranks = self.files.ranks
+        return ranks.exchange(ranks.keepers(places, self.num_nodes), places, values)
 
-    def put_rows(self, blocks: Iterable[Array], width: int) -> Array:
+    def put_features(self, blocks: Iterable[Array], width: int) -> Array:
         """Return matrix rows likewise, in a scratch file; zeros for nodes without a row.
 
         For all ranks, also those without blocks.
@@ -193,7 +168,7 @@ class _Order:
             scratch.truncate(max(1, 4 * shape[0] * shape[1]))
             whole = np.memmap(scratch, np.float32, "r+", shape=shape) if shape[0] else None
         first = 0
-        for block in self.ranks.rounds(blocks, lambda: np.zeros((0, width), np.float32)):
+        for block in self.files.ranks.rounds(blocks, lambda: np.zeros((0, width), np.float32)):
             assert self.places is not None
             places, rows = self._sent(self.places[first : first + len(block)], block)
             first += len(block)
@@ -201,26 +176,24 @@ class _Order:
                 whole[places - self.own.start] = rows
         return np.zeros(shape, np.float32) if whole is None else whole
 
-    def _check_unique(self, tables: Sequence[NodeTable], orders: GlobalIndices) -> None:
+    def _check_unique(self, orders: GlobalIndices) -> None:
         assert self.places is not None
         places, orders = self._sent(self.places, orders)
-        with self.ranks.agree():
+        with self.files.ranks.agree():
             ordered = np.lexsort((orders, places))
             twice = first_true(places[ordered[1:]] == places[ordered[:-1]])
             if twice is not None:
-                first, second = (int(orders[i]) for i in ordered[twice : twice + 2])
-                raise InputError(
-                    f"{self.locate(tables, second)}: the id occurs twice, first in "
-                    f"{self.locate(tables, first).rpartition(': ')[2]}; remove one of them"
+                first, second = (
+                    self.files.locate(lambda place: self.tables[place].any_column, int(orders[i]))
+                    for i in ordered[twice : twice + 2]
                 )
-
-    def locate(self, tables: Sequence[NodeTable], order: int) -> str:
-        """Return the place of a row by its order."""
-        return locate(self.pieces, lambda place: tables[place].any_column, order)
+                raise InputError(
+                    f"{second}: the id occurs twice, first in {first.rpartition(': ')[2]}; remove "
+                    "one of them"
+                )
 
     def column(
         self,
-        tables: Sequence[NodeTable],
         column: Callable[[NodeTable], int],
         kind: Kind,
         read: Callable[[Table, int], Array],
@@ -230,10 +203,9 @@ class _Order:
         Where a table lacks it (`column` below 0), its values are 0.
         """
         found = []
-        with self.ranks.agree():
-            for piece in share(self.ranks, self.pieces):
-                table = tables[piece.place]
-                place = column(table)
+        with self.files.ranks.agree():
+            for piece in self.files.share:
+                place = column(self.tables[piece.place])
                 for block in piece.file.blocks({max(place, 0): kind if place >= 0 else "text"}):
                     # A byte, since what is there is a role or a mask.
                     nothing = np.zeros(block.num_rows, np.uint8)
@@ -241,11 +213,12 @@ class _Order:
         return found
 
 
-def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
+def _graphs(rows: _Rows) -> GlobalIndices:
+    tables = rows.tables
     for table in tables:
         if table.graph < 0:
             raise InputError(f"{table.file.path}: tells no graph, other tables of nodes do; add it")
-    numbers = order.put(np.concatenate([table.integers(table.graph) for table in tables]), -1)
+    numbers = rows.put([table.integers(table.graph) for table in tables], -1)
     # Nodes without a row are told by nothing.
     if (node := first_true(numbers < 0)) is not None:
         raise InputError(
@@ -255,53 +228,48 @@ def _graphs(tables: Sequence[NodeTable], order: _Order) -> GlobalIndices:
     return numbers
 
 
-def _labels(tables: Sequence[NodeTable], order: _Order, separator: str | None) -> Labels:
-    ranks = order.ranks
+def _labels(rows: _Rows, separator: str | None) -> Labels:
+    tables, ranks = rows.tables, rows.files.ranks
     table = next(each for each in tables if each.label >= 0)
     path, column = table.file.path, table.label
     if not all(each.label >= 0 for each in tables):
         raise InputError(f"{path}: has labels, other tables of nodes have none; give them to all")
     where = f"{path}: {table.file.describe(column)}"
     if separator is None and all(each.file.numeric[each.label] for each in tables):
-        parts = order.column(tables, lambda each: each.label, "number", Table.numbers)
-        values = order.put(np.concatenate([np.zeros(0), *parts]), np.nan)
+        parts = rows.column(lambda each: each.label, "number", Table.numbers)
+        values = rows.put([np.zeros(0), *parts], np.nan)
         with ranks.agree():
-            found = labelled(values, where, first=order.own.start)
+            found = labelled(values, where, first=rows.own.start)
         return replace(found, num_classes=max(ranks.gather(found.num_classes)))
-    chunks = order.column(tables, lambda each: each.label, "text", Table.texts)
+    chunks = rows.column(lambda each: each.label, "text", Table.texts)
     with ranks.agree():
         mine, codes = _classes(chunks, where)
     names = sorted(set[str]().union(*ranks.gather(mine)), key=str.encode)
-    codes = _renumbered(mine, names)[codes]
+    numbers = {name: number for number, name in enumerate(names)}
+    codes = np.array([numbers[name] for name in mine], np.int64)[codes]
     if separator is not None:
-        return _several_labels(names, codes, separator, where, order)
+        return _several_labels(names, codes, separator, where, rows)
     if names[:1] == [""]:
         names, codes = names[1:], codes - 1
-    return Labels(order.put(codes.astype(np.int32), -1), len(names), tuple(names))
+    return Labels(rows.put([codes.astype(np.int32)], -1), len(names), tuple(names))
 
 
 def _several_labels(
-    names: Sequence[str], codes: NDArray[np.int64], separator: str, where: str, order: _Order
+    names: Sequence[str], codes: NDArray[np.int64], separator: str, where: str, rows: _Rows
 ) -> Labels:
     """Return the labels of nodes whose one name, of `names`, holds all that a node has."""
     lists = [[part.strip() for part in name.split(separator)] for name in names]
     classes = sorted({part for parts in lists for part in parts} - {""}, key=str.encode)
-    with order.ranks.agree():
+    with rows.files.ranks.agree():
         if not classes:
             raise InputError(
                 f"{where}: holds no label; name another column with --node-columns label=NAME"
             )
     places = {name: place for place, name in enumerate(classes)}
     has = np.zeros((len(names), len(classes)), np.uint8)
-    for row, parts in zip(has, lists, strict=True):
-        row[[places[part] for part in parts if part]] = 1
-    return Labels(order.put(has[codes], 0), len(classes), tuple(classes))
-
-
-def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the place of each of a rank's `own` names among those of all."""
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([places[name] for name in own], np.int64)
+    for marks, parts in zip(has, lists, strict=True):
+        marks[[places[part] for part in parts if part]] = 1
+    return Labels(rows.put([has[codes]], 0), len(classes), tuple(classes))
 
 
 def _classes(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
@@ -311,20 +279,20 @@ def _classes(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.i
         raise InputError(f"{where}: {error}") from error
 
 
-def _splits(tables: Sequence[NodeTable], order: _Order) -> dict[str, NDArray[np.uint8]]:
-    found = {}
-    for name in dict.fromkeys(name for table in tables for name in table.splits):
-        parts = order.column(tables, partial(_place_in, "splits", name), "text", _roles)
-        values = np.concatenate([np.zeros(0, np.uint8), *parts])
-        found[name] = order.put(values, Split.NONE)
-    if masks := {part: i for table in tables for part, i in table.masks.items()}:
-        columns = {}
-        for name in masks:
-            parts = order.column(tables, partial(_place_in, "masks", name), "text", _mask)
-            columns[name] = order.put(np.concatenate([np.zeros(0, np.uint8), *parts]), 0)
-        with order.ranks.agree():
-            where = str(tables[0].file.path)
-            found[""] = split_from_masks(columns, where, order.own.start)
+def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
+    tables = rows.tables
+
+    def columns(kind: str, read: Callable[[Table, int], Array]) -> dict[str, Array]:
+        found = {}
+        for name in dict.fromkeys(name for table in tables for name in getattr(table, kind)):
+            parts = rows.column(partial(_place_in, kind, name), "text", read)
+            found[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
+        return found
+
+    found = columns("splits", _roles)
+    if masks := columns("masks", _mask):
+        with rows.files.ranks.agree():
+            found[""] = split_from_masks(masks, str(tables[0].file.path), rows.own.start)
     return found
 
 
@@ -356,35 +324,68 @@ def _roles(block: Table, column: int) -> NDArray[np.uint8]:
     return values.astype(np.uint8)
 
 
-def _features(tables: Sequence[NodeTable], order: _Order, options: ConvertOptions) -> Features:
+def _features(rows: _Rows, options: ConvertOptions) -> Features:
     """Return the features of the rows, put in order through a scratch file where need be."""
-    ranks = order.ranks
-    widths = ranks.from_first(lambda: [table.file.width(table.features) for table in tables])
+    tables, files = rows.tables, rows.files
+    widths = files.ranks.from_first(lambda: [table.file.width(table.features) for table in tables])
     for table, width in zip(tables, widths, strict=True):
         if width != widths[0]:
             raise InputError(
                 f"{table.file.path}: has {width} columns of features where {tables[0].file.path} "
                 f"has {widths[0]}; give all nodes the same"
             )
-    dtype = np.dtype(np.float32)
+    dtype, where = np.dtype(np.float32), str(tables[0].file.path)
 
     def kinds(place: int) -> dict[int, Kind]:
         return tables[place].file.feature_kinds(tables[place].features)
 
-    def rows() -> FeatureStream:
-        for block, place, _ in own_rows(ranks, order.pieces, kinds):
+    def as_read() -> FeatureStream:
+        for block, place, _ in files.rows(kinds):
             features = tables[place].file.features(block, tables[place].features)
             # Where rows change ranks or places, none could be named later on.
             yield finite_rows(features, np.dtype(options.dtype or dtype), block.locate)
 
-    if order.places is None:
-        return Features(widths[0], dtype, rows, lambda _: str(tables[0].file.path))
-    whole = order.put_rows(rows(), widths[0])
+    if rows.places is None:
+        return Features(widths[0], dtype, as_read, lambda _: where)
+    whole = rows.put_features(as_read(), widths[0])
 
-    def ordered() -> FeatureStream:
+    def in_order() -> FeatureStream:
         step = max(1, _SCRATCH_BYTES // (4 * widths[0]))
         for start in range(0, len(whole), step):
             yield np.array(whole[start : start + step])
 
-    where = str(tables[0].file.path)
-    return Features(widths[0], dtype, ordered, lambda _: where, order.own.start)
+    return Features(widths[0], dtype, in_order, lambda _: where, rows.own.start)
+
+
+def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
+    """Return the nodes with labels and splits of the table of graphs, where the options name one.
+
+    Raises `InputError` for a table that does not fit the nodes' graphs.
+    """
+    if options.graphs is None or nodes.graph is None:
+        # Without graphs the option counts as one without effect.
+        return nodes
+    path = Path(options.take("graphs"))
+    table = open_nodes(path, {}, ())
+    if not isinstance(table, NodeTable) or max(table.graph, table.id) < 0:
+        raise InputError(f"--graphs {path}: needs a table with a header, and in it a column graph")
+    numbers = Numbers(table.integers(table.id if table.graph < 0 else table.graph))
+    order = np.argsort(numbers.ids, kind="stable")
+    numbers = Numbers(numbers.ids[order])
+    if (twice := first_true(np.diff(numbers.ids) == 0)) is not None:
+        raise InputError(f"--graphs {path}: graph {numbers.ids[twice]} occurs twice")
+    (places,) = numbers.positions([nodes.graph])
+    if (node := first_true(places < 0)) is not None:
+        raise InputError(
+            f"--graphs {path}: has no row of graph {nodes.graph[node]}, which nodes are of"
+        )
+    rows = order[places]
+    # Its rows as they are: neither ids nor graphs of nodes.
+    known = read_nodes([replace(table, id=-1, graph=-1)], None, options)
+    labels, splits = known.labels, {name: split[rows] for name, split in known.splits.items()}
+    for what, given, mine in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
+        if given and mine:
+            raise InputError(f"--graphs {path}: {what} are given for nodes too; keep one of them")
+    if labels is not None:
+        labels = replace(labels, values=labels.values[rows])
+    return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits)
