@@ -1,6 +1,6 @@
 """Labels, splits and types of nodes, checked and brought to the one form of the store."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
-from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange
+from hpcgnn.convert.source import ConvertOptions, Labels, NodeKind, Nodes, TypeRange, check_array
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array
@@ -70,11 +70,7 @@ def _single_labels(
 
 def _multi_labels(values: Array, where: str) -> NDArray[np.uint8]:
     """Return uint8[n, classes] of 0 and 1."""
-    if values.ndim != 2 or values.shape[1] == 0 or values.dtype.kind not in "biuf":
-        raise InputError(
-            f"{where} has shape {values.shape} and dtype {values.dtype}; "
-            "several labels a node are 0 and 1 [n, classes]"
-        )
+    check_array(values, where, "[n, classes]", due="0 and 1, of several labels a node,")
     wrong = (values != 0) & (values != 1)
     if wrong.any():
         node, column = (int(i) for i in np.unravel_index(np.argmax(wrong), values.shape))
@@ -85,13 +81,28 @@ def _multi_labels(values: Array, where: str) -> NDArray[np.uint8]:
     return values.astype(np.uint8)
 
 
-def check_masks(masks: Mapping[str, Array], where: Mapping[str, str]) -> None:
-    """Raise `InputError` for a mask that is a single value."""
-    for name, mask in masks.items():
-        if mask.ndim == 0:
-            raise InputError(
-                f"{where[name]} is a single value; give a vector of 0 and 1, one for each node"
-            )
+def find_masks(
+    get: Callable[[str], Array | None], origin: str
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the masks that `get` finds by their usual names, and where they are; `InputError`."""
+    masks, where = {}, {}
+    for part, prefixes in SPLIT_PREFIXES.items():
+        for name in (f"{prefix}_mask" for prefix in prefixes):
+            if part not in masks and (mask := get(name)) is not None:
+                masks[part], where[part] = mask, f"{origin}: {name}"
+                if mask.ndim == 0:
+                    raise InputError(
+                        f"{where[part]} is a single value; give a vector of 0 and 1, one for each "
+                        "node"
+                    )
+    return masks, where
+
+
+def split_from_codes(values: Array, where: str) -> NDArray[np.uint8]:
+    """Return the split uint8[n] from numbers of `Split`; raises `InputError`."""
+    if values.ndim != 1 or values.dtype.kind not in "iu" or not np.isin(values, list(Split)).all():
+        raise InputError(f"{where} must be a vector of 0 (none), 1 (train), 2 (valid) and 3 (test)")
+    return values.astype(np.uint8)
 
 
 def splits_from_masks(
@@ -102,7 +113,6 @@ def splits_from_masks(
     Several splits are called by their numbers, and `options.split` chooses one of them. `where`
     names the file and field of each key in errors.
     """
-    check_masks(masks, where)
     widths = {name: mask.shape[1] for name, mask in masks.items() if mask.ndim == 2}
     origin = next(iter(where.values()), "").rpartition(": ")[0]
     if not widths:
@@ -162,11 +172,8 @@ def split_from_indices(
     split = np.zeros(len(nodes), np.uint8)
     for name, ids in indices.items():
         ids = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
-        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
-            raise InputError(
-                f"{where[name]} has shape {ids.shape} and dtype {ids.dtype}; "
-                "node ids are a vector of whole numbers"
-            )
+        if ids.size:
+            check_array(ids, where[name], "[m]", "iu", "node ids")
         check_ids(ids, nodes.stop, where[name])
         _assign(split, ids.astype(np.int64) - nodes.start, name, where[name], nodes.start)
     return split

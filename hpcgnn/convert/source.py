@@ -336,6 +336,21 @@ class GraphSource:
         check_count(len(self.nodes.kinds), MAX_NODE_TYPES, "node types", str(self.path))
 
 
+def check_array(
+    array: Any, where: str, shape: str, kinds: str = "biuf", due: str = "numbers"
+) -> None:
+    """Raise `InputError` for a dtype not of `kinds` and for other dimensions than `shape` names.
+
+    A matrix has columns.
+    """
+    dimensions = 1 + shape.count(",")
+    if len(array.shape) != dimensions or array.dtype.kind not in kinds or 0 in array.shape[1:]:
+        raise InputError(
+            f"{where} has shape {array.shape} and dtype {array.dtype} where {due} {shape} are due; "
+            "convert it before saving"
+        )
+
+
 def check_count(count: int, most: int, what: str, where: str) -> None:
     """Raise `InputError` for more than the `most` there may be, before any is made."""
     if count > most:

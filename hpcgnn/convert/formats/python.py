@@ -18,9 +18,11 @@ from hpcgnn.convert.nodes import (
     SPLIT_PREFIXES,
     EdgeType,
     edge_ends,
+    find_masks,
     join_types,
     labelled,
     relation_names,
+    split_from_codes,
     splits_from_masks,
 )
 from hpcgnn.convert.pipeline import Report, write_store
@@ -30,9 +32,10 @@ from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
     Nodes,
+    check_array,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split, check_output
+from hpcgnn.storage import check_output
 from hpcgnn.typing import Array
 
 _DGL_FEATURES = ("feat", "x", "features")
@@ -224,10 +227,7 @@ def _edge_features(value: Any, where: str) -> Array:
     """Return features [E, F] of edges in a type of the store; raises `InputError`."""
     array = to_array(value, where)
     array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{where} has shape {array.shape} and dtype {array.dtype}; give numbers [E, F]"
-        )
+    check_array(array, where, "[E, F]")
     return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
@@ -337,12 +337,12 @@ def _find_splits(
     get: Callable[[str], Any], options: ConvertOptions, origin: str
 ) -> dict[str, NDArray[np.uint8]]:
     """Return the splits from the masks that `get` finds by their usual names."""
-    masks, where = {}, {}
-    for part, prefixes in SPLIT_PREFIXES.items():
-        for name in (f"{prefix}_mask" for prefix in prefixes):
-            if part not in masks and (mask := get(name)) is not None:
-                where[part] = f"{origin}: {name}"
-                masks[part] = to_array(mask, where[part])
+
+    def array(name: str) -> Array | None:
+        mask = get(name)
+        return None if mask is None else to_array(mask, f"{origin}: {name}")
+
+    masks, where = find_masks(array, origin)
     return splits_from_masks(masks, options, where)
 
 
@@ -362,9 +362,5 @@ def _nodes(
         fields["labels"] = labelled(to_array(labels, where), where, class_names)
     if split is not None:
         values = to_array(split, f"{origin}: split")
-        if values.ndim != 1 or not np.isin(values, list(Split)).all():
-            raise InputError(
-                f"{origin}: split must be a vector of 0 (none), 1 (train), 2 (valid) and 3 (test)"
-            )
-        fields["splits"] = {"": values.astype(np.uint8)}
+        fields["splits"] = {"": split_from_codes(values, f"{origin}: split")}
     return Nodes(**fields)

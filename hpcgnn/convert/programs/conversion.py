@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -45,17 +45,36 @@ _RECURSION_LIMIT = 4000
 class _Batch:
     """Files, the number of the first of them, and where what they gave lies."""
 
-    files: list[ProgramFile]
+    files: Sequence[ProgramFile]
     first: int
     path: Path
 
+    @classmethod
+    def of(
+        cls, files: Sequence[ProgramFile], first: int, options: ProgramOptions, folder: Path
+    ) -> "_Batch":
+        """Return a batch that begins with a file; its name tells all that it depends on."""
+        batch = files[first : first + _FILES_A_PART]
+        described = []
+        for file in batch:
+            status = file.path.stat()
+            described.append((file.name, status.st_size, status.st_mtime_ns))
+        text = json.dumps([_FORMAT, sys.version, asdict(options), described])
+        key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+        return cls(batch, first, folder / f"{key}.npz")
 
-def _batches(files: Sequence[ProgramFile], options: ProgramOptions, folder: Path) -> list[_Batch]:
-    batches = []
-    for first in range(0, len(files), _FILES_A_PART):
-        part = list(files[first : first + _FILES_A_PART])
-        batches.append(_Batch(part, first, folder / f"{_key(part, options)}.npz"))
-    return batches
+    def load(self) -> Part:
+        """Read what the files gave; raises `InputError` where it is damaged."""
+        try:
+            with np.load(self.path, allow_pickle=False) as saved:
+                batch = InstanceBatch(*(saved[each.name] for each in fields(InstanceBatch)))
+                note = json.loads(str(saved["note"]))
+                failures = tuple((number, reason) for number, reason in note["failures"])
+                return Part(batch, saved["snippets"], note["dropped"], failures)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise InputError(
+                f"{self.path}: is damaged ({error}); remove it and start again"
+            ) from None
 
 
 def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: int) -> None:
@@ -67,70 +86,39 @@ def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: i
     total, left = (sum(len(batch.files) for batch in each) for each in (batches, missing))
     with Progress("converting programs", total, "files") as progress:
         progress.advance(total - left)
-        for count in _run(missing, options, processes):
-            progress.advance(count)
+        if processes == 1 or len(missing) < 2:
+            for batch in missing:
+                progress.advance(_make_part(batch, options))
+            return
+        # The parent may hold threads of a numerical library, which a fork would lose.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            futures = [pool.submit(_make_part, batch, options) for batch in missing]
+            for future in as_completed(futures):
+                progress.advance(future.result())
 
 
-def _run(missing: Sequence[_Batch], options: ProgramOptions, processes: int) -> Iterator[int]:
-    """Make the parts; yield the number of files of each."""
-    if processes == 1 or len(missing) < 2:
-        for batch in missing:
-            yield _make_part(batch.files, batch.path, options)
-        return
-    # The parent may hold threads of a numerical library, which a fork would lose.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        futures = [pool.submit(_make_part, each.files, each.path, options) for each in missing]
-        for future in as_completed(futures):
-            yield future.result()
-
-
-def _key(batch: Sequence[ProgramFile], options: ProgramOptions) -> str:
-    """Name a part by all that it depends on."""
-    described = []
-    for file in batch:
-        status = file.path.stat()
-        described.append((file.name, status.st_size, status.st_mtime_ns))
-    text = json.dumps([_FORMAT, sys.version, asdict(options), described])
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
-
-
-def _make_part(files: Sequence[ProgramFile], path: Path, options: ProgramOptions) -> int:
+def _make_part(batch: _Batch, options: ProgramOptions) -> int:
+    """Save what the files of a batch give; return their number."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
-    made: list[Part] = []
+    parts: list[Part] = []
     failures = []
-    for number, file in enumerate(files):
+    for number, file in enumerate(batch.files):
         try:
             part = file_instances(file.path, file.name, options)
         except READ_ERRORS as error:
             failures.append((number, f"{type(error).__name__}: {' '.join(str(error).split())}"))
             continue
         part.batch.graphs["file"] = number
-        made.append(part)
-    batch = InstanceBatch.join([InstanceBatch.empty(), *(each.batch for each in made)])
-    snippets = np.concatenate([np.empty((0, 2), np.uint64), *(each.snippets for each in made)])
-    _save(path, Part(batch, snippets, sum(each.dropped for each in made), tuple(failures)))
-    return len(files)
-
-
-def _save(path: Path, part: Part) -> None:
-    arrays = {each.name: getattr(part.batch, each.name) for each in fields(part.batch)}
-    note = json.dumps({"failures": part.failures, "dropped": part.dropped})
+        parts.append(part)
+    instances = InstanceBatch.join([InstanceBatch.empty(), *(each.batch for each in parts)])
+    snippets = np.concatenate([np.empty((0, 2), np.uint64), *(each.snippets for each in parts)])
+    note = {"failures": failures, "dropped": sum(each.dropped for each in parts)}
+    arrays = {each.name: getattr(instances, each.name) for each in fields(instances)}
     content = io.BytesIO()
-    np.savez(content, snippets=part.snippets, note=np.array(note), **arrays)
-    write_whole(path, content.getvalue())
-
-
-def _load_part(path: Path) -> Part:
-    """Read a part; raises `InputError` where it is damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            batch = InstanceBatch(*(saved[each.name] for each in fields(InstanceBatch)))
-            note = json.loads(str(saved["note"]))
-            failures = tuple((number, reason) for number, reason in note["failures"])
-            return Part(batch, saved["snippets"], note["dropped"], failures)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: is damaged ({error}); remove it and start again") from None
+    np.savez(content, snippets=snippets, note=np.array(json.dumps(note)), **arrays)
+    write_whole(batch.path, content.getvalue())
+    return len(batch.files)
 
 
 @dataclass(frozen=True)
@@ -171,7 +159,8 @@ def convert_programs(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made ({error.strerror}); move -o") from None
-    batches = _batches(files, chosen, folder)
+    starts = range(0, len(files), _FILES_A_PART)
+    batches = [_Batch.of(files, first, chosen, folder) for first in starts]
     _make_parts(batches, chosen, processes)
     report = _write(target, batches, [Path(each).name for each in folders], chosen)
     shutil.rmtree(folder)
@@ -199,7 +188,7 @@ def _write(
     with InstanceWriter(target, header, [file.name for file in files]) as writer:
         for split in InstanceSplit:
             for batch, stays in zip(batches, kept, strict=True):
-                part = _load_part(batch.path)
+                part = batch.load()
                 mine = _of_split(part, batch, split, stays)
                 writer.append(mine)
                 splits[split.name.lower()] += len(mine)
@@ -222,7 +211,7 @@ def _kept(batches: Sequence[_Batch]) -> list[Array]:
     owner: dict[int, int] = {}
     kept = []
     for batch in batches:
-        part = _load_part(batch.path)
+        part = batch.load()
         stays = np.ones(len(part.batch), np.bool_)
         numbers = (part.batch.graphs["file"] + batch.first).tolist()
         for row, (number, hashes) in enumerate(zip(numbers, part.snippets.tolist(), strict=True)):

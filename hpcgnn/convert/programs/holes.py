@@ -65,9 +65,8 @@ def candidates_at(
     uses: Uses, use: Use, function: ast.AST, unit: ast.AST, name: str, options: ProgramOptions
 ) -> Hole | None:
     """Return the hole at `use`; None where too few variables are near, or the right one is not."""
-    scope = uses.scopes.scope_of[use.node]
     near: list[tuple[int, Variable, int]] = []
-    for variable in uses.scopes.visible(scope).values():
+    for variable in uses.scope_of[use.node].visible.values():
         others = [each for each in uses.of_variable.get(variable, ()) if each is not use]
         if _is_declared(variable, others, use):
             distance = min(abs(each.token - use.token) for each in others)

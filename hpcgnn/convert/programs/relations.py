@@ -2,6 +2,7 @@
 
 import ast
 import enum
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hpcgnn.convert.programs.variables import FUNCTIONS, Use, Uses, Variable, as_list, parameters
@@ -161,11 +162,7 @@ class Relations:
 
 def _functions_by_name(root: ast.AST) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
     """Return the functions of a snippet whose names are unique in it."""
-    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
-    repeated = set()
-    for node in ast.walk(root):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.name in found:
-                repeated.add(node.name)
-            found[node.name] = node
-    return {name: node for name, node in found.items() if name not in repeated}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = [node for node in ast.walk(root) if isinstance(node, kinds)]
+    counts = Counter(node.name for node in functions)
+    return {node.name: node for node in functions if counts[node.name] == 1}

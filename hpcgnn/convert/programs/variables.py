@@ -5,6 +5,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hpcgnn.convert.programs.sources import SourceFile
@@ -27,8 +28,9 @@ class Scope:
         """Whether what it binds are variables: modules and classes bind globals and attributes."""
         return isinstance(self.node, (*FUNCTIONS, *COMPREHENSIONS))
 
+    @cached_property
     def visible(self) -> "dict[str, Variable]":
-        """Return the variables that a name used in this scope may mean."""
+        """The variables that a name used in this scope may mean, once all scopes are known."""
         found: dict[str, Variable] = {}
         hidden: set[str] = set()
         scope: Scope | None = self
@@ -51,36 +53,22 @@ class Variable:
     name: str
 
 
-class Scopes(ast.NodeVisitor):
-    """The scopes of a file; `scope_of` is that in which each name, parameter, function stands."""
+class _Scopes(ast.NodeVisitor):
+    """Finds the scope in which each name, parameter and function of a file stands."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.scope_of: dict[ast.AST, Scope] = {}
         self._scope = Scope(tree, None)
-        self._visible: dict[Scope, dict[str, Variable]] = {}
-        for statement in tree.body:
-            self.visit(statement)
-
-    def visible(self, scope: Scope) -> dict[str, Variable]:
-        """Return `scope.visible()`, computed once."""
-        if scope not in self._visible:
-            self._visible[scope] = scope.visible()
-        return self._visible[scope]
-
-    def variable(self, node: ast.Name | ast.arg) -> Variable | None:
-        """Return the variable that a name stands for; None for globals, attributes, builtins."""
-        name = node.id if isinstance(node, ast.Name) else node.arg
-        return self.visible(self.scope_of[node]).get(name)
+        self._visit_all(tree.body)
 
     def visit_Name(self, node: ast.Name) -> None:
-        """Note a use, and a binding where it is one."""
         self.scope_of[node] = self._scope
         if not isinstance(node.ctx, ast.Load):
             self._scope.bound.add(node.id)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        """Bind the target outside of comprehensions."""
         self.visit(node.value)
+        # The target is bound outside of comprehensions.
         inner = self._scope
         while isinstance(self._scope.node, COMPREHENSIONS) and self._scope.parent is not None:
             self._scope = self._scope.parent
@@ -88,62 +76,50 @@ class Scopes(ast.NodeVisitor):
         self._scope = inner
 
     def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
-        """Leave the names to an outer scope."""
         self._scope.elsewhere.update(node.names)
 
     visit_Nonlocal = visit_Global
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        """Bind the name of the error."""
-        if node.name:
-            self._scope.bound.add(node.name)
-        self.generic_visit(node)
-
     def visit_alias(self, node: ast.alias) -> None:
-        """Bind an imported name."""
         self._scope.bound.add((node.asname or node.name).split(".")[0])
 
-    def _visit_capture(self, node: ast.MatchAs | ast.MatchStar) -> None:
+    def visit_ExceptHandler(self, node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar) -> None:
         if node.name:
             self._scope.bound.add(node.name)
         self.generic_visit(node)
 
-    visit_MatchAs = visit_MatchStar = _visit_capture
+    visit_MatchAs = visit_MatchStar = visit_ExceptHandler
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """Enter a class."""
         self._scope.bound.add(node.name)
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
         self._enter(node, node.body)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Enter a function; its defaults and annotations stand outside."""
         self._scope.bound.add(node.name)
-        returns = [node.returns] if node.returns else []
-        self._visit_all([*node.decorator_list, *returns])
+        # Decorators, defaults and annotations stand outside of it.
+        self._visit_all([*node.decorator_list, *filter(None, [node.returns])])
         self._visit_signature(node.args)
         self.scope_of[node] = self._scope
-        self._enter(node, node.body, node.args)
+        self._enter(node, node.body, parameters(node.args))
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Enter a lambda."""
         self._visit_signature(node.args)
-        self._enter(node, [node.body], node.args)
+        self._enter(node, [node.body], parameters(node.args))
 
-    def visit_comprehension_scope(self, node: ast.AST) -> None:
-        """Enter a comprehension; its first iterable stands outside."""
-        first, *rest = node.generators  # type: ignore[attr-defined]
+    def visit_ListComp(self, node: Any) -> None:
+        # Its first iterable stands outside.
+        first, *rest = node.generators
         self.visit(first.iter)
-        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self._enter(node, [first.target, *first.ifs, *rest, *results])
 
-    visit_ListComp = visit_SetComp = visit_comprehension_scope
-    visit_DictComp = visit_GeneratorExp = visit_comprehension_scope
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
     def _visit_signature(self, arguments: ast.arguments) -> None:
-        self._visit_all([*arguments.defaults, *(each for each in arguments.kw_defaults if each)])
+        self._visit_all([*arguments.defaults, *filter(None, arguments.kw_defaults)])
         self._visit_all([each.annotation for each in parameters(arguments) if each.annotation])
 
     def _visit_all(self, nodes: Sequence[ast.AST]) -> None:
@@ -151,10 +127,10 @@ class Scopes(ast.NodeVisitor):
             self.visit(node)
 
     def _enter(
-        self, node: ast.AST, body: Sequence[ast.AST], arguments: ast.arguments | None = None
+        self, node: ast.AST, body: Sequence[ast.AST], arguments: Sequence[ast.arg] = ()
     ) -> None:
         outer, self._scope = self._scope, Scope(node, self._scope)
-        for each in parameters(arguments) if arguments else ():
+        for each in arguments:
             self._scope.bound.add(each.arg)
             self.scope_of[each] = self._scope
         self._visit_all(body)
@@ -191,17 +167,19 @@ class Uses:
     """All uses of variables of functions in a file.
 
     `of_node` is the use that a name of the syntax tree is; `of_variable` are the uses of a variable
-    in the order of the text; `scopes` those of the file.
+    in the order of the text; `scope_of` is the scope in which a name, parameter or function stands.
     """
 
     def __init__(self, source: SourceFile) -> None:
-        self.scopes = Scopes(source.tree)
+        self.scope_of = _Scopes(source.tree).scope_of
         self.of_node: dict[ast.AST, Use] = {}
         self.of_variable: dict[Variable, list[Use]] = {}
-        for node in self.scopes.scope_of:
+        for node, scope in self.scope_of.items():
             if not isinstance(node, ast.Name | ast.arg):
                 continue
-            token, variable = source.name_token(node), self.scopes.variable(node)
+            # None for globals, attributes, builtins.
+            variable = scope.visible.get(node.id if isinstance(node, ast.Name) else node.arg)
+            token = source.name_token(node)
             if token is not None and variable is not None:
                 use = Use(node, token, variable)
                 self.of_node[node] = use

@@ -14,6 +14,7 @@ from hpcgnn.convert.source import (
     GraphSource,
     Nodes,
     TypeRange,
+    check_array,
     locate_in,
 )
 from hpcgnn.errors import InputError
@@ -65,11 +66,7 @@ def array_source(
 
 def matrix_features(array: Array, origin: str) -> Features:
     """Return the rows of a matrix of numbers [n, f]; raises `InputError`."""
-    if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{origin}: features have shape {array.shape} and dtype {array.dtype}; "
-            "give numbers [n, f]"
-        )
+    check_array(array, f"{origin}: features", "[n, f]")
 
     def blocks(rows: int) -> FeatureStream:
         yield from (array[first : first + rows] for first in range(0, len(array), rows))

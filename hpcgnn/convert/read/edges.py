@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcgnn.console import Progress
 from hpcgnn.convert.read.npy import ArrayFile, Npz
-from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, locate_in
+from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, check_array, locate_in
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, Offsets
@@ -114,17 +114,24 @@ def has_weights(data: ArrayFile) -> bool:
 
 def check_vector(array: ArrayFile, kinds: str, like: ArrayFile | None = None) -> None:
     """Raise `InputError` unless `array` is a vector of the dtype `kinds`, as long as `like`."""
-    if len(array.shape) != 1 or array.dtype.kind not in kinds:
-        due = "numbers" if "f" in kinds else "whole numbers"
-        raise InputError(
-            f"{array.where} has shape {array.shape} and dtype {array.dtype} where a vector of "
-            f"{due} is due; convert it before saving"
-        )
+    due = "text" if "U" in kinds else "numbers" if "f" in kinds else "whole numbers"
+    check_array(array, array.where, "[m]", kinds, f"a vector of {due}")
     if like is not None and array.shape != like.shape:
         raise InputError(
             f"{array.where} has {array.shape[0]} values and {like.member} has {like.shape[0]}; "
             "they must be equally long"
         )
+
+
+def square(shape: ArrayFile) -> int:
+    """Return the number of nodes that the shape of an adjacency tells; raises `InputError`."""
+    sides = shape.load().ravel().tolist()
+    if len(sides) != 2 or sides[0] != sides[1]:
+        raise InputError(
+            f"{shape.where} is {sides}; an adjacency is square: save it with one row and one "
+            "column a node"
+        )
+    return int(sides[0])
 
 
 def compressed_edges(npz: Npz, prefix: str = "", *, major_is_src: bool) -> EdgeArrays:
@@ -145,10 +152,10 @@ def compressed_edges(npz: Npz, prefix: str = "", *, major_is_src: bool) -> EdgeA
         check_vector(data, "biuf", indices)
     num_nodes = len(offsets) - 1
     shape = npz.get(f"{prefix}shape")
-    if shape is not None and shape.load().tolist() != [num_nodes] * 2:
+    if shape is not None and square(shape) != num_nodes:
         raise InputError(
-            f"{shape.where} is {shape.load().tolist()} where the adjacency of {num_nodes} nodes is "
-            "square; save it with one row and one column a node"
+            f"{shape.where} tells of {square(shape)} nodes and {indptr.member} of {num_nodes}; "
+            "save the matrix again"
         )
 
     def pairs() -> Iterator[tuple[Array, Array]]:

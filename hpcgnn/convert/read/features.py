@@ -7,19 +7,14 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.convert.read.npy import ArrayFile
-from hpcgnn.convert.source import ConvertOptions, Features, FeatureStream
+from hpcgnn.convert.source import ConvertOptions, Features, FeatureStream, check_array
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
 
 def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
     """Return the rows of a matrix of numbers [n, f] that a rank keeps; raises `InputError`."""
-    if len(array.shape) != 2 or array.shape[1] == 0 or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{array.where} has shape {array.shape} and dtype {array.dtype} where features, "
-            "numbers [n, f], are due; convert it before saving"
-        )
-
+    check_array(array, array.where, "[n, f]", due="features, numbers")
     own = options.ranks.range_of(array.shape[0])
 
     def blocks(rows: int) -> FeatureStream:

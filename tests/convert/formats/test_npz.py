@@ -224,7 +224,7 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"indptr": np.array([0, 1]), "indices": np.array([4])}, r"indices, entry 0: target id 4"),
     (
         {"indptr": np.array([0, 1]), "indices": np.array([0]), "shape": np.array([1, 2])},
-        r"shape is \[1, 2\] where the adjacency of 1 nodes is square",
+        r"shape is \[1, 2\]; an adjacency is square",
     ),
     (plain(shape=np.array([5, 6])), r"shape is \[5, 6\]; an adjacency is square"),
     (
