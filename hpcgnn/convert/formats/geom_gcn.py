@@ -61,7 +61,7 @@ def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
     for block in file.blocks({0: "integer", 1: "text", 2: "integer"}):
         ids.append(block.integers(0))
         classes.append(block.integers(2))
-        rows += [_numbers(text, block, row) for row, text in enumerate(_texts(block))]
+        rows += [_numbers(text, block, row) for row, text in enumerate(block.texts(1).to_pylist())]
     node_ids = np.concatenate(ids)
     order = np.argsort(node_ids)
     wrong = first_true(node_ids[order] != np.arange(len(order)))
@@ -72,10 +72,6 @@ def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
         )
     ordered = [rows[i] for i in order.tolist()]
     return _features(ordered, path), np.concatenate(classes)[order]
-
-
-def _texts(block: Table) -> list[bytes]:
-    return block.texts(1).to_pylist()
 
 
 def _numbers(text: bytes, block: Table, row: int) -> Array:

@@ -38,31 +38,27 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 def _read_one(path: Path, options: ConvertOptions) -> GraphSource:
     prefix = path.name.removesuffix("G.json")
-    others = {name: path.with_name(f"{prefix}{name}") for name in ("id_map.json", "class_map.json")}
+    id_map, classes, features = (
+        path.with_name(f"{prefix}{name}") for name in ("id_map.json", "class_map.json", "feats.npy")
+    )
     nodes, links = _node_link(path)
-    ids = [_field(node, "id", path) for node in nodes]
-    rows = _rows(others["id_map.json"], ids)
-    split = np.full(len(ids), Split.TRAIN, np.uint8)
-    for node, row in zip(nodes, rows.tolist(), strict=True):
+    rows = _ids(nodes, path)
+    if id_map.exists():
+        rows = _mapped(id_map, rows)
+    split = np.full(len(nodes), Split.TRAIN, np.uint8)
+    for node, row in zip(nodes, rows.values(), strict=True):
         if node.get("test"):
             split[row] = Split.TEST
         elif node.get("val"):
             split[row] = Split.VALID
-    known = {_key(each): row for each, row in zip(ids, rows.tolist(), strict=True)}
-    ends = _ends(links, known, rows, path)
+    edges = {"": Edges(*_ends(links, rows, path))}
     fields: dict[str, Any] = {"splits": {"": split}}
-    inputs = [path, others["id_map.json"]]
-    classes = others["class_map.json"]
     if classes.exists():
-        fields["labels"] = labelled(_classes(classes, known), str(classes))
-        inputs.append(classes)
-    features = path.with_name(f"{prefix}feats.npy")
+        fields["labels"] = labelled(_classes(classes, rows), str(classes))
     if features.exists():
         fields["features"] = array_features(open_npy(features), options)
-        inputs.append(features)
-    source = array_source(
-        path.parent, {"": Edges(*ends)}, len(ids), Nodes(**fields), inputs=tuple(inputs)
-    )
+    inputs = (path, id_map, *(file for file in (classes, features) if file.exists()))
+    source = array_source(path.parent, edges, len(nodes), Nodes(**fields), inputs=inputs)
     return replace(source, counted=True)
 
 
@@ -74,9 +70,8 @@ def _read_parts(path: Path) -> GraphSource:
         files = [path / f"{part}_{name}" for name in ("graph.json", "feats.npy", "labels.npy")]
         inputs += files
         nodes, links = _node_link(files[0])
-        known = {_key(_field(node, "id", files[0])): start + i for i, node in enumerate(nodes)}
-        rows = np.arange(start, start + len(nodes))
-        sides.append(_ends(links, known, rows, files[0]))
+        rows = _ids(nodes, files[0], start)
+        sides.append(_ends(links, rows, files[0]))
         features.append(open_npy(files[1]).load())
         labels.append(open_npy(files[2]).load())
         for file, array in zip(files[1:], (features[-1], labels[-1]), strict=True):
@@ -119,35 +114,39 @@ def _field(entry: dict[str, Any], name: str, path: Path) -> Any:
     return entry[name]
 
 
-def _key(identifier: int | str) -> str:
-    """Return an id as keys of JSON objects have it."""
-    return str(identifier)
+def _ids(nodes: list[dict[str, Any]], path: Path, start: int = 0) -> dict[str, int]:
+    """Return the rows of nodes, from `start` on, by their ids as keys of JSON have them."""
+    rows: dict[str, int] = {}
+    for number, node in enumerate(nodes, start):
+        identifier = str(_field(node, "id", path))
+        if rows.setdefault(identifier, number) != number:
+            raise InputError(f"{path}: two nodes have the id {identifier!r}; give each its own")
+    return rows
 
 
-def _rows(path: Path, ids: list[int | str]) -> NDArray[np.int64]:
-    """Return the row of each node."""
-    if not path.exists():
-        return np.arange(len(ids))
+def _mapped(path: Path, ids: dict[str, int]) -> dict[str, int]:
+    """Return the row of each node that a file gives it."""
     rows = read_json(path)
-    found = [rows.get(_key(each)) if isinstance(rows, dict) else None for each in ids]
-    if sorted(row for row in found if type(row) is int) != list(range(len(ids))):
+    found: dict[str, Any] = {
+        each: rows.get(each) if isinstance(rows, dict) else None for each in ids
+    }
+    if sorted(row for row in found.values() if type(row) is int) != list(range(len(ids))):
         raise InputError(f"{path}: must give each of the {len(ids)} nodes a row of its own from 0")
-    return np.array(found, np.int64)
+    return found
 
 
-def _ends(
-    links: list[dict[str, Any]], known: dict[str, int], rows: NDArray[np.int64], path: Path
-) -> NDArray[np.int64]:
+def _ends(links: list[dict[str, Any]], rows: dict[str, int], path: Path) -> NDArray[np.int64]:
     """Return sources and targets [2, E] of links, which name nodes by id or by place."""
     raw = [[_field(link, name, path) for link in links] for name in ("source", "target")]
     found = np.empty((2, len(links)), np.int64)
-    by_id = all(_key(each) in known for side in raw for each in side)
+    by_id = all(str(each) in rows for side in raw for each in side)
+    in_order = list(rows.values())
     for side, values in enumerate(raw):
         for number, each in enumerate(values):
             if by_id:
-                found[side, number] = known[_key(each)]
-            elif isinstance(each, int) and 0 <= each < len(rows):
-                found[side, number] = rows[each]
+                found[side, number] = rows[str(each)]
+            elif isinstance(each, int) and 0 <= each < len(in_order):
+                found[side, number] = in_order[each]
             else:
                 raise InputError(
                     f"{path}: link {number} has {each!r}, which is no node; correct it"
@@ -155,10 +154,10 @@ def _ends(
     return found
 
 
-def _classes(path: Path, known: dict[str, int]) -> Array:
+def _classes(path: Path, rows: dict[str, int]) -> Array:
     classes = read_json(path)
-    values: list[Any] = [None] * len(known)
-    for key, row in known.items():
+    values: list[Any] = [None] * len(rows)
+    for key, row in rows.items():
         if not isinstance(classes, dict) or key not in classes:
             raise InputError(f"{path}: has no entry for the node {key!r}; add one")
         values[row] = classes[key]

@@ -160,8 +160,7 @@ def _names(array: ArrayFile | None, highest: int, what: str) -> list[str]:
     check_vector(array, "SU")
     names = decode_texts(array.load(), array.where)
     if not names or len(set(names)) != len(names):
-        fault = f"a {what} is named twice" if names else f"no {what} is named"
-        raise InputError(f"{array.where}: {fault}; give each its own name")
+        raise InputError(f"{array.where}: must name at least one {what}, each once")
     return names
 
 

@@ -7,7 +7,6 @@ of `x`; validation, the 500 nodes after them; test, the nodes of `test.index`.
 """
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,13 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_indices
+from hpcgnn.convert.read.arrays import Edges, array_source
 from hpcgnn.convert.read.features import dense_features
 from hpcgnn.convert.read.pickles import load_array, load_lists, load_matrix
 from hpcgnn.convert.read.tables import read_column
-from hpcgnn.convert.source import (
-    ConvertOptions,
-    EdgeChunk,
-    EdgeStream,
-    GraphSource,
-    Labels,
-    Nodes,
-)
+from hpcgnn.convert.source import ConvertOptions, GraphSource, Labels, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
-from hpcgnn.typing import Array
 
 _VALID_NODES = 500
 _SUFFIXES = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
@@ -47,23 +39,23 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         allx.shape[0] + len(test), int(test.max(initial=-1)) + 1, max(graph, default=-1) + 1
     )
     _check_test(files["test.index"], test, allx.shape[0], tx.shape[0])
-    order = _row_of_node(test, allx.shape[0], num_nodes)
-    last_valid = min(num_train + _VALID_NODES, allx.shape[0])
+    # For each node its row in allx above tx above one row of zeros.
+    rows_above = allx.shape[0]
+    order = np.full(num_nodes, rows_above + len(test))
+    order[:rows_above] = np.arange(rows_above)
+    order[test] = rows_above + np.arange(len(test))
+    zeros = scipy.sparse.csr_matrix((1, allx.shape[1]), dtype=allx.dtype)
+    features = scipy.sparse.vstack([allx, tx, zeros], format="csr")[order]
+    last_valid = min(num_train + _VALID_NODES, rows_above)
     parts = {"train": np.arange(num_train), "valid": np.arange(num_train, last_valid), "test": test}
     where = {name: str(files["test.index"]) for name in parts}
     nodes = Nodes(
-        features=dense_features(_reordered(allx, tx, order), str(files["allx"])),
+        features=dense_features(features, str(files["allx"])),
         splits={"": split_from_indices(parts, num_nodes, where)},
-        labels=_labels(files, {"y": num_train, "ally": allx.shape[0], "ty": tx.shape[0]}, order),
+        labels=_labels(files, {"y": num_train, "ally": rows_above, "ty": tx.shape[0]}, order),
     )
-    src, dst = _edges(graph, files["graph"], num_nodes)
-    return GraphSource(
-        path=prefix,
-        edges=partial(_stream, src, dst, files["graph"]),
-        inputs=tuple(files.values()),
-        num_nodes=num_nodes,
-        nodes=nodes,
-    )
+    edges = {"": Edges(*_edges(graph, files["graph"], num_nodes))}
+    return array_source(prefix, edges, num_nodes, nodes, inputs=tuple(files.values()))
 
 
 def find_prefix(path: Path) -> Path:
@@ -109,19 +101,6 @@ def _check_test(path: Path, test: NDArray[np.int64], num_other: int, rows: int) 
         raise InputError(f"{path}: lists a node twice; copy it again")
 
 
-def _row_of_node(test: NDArray[np.int64], num_other: int, num_nodes: int) -> NDArray[np.int64]:
-    """Return for each node its row in allx above tx above one row of zeros."""
-    order = np.full(num_nodes, num_other + len(test))
-    order[:num_other] = np.arange(num_other)
-    order[test] = num_other + np.arange(len(test))
-    return order
-
-
-def _reordered(allx: Any, tx: Any, order: NDArray[np.int64]) -> scipy.sparse.csr_matrix:
-    zeros = scipy.sparse.csr_matrix((1, allx.shape[1]), dtype=allx.dtype)
-    return scipy.sparse.vstack([allx, tx, zeros], format="csr")[order]
-
-
 def _labels(files: dict[str, Path], rows: dict[str, int], order: NDArray[np.int64]) -> Labels:
     arrays = {suffix: load_array(files[suffix]) for suffix in rows}
     columns = arrays["ally"].shape[-1:]
@@ -132,20 +111,16 @@ def _labels(files: dict[str, Path], rows: dict[str, int], order: NDArray[np.int6
                 f"{rows[suffix]} rows of 0 and 1, one column a class, are due; copy the files of "
                 "one graph"
             )
-        _check_one_hot(files[suffix], array)
+        marks = (array != 0) & (array != 1)
+        if (row := first_true(marks.any(axis=1) | (array.sum(axis=1) > 1))) is not None:
+            raise InputError(
+                f"{files[suffix]}: row {row} marks other than one class; "
+                "a row has a single 1, or none for no label"
+            )
     none = np.zeros((1, *columns), arrays["ally"].dtype)
     marks = np.concatenate([arrays["ally"], arrays["ty"], none])[order]
     classes = np.where(marks.any(axis=1), marks.argmax(axis=1), -1)
     return replace(labelled(classes, str(files["ally"])), num_classes=columns[0])
-
-
-def _check_one_hot(path: Path, rows: Array) -> None:
-    row = first_true(((rows != 0) & (rows != 1)).any(axis=1) | (rows.sum(axis=1) > 1))
-    if row is not None:
-        raise InputError(
-            f"{path}: row {row} marks other than one class; "
-            "a row has a single 1, or none for no label"
-        )
 
 
 def _edges(
@@ -163,7 +138,3 @@ def _edges(
             )
     keys = np.unique(np.concatenate([src * num_nodes + dst, dst * num_nodes + src]))
     return keys // num_nodes, keys % num_nodes
-
-
-def _stream(src: NDArray[np.int64], dst: NDArray[np.int64], path: Path) -> EdgeStream:
-    yield EdgeChunk(src, dst, lambda edge: f"{path}, edge {edge}")

@@ -216,7 +216,10 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         r"entry 2: relation 2 is",
     ),
     (plain(etype=np.array([0, -1, 2, 0])), r"entry 1: relation -1 is outside"),
-    (plain(etype=np.zeros(4, int), etypes=np.array(["a", "a"])), r"a relation is named twice"),
+    (
+        plain(etype=np.zeros(4, int), etypes=np.array(["a", "a"])),
+        r"must name at least one relation, each once",
+    ),
     ({"edge_index": np.ones((3, 2), int)}, r"edge_index has shape \(3, 2\)"),
     ({"src": SRC[:0], "dst": DST[:0]}, r"the graph has no edges"),
     ({"indptr": np.array([0, 2, 1, 3]), "indices": np.zeros(3, int)}, r"decreases after row 1"),
