@@ -1,9 +1,10 @@
 """What is exported, and what its counterpart in another library is made of."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from hpcgnn.graph.facts import GraphFacts
@@ -77,62 +78,20 @@ class Blueprint:
         """How strong the maps of GCNII are."""
         return self.shape.own["theta"]
 
-    def layer(self, member: str, place: int) -> dict[str, Tensor]:
-        """Return the tensors of one of several layers, under the names that it has for them."""
-        return under(f"{member}.{place}.", self.tensors)
+    @property
+    def self_loops(self) -> bool:
+        """Whether nodes aggregate from themselves, too."""
+        return any(kind.self_loops for kind in self.kind.aggregations)
 
+    @property
+    def num_powers(self) -> int:
+        """Powers of the matrix in a layer of MixHop."""
+        return self.num_steps // self.shape.num_layers + 1
 
-@dataclass(frozen=True, eq=False)
-class LayerSource:
-    """A graph layer of a model: its number, its widths, whether others follow, its tensors."""
-
-    number: int
-    in_width: int
-    out_width: int
-    hidden: bool
-    tensors: dict[str, Tensor]
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
-
-
-MadeLayer: TypeAlias = tuple[str, Tensors]
-"""The expression that makes a layer, and its tensors under its own names."""
-
-
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """The counterparts of the graph layers of a model, as source.
-
-    Parameters
-    ----------
-    call
-        The result of a layer: an expression of ``layer``, its number ``place``, the rows ``x``, and
-        of what stands in `prepared`. Of models that propagate otherwise see `hpcgnn.export.body`.
-    edges
-        Forms of the edges that it needs, see `edge_source`.
-    members
-        Lists of modules by name, those of ``layers`` being ``layer`` in the call.
-    modules
-        Single modules without tensors: the expressions that make them.
-    last_call
-        The call of a last layer that ends otherwise than hidden ones.
-    prepared
-        Lines that run once, behind those of `edge_source`.
-    imports
-        Names by the module that has them.
-    classes
-        Source of classes and functions that the library lacks.
-    """
-
-    call: str
-    edges: tuple[str, ...]
-    members: Mapping[str, Callable[[LayerSource], MadeLayer]] = field(default_factory=dict)
-    modules: Mapping[str, str] = field(default_factory=dict)
-    last_call: str = ""
-    prepared: tuple[str, ...] = ()
-    imports: Mapping[str, str] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
+    @property
+    def wide(self) -> bool:
+        """Whether it was trained in float64."""
+        return any(value.dtype == torch.float64 for value in self.tensors.values())
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, under
-from hpcgnn.export.body import write_source
 from hpcgnn.export.check import compare, load_module
+from hpcgnn.export.module import write_source
 from hpcgnn.graph.facts import shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.storage import GraphStore, write_whole

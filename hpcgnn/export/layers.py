@@ -1,0 +1,141 @@
+"""The counterparts of graph layers in other libraries, as templates/layers.toml has them."""
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from torch import Tensor
+from torch.nn.functional import pad
+
+from hpcgnn.errors import InputError
+from hpcgnn.export.blueprint import Blueprint, Tensors
+
+TEMPLATES = Environment(
+    # What is written is source, and names of stores enter it by repr alone.
+    autoescape=False,
+    loader=PackageLoader("hpcgnn.export"),
+    keep_trailing_newline=True,
+    lstrip_blocks=True,
+    trim_blocks=True,
+)
+TEMPLATES.filters["repr"] = repr
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSource:
+    """A graph layer of a model: its number, its widths, whether others follow, its tensors."""
+
+    number: int
+    in_width: int
+    out_width: int
+    hidden: bool
+    tensors: Tensors
+
+    @property
+    def head_width(self) -> int:
+        """Columns of a head of attention."""
+        return int(self.tensors["source"].shape[1])
+
+    @property
+    def inner_width(self) -> int:
+        """Columns between the two maps of a perceptron."""
+        return len(self.tensors["first.weight"])
+
+    @property
+    def power_widths(self) -> list[int]:
+        """Columns of each power of the matrix."""
+        # A file of tensors has them in any order.
+        names = sorted(name for name in self.tensors if name.startswith("powers."))
+        return [len(self.tensors[name]) for name in names]
+
+    def tensor(self, named: str) -> Tensor:
+        """Return what a name of ours stands for, which a word behind it changes."""
+        name, _, change = named.partition(" ")
+        value = self.tensors[name]
+        match change:
+            case "T":
+                return value.t()
+            case "[None]":
+                return value[None]
+            case "zeros":
+                return value.new_zeros(len(value))
+            case "padded":
+                return pad(value, (0, sum(self.power_widths) - len(value)))
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The counterparts of the graph layers of a model; texts of templates/layers.toml, rendered."""
+
+    model: Blueprint
+    call: str
+    last_call: str
+    forms: list[str]
+    prepared: list[str]
+    imports: str
+    classes: list[str]
+    modules: Mapping[str, str]
+    lists: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, model: Blueprint, library: str) -> "Layers":
+        """Return the layers of a library.
+
+        Raises
+        ------
+        InputError
+            When its layers do not compute what the model does.
+        """
+        text = (files("hpcgnn.export") / "templates" / "layers.toml").read_text(encoding="utf-8")
+        both = tomllib.loads(text)[model.name]
+        found = {**both, **both[library]}
+
+        def holds(condition: str) -> Any:
+            return TEMPLATES.compile_expression(condition)(m=model)
+
+        def render(key: str) -> str:
+            return _render(found.get(key, ""), m=model)
+
+        for condition, message in found.get("refused", {}).items():
+            if holds(condition):
+                raise InputError(_render(message, m=model))
+        lists = found.get("lists", {})
+        modules = found.get("modules", {})
+        return cls(
+            model,
+            render("call"),
+            render("last_call"),
+            render("forms").split(),
+            [line for each in found.get("prepared", ()) if (line := _render(each, m=model))],
+            render("imports"),
+            found.get("classes", []),
+            {name: _render(made, m=model) for name, made in modules.items()},
+            {name: each for name, each in lists.items() if holds(each.get("only", "true"))},
+        )
+
+    def made(self, name: str, at: LayerSource) -> tuple[str, dict[str, Tensor]]:
+        """Return the expression that makes a layer of a list, and its tensors by its own names."""
+        each = self.lists[name]
+        source, given = _render(each["make"], m=self.model, at=at), each.get("tensors")
+        if given is None:
+            return source, dict(at.tensors)
+        pairs = {_render(theirs, m=self.model): ours for theirs, ours in given.items()}
+        return source, dict(self._tensors(pairs, at))
+
+    @staticmethod
+    def _tensors(pairs: Mapping[str, str], at: LayerSource) -> Iterator[tuple[str, Tensor]]:
+        for theirs, ours in pairs.items():
+            if "*" in ours:
+                for number in map(str, range(len(at.power_widths))):
+                    yield theirs.replace("*", number), at.tensor(ours.replace("*", number))
+            elif ours.partition(" ")[0] in at.tensors:
+                yield theirs, at.tensor(ours)
+
+
+def _render(text: str, **values: Any) -> str:
+    return TEMPLATES.from_string(text).render(values, log1p=math.log1p)

@@ -1,0 +1,149 @@
+"""A whole exported module: its members with their tensors, and its source."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from hpcgnn.export.blueprint import Blueprint, under
+from hpcgnn.export.layers import TEMPLATES, Layers, LayerSource
+from hpcgnn.nn import LayeredModel
+
+Made: TypeAlias = str | list[str] | dict[str, str]
+"""The expression that makes a member, or those of a list or a dictionary of modules."""
+
+
+class Members:
+    """What a module is made of, by name, and its state dict."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Made] = {}
+        self.buffers: list[str] = []
+        self.tensors: dict[str, Tensor] = {}
+
+    def add(self, name: str, made: Made, tensors: Mapping[str, Tensor]) -> None:
+        """Add a member with its tensors under its own names."""
+        self.made[name] = made
+        # A parameter of a list has no name but its number.
+        self.tensors.update({f"{name}.{key}".rstrip("."): each for key, each in tensors.items()})
+
+    def add_buffer(self, name: str, values: Tensor) -> None:
+        """Add float64 values."""
+        self.made[name] = f"torch.zeros({len(values)}, dtype=torch.float64)"
+        self.buffers.append(name)
+        self.tensors[name] = values
+
+    def add_linear(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Add the linear map, or the list of them, whose tensors have a name; none has none."""
+        if own := under(f"{name}.", tensors):
+            made: Made = _linear(own) if "weight" in own else _linears(own)
+            self.add(name, made, own)
+
+
+def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]]:
+    """Return the source of a module that computes as the model, and its state dict.
+
+    Raises
+    ------
+    InputError
+        When the library has no counterpart of its layers.
+    """
+    layers = Layers.of(model, library)
+    members = Members()
+    _add_inputs(members, model)
+    for name, made in layers.modules.items():
+        members.add(name, made, {})
+    _add_norms(members, model)
+    members.add_linear("input", model.tensors)
+    members.add_linear("branches", model.tensors)
+    if layers.lists:
+        _add_layers(members, model, layers)
+    else:
+        members.add_linear("layers", model.tensors)
+    if issubclass(model.kind, LayeredModel) and model.shape.residual:
+        _add_shortcuts(members, model)
+    members.add_linear("output", model.tensors)
+    if model.facts.targets:
+        for name in ("target_means", "target_scales"):
+            values = torch.tensor(getattr(model.facts, name), dtype=torch.float64)
+            members.add_buffer(name, values)
+    text = TEMPLATES.get_template("model.py.jinja").render(
+        model=model,
+        library=library,
+        layers=layers,
+        members=members.made,
+        buffers=members.buffers,
+    )
+    return text, {name: value.detach().clone() for name, value in members.tensors.items()}
+
+
+def _add_inputs(members: Members, model: Blueprint) -> None:
+    """Add what scales features, or maps those of node types to one width."""
+    shape = model.shape
+    if model.inputs:
+        vectors = {name: len(rows) for name, rows in under("vectors.", model.inputs).items()}
+        made = f"InputLayers({list(shape.type_features)}, {shape.first_width}, {vectors})"
+        kept = {n: each for n, each in model.inputs.items() if not n.startswith("ids_")}
+        members.add("inputs", made, kept)
+    elif model.normalize == "standard" and model.scale is not None:
+        deviation = torch.from_numpy(model.scale.deviation)
+        members.add_buffer("feature_mean", torch.from_numpy(model.scale.mean))
+        members.add_buffer("feature_deviation", torch.where(deviation > 0, deviation, 1.0))
+
+
+def _add_norms(members: Members, model: Blueprint) -> None:
+    kind = model.shape.norm
+    sources: list[str] = []
+    tensors: dict[str, Tensor] = {}
+    renamed = {"running_variance": "running_var", "mean_share": "mean_scale"}
+    while norm := under(f"norms.{len(sources)}.", model.tensors):
+        if kind == "batch":
+            norm["num_batches_tracked"] = torch.tensor(0)
+        for key, value in norm.items():
+            tensors[f"{len(sources)}.{renamed.get(key, key)}"] = value
+        name = {"batch": "nn.BatchNorm1d", "layer": "nn.LayerNorm", "graph": "GraphNorm"}[kind]
+        sources.append(f"{name}({len(norm['weight'])})")
+    if sources:
+        members.add("norms", sources, tensors)
+
+
+def _add_layers(members: Members, model: Blueprint, layers: Layers) -> None:
+    shape = model.shape
+    widths, hidden = [shape.hidden] * (shape.num_layers + 1), shape.num_layers
+    if issubclass(model.kind, LayeredModel):
+        widths, hidden = list(shape.widths()), shape.num_hidden_layers
+    for name in layers.lists:
+        sources: list[str] = []
+        tensors: dict[str, Tensor] = {}
+        for number, pair in enumerate(pairwise(widths)):
+            own = under(f"layers.{number}.", model.tensors)
+            at = LayerSource(number, *pair, number < hidden, own)
+            source, found = layers.made(name, at)
+            sources.append(source)
+            tensors |= {f"{number}.{key}": value for key, value in found.items()}
+        members.add(name, sources, tensors)
+
+
+def _add_shortcuts(members: Members, model: Blueprint) -> None:
+    shortcuts: dict[str, str] = {}
+    for number, (before, after) in enumerate(pairwise(model.shape.widths())):
+        if tensors := under(f"shortcuts.{number}.", model.tensors):
+            shortcuts[str(number)] = _linear(tensors)
+        elif before == after:
+            shortcuts[str(number)] = "nn.Identity()"
+    if shortcuts:
+        members.add("shortcuts", shortcuts, under("shortcuts.", model.tensors))
+
+
+def _linear(tensors: Mapping[str, Tensor]) -> str:
+    out_width, in_width = tensors["weight"].shape
+    return f"nn.Linear({in_width}, {out_width}{'' if 'bias' in tensors else ', bias=False'})"
+
+
+def _linears(tensors: Mapping[str, Tensor]) -> list[str]:
+    sources: list[str] = []
+    while each := under(f"{len(sources)}.", tensors):
+        sources.append(_linear(each))
+    return sources
