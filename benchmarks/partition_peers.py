@@ -16,7 +16,7 @@ from mpi4py import MPI
 import numpy as np
 
 from hpcgnn.comm import Communicator
-from hpcgnn.partition.distributed.rows import BlockRow
+from hpcgnn.partition.pattern import BlockRow
 
 # From zoltan.h.
 _COMPRESSED_EDGE, _ZOLTAN_OK = 1, 0

@@ -19,10 +19,11 @@ from benchmarks.partition_case import IMBALANCE, peak_bytes, resident_bytes, res
 from benchmarks.partition_peers import PEERS
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.partition import CSRGraph
-from hpcgnn.partition.distributed.memory import return_freed_arrays
-from hpcgnn.partition.distributed.refine import Terms, refine
-from hpcgnn.partition.distributed.rows import BlockRow, fetch_pins, joint_pins
-from hpcgnn.partition.distributed.start import first_parts
+from hpcgnn.partition.distributed_volume import return_freed_arrays
+from hpcgnn.partition.initial import first_parts
+from hpcgnn.partition.nets import fetch_pins, joint_pins
+from hpcgnn.partition.pattern import BlockRow
+from hpcgnn.partition.refinement import Terms, refine
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ import pytest
 
 from hpcgnn.commands.convert import COMMAND
 from hpcgnn.partition import metis, read_pattern
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from tests.convert.formats.test_collections import geom_gcn
+from tests.support.partitioned import write_partitioned
 from tests.support.processes import run_group
 
 ROOT = Path(__file__).parents[1]

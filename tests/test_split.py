@@ -13,8 +13,8 @@ from hpcgnn.convert.splits import random_split
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import random
 from hpcgnn.partition.pattern import read_pattern
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
+from tests.support.partitioned import write_partitioned
 
 N = 40
 LABELS = np.arange(N) % 4

@@ -4,14 +4,13 @@ A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block
 `volume_balanced` make partitioners, and `part_graph` partitions any CSR matrix by volume. `measure`
 counts the rows that the parts exchange in one forward aggregation, exactly as training sends them;
 `exchange_volume` counts those of every exchange. ``python -m hpcgnn.partition`` does all of it on a
-store. Only `distributed`, which does it by volume on many ranks, needs MPI.
+store; by volume it does so on many ranks, none of which holds the graph (`distributed_volume`).
 """
 
-from hpcgnn.partition.blocks import row_positions
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.metrics import EXCHANGES, Exchange, VolumeMetrics, exchange_volume, measure
 from hpcgnn.partition.parts import Partition, Partitioner, block, random
-from hpcgnn.partition.pattern import CSRGraph, read_pattern
+from hpcgnn.partition.pattern import CSRGraph, read_pattern, row_positions
 from hpcgnn.partition.volume_balanced import VolumePartition, part_graph, volume_balanced
 
 __all__ = [

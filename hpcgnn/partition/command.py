@@ -17,7 +17,7 @@ from hpcgnn.console import (
     report,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.partition.distributed.by_volume import by_all_ranks
+from hpcgnn.partition.distributed_volume import by_all_ranks
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.metrics import measure
 from hpcgnn.partition.parts import FROM_FILE, Partitioned, Partitioner, block, given, random

@@ -7,9 +7,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from hpcgnn import kernels
-from hpcgnn.partition.blocks import row_positions
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.pattern import CSRGraph
+from hpcgnn.partition.pattern import CSRGraph, row_positions
 from hpcgnn.typing import Array, LocalIndices, Offsets
 
 Exchange: TypeAlias = Literal["aware", "push", "joint"]

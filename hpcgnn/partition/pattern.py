@@ -1,6 +1,9 @@
-"""The pattern that is partitioned and measured: of a matrix, or of relations of a store."""
+"""The pattern that is partitioned and measured: of a matrix, or of relations of a store.
 
-from collections.abc import Sequence
+One process reads all of it, many ranks a block row each.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -8,13 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.errors import InputError
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.blocks import BLOCK_BYTES, row_blocks
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import Offsets
+from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
 Indices: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+
+BLOCK_BYTES = 1 << 26
+"""Bytes that one streamed block may hold."""
+
+ENTRIES_PER_STEP = 1 << 17
+"""Non-zeros that are read and rearranged at a time."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,26 @@ def as_integers(what: str, values: ArrayLike, dtype: type[np.signedinteger[Any]]
     return np.ascontiguousarray(weights, dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class BlockRow:
+    """The block row of a rank: the columns of each of its rows, global, increasing in a row.
+
+    Attributes
+    ----------
+    row_map
+        Who reads which rows of the store.
+    indptr, columns
+        (num_local + 1,) int64 and (non-zeros,) int32 or int64.
+    symmetric
+        Whether the whole pattern equals its transpose.
+    """
+
+    row_map: RowMap
+    indptr: Offsets
+    columns: Indices
+    symmetric: bool
+
+
 def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
     """Return the chosen relations of `store`; none chosen means all.
 
@@ -139,24 +168,101 @@ def read_pattern(
 
     Memory is a few times the pattern's own. Raises InputError for an unknown relation.
     """
-    names = choose_relations(store, relations)
-    graph = _read_relation(store, names[0])
-    if len(names) == 1 and (store.undirected or not undirected):
-        return graph
-    union = graph.to_scipy()
-    for relation in names[1:]:
-        union = union + _read_relation(store, relation).to_scipy()
+    rows = read_rows(ONE_PROCESS, store, relations, undirected)
+    return CSRGraph(rows.indptr, rows.columns, store.num_nodes)
+
+
+def read_rows(
+    ranks: RankGroup, store: GraphStore, relations: Sequence[str], undirected: bool
+) -> BlockRow:
+    """Read this rank's rows of the pattern, about equally many non-zeros on each rank.
+
+    See `read_pattern`; an error is every rank's.
+    """
+    with ranks.agree():
+        names = choose_relations(store, relations)
+        row_map = RowMap(_cut(store, names, ranks.size), ranks.rank)
+        indptr, columns = _read_union(store, names, row_map)
     if undirected and not store.undirected:
-        union = union + union.T.tocsr()
-    return CSRGraph.from_scipy(union)
+        rows = np.repeat(np.arange(row_map.start, row_map.stop), np.diff(indptr))
+        rows = rows.astype(columns.dtype, copy=False)
+        owners = ranks.owners(row_map, columns.astype(np.int64, copy=False))
+        readers, transposed = ranks.exchange(owners, columns, rows)
+        rows = np.concatenate([rows, readers]) - row_map.start
+        both = np.concatenate([columns, transposed])
+        indptr, columns = _coalesce(rows, both, (row_map.num_local, row_map.num_rows))
+    return BlockRow(row_map, indptr, columns, undirected or store.undirected)
 
 
-def _read_relation(store: GraphStore, relation: str) -> CSRGraph:
-    num_nodes = store.num_nodes
-    indptr = store.read_indptr(0, num_nodes, relation)
-    fits = num_nodes <= np.iinfo(np.int32).max
-    size = int(indptr[-1])
-    indices: Indices = np.empty(size, np.int32) if fits else np.empty(size, np.int64)
-    for start, stop in row_blocks(indptr, BLOCK_BYTES // 8):
-        indices[indptr[start] : indptr[stop]] = store.read_adjacency(start, stop, relation).indices
-    return CSRGraph(indptr, indices, num_nodes)
+def _cut(store: GraphStore, relations: Sequence[str], num_blocks: int) -> Offsets:
+    """Return the first row of each block, int64[num_blocks + 1]; a row counts as a non-zero."""
+
+    def before(row: int) -> int:
+        return row + sum(store.num_edges_before(row, relation) for relation in relations)
+
+    total = before(store.num_nodes)
+    starts = np.zeros(num_blocks + 1, np.int64)
+    starts[-1] = store.num_nodes
+    for block in range(1, num_blocks):
+        # A binary search reads a few offsets where all of them would not fit into memory.
+        low, high = int(starts[block - 1]), store.num_nodes
+        while low < high:
+            middle = (low + high) // 2
+            if before(middle) * num_blocks < total * block:
+                low = middle + 1
+            else:
+                high = middle
+        starts[block] = low
+    return starts
+
+
+def _read_union(
+    store: GraphStore, relations: Sequence[str], row_map: RowMap
+) -> tuple[Offsets, Indices]:
+    first, last = row_map.start, row_map.stop
+    indptr = sum(store.read_indptr(first, last, relation) for relation in relations)
+    indptr = np.asarray(indptr)
+    lengths, row = np.zeros(row_map.num_local, np.int64), 0
+    kind = np.int32 if store.num_nodes <= np.iinfo(np.int32).max else np.int64
+    columns: NDArray[Any] = np.empty(int(indptr[-1]), kind)
+    for start, stop in row_blocks(indptr, 8 * ENTRIES_PER_STEP):
+        blocks = [store.read_adjacency(first + start, first + stop, name) for name in relations]
+        union_indptr: Offsets = blocks[0].indptr
+        union: Indices = blocks[0].indices
+        if len(blocks) > 1:
+            rows = [np.repeat(np.arange(b.num_rows), np.diff(b.indptr)) for b in blocks]
+            read = np.concatenate([block.indices for block in blocks])
+            shape = (stop - start, store.num_nodes)
+            union_indptr, union = _coalesce(np.concatenate(rows), read, shape)
+        lengths[start:stop] = np.diff(union_indptr)
+        columns[row : row + len(union)] = union
+        row += len(union)
+    return np.concatenate([[0], np.cumsum(lengths)]), columns[:row]
+
+
+def _coalesce(rows: Indices, columns: Indices, shape: tuple[int, int]) -> tuple[Offsets, Indices]:
+    """Return a CSR pattern of entries, sorted and unique in each row."""
+    pattern = sparse.csr_matrix((np.ones(len(rows), bool), (rows, columns)), shape)
+    return pattern.indptr.astype(np.int64), pattern.indices.astype(columns.dtype, copy=False)
+
+
+def row_blocks(indptr: Offsets, max_entries: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of consecutive row blocks.
+
+    A block holds at most `max_entries` non-zeros and as many rows, but at least one row.
+    """
+    num_rows = indptr.size - 1
+    start = 0
+    while start < num_rows:
+        last = int(np.searchsorted(indptr, indptr[start] + max_entries, side="right")) - 1
+        stop = min(max(last, start + 1), start + max_entries, num_rows)
+        yield start, stop
+        start = stop
+
+
+def row_positions(indptr: Offsets, rows: GlobalIndices | LocalIndices) -> GlobalIndices:
+    """Return the positions of the non-zeros of `rows`, one row after the other, int64."""
+    lengths = indptr[rows + 1] - indptr[rows]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    return np.repeat(indptr[rows] - (ends - lengths), lengths) + np.arange(total)

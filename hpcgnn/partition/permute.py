@@ -7,8 +7,7 @@ there each rank writes its rows, sorted: one store appears, whole or not at all,
 number of ranks. Memory is a few arrays of length n / P and blocks of fixed size.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,9 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn import watchdog
-from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
+from hpcgnn.comm import RankGroup, RowMap
 from hpcgnn.console import Progress
-from hpcgnn.partition.blocks import BLOCK_BYTES, even_blocks, row_blocks, row_positions
-from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.scratch import Scratch
+from hpcgnn.partition.pattern import BLOCK_BYTES, row_blocks, row_positions
 from hpcgnn.storage import (
     CSRBlock,
     EdgeColumns,
@@ -31,6 +28,7 @@ from hpcgnn.storage import (
     NodeBlock,
     ShareSizes,
     SortedRows,
+    SpillFile,
     StoreWriter,
 )
 from hpcgnn.storage.by_ranks import open_store
@@ -91,32 +89,6 @@ class NewOrder:
         return cls(old, RowMap(bounds, ranks.rank), row_starts, new_id)
 
 
-def write_partitioned(
-    store: GraphStore,
-    path: Path,
-    partition: Partition,
-    *,
-    method: str,
-    seed: int,
-    metrics: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-) -> None:
-    """Write `store` to `path` with its nodes in the order of `partition`, as one process.
-
-    All relations and node data are kept; original ids are composed with those of `store`.
-    `method`, `seed` and `metrics` are recorded with the parts. Raises InputError when the
-    directory of `path` cannot be written or is full.
-    """
-    partition.validate()
-    rows = RowMap(np.array([0, partition.num_nodes]), 0)
-    order = NewOrder.of(ONE_PROCESS, rows, partition.part, partition.sizes())
-
-    def record(writer: StoreWriter) -> None:
-        writer.set_partition(order.row_starts, method, seed, metrics)
-
-    write_in_order(ONE_PROCESS, store, path, order, provenance, record)
-
-
 def write_in_order(
     ranks: RankGroup,
     store: GraphStore,
@@ -127,7 +99,8 @@ def write_in_order(
 ) -> None:
     """Write `store` to `path` with its nodes in the new order; all ranks write.
 
-    `record` adds the parts. Raises InputError as `write_partitioned`.
+    `record` adds the parts. All relations and node data are kept; original ids are composed with
+    those of `store`. Raises InputError when the directory of `path` cannot be written or is full.
     """
     with ranks.agree():
         present = node_arrays(store, store.read_nodes(0, 1))
@@ -180,6 +153,29 @@ def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWrite
     copy_names(store, writer, 0, 0)
 
 
+class Scratch:
+    """An unnamed file in `directory` of items of one type, written in runs at any place.
+
+    Raises InputError where the directory cannot be written or is full.
+    """
+
+    def __init__(self, directory: Path, dtype: Any) -> None:
+        self._file, self._dtype = SpillFile(directory), np.dtype(dtype)
+        self.item_bytes = self._dtype.itemsize
+
+    def scatter(self, items: Array, runs: Iterable[tuple[int, int]]) -> None:
+        """Write consecutive runs of `items`; each run is (first item in the file, length)."""
+        items = np.ascontiguousarray(items, self._dtype.base)
+        low = 0
+        for first, length in runs:
+            self._file.put(items[low : low + length], first * self.item_bytes)
+            low += length
+
+    def read(self, start: int, stop: int) -> Array:
+        """Return the items [start, stop), which were all written."""
+        return self._file.read(self._dtype, 0, start, stop)
+
+
 class _Mover:
     """Moves one store's rows to their new ranks, and from there to the writer."""
 
@@ -197,41 +193,40 @@ class _Mover:
     def move_relation(self, relation: str, writer: StoreWriter) -> None:
         """Move the adjacency of a relation, and what its edges have."""
         ranks, old, new = self._ranks, self._order.old, self._order.new
-        with ExitStack() as stack:
+        with ranks.agree():
+            indptr = self._store.read_indptr(old.start, old.stop, relation)
+            kinds = columns_of(self._store, relation)
+            entry = entry_type(kinds)
+            scratch = Scratch(self._scratch_dir, entry)
+        owners = ranks.owners(new, self._order.new_id)
+        ids, lengths = ranks.exchange(owners, self._order.new_id, np.diff(indptr))
+        new_indptr = np.zeros(new.num_local + 1, np.int64)
+        new_indptr[ids - new.start + 1] = lengths
+        np.cumsum(new_indptr, out=new_indptr)
+        blocks = row_blocks(indptr, STEP_BYTES // entry.itemsize)
+        for start, stop in ranks.rounds(blocks, _nothing):
             with ranks.agree():
-                indptr = self._store.read_indptr(old.start, old.stop, relation)
-                kinds = columns_of(self._store, relation)
-                entry = entry_type(kinds)
-                scratch = stack.enter_context(Scratch(self._scratch_dir, entry))
-            owners = ranks.owners(new, self._order.new_id)
-            ids, lengths = ranks.exchange(owners, self._order.new_id, np.diff(indptr))
-            new_indptr = np.zeros(new.num_local + 1, np.int64)
-            new_indptr[ids - new.start + 1] = lengths
-            np.cumsum(new_indptr, out=new_indptr)
-            blocks = row_blocks(indptr, STEP_BYTES // entry.itemsize)
-            for start, stop in ranks.rounds(blocks, _nothing):
-                with ranks.agree():
-                    block, values = self._read(start, stop, relation, kinds)
-                # In the new order, so that the rows of one part make one run.
-                ids = self._order.new_id[start:stop]
-                rows = np.argsort(ids)
-                ids, positions = ids[rows], row_positions(block.indptr, rows)
-                entries = np.empty(len(positions), entry)
-                entries["column"] = ranks.rows_of(old, block.indices[positions], self._order.new_id)
-                if values is not None:
-                    entries["value"] = values[positions]
-                offsets = np.concatenate([[0], np.cumsum(np.diff(block.indptr)[rows])])
-                owners = ranks.owners(new, ids)
-                offsets, entries = ranks.exchange_lists(owners, offsets, entries)
-                (ids,) = ranks.exchange(owners, ids)
-                with ranks.agree():
-                    scratch.scatter(*_in_runs(ids - new.start, offsets, entries, new_indptr))
-                self._progress.advance(stop - start)
+                block, values = self._read(start, stop, relation, kinds)
+            # In the new order, so that the rows of one part make one run.
+            ids = self._order.new_id[start:stop]
+            rows = np.argsort(ids)
+            ids, positions = ids[rows], row_positions(block.indptr, rows)
+            entries = np.empty(len(positions), entry)
+            entries["column"] = ranks.rows_of(old, block.indices[positions], self._order.new_id)
+            if values is not None:
+                entries["value"] = values[positions]
+            offsets = np.concatenate([[0], np.cumsum(np.diff(block.indptr)[rows])])
+            owners = ranks.owners(new, ids)
+            offsets, entries = ranks.exchange_lists(owners, offsets, entries)
+            (ids,) = ranks.exchange(owners, ids)
             with ranks.agree():
-                for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, self._store.num_nodes):
-                    writer.append_rows(sorted_rows, relation)
-                    self._progress.advance(sorted_rows.num_rows)
-                    watchdog.beat()
+                scratch.scatter(*_in_runs(ids - new.start, offsets, entries, new_indptr))
+            self._progress.advance(stop - start)
+        with ranks.agree():
+            for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, self._store.num_nodes):
+                writer.append_rows(sorted_rows, relation)
+                self._progress.advance(sorted_rows.num_rows)
+                watchdog.beat()
 
     def _read(
         self, start: int, stop: int, relation: str, kinds: EdgeColumns
@@ -253,44 +248,39 @@ class _Mover:
         """
         store, ranks, old, new = self._store, self._ranks, self._order.old, self._order.new
         row_in_type, in_type = self._rows_in_types()
-        with ExitStack() as stack:
+        with ranks.agree():
+            scratches = {
+                name: Scratch(self._scratch_dir, (array.dtype, array.shape[1:]))
+                for name, array in present.items()
+            }
+            by_type = {
+                number: Scratch(self._scratch_dir, (kind.dtype, (kind.num_features,)))
+                for number, kind in enumerate(store.node_types)
+                if kind.dtype is not None
+            }
+        row_bytes = sum(array[:1].nbytes for array in present.values())
+        row_bytes += max((column.item_bytes for column in by_type.values()), default=0)
+        for start, stop in ranks.rounds(_even(old.num_local, row_bytes), _nothing):
             with ranks.agree():
-                scratches = {
-                    name: stack.enter_context(
-                        Scratch(self._scratch_dir, array.dtype, array.shape[1:])
-                    )
-                    for name, array in present.items()
-                }
-                by_type = {
-                    number: stack.enter_context(
-                        Scratch(self._scratch_dir, kind.dtype, (kind.num_features,))
-                    )
-                    for number, kind in enumerate(store.node_types)
-                    if kind.dtype is not None
-                }
-            row_bytes = sum(array[:1].nbytes for array in present.values())
-            row_bytes += max((column.item_bytes for column in by_type.values()), default=0)
-            for start, stop in ranks.rounds(_even(old.num_local, row_bytes), _nothing):
+                block = store.read_nodes(old.start + start, old.start + stop)
+                arrays = node_arrays(store, block)
+            for name, scratch in scratches.items():
+                rows, values = self._to_new(slice(start, stop), arrays[name])
                 with ranks.agree():
-                    block = store.read_nodes(old.start + start, old.start + stop)
-                    arrays = node_arrays(store, block)
-                for name, scratch in scratches.items():
-                    rows, values = self._to_new(slice(start, stop), arrays[name])
-                    with ranks.agree():
-                        scratch.scatter(*_by_row(rows, values))
-                for number, scratch in by_type.items():
-                    nodes = start + np.flatnonzero(block.types == number)
-                    rows, values = self._to_new(nodes, block.type_features[number])
-                    with ranks.agree():
-                        scratch.scatter(*_by_row(row_in_type[rows], values))
-                self._progress.advance(stop - start)
-            with ranks.agree():
-                for name, scratch in scratches.items():
-                    _append(scratch, new.num_local, appender(writer, name))
-                for number, scratch in by_type.items():
-                    append = partial(writer.append_type_features, store.node_types[number].name)
-                    _append(scratch, in_type[number], append)
-            self._progress.advance(old.num_local)
+                    scratch.scatter(*_by_row(rows, values))
+            for number, scratch in by_type.items():
+                nodes = start + np.flatnonzero(block.types == number)
+                rows, values = self._to_new(nodes, block.type_features[number])
+                with ranks.agree():
+                    scratch.scatter(*_by_row(row_in_type[rows], values))
+            self._progress.advance(stop - start)
+        with ranks.agree():
+            for name, scratch in scratches.items():
+                _append(scratch, new.num_local, appender(writer, name))
+            for number, scratch in by_type.items():
+                append = partial(writer.append_type_features, store.node_types[number].name)
+                _append(scratch, in_type[number], append)
+        self._progress.advance(old.num_local)
 
     def _rows_in_types(self) -> tuple[LocalIndices, list[int]]:
         """Return the row of each new node among those of its type here, and how many each has."""
@@ -378,7 +368,7 @@ def appender(writer: StoreWriter, name: str) -> Callable[[Array], None]:
 
 def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) -> None:
     """Copy names, if there are any: those of the original ids `start` to `stop` - 1."""
-    for low, high in even_blocks(stop - start, _NAME_BYTES) if stop > start else ((0, 0),):
+    for low, high in _even(stop - start, _NAME_BYTES) if stop > start else ((0, 0),):
         names = store.read_names(start + low, start + high)
         if names is not None:
             writer.append_names(names.offsets, names.data)

@@ -18,10 +18,10 @@ from hpcgnn.gallery import planted, planted_types
 from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
+from tests.support.partitioned import write_partitioned
 from tests.support.training import make_config, train
 
 NUM_NODES = 211

@@ -3,7 +3,7 @@ import numpy as np
 from hpcgnn.kernels.keys import key_of
 from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, split_mix, uniform
 from hpcgnn.nn.node_types import draw_vectors
-from hpcgnn.partition.distributed.clusters import mixed as hash_nodes
+from hpcgnn.partition.coarsening import mixed as hash_nodes
 from hpcgnn.train.links.edges import mixed as hash_fields
 
 HASHES = [1414996226316560565, 7824127536818006538, 7649273950589185463]

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from hpcgnn.partition import CSRGraph, part_graph
-from hpcgnn.partition.blocks import row_blocks, row_positions
-from hpcgnn.partition.distributed import rows
+from hpcgnn.partition import CSRGraph, part_graph, pattern
+from hpcgnn.partition.pattern import row_blocks, row_positions
 from tests.partition.test_volume_balanced import hubs
 
 
@@ -18,7 +17,7 @@ class Offsets:
 
 
 def test_rows_are_cut_by_non_zeros() -> None:
-    starts = rows._cut(Offsets(), [""], 16)  # type: ignore[arg-type]
+    starts = pattern._cut(Offsets(), [""], 16)  # type: ignore[arg-type]
     assert (starts[0], starts[-1]) == (0, 1000)
     shares = np.diff([Offsets().num_edges_before(row, "") for row in starts.tolist()])
     np.testing.assert_allclose(shares, 2**30, rtol=0.04)

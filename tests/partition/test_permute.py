@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from hpcgnn.commands.partition import COMMAND
 from hpcgnn.errors import InputError
-from hpcgnn.partition import blocks, measure, permute, read_pattern, scratch
+from hpcgnn.partition import measure, permute, read_pattern
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 
 NUM_NODES = 47
@@ -129,7 +130,6 @@ def test_a_partitioned_store_is_the_same_graph(
 ) -> None:
     monkeypatch.setattr(permute, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(permute, "STEP_BYTES", block_bytes)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     out = tmp_path / "out.h5"
     run(monkeypatch, store_path, "--parts", 3, "--method", method, "--json", "-o", out)
     printed = json.loads(capsys.readouterr().out)
@@ -158,8 +158,7 @@ def test_a_partitioned_store_is_the_same_graph(
 def test_node_types_go_with_their_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    for module in (permute, blocks):
-        monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(permute, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(permute, "STEP_BYTES", block_bytes)
     generator = np.random.default_rng(71)
     types = generator.integers(0, 3, NUM_NODES) + (generator.random(NUM_NODES) < 0.3)
@@ -290,21 +289,19 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(scratch.os, "pwrite", full)
-    with (
-        pytest.raises(InputError, match="No space left on device"),
-        scratch.Scratch(tmp_path, np.int64) as file,
-    ):
+    file = permute.Scratch(tmp_path, np.int64)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(InputError, match="No space left on device"):
         file.scatter(np.arange(4), [(0, 4)])
 
 
 def test_a_missing_directory_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
-        scratch.Scratch(tmp_path / "nowhere", np.int64)
+        permute.Scratch(tmp_path / "nowhere", np.int64)
 
 
 def test_scratch_returns_items_at_their_places(tmp_path: Path) -> None:
-    with scratch.Scratch(tmp_path, np.float32, (2,)) as file:
-        file.scatter(np.arange(8).reshape(4, 2), [(3, 1), (0, 3)])
-        assert file.read(0, 4).tolist() == [[2, 3], [4, 5], [6, 7], [0, 1]]
-        assert file.read(2, 2).shape == (0, 2)
+    file = permute.Scratch(tmp_path, (np.float32, (2,)))
+    file.scatter(np.arange(8).reshape(4, 2), [(3, 1), (0, 3)])
+    assert file.read(0, 4).tolist() == [[2, 3], [4, 5], [6, 7], [0, 1]]
+    assert file.read(2, 2).shape == (0, 2)

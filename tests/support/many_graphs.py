@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcgnn.gallery import PlantedGraphs, planted_graphs
 from hpcgnn.partition import read_pattern
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
+from tests.support.partitioned import write_partitioned
 from tests.support.training import PARTITIONERS
 
 NUM_GRAPHS, NUM_CLASSES, NUM_FEATURES = 40, 3, 4

@@ -28,13 +28,13 @@ from hpcgnn.partition import (
     random,
     read_pattern,
 )
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.checkpoint import checkpoint_paths
 from tests.support.matrices import ugly_matrix
 from tests.support.node_types import WIDTHS, type_numbers
+from tests.support.partitioned import write_partitioned
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
 Predict = Callable[..., dict[str, Any]]

@@ -10,9 +10,9 @@ import pytest
 
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from tests.support import training
+from tests.support.partitioned import write_partitioned
 
 WORDS = (
     "model.name=gine",

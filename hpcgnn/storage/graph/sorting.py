@@ -73,7 +73,7 @@ _BEGIN_ANEW = "remove its folder to begin anew"
 
 
 class SpillFile:
-    """An unnamed file for runs: it vanishes with its last user, also when the process is killed.
+    """An unnamed file of arrays: it vanishes with its last user, also when the process is killed.
 
     With a `name` it stays; `size` is what counts of it, and `crc` the checksum of that. Raises
     `InputError` where `directory` (None: the system's, see TMPDIR) takes no file.
@@ -126,18 +126,24 @@ class SpillFile:
         start = self.size
         if self._name is not None:
             self.crc = array_crc(array, self.crc)
+        self.put(array, start)
+        self.size += array.nbytes
+        return start
+
+    def put(self, array: Array, at: int) -> None:
+        """Write an array from byte `at` on; raises `InputError`."""
         view = array.reshape(-1).view(np.uint8).data
         try:
             while view:
-                count = os.pwrite(self._descriptor, view, self.size)
-                self.size += count
-                view = view[count:]
+                # One call may write less than it was given: Linux stops at 2 GiB.
+                count = os.pwrite(self._descriptor, view, at)
+                view, at = view[count:], at + count
         except OSError as error:
             raise InputError(
                 f"{self._directory}: nothing more can be kept there ({error.strerror or error}); "
-                "name a larger scratch directory (TMPDIR) or allow more memory"
+                "free space, choose another directory (TMPDIR, or that of the output), or allow "
+                "more memory"
             ) from None
-        return start
 
     def sync(self) -> None:
         """Have all that was written on disk; raises `InputError`."""
@@ -148,8 +154,9 @@ class SpillFile:
 
     def read(self, dtype: Any, start: int, low: int, high: int) -> Array:
         """Return elements `low` to `high` - 1 of the array that begins at byte `start`."""
-        out = np.empty(high - low, dtype)
-        view, at = out.view(np.uint8).data, start + low * out.itemsize
+        kind = np.dtype(dtype)
+        out = np.empty(high - low, kind)
+        view, at = out.reshape(-1).view(np.uint8).data, start + low * kind.itemsize
         while view:
             count = os.preadv(self._descriptor, [view], at)
             assert count, "what was written can be read"

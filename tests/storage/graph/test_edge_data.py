@@ -7,7 +7,6 @@ import pytest
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
@@ -18,6 +17,7 @@ from hpcgnn.storage import (
     StoreWriter,
     store_from_arrays,
 )
+from tests.support.partitioned import write_partitioned
 
 NODES = 60
 NAMES = (

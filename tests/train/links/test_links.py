@@ -15,7 +15,6 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
@@ -24,6 +23,7 @@ from hpcgnn.train.links.edges import mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
+from tests.support.partitioned import write_partitioned
 from tests.support.training import (
     Graph,
     StopAfter,

@@ -17,7 +17,6 @@ import torch
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates
@@ -25,6 +24,7 @@ from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import _share, best_targets
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
+from tests.support.partitioned import write_partitioned
 
 NUM_NODES = 40
 Scores = Callable[[int, int], np.ndarray]

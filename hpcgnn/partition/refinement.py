@@ -8,9 +8,9 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn.comm import Communicator, allreduce_sum, bcast
-from hpcgnn.partition.distributed.rows import Pins
-from hpcgnn.partition.distributed.share import Counts, GroupShare
+from hpcgnn.partition.groups import Counts, GroupShare
 from hpcgnn.partition.metis import weighted_metis
+from hpcgnn.partition.nets import Pins
 from hpcgnn.partition.volume_balanced import METIS_SEEDS, Objective, Preset
 from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices, Offsets

@@ -22,7 +22,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.distributed.rows import Pins
+from hpcgnn.partition.nets import Pins
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, LocalIndices, Offsets
 

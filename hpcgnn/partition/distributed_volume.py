@@ -1,6 +1,13 @@
-"""Partitioning by volume on many ranks, each of which keeps its share of the graph only."""
+"""Partitioning by volume on many ranks, each of which keeps its share of the graph only.
+
+Clusters of neighbours, found and contracted over the ranks (`coarsening`), give a small graph of
+which METIS makes the first parts (`initial`). Then groups of parts meet on ranks, which refine them
+side by side with the serial library's V-cycle (`groups`), other groups in every round
+(`refinement`).
+"""
 
 import argparse
+import ctypes
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +17,7 @@ import numpy as np
 
 from hpcgnn.comm import (
     Communicator,
+    MpiGroup,
     ProcessGrid,
     RowMap,
     agree,
@@ -19,27 +27,23 @@ from hpcgnn.comm import (
 )
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
-from hpcgnn.partition.distributed.memory import return_freed_arrays
-from hpcgnn.partition.distributed.refine import Found, Terms, refine
-from hpcgnn.partition.distributed.rows import BlockRow, fetch_pins, joint_pins, read_rows
-from hpcgnn.partition.distributed.share import GroupShare
-from hpcgnn.partition.distributed.start import first_parts
+from hpcgnn.partition.groups import GroupShare
+from hpcgnn.partition.initial import first_parts
 from hpcgnn.partition.metrics import VolumeMetrics
+from hpcgnn.partition.nets import fetch_pins, joint_pins
 from hpcgnn.partition.parts import Partitioned
-from hpcgnn.partition.volume_balanced import (
-    DEFAULT_IMBALANCE,
-    MAX_PARTS,
-    MAX_SEED,
-    PRESENT,
-    Objective,
-    Preset,
-)
+from hpcgnn.partition.pattern import BlockRow, read_rows
+from hpcgnn.partition.refinement import Found, Terms, refine
+from hpcgnn.partition.volume_balanced import MAX_PARTS, PRESENT, VolumeOptions
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import LocalIndices
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
 """Options of ``--method volume`` that only one process has."""
+
+# From glibc's malloc.h: arrays from so many bytes on get a mapping of their own.
+_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 
 @collective
@@ -56,7 +60,7 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
             store.read_share(grid.rank, grid.size)
         _check_read(comm, store)
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
-        rows = read_rows(comm, store, options.relations, options.undirected)
+        rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
         began = time.perf_counter()
         best, work = _partition(grid, store, rows, terms, options, tell)
         seconds = time.perf_counter() - began
@@ -89,14 +93,10 @@ def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
             f"--parts {parts}: --method volume makes 1 to {MAX_PARTS} parts on many ranks, and not "
             f"more than the {store.num_nodes} nodes"
         )
-    if not 0 <= options.seed < MAX_SEED:
-        raise InputError(f"--seed {options.seed}: a seed is at least 0 and below 2**63")
-    imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
-    if not 0 <= imbalance < np.inf:
-        raise InputError(f"--imbalance {imbalance}: at least 0 is needed, such as 0.05")
-    objective: Objective = options.objective or "max_both"
-    preset: Preset = options.preset or "default"
-    return Terms(parts, objective, preset, imbalance, options.seed)
+    names = ("objective", "preset", "imbalance")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    chosen = VolumeOptions(seed=options.seed, **given)
+    return Terms(parts, chosen.objective, chosen.preset, chosen.imbalance, chosen.seed)
 
 
 @collective
@@ -160,3 +160,14 @@ def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> V
         imbalance=float(most.max() - 1),
         parts=terms.num_parts,
     )
+
+
+def return_freed_arrays() -> None:
+    """Have glibc return every large array to the system when it is freed.
+
+    By itself it keeps those below 32 MiB in its heap, with holes: half as much again as is in use.
+    Another C library is left as it is.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE)

@@ -16,6 +16,7 @@ from hpcgnn.partition import Partition, measure, permute, read_pattern
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
+from tests.support.partitioned import write_partitioned
 
 NUM_NODES = 150
 
@@ -85,7 +86,7 @@ def test_store_is_that_of_the_serial_permutation(
         found = measure(read_pattern(old), part, 5)
         assert {key: info["metrics"][key] for key in vars(found)} == vars(found)
         assert found.imbalance <= 0.05
-        permute.write_partitioned(
+        write_partitioned(
             old,
             serial,
             Partition(part, 5),
@@ -108,7 +109,7 @@ def test_present_parts_are_refined(
         with GraphStore.open(path) as store:
             part = np.random.default_rng(5).integers(0, 4, NUM_NODES).astype(np.int32)
             rest = {"method": "random", "seed": 0, "metrics": {}, "provenance": {}}
-            permute.write_partitioned(store, first, Partition(part, 4), **rest)
+            write_partitioned(store, first, Partition(part, 4), **rest)
     comm.Barrier()
     # Of as large a seed as there is.
     words = ("--refine", "present", "--objective", "total", "--undirected", "--seed", 2**63 - 1)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, exclusive_sum
-from hpcgnn.partition.blocks import row_blocks
-from hpcgnn.partition.distributed.clusters import (
+from hpcgnn.partition.coarsening import (
     HEAVIEST_EDGE,
     Level,
     cluster,
@@ -16,8 +15,8 @@ from hpcgnn.partition.distributed.clusters import (
     mixed,
     step_entries,
 )
-from hpcgnn.partition.distributed.rows import BlockRow
 from hpcgnn.partition.metis import weighted_metis
+from hpcgnn.partition.pattern import BlockRow, row_blocks
 from hpcgnn.partition.volume_balanced import METIS_SEEDS, SMALLEST_METIS_IMBALANCE
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets

@@ -27,8 +27,7 @@ from hpcgnn.comm import (
 from hpcgnn.comm.distinct import distinct, numbered
 from hpcgnn.kernels.mixing import GOLDEN, split_mix
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.blocks import row_blocks, row_positions
-from hpcgnn.partition.distributed.rows import BlockRow
+from hpcgnn.partition.pattern import BlockRow, row_blocks, row_positions
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.partition import CSRGraph
-from hpcgnn.partition.distributed.clusters import (
+from hpcgnn.partition.coarsening import (
     MOST_JOINING,
     Level,
     _among_themselves,
@@ -17,7 +17,7 @@ from hpcgnn.partition.distributed.clusters import (
     contract,
     finest_level,
 )
-from tests.partition.distributed.test_share import GRAPHS, my_rows, whole
+from tests.partition.test_refinement import GRAPHS, my_rows, whole
 
 
 def made(grid: ProcessGrid, graph: CSRGraph, *, is_symmetric: bool) -> Level:

@@ -8,10 +8,11 @@ from scipy import sparse
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.partition import CSRGraph, measure, metis
-from hpcgnn.partition.distributed.refine import Terms, refine, separate_heavy
-from hpcgnn.partition.distributed.rows import BlockRow, Pins, fetch_pins, joint_pins
-from hpcgnn.partition.distributed.share import Counts, GroupShare
-from hpcgnn.partition.distributed.start import first_parts
+from hpcgnn.partition.groups import Counts, GroupShare
+from hpcgnn.partition.initial import first_parts
+from hpcgnn.partition.nets import Pins, fetch_pins, joint_pins
+from hpcgnn.partition.pattern import BlockRow
+from hpcgnn.partition.refinement import Terms, refine, separate_heavy
 
 IMBALANCE = 0.05
 

@@ -1,0 +1,119 @@
+"""The nets that the nodes of a rank's rows are pins of: what the exchange of a partition costs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm import Communicator, RowMap, RowRequest, all_ranks, redistribute
+from hpcgnn.comm.distinct import distinct
+from hpcgnn.partition.pattern import ENTRIES_PER_STEP, BlockRow, Indices, row_blocks
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Pins:
+    """The nets that the nodes of this rank's rows are pins of.
+
+    Net ``kinds * j`` is row j of the dense operand, which the owner of node j sends to the parts of
+    its pins; with two kinds, net ``2 j + 1`` is the partial sum of row j, which they send to it.
+
+    Attributes
+    ----------
+    row_map
+        Who keeps the nodes, and with each node its nets.
+    indptr, nets
+        (num_local + 1,) int64 and (pins,) int32 or int64.
+    kinds
+        1, or 2 where partial sums are pushed.
+    weights
+        (num_local,) int64 non-zeros of each row; 1 for an empty row that is read, 0 for a node
+        without any edge.
+    """
+
+    row_map: RowMap
+    indptr: Offsets
+    nets: Indices
+    kinds: int
+    weights: Offsets
+
+    @property
+    def net_map(self) -> RowMap:
+        """Who keeps which nets."""
+        return RowMap(self.row_map.starts * self.kinds, self.row_map.block)
+
+    @property
+    def num_pins(self) -> int:
+        """Pins on this rank."""
+        return len(self.nets)
+
+
+@collective
+def fetch_pins(comm: Communicator, rows: BlockRow) -> Pins:
+    """Return a net for each column: what the aware exchange moves. Loops move nothing."""
+    indptr: Offsets = rows.indptr
+    columns: Indices = rows.columns
+    # As narrow as the columns: this array is as long as they are.
+    diagonal = np.arange(rows.row_map.start, rows.row_map.stop).astype(columns.dtype)
+    apart = np.repeat(diagonal, np.diff(indptr)) != columns
+    if not apart.all():
+        before = np.concatenate([[0], np.cumsum(apart)])
+        indptr, columns = before[indptr], columns[apart]
+    return Pins(rows.row_map, indptr, columns, 1, _weights(comm, rows))
+
+
+@collective
+def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
+    """Return the nets that the price of the joint exchange is made of.
+
+    A non-zero belongs to the push net of its row where the row has more non-zeros than the column,
+    else to the fetch net of its column. Loops belong to none.
+    """
+    row_map = rows.row_map
+    fits = 2 * row_map.num_rows <= np.iinfo(np.int32).max
+    kind = np.int32 if fits else np.int64
+    names = distinct(rows.columns, row_map.num_rows).astype(np.int64)
+    width, length = np.zeros(len(names), np.int64), np.zeros(row_map.num_local, np.int64)
+    for row, column in _entries(rows):
+        width += np.bincount(np.searchsorted(names, column), minlength=len(names))
+        length += np.bincount(row - row_map.start, minlength=row_map.num_local)
+    request = RowRequest.make(comm, row_map, names)
+    width = request.rows(request.add_back(width))
+    fetched: list[tuple[Array, Array]] = [(np.empty(0, np.int32), np.empty(0, kind))]
+    pushed = fetched.copy()
+    # All ranks send equally often, some of them nothing at last.
+    own_entries = _entries(rows)
+    while not all_ranks(comm, (entries := next(own_entries, None)) is None):
+        row, column = entries or (np.empty(0, np.int64), np.empty(0, np.int64))
+        push = length[row - row_map.start] > width[np.searchsorted(names, column)]
+        pins, nets = redistribute(
+            comm, row_map.owner(column[push]), column[push], 2 * row[push] + 1
+        )
+        pushed.append((row_map.to_local(pins), nets.astype(kind)))
+        fetched.append((row_map.to_local(row[~push]), (2 * column[~push]).astype(kind)))
+    pins = np.concatenate([nodes for nodes, _ in (*fetched, *pushed)])
+    nets = np.concatenate([nets for _, nets in (*fetched, *pushed)])
+    del fetched, pushed
+    indptr = np.zeros(row_map.num_local + 1, np.int64)
+    np.cumsum(np.bincount(pins, minlength=row_map.num_local), out=indptr[1:])
+    return Pins(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
+
+
+def _entries(rows: BlockRow) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+    """Yield global rows and columns of the non-zeros, without loops, a block of rows at a time."""
+    for start, stop in row_blocks(rows.indptr, ENTRIES_PER_STEP):
+        bounds = rows.indptr[start : stop + 1]
+        row = np.repeat(np.arange(start, stop) + rows.row_map.start, np.diff(bounds))
+        column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
+        apart = row != column
+        yield row[apart], column[apart]
+
+
+@collective
+def _weights(comm: Communicator, rows: BlockRow) -> Offsets:
+    requested = distinct(rows.columns, rows.row_map.num_rows).astype(np.int64)
+    read = RowRequest.make(comm, rows.row_map, requested).add_back(
+        np.ones(len(requested), np.int64)
+    )
+    return np.maximum(np.diff(rows.indptr), read > 0)
