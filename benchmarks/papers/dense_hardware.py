@@ -1,6 +1,6 @@
 """Fast training of sparse graph neural networks on dense hardware, again, on processors.
 
-    python -m benchmarks.papers.dense_hardware [table-1 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.dense_hardware [table-1 ...] [--quick | --docs benchmarks/results]
 
 Packages of Python's standard library stand for the C# projects: top-level definitions for sizes and
 steps, and beside them all functions (three holes each) for bandwidths. Ranks stand for cores of a

@@ -1,6 +1,6 @@
 """Execution path preparing for faster GCN training, again, on processors.
 
-    python -m benchmarks.papers.execution_paths [table-4 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.execution_paths [table-4 ...] [--quick | --docs benchmarks/results]
 
 A GCN with 128 features, 16 hidden columns and a tenth of the nodes for training, one rank, one
 thread. Execution paths are `exchange.active_sets = true`; without norms ours cut the forward pass

@@ -1,6 +1,6 @@
 """Accurate, efficient and scalable training of graph neural networks by graph sampling, again.
 
-    python -m benchmarks.papers.graph_sampling [figure-2 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.graph_sampling [figure-2 ...] [--quick | --docs benchmarks/results]
 
 debian-packages and made graphs stand for PPI, Reddit, Yelp and Amazon; 2 cores for 40. The baseline
 is GraphSAGE's layer-wise sampling, `sampling.sampler = "neighbour"`.

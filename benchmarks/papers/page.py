@@ -202,7 +202,7 @@ def _main(name: str, paper: str, builds: Sequence[Build]) -> None:
             report(f"{key}: {time.perf_counter() - began:.0f} s")
             stem = f"{name}-{key}"
             if found.draw is not None:
-                place = options.docs / "figures" / "papers" if options.docs else folder
+                place = options.docs / "papers" if options.docs else folder
                 save_figure(found.draw, place, stem, kinds=("png",))
             if options.docs:
                 command = f"python -m benchmarks.papers.{name} {key}"
@@ -222,7 +222,7 @@ def section(title: str, remark: str, found: Exhibit, command: str, stem: str) ->
     lines = [f"### {title}", "", *_wrapped(remark), ""]
     lines += [_line(found.columns), "|---" * len(found.columns) + "|", *map(_line, found.rows), ""]
     if found.draw is not None:
-        lines += [f"![{title}](figures/papers/{stem}.png)", ""]
+        lines += [f"![{title}](papers/{stem}.png)", ""]
     today = time.strftime("%Y-%m-%d")
     return "\n".join([*lines, f"`{command}`, {today}, commit {commit()}.", ""])
 

@@ -1,6 +1,6 @@
 """Sequential Aggregation and Rematerialization, again.
 
-    python -m benchmarks.papers.sar [figure-3 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.sar [figure-3 ...] [--quick | --docs benchmarks/results]
 
 Domain parallel (DP) is the resident schedule, SAR the sequential one; both use the fused attention
 kernels. Memory over ranks is a plan's, which rehearses one of them.

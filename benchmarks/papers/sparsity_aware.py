@@ -1,6 +1,6 @@
 """Sparsity-Aware Communication for Distributed Graph Neural Network Training, again.
 
-    python -m benchmarks.papers.sparsity_aware [table-2 ...] [--quick | --docs docs]
+    python -m benchmarks.papers.sparsity_aware [table-2 ...] [--quick | --docs benchmarks/results]
 
 Rows, messages and bytes are counted as `hpcgnn.plan` counts them, and cost what a network says; one
 rank is rehearsed for the seconds of computing.

@@ -10,7 +10,7 @@ from typing import Any
 from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.command import Command, Processes
-from hpcgnn.console import print_json, print_table
+from hpcgnn.console import print_json, print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
     DEBIAN_SPLIT_SEED,
@@ -27,6 +27,7 @@ from hpcgnn.gallery import (
     planted,
     planted_graphs,
     planted_types,
+    tables,
     write_streamed,
 )
 from hpcgnn.storage import GraphStore, StoreHeader, check_output, write_whole
@@ -46,12 +47,12 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
                 "rmat, grid3d and communities are made by many ranks"
             )
         if ranks.rank == 0:
-            check_output(options.output)
+            options.check(options.output)
         made = options.generate(options)
     if made is not None:
         write_streamed(options.output, made, ranks)
     if ranks.rank == 0:
-        show(options, time.perf_counter() - began)
+        options.show(options, time.perf_counter() - began)
     return 0
 
 
@@ -75,6 +76,7 @@ def parser() -> CommandParser:
     add_planted(kinds, "planted-types", planted_types, text)
     add_planted_graphs(kinds)
     add_debian(kinds)
+    add_tables(kinds)
     return cli
 
 
@@ -197,10 +199,45 @@ def generate_debian(options: argparse.Namespace) -> None:
         write_whole(options.names, "".join(f"{name}\n" for name in graph.node_names).encode())
 
 
+def add_tables(kinds: Any) -> None:
+    """Add the sub-command tables."""
+    text = "the small tables of the tutorials, as files for hpcgnn convert"
+    cli = kinds.add_parser("tables", help=text, description=text)
+    cli.set_defaults(generate=generate_tables, check=make_folder, show=show_tables)
+    cli.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    cli.add_argument("--json", action="store_true", help="print their paths as JSON")
+    cli.add_argument("--seed", type=count, default=0, help="random seed (default: 0)")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder unless it is there; raises `InputError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; name a folder") from None
+
+
+def generate_tables(options: argparse.Namespace) -> None:
+    """Write the tables, each over a file of its name."""
+    for name, content in tables(options.seed).items():
+        make_folder((options.output / name).parent)
+        write_whole(options.output / name, content)
+
+
+def show_tables(options: argparse.Namespace, _: float) -> None:
+    """Say which files were written."""
+    names = sorted(tables(options.seed))
+    if options.json:
+        print_json({"files": [str(options.output / name) for name in names]})
+        return
+    entries = dict.fromkeys(name.partition("/")[0] for name in names)
+    report(f"wrote {len(names)} files in {options.output}: {' '.join(entries)}")
+
+
 def add_kind(kinds: Any, name: str, text: str, generate: Any, seed: bool = True) -> Any:
     """Add a sub-command with the options that all kinds have."""
     cli = kinds.add_parser(name, help=text, description=text)
-    cli.set_defaults(generate=generate)
+    cli.set_defaults(generate=generate, check=check_output, show=show_store)
     cli.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.h5")
     cli.add_argument("--json", action="store_true", help="print a summary as JSON")
     if seed:
@@ -272,7 +309,7 @@ def grid_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def show(options: argparse.Namespace, seconds: float) -> None:
+def show_store(options: argparse.Namespace, seconds: float) -> None:
     """Print what the written store holds."""
     with GraphStore.open(options.output) as store:
         relations = {name: store.num_edges(name) for name in store.relations}

@@ -2,8 +2,8 @@
 
 Every function returns a `GalleryGraph`, whose `write` makes a store of it; seeds are explicit.
 `debian_packages` is the bundled graph. `write_streamed` makes graphs of any size from `EdgeChunks`
-(`RmatEdges`, `GridEdges`, `CommunityEdges`) and `NodeBlocks`. The commands are in
-`hpcgnn.generate`. This package imports no MPI.
+(`RmatEdges`, `GridEdges`, `CommunityEdges`) and `NodeBlocks`. `tables` are the files of the
+tutorials. The commands are in `hpcgnn.generate`. This package imports no MPI.
 """
 
 from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows
@@ -21,6 +21,7 @@ from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, empty, grid2d, grid3d, isolated, path, star
 from hpcgnn.gallery.streamed import RandomNodes, StreamedGraph, write_streamed
+from hpcgnn.gallery.tables import tables
 
 __all__ = [
     "DEBIAN_SPLIT_SEED",
@@ -51,5 +52,6 @@ __all__ = [
     "random_split",
     "rmat",
     "star",
+    "tables",
     "write_streamed",
 ]

@@ -12,7 +12,7 @@ from hpcgnn.errors import InputError
 from tests.conftest import ROOT
 
 SCRIPTS = ("sparsity_aware", "sar", "execution_paths", "graph_sampling", "dense_hardware")
-PAGE = ROOT / "docs" / "papers.md"
+PAGE = ROOT / "benchmarks" / "results" / "papers.md"
 SECTION = re.compile(
     r"^<!-- ([a-z_]+)-((?:figure|table)-\d+) -->\n(.*?)(?=^<!-- |\Z)", re.MULTILINE | re.DOTALL
 )
@@ -38,7 +38,7 @@ def test_the_page_has_every_exhibit(script: str) -> None:
         head = re.search(r"^\| .*\|$", body, re.MULTILINE)
         assert head is not None
         assert "paper" in head[0].split("|")[2], label
-        for picture in re.findall(r"\]\((figures/[^)]+)\)", body):
+        for picture in re.findall(r"\]\((papers/[^)]+)\)", body):
             assert (PAGE.parent / picture).is_file(), picture
 
 

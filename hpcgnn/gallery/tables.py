@@ -1,0 +1,158 @@
+"""Small tables as users have them, for tutorials: what `hpcgnn convert` reads, as text."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hpcgnn.typing import GlobalIndices
+
+NUM_PEOPLE = 1200
+JOBS = ("artist", "baker", "coder", "doctor")
+
+_FRIENDS = 5
+_SAME_JOB = 0.8
+_KNOWN_JOB = 0.9
+_NUM_USERS, _NUM_ITEMS, _NUM_PURCHASES = 300, 60, 1800
+_NUM_FILMS, _NUM_WORDS, _NUM_SPLITS = 300, 20, 10
+_PLACES = 250
+
+_SHOP = """[nodes.user]
+files = ["users.csv"]
+[nodes.item]
+files = ["items.csv"]
+[edges."user,buys,item"]
+files = ["buys.csv"]
+[edges."user,likes,item"]
+files = ["likes.csv"]
+[edges."user,knows,user"]
+files = ["knows.csv"]
+"""
+
+
+def tables(seed: int) -> Mapping[str, bytes]:
+    """Return the content of each file by its path in a folder; equal for equal seeds.
+
+    ``links.tsv`` and ``people.csv`` are people in `JOBS`, a tenth of them without a job, and who
+    knows whom: four links of five join people of one job, and ages differ by job. ``spending.csv``
+    is linear in a person's age and the mean age of those that the person knows, with noise.
+    ``paid.csv`` are payments between them; ``*.ids`` are a split. ``shop`` has two node types and
+    three relations, ``places`` a knowledge graph of triples in three files, ``film`` a Geom-GCN
+    folder with ten splits.
+    """
+    draw = np.random.default_rng([seed, 7])
+    files = {f"shop/{name}": text for name, text in _shop(draw).items()}
+    files |= {f"places/{name}.txt": text for name, text in _triples(draw).items()}
+    files |= _people(draw)
+    return {name: text.encode() for name, text in files.items()} | _film(draw)
+
+
+def _people(draw: np.random.Generator) -> dict[str, str]:
+    job = draw.integers(0, len(JOBS), NUM_PEOPLE)
+    age = np.rint(np.clip(25 + 10 * job + draw.normal(0, 9, NUM_PEOPLE), 18, 90)).astype(int)
+    visits = draw.poisson(12, NUM_PEOPLE)
+    source = np.repeat(np.arange(NUM_PEOPLE), _FRIENDS)
+    target = _partners(draw, source, job)
+    mean_age = (age + np.bincount(source, age[target]) + np.bincount(target, age[source])) / (
+        1 + np.bincount(source) + np.bincount(target, minlength=NUM_PEOPLE)
+    )
+    spending = 5 * age + 10 * mean_age + draw.normal(0, 20, NUM_PEOPLE)
+    known = draw.random(NUM_PEOPLE) < _KNOWN_JOB
+    name = [f"person {number}" for number in range(NUM_PEOPLE)]
+    jobs = [JOBS[kind] if told else "" for kind, told in zip(job, known, strict=True)]
+    pairs = [(name[a], name[b]) for a, b in zip(source, target, strict=True)]
+    paid = draw.integers(1, 500, len(pairs)) / 10, draw.integers(1, 366, len(pairs))
+    order = draw.permutation(np.flatnonzero(known))
+    thirds = dict(zip(("train", "valid", "test"), np.array_split(order, 3), strict=True))
+    return {
+        "links.tsv": "".join(f"{a}\t{b}\n" for a, b in pairs),
+        "people.csv": _csv("id,label,age,visits", zip(name, jobs, age, visits, strict=True)),
+        "spending.csv": _csv("id,spending", zip(name, np.rint(spending).astype(int), strict=True)),
+        "paid.csv": _csv(
+            "from,to,amount,day",
+            ((*pair, *each) for pair, *each in zip(pairs, *paid, strict=True)),
+        ),
+        **{f"{role}.ids": "".join(f"{name[i]}\n" for i in ids) for role, ids in thirds.items()},
+    }
+
+
+def _partners(
+    draw: np.random.Generator, source: GlobalIndices, kind: GlobalIndices
+) -> GlobalIndices:
+    """Return a partner of each source, most of its own kind."""
+    own_kind = [np.flatnonzero(kind == each) for each in range(kind.max() + 1)]
+    alike = [draw.choice(own_kind[each]) for each in kind[source]]
+    anybody = draw.integers(0, len(kind), len(source))
+    return np.where(draw.random(len(source)) < _SAME_JOB, alike, anybody)
+
+
+def _shop(draw: np.random.Generator) -> dict[str, str]:
+    taste = draw.integers(0, 2, _NUM_USERS)
+    users = [
+        (f"u{number}", ("saver", "spender")[each], draw.integers(18, 80))
+        for number, each in enumerate(taste)
+    ]
+    dear = np.arange(_NUM_ITEMS) % 2
+    items = [
+        (f"i{number}", f"{20 + 60 * each + draw.random() * 20:.2f}")
+        for number, each in enumerate(dear)
+    ]
+    files = {
+        "graph.toml": _SHOP,
+        "users.csv": _csv("id,label,age", users),
+        "items.csv": _csv("id,price", items),
+    }
+    for name in ("buys", "likes"):
+        buyer = draw.integers(0, _NUM_USERS, _NUM_PURCHASES)
+        liked = draw.random(_NUM_PURCHASES) < _SAME_JOB
+        parity = np.where(liked, taste[buyer], 1 - taste[buyer])
+        bought = 2 * draw.integers(0, _NUM_ITEMS // 2, _NUM_PURCHASES) + parity
+        pairs = zip(buyer, bought, strict=True)
+        files[f"{name}.csv"] = _csv("src,dst", ((f"u{a}", f"i{b}") for a, b in pairs))
+    known = draw.integers(0, _NUM_USERS, (_NUM_USERS, 2))
+    files["knows.csv"] = _csv("src,dst", ((f"u{a}", f"u{b}") for a, b in known))
+    return files
+
+
+def _triples(draw: np.random.Generator) -> dict[str, str]:
+    """Return villages that lie in districts, which lie in regions; and who borders whom."""
+    lines = [f"village {place}\tlies in\tdistrict {place % 25}\n" for place in range(_PLACES)]
+    lines += [f"district {place}\tlies in\tregion {place % 5}\n" for place in range(25)]
+    for place in range(_PLACES):
+        # Villages of one district border each other.
+        others = (place + 25 * draw.integers(1, _PLACES // 25, 3)) % _PLACES
+        lines += [f"village {place}\tborders\tvillage {other}\n" for other in sorted(set(others))]
+    order = draw.permutation(len(lines))
+    parts = np.split(order, [len(lines) * 8 // 10, len(lines) * 9 // 10])
+    return {
+        role: "".join(lines[i] for i in part)
+        for role, part in zip(("train", "valid", "test"), parts, strict=True)
+    }
+
+
+def _film(draw: np.random.Generator) -> dict[str, bytes]:
+    genre = draw.integers(0, 3, _NUM_FILMS)
+    source = np.repeat(np.arange(_NUM_FILMS), 4)
+    target = _partners(draw, source, genre)
+    words = draw.random((_NUM_FILMS, _NUM_WORDS)) < 0.1
+    words[np.arange(_NUM_FILMS), genre] |= draw.random(_NUM_FILMS) < 0.5
+    edges = "".join(f"{a}\t{b}\n" for a, b in zip(source, target, strict=True))
+    rows = "".join(
+        f"{film}\t{','.join(str(int(word)) for word in row)}\t{kind}\n"
+        for film, (row, kind) in enumerate(zip(words, genre, strict=True))
+    )
+    files = {
+        "film/out1_graph_edges.txt": f"node_id\tnode_id\n{edges}".encode(),
+        "film/out1_node_feature_label.txt": f"node_id\tfeature\tlabel\n{rows}".encode(),
+    }
+    for number in range(_NUM_SPLITS):
+        role = draw.choice(3, _NUM_FILMS, p=(0.6, 0.2, 0.2))
+        masks = {f"{name}_mask": role == each for each, name in enumerate(("train", "val", "test"))}
+        content = io.BytesIO()
+        np.savez(content, **masks)
+        files[f"film/film_split_0.6_0.2_{number}.npz"] = content.getvalue()
+    return files
+
+
+def _csv(header: str, rows: Iterable[Sequence[object]]) -> str:
+    return "".join([f"{header}\n", *(f"{','.join(map(str, row))}\n" for row in rows)])
