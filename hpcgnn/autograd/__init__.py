@@ -5,7 +5,7 @@ from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
-from hpcgnn.autograd.edge_messages import EdgeInputs, EdgeResult, reduce_messages
+from hpcgnn.autograd.edge_messages import EdgeInputs, EdgeModule, EdgeResult, reduce_messages
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
 from hpcgnn.autograd.fetch import fetch_rows
@@ -33,6 +33,7 @@ __all__ = [
     "Arithmetic",
     "DropoutKey",
     "EdgeInputs",
+    "EdgeModule",
     "EdgeResult",
     "Ending",
     "ExactArithmetic",

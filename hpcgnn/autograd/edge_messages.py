@@ -54,6 +54,11 @@ class EdgeInputs:
         if bool((self.targets[1:] < self.targets[:-1]).any()):
             raise ValueError("edges are not in the order of their targets")
 
+    @property
+    def degrees(self) -> Tensor:
+        """(N,) int64 numbers of edges of the targets."""
+        return torch.bincount(self.targets, minlength=self.num_targets)
+
 
 class EdgeResult(NamedTuple):
     """What a message module returns that gives more than messages.
@@ -71,6 +76,21 @@ class EdgeResult(NamedTuple):
     message: Tensor
     score: Tensor | None = None
     states: Tensor | None = None
+
+
+class EdgeModule(nn.Module):
+    """A message module that says more of itself than a plain one."""
+
+    width: int = 0
+    """Columns of the widest array that it makes of an edge, which blocks are cut for."""
+
+    def arrived(self, rows: Tensor) -> Tensor:
+        """Return what edges see of the rows (R, any width) of their sources.
+
+        It is computed where these were fetched to, once for each row, so that the narrower of a
+        row and its map can travel.
+        """
+        return rows
 
 
 class _Inputs(NamedTuple):
@@ -94,7 +114,7 @@ class _Reduce(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         reductions: list[Reduction] = []
         states: Tensor | None = None
-        for some in _blocks(edges, inputs):
+        for some in _blocks(edges, module, inputs):
             result = _result(module(*_gathered(edges, inputs, some)))
             block = _block(edges, some, result)
             if not reductions:
@@ -123,7 +143,7 @@ class _Reduce(torch.autograd.Function):
             parts = to_reduced.chunk(len(reductions), dim=1)
             for reduction, part in zip(reductions, parts, strict=True):
                 reduction.start_backward(part)
-        for some in _blocks(edges, inputs):
+        for some in _blocks(edges, ctx.module, inputs):
             gathered = [
                 row if row is None else row.detach().requires_grad_(needed)
                 for row, needed in zip(_gathered(edges, inputs, some), wanted, strict=False)
@@ -144,8 +164,11 @@ class _Reduce(torch.autograd.Function):
         return None, None, None, *sums
 
 
-def _blocks(edges: EdgeInputs, inputs: _Inputs) -> Iterator[slice]:
-    size = sum(each.shape[1] * each.element_size() for each in inputs if each is not None)
+def _blocks(edges: EdgeInputs, module: nn.Module, inputs: _Inputs) -> Iterator[slice]:
+    given = [each for each in inputs if each is not None]
+    inner = module.width if isinstance(module, EdgeModule) else 0
+    columns = inner + sum(each.shape[1] for each in given)
+    size = columns * max((each.element_size() for each in given), default=1)
     step = max(1, BLOCK_BYTES // max(1, size))
     # Without edges one empty block tells the widths of what the module returns.
     for start in range(0, max(1, len(edges.targets)), step):
@@ -236,7 +259,8 @@ def reduce_messages(
     Parameters
     ----------
     module
-        Returns messages (B, M), or an `EdgeResult`. It is called on 0 edges where a rank has none.
+        Returns messages (B, M), or an `EdgeResult`; an `EdgeModule` says more of itself. It is
+        called on 0 edges where a rank has none.
     targets
         (N, any width) rows of the local nodes that edges end at; the module gets None without.
     sources
@@ -269,6 +293,8 @@ def reduce_messages(
     if unknown or not reduce:
         raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")
     rows = None if sources is None else fetch_rows(sources, edges.request, edges.trace)
+    if rows is not None and isinstance(module, EdgeModule):
+        rows = module.arrived(rows)
     # Parameters are arguments so that torch asks for their gradients.
     weights = [each for each in module.parameters() if each.requires_grad]
     return _Reduce.apply(  # type: ignore[no-untyped-call]

@@ -68,11 +68,15 @@ def features_of(config: Config, aggregations: Iterable[Aggregation] = ()) -> lis
     for kind in aggregations:
         once = "open the graph once for each"
         features.append(Feature(f"aggregation {show(kind.value)}", kind, remedy=once))
-    norm = config.model.norm
-    if norm in NORMS_OVER_NODES and not trains_on_restricted_rows(config):
-        keys = ("model.norm", "exchange.active_sets", "graphs.batch")
+    norm, name = config.model.norm, config.model.name
+    of_rows = {"model.norm": norm} if norm in NORMS_OVER_NODES else {}
+    if _reads(config, "model") and find_model(name).averages_rows:
+        of_rows["model.name"] = name
+    if not trains_on_restricted_rows(config):
         of_all = lacks({Trait.TRAINED_STATISTICS: "its statistics are of all rows"})
-        features.append(Feature(f"model.norm = {show(norm)}", of_all, keys))
+        for key, value in of_rows.items():
+            keys = (key, "exchange.active_sets", "graphs.batch")
+            features.append(Feature(f"{key} = {show(value)}", of_all, keys))
     return [feature for feature in features if feature.traits.needs or feature.traits.lacks]
 
 

@@ -6,6 +6,8 @@ of logits a node. A new model is a file here and an entry in `MODELS`.
 
 from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
+from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
+from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.gat import GAT, GATv2
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gcnii import GCNII
@@ -75,6 +77,9 @@ __all__ = [
     "SIGN",
     "BatchNorm",
     "CorrectAndSmooth",
+    "EdgeLinear",
+    "EdgeNetwork",
+    "EdgeStateModel",
     "GATv2",
     "GGNNShape",
     "GraphModel",

@@ -1,7 +1,7 @@
 """Models whose layers have one width, between a map of the features and one to the classes."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -19,15 +19,21 @@ class EvenModel(Model):
 
     options = frozenset({"norm", "activation"})
     activates_layers: ClassVar[bool] = True
-    """Whether the activation follows every layer, and not the map of the features alone."""
+    """Whether the activation follows every layer."""
+    activates_input: ClassVar[bool] = True
+    """Whether it follows the map of the features."""
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
-        self.input = Linear(shape.first_width, shape.hidden)
+        self.input = self.make_map(shape.first_width, shape.hidden)
         self.layers = nn.ModuleList(self.make_layer(index) for index in range(shape.num_layers))
         norms = [make_norm(shape.norm, shape.hidden) for _ in self.layers]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
-        self.output = Linear(shape.hidden, shape.num_classes)
+        self.output = self.make_map(shape.hidden, shape.num_classes, is_last=True)
+
+    def make_map(self, in_width: int, out_width: int, *, is_last: bool = False) -> nn.Module:
+        """Return the map of the features, or the last one to the classes."""
+        return Linear(in_width, out_width)
 
     @abstractmethod
     def make_layer(self, index: int) -> nn.Module:
@@ -39,17 +45,28 @@ class EvenModel(Model):
     @abstractmethod
     @collective
     def run_layer(
-        self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
-    ) -> Tensor:
-        """Return the output rows of a layer.
+        self, index: int, view: LayerView, x: Tensor, carried: Any, draw: DropoutKey | None
+    ) -> tuple[Tensor, Any]:
+        """Return the output rows of a layer, and what the next one is handed beside them.
+
+        Parameters
+        ----------
+        carried
+            What the layer before gave; of the first, `first_carried`.
+        draw
+            Of dropout masks; None evaluates.
+        """
+
+    @collective
+    def first_carried(self, view: LayerView, first: Tensor) -> Any:
+        """Return what the first layer is handed beside its rows.
 
         Parameters
         ----------
         first
-            What the map of the features gave for the output rows.
-        draw
-            Of dropout masks; None evaluates.
+            (input rows, hidden) what the map of the features gave.
         """
+        del view, first
 
     @collective
     @override
@@ -73,13 +90,15 @@ class EvenModel(Model):
         activate, shape = ACTIVATION_FUNCTIONS[self.shape.activation], self.shape
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
-        h_NH = first = activate(self.input(x_NF))
+        h_NH = self.input(x_NF)
+        if self.activates_input:
+            h_NH = activate(h_NH)
+        carried = self.first_carried(graph.layer(0), h_NH)
         for index in range(len(self.layers)):
             view = graph.layer(index)
             draw = None if key is None else key.at(index + 1)
-            first = view.own(first)
             h_NH = dropout(h_NH, view.node_ids, draw, shape.dropout)
-            h_NH = self.run_layer(index, view, h_NH, first, draw)
+            h_NH, carried = self.run_layer(index, view, h_NH, carried, draw)
             if len(self.norms):
                 h_NH = self.norms[index](h_NH, view.sums, training=key is not None)
             if self.activates_layers:

@@ -72,7 +72,13 @@ class GCNII(EvenModel):
 
     @collective
     @override
+    def first_carried(self, view: LayerView, first: Tensor) -> Tensor:
+        return first
+
+    @collective
+    @override
     def run_layer(
-        self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
-    ) -> Tensor:
-        return self.layers[index](view, x, first)
+        self, index: int, view: LayerView, x: Tensor, carried: Tensor, draw: DropoutKey | None
+    ) -> tuple[Tensor, Tensor]:
+        first = view.own(carried)
+        return self.layers[index](view, x, first), first

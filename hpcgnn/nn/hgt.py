@@ -162,6 +162,6 @@ class HGT(EvenModel):
     @collective
     @override
     def run_layer(
-        self, index: int, view: LayerView, x: Tensor, first: Tensor, draw: DropoutKey | None
-    ) -> Tensor:
-        return self.layers[index](view, x, self.edges_left_out(draw))
+        self, index: int, view: LayerView, x: Tensor, carried: None, draw: DropoutKey | None
+    ) -> tuple[Tensor, None]:
+        return self.layers[index](view, x, self.edges_left_out(draw)), None

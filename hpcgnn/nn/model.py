@@ -379,6 +379,8 @@ class Model(NodeModel):
     others; one that does not declare it has what a model of unknown layers lacks."""
     reads_edges: ClassVar[bool] = False
     """Whether layers read features of edges, from the ``edges`` of their view."""
+    averages_rows: ClassVar[bool] = False
+    """Whether layers read a mean over the nodes of all ranks, as norms over nodes do."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Options that no other model has, with their defaults, which say their types; they are the
     keys of ``[model.options]``, and the model finds them in ``shape.own``."""

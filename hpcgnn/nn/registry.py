@@ -9,14 +9,18 @@ import torch
 from hpcgnn.errors import InputError
 from hpcgnn.nn.appnp import APPNP
 from hpcgnn.nn.gat import GAT, GATv2
+from hpcgnn.nn.gatedgcn import GatedGCN
 from hpcgnn.nn.gcn import GCN
 from hpcgnn.nn.gcnii import GCNII
 from hpcgnn.nn.gin import GIN
 from hpcgnn.nn.gine import GINE
 from hpcgnn.nn.hgt import HGT
+from hpcgnn.nn.meshgraphnet import MeshGraphNet
 from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model, ModelShape, NodeModel, drawn_from
+from hpcgnn.nn.nnconv import NNConv
 from hpcgnn.nn.node_types import TypedModel
+from hpcgnn.nn.pna import PNA
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE
 from hpcgnn.nn.sign import SIGN
@@ -33,6 +37,10 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "mixhop": MixHop,
         "gin": GIN,
         "gine": GINE,
+        "nnconv": NNConv,
+        "pna": PNA,
+        "gatedgcn": GatedGCN,
+        "meshgraphnet": MeshGraphNet,
         "appnp": APPNP,
         "gcnii": GCNII,
         "sign": SIGN,

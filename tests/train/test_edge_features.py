@@ -21,6 +21,12 @@ WORDS = (
     "train.dtype=float64",
     "train.epochs=4",
 )
+EDGE_MODELS = {
+    "meshgraphnet": ("model.options.maps=2",),
+    "gatedgcn": (),
+    "pna": ("model.norm=batch",),
+    "nnconv": ("model.norm=layer", "model.options.inner=4"),
+}
 ATTENTION = (*WORDS[1:], "model.edge_features=true", "model.heads=2", "model.hidden=8")
 
 
@@ -95,6 +101,36 @@ def test_losses_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     check(comm, comm_tmp_path, (*WORDS, *more))
+
+
+@pytest.mark.parametrize("name", EDGE_MODELS)
+@pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers"])
+def test_networks_on_edges_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str, numbers: bool
+) -> None:
+    words = [f"model.name={name}", *EDGE_MODELS[name], *WORDS[2:], "model.hidden=8"]
+    if numbers:
+        path = comm_tmp_path / "targets.npy"
+        num_nodes = len(training.make_graph().ids)
+        if comm.rank == 0:
+            np.save(path, np.random.default_rng(3).normal(size=(num_nodes, 2)))
+        words.append(f"graph.targets={path}")
+    check(comm, comm_tmp_path, tuple(words))
+
+
+@pytest.mark.parametrize("name", EDGE_MODELS)
+def test_networks_on_edges_go_on_where_they_stopped(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
+    store = write(comm, comm_tmp_path)
+    words = [f"model.name={name}", *EDGE_MODELS[name], *WORDS[2:], "model.hidden=8"]
+    whole = training.train(comm, training.make_config(store, comm_tmp_path / "whole", *words))
+    training.train(
+        comm, training.make_config(store, comm_tmp_path / "run", *words, "train.epochs=2")
+    )
+    more = training.make_config(store, comm_tmp_path / "run", *words, "run.resume=must")
+    resumed = training.train(comm, more)
+    assert resumed.column("train_loss") == whole.column("train_loss")
 
 
 @pytest.mark.parametrize(

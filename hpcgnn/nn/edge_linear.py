@@ -1,0 +1,81 @@
+"""The first linear map of a message, of which two thirds are done on nodes instead of edges."""
+
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from hpcgnn.autograd import EdgeInputs, EdgeModule, arithmetic, reduce_messages
+from hpcgnn.spmd import collective
+
+
+class EdgeLinear(nn.Linear):
+    """``W [x_i, x_j, e_ij] + b = W_t x_i + W_s x_j + W_e e_ij + b``, of one matrix W.
+
+    ``W_t x_i`` and ``W_s x_j`` are made once for each node, the second before rows are fetched or
+    after it, wherever they have fewer columns.
+
+    Parameters
+    ----------
+    target_width, source_width, state_width
+        Columns of x_i, x_j and e_ij; without states the last is 0.
+    """
+
+    def __init__(
+        self, target_width: int, source_width: int, state_width: int, out_width: int
+    ) -> None:
+        super().__init__(target_width + source_width + state_width, out_width)
+        self.ends = target_width, target_width + source_width
+        self.maps_first = out_width <= source_width
+
+    def of_targets(self, x: Tensor) -> Tensor:
+        """Return what a message is given of its target, (rows, out_width)."""
+        return arithmetic().linear(x, self.weight[:, : self.ends[0]])
+
+    def of_sources(self, x: Tensor) -> Tensor:
+        """Return what is fetched for a message, of (rows, source_width)."""
+        return self.map_sources(x) if self.maps_first else x
+
+    def arrived(self, rows: Tensor) -> Tensor:
+        """Return what a message is given of its source, (rows, out_width), of what was fetched."""
+        return rows if self.maps_first else self.map_sources(rows)
+
+    def map_sources(self, rows: Tensor) -> Tensor:
+        """Return ``W_s x_j``, (rows, out_width)."""
+        return arithmetic().linear(rows, self.weight[:, slice(*self.ends)])
+
+    def forward(  # type: ignore[override]
+        self, targets: Tensor, sources: Tensor, states: Tensor | None = None
+    ) -> Tensor:
+        """Return (edges, out_width) for what a message is given of an edge."""
+        inner = targets + sources
+        if states is None:
+            return inner + self.bias
+        return inner + functional.linear(states, self.weight[:, self.ends[1] :], self.bias)
+
+
+class EdgeNetwork(EdgeModule):
+    """A message that starts with an `EdgeLinear`; ``forward`` calls `first` with its arguments."""
+
+    def __init__(self, first: EdgeLinear) -> None:
+        super().__init__()
+        self.first = first
+
+    @override
+    def arrived(self, rows: Tensor) -> Tensor:
+        return self.first.arrived(rows)
+
+    @collective
+    def reduced(
+        self, edges: EdgeInputs, mine: Tensor, x: Tensor, states: Tensor | None, *reduce: str
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what `reduce_messages` does.
+
+        Parameters
+        ----------
+        mine, x
+            (output rows, target_width) and (input rows, source_width).
+        """
+        targets, sources = self.first.of_targets(mine), self.first.of_sources(x)
+        return reduce_messages(
+            edges, self, targets=targets, sources=sources, states=states, reduce=reduce
+        )

@@ -1,0 +1,48 @@
+"""Models whose edges have states that go from layer to layer beside the rows of nodes."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey, EdgeInputs
+from hpcgnn.nn.even import EvenModel
+from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.spmd import collective
+
+
+class EdgeStateModel(EvenModel):
+    """Layers are called with edges, rows and states, and give new rows and states.
+
+    The states start as a map of the edges' features, and stay with the owners of their targets.
+    """
+
+    options = frozenset({"activation"})
+    activates_layers = activates_input = False
+    reads_edges = True
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        self.edge_input = self.make_map(shape.num_edge_features, shape.hidden)
+
+    @override
+    def input_parameters(self) -> list[nn.Parameter]:
+        return [*super().input_parameters(), *self.edge_input.parameters()]
+
+    @collective
+    @override
+    def first_carried(self, view: LayerView, first: Tensor) -> Tensor:
+        return self.edge_input(edges_of(view).features)
+
+    @collective
+    @override
+    def run_layer(
+        self, index: int, view: LayerView, x: Tensor, carried: Any, draw: DropoutKey | None
+    ) -> tuple[Tensor, Any]:
+        return self.layers[index](edges_of(view), x, carried)
+
+
+def edges_of(view: LayerView) -> EdgeInputs:
+    """Return the edges of a model that reads them."""
+    assert view.edges is not None
+    return view.edges

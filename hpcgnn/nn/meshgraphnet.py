@@ -1,0 +1,59 @@
+"""MeshGraphNet: perceptrons on edges and nodes of a mesh (Pfaff et al., ICLR 2021)."""
+
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import EdgeInputs, EdgeResult
+from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
+from hpcgnn.nn.edge_states import EdgeStateModel
+from hpcgnn.nn.perceptron import Perceptron
+from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING, Trait
+
+
+class _Edges(EdgeNetwork):
+    """``e_ij + MLP [x_i, x_j, e_ij]``, the message and the new state."""
+
+    def __init__(self, width: int, num_maps: int, activation: str) -> None:
+        super().__init__(EdgeLinear(width, width, width, width))
+        self.rest = Perceptron([width] * num_maps, activation, after_map=True)
+
+    def forward(self, targets: Tensor, sources: Tensor, states: Tensor) -> EdgeResult:
+        states = states + self.rest(self.first(targets, sources, states))
+        return EdgeResult(states, states=states)
+
+
+class Processor(nn.Module):
+    """``e_ij += MLP [x_i, x_j, e_ij]``, then ``x_i += MLP [x_i, Σ_j e_ij]``, `width` inside."""
+
+    def __init__(self, width: int, num_maps: int, activation: str) -> None:
+        super().__init__()
+        self.edges = _Edges(width, num_maps, activation)
+        self.nodes = Perceptron([2 * width, *[width] * num_maps], activation)
+
+    @collective
+    def forward(self, edges: EdgeInputs, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new rows (N, width) and states (E, width)."""
+        summed, new = self.edges.reduced(edges, x, x, states, "sum")
+        assert new is not None
+        return x + self.nodes(torch.cat([x, summed], dim=1)), new
+
+
+class MeshGraphNet(EdgeStateModel):
+    """Perceptrons of `options.maps` linear maps encode, process `num_layers` times and decode."""
+
+    own_options = MappingProxyType({"maps": 3})
+    needs = frozenset({Trait.STORED_EDGE_FEATURES})
+    lacks = NOTHING
+
+    @override
+    def make_map(self, in_width: int, out_width: int, *, is_last: bool = False) -> Perceptron:
+        inner = [self.shape.hidden] * (self.shape.own["maps"] - 1)
+        return Perceptron([in_width, *inner, out_width], self.shape.activation, normed=not is_last)
+
+    @override
+    def make_layer(self, index: int) -> Processor:
+        return Processor(self.shape.hidden, self.shape.own["maps"], self.shape.activation)

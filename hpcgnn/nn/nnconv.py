@@ -1,0 +1,61 @@
+"""Convolutions whose matrices a network makes of edges (Gilmer et al., ICML 2017)."""
+
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import EdgeModule, reduce_messages
+from hpcgnn.nn.edge_states import edges_of
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.model import LayerView
+from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING, Trait
+
+
+class _Messages(EdgeModule):
+    """``x_j W(e_ij)`` with the matrix ``W(e) = V relu(U e + a) + c``."""
+
+    def __init__(self, in_width: int, inner: int, out_width: int, num_edge_features: int) -> None:
+        super().__init__()
+        self.shape, self.width = (in_width, out_width), in_width * out_width
+        self.first, self.second = Linear(num_edge_features, inner), Linear(inner, self.width)
+
+    def forward(self, targets: None, sources: Tensor, states: Tensor) -> Tensor:
+        matrices = self.second(torch.relu(self.first(states))).view(-1, *self.shape)
+        return torch.bmm(sources[:, None], matrices)[:, 0]
+
+
+class NNConvLayer(nn.Module):
+    """``W x_i + b`` and the mean of messages ``W(e_ij) x_j``, whose network has `inner` units."""
+
+    def __init__(self, in_width: int, out_width: int, inner: int, num_edge_features: int) -> None:
+        super().__init__()
+        self.messages = _Messages(in_width, inner, out_width, num_edge_features)
+        self.own = Linear(in_width, out_width)
+
+    @collective
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        edges = edges_of(view)
+        means, _ = reduce_messages(
+            edges, self.messages, sources=x, states=edges.features, reduce=["mean"]
+        )
+        return self.own(view.own(x)) + means
+
+
+class NNConv(LayeredModel):
+    """NNConv of any depth; ``options.inner`` are units of the networks on edges."""
+
+    needs = frozenset({Trait.STORED_EDGE_FEATURES})
+    lacks = NOTHING
+    own_options = MappingProxyType({"inner": 32})
+    reads_edges = maps_own_rows = True
+    shift = "own.bias"
+
+    @override
+    def make_layer(self, index: int, in_width: int, out_width: int) -> NNConvLayer:
+        features = self.shape.num_edge_features
+        return NNConvLayer(in_width, out_width, self.shape.own["inner"], features)

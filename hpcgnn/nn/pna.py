@@ -1,0 +1,61 @@
+"""Principal neighbourhood aggregation (Corso et al., NeurIPS 2020)."""
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import moments
+from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
+from hpcgnn.nn.edge_states import edges_of
+from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.model import LayerView
+from hpcgnn.spmd import collective
+from hpcgnn.support import NOTHING
+
+REDUCE = ("mean", "min", "max", "std")
+
+
+class _Messages(EdgeNetwork):
+    """``W [x_i, x_j, e_ij] + b``."""
+
+    def forward(self, targets: Tensor, sources: Tensor, states: Tensor | None) -> Tensor:
+        return self.first(targets, sources, states)
+
+
+class PNALayer(nn.Module):
+    """``U [x_i, m_i, s_i m_i, m_i / s_i] + c`` with the scale s_i = log(1 + d_i) over its mean.
+
+    m are the mean, the smallest, the largest and the deviation of messages
+    ``W [x_i, x_j, e_ij] + b``, d_i the in-degree.
+    """
+
+    def __init__(self, in_width: int, out_width: int, *, num_edge_features: int = 0) -> None:
+        super().__init__()
+        self.messages = _Messages(EdgeLinear(in_width, in_width, num_edge_features, in_width))
+        self.out = Linear((3 * len(REDUCE) + 1) * in_width, out_width)
+
+    @collective
+    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        edges, mine = edges_of(view), view.own(x)
+        states = edges.features if edges.features.shape[1] else None
+        found, _ = self.messages.reduced(edges, mine, x, states, *REDUCE)
+        logs = torch.log1p(edges.degrees.to(x.dtype))[:, None]
+        mean, _, _ = moments(logs, view.sums)
+        # PyG's guard: a node without edges is attenuated as one of one edge.
+        scale = logs / mean
+        inverse = mean / torch.log1p(edges.degrees.clamp(min=1).to(x.dtype))[:, None]
+        return self.out(torch.cat([mine, found, scale * found, inverse * found], dim=1))
+
+
+class PNA(LayeredModel):
+    """PNA of any depth; the mean of the degrees' logarithms is that of the graph at hand."""
+
+    lacks = NOTHING
+    reads_edges = maps_own_rows = averages_rows = True
+    shift = "out.bias"
+
+    @override
+    def make_layer(self, index: int, in_width: int, out_width: int) -> PNALayer:
+        return PNALayer(in_width, out_width, num_edge_features=self.shape.num_edge_features)

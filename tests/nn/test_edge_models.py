@@ -1,0 +1,165 @@
+"""Layers that compute messages of edges equal PyG's, or plain torch, at any number of ranks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from hpcgnn.autograd import EdgeInputs, edge_messages
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.nn import GraphView
+from hpcgnn.nn.edge_linear import EdgeLinear
+from hpcgnn.nn.gatedgcn import EPSILON, GatedLayer
+from hpcgnn.nn.meshgraphnet import Processor
+from hpcgnn.nn.nnconv import NNConvLayer
+from hpcgnn.nn.pna import PNALayer
+from tests.support.message_edges import NUM_NODES, local_inputs, make_edges
+
+WIDTH, OUT, FEATURES = 6, 5, 3
+Whole = Callable[[nn.Module, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+"""(layer, x, index (2, E) of sources and targets, states) -> rows, and new states."""
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(sum(shape)).normal(size=shape))
+
+
+def perceptron(module: Any, rows: Tensor, first: Any = None) -> Tensor:
+    maps = [*([] if first is None else [first]), *module.maps]
+    for number, linear in enumerate(maps):
+        rows = functional.linear(functional.relu(rows) if number else rows, *linear.parameters())
+    return functional.layer_norm(rows, rows.shape[1:], module.norm.weight, module.norm.bias)
+
+
+def added(rows: Tensor, index: Tensor) -> Tensor:
+    return rows.new_zeros(NUM_NODES, rows.shape[1]).index_add(0, index[1], rows)
+
+
+def processor(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+    joined = torch.cat([x[index[1]], x[index[0]], states], dim=1)
+    states = states + perceptron(layer.edges.rest, joined, layer.edges.first)
+    return x + perceptron(layer.nodes, torch.cat([x, added(states, index)], dim=1)), states
+
+
+def gated(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+    edges, (sources, targets) = layer.edges, index
+    joined = torch.cat([x[targets], x[sources], states], dim=1)
+    inner = functional.linear(joined, edges.first.weight, edges.first.bias)
+    gate, value = torch.sigmoid(inner), functional.linear(x, *edges.value.parameters())
+    mean = added(gate * value[sources], index) / (added(gate, index) + EPSILON)
+    rows = functional.linear(x, *layer.own.parameters()) + mean
+    norms = edges.norm, layer.norm
+    new = [
+        functional.relu(functional.layer_norm(each, (WIDTH,), norm.weight, norm.bias))
+        for each, norm in zip((inner, rows), norms, strict=True)
+    ]
+    return x + new[1], states + new[0]
+
+
+def pna(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    degrees, first = torch.bincount(index[1], minlength=NUM_NODES), layer.messages.first
+    scalers = ["identity", "amplification", "attenuation"]
+    given = ["mean", "min", "max", "std"], scalers, torch.bincount(degrees)
+    other = pyg.PNAConv(WIDTH, OUT, *given, edge_dim=FEATURES).double()
+    other.aggr_module.avg_deg_log.fill_(float(torch.log1p(degrees.double()).mean()))
+    # Maps with nothing between are one: ours.
+    of_nodes, of_edges = first.weight.split([2 * WIDTH, FEATURES], dim=1)
+    weights = {
+        "edge_encoder.weight": of_edges,
+        "edge_encoder.bias": torch.zeros(WIDTH).double(),
+        "pre_nns.0.0.weight": torch.cat([of_nodes, torch.eye(WIDTH)], dim=1),
+        "pre_nns.0.0.bias": first.bias,
+        "post_nns.0.0.weight": layer.out.weight,
+        "post_nns.0.0.bias": layer.out.bias,
+        "lin.weight": torch.eye(OUT).double(),
+        "lin.bias": torch.zeros(OUT).double(),
+    }
+    return (functional_call(other, weights, (x, index, states)),)
+
+
+def nnconv(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    maps = layer.messages
+    network = nn.Sequential(maps.first, nn.ReLU(), maps.second)
+    other = pyg.NNConv(WIDTH, OUT, network, aggr="mean").double()
+    weights = {"lin.weight": layer.own.weight, "bias": layer.own.bias}
+    return (functional_call(other, weights, (x, index, states)),)
+
+
+CASES: Mapping[str, tuple[Callable[[], nn.Module], Whole, int]] = {
+    "meshgraphnet": (lambda: Processor(WIDTH, 3, "relu"), processor, WIDTH),
+    "gatedgcn": (lambda: GatedLayer(WIDTH, "relu"), gated, WIDTH),
+    "pna": (lambda: PNALayer(WIDTH, OUT, num_edge_features=FEATURES), pna, FEATURES),
+    "nnconv": (lambda: NNConvLayer(WIDTH, OUT, 4, FEATURES), nnconv,
+               FEATURES),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("block", [1, 5, 1000])
+def test_layers_equal_a_whole_graph_of_plain_torch(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, name: str, block: int
+) -> None:
+    monkeypatch.setattr(edge_messages, "BLOCK_BYTES", block * 3 * WIDTH * 8)
+    make, whole, num_states = CASES[name]
+    torch.manual_seed(4)
+    layer, ends = make().double(), make_edges()
+    x, states = numbers(NUM_NODES, WIDTH).requires_grad_(), numbers(ends.shape[1], num_states)
+    carries = num_states == WIDTH
+    states.requires_grad_(carries)
+    expected = whole(layer, x, torch.from_numpy(ends), states)
+    factors = [numbers(*each.shape) for each in expected]
+    leaves, weights = [x, *[states] * carries], list(layer.parameters())
+    right = torch.autograd.grad(_loss(expected, factors), [*leaves, *weights])
+    with ProcessGrid(comm) as grid:
+        edges, rows, chosen = local_inputs(grid, ends)
+        own = x.detach()[rows].requires_grad_()
+        given = states.detach()[torch.from_numpy(chosen)].requires_grad_(carries)
+        found = _run(layer, grid, edges, own, given, carries=carries)
+        parts = rows, torch.from_numpy(chosen)
+        for mine, theirs, part in zip(found, expected, parts, strict=False):
+            torch.testing.assert_close(mine, theirs[part], rtol=1e-10, atol=1e-10)
+        mine = [each[part] for each, part in zip(factors, parts, strict=False)]
+        left = torch.autograd.grad(_loss(found, mine), [own, *[given] * carries, *weights])
+    for one, other, part in zip(left, right, parts[: 1 + carries], strict=False):
+        torch.testing.assert_close(one, other[part], rtol=1e-10, atol=1e-10)
+    for one, other in zip(left[-len(weights) :], right[-len(weights) :], strict=True):
+        total = torch.from_numpy(comm.allreduce(one.numpy()))
+        torch.testing.assert_close(total, other, rtol=1e-10, atol=1e-10)
+
+
+def _loss(found: tuple[Tensor, ...], factors: list[Tensor]) -> Tensor:
+    return sum((one * by).sum() for one, by in zip(found, factors, strict=True))
+
+
+def _run(
+    layer: nn.Module, grid: ProcessGrid, edges: EdgeInputs, x: Tensor, states: Tensor, *,
+    carries: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    if carries:
+        return layer(edges, x, states)
+    edges = replace(edges, features=states)
+    ids = np.arange(len(x))
+    return (layer(GraphView({}, ids, grid.sum_over_blocks, edges=edges).layer(0), x),)
+
+
+@pytest.mark.parametrize("out_width", [3, 9])
+def test_three_maps_are_one_of_the_rows_side_by_side(out_width: int) -> None:
+    linear = EdgeLinear(4, 6, 2, out_width).double()
+    targets, sources, states = numbers(7, 4), numbers(7, 6), numbers(7, 2)
+    fetched = linear.of_sources(sources)
+    assert fetched.shape[1] == min(6, out_width)
+    found = linear(linear.of_targets(targets), linear.arrived(fetched), states)
+    whole = functional.linear(
+        torch.cat([targets, sources, states], dim=1), linear.weight, linear.bias
+    )
+    torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-12)
