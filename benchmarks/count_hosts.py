@@ -23,9 +23,8 @@ from hpcgnn.config.model import ModelConfig
 from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
 from hpcgnn.partition import metis, random
 from hpcgnn.plan.candidates import product_moves, product_seconds
-from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.survey import count_traffic
-from hpcgnn.plan.traffic import ALL, Ranks
+from hpcgnn.plan.traffic import ALL, Ranks, between_hosts, sent_by_rank
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import EXCHANGES
 
@@ -99,7 +98,7 @@ def of_exchange(whole: DistCSR, starts: Any, per_host: int, name: str) -> dict[s
         **{
             # The ranks of a host share its link.
             link: product_seconds(
-                whole,
+                traffic[ALL],
                 ranks,
                 replace(each, bandwidth=each.bandwidth / per_host),
                 size,

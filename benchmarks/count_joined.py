@@ -19,9 +19,8 @@ from benchmarks.report import circumstances
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.partition import metis, random
 from hpcgnn.plan.candidates import product_moves, product_seconds
-from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.survey import count_traffic
-from hpcgnn.plan.traffic import ALL, Ranks
+from hpcgnn.plan.traffic import ALL, Ranks, sent_by_rank
 
 CUTS = ("debian:metis", "rmat:14:16:random", "grid3d:24:metis")
 WIDTHS = (16, 64, 256)
@@ -68,7 +67,7 @@ def counted(cut: str, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
             ratios = {}
             for link, network in LINKS.items():
                 seconds = [
-                    product_seconds(whole, ranks, network, 4 * width, joined=each)
+                    product_seconds(traffic[ALL], ranks, network, 4 * width, joined=each)
                     for each in (True, False)
                 ]
                 ratios[link] = seconds[1] / seconds[0]

@@ -19,7 +19,6 @@ from hpcgnn.partition.parts import Partition
 from hpcgnn.plan.degree_graph import DegreeGraph
 from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape
-from hpcgnn.plan.share import make_share
 from hpcgnn.plan.traffic import Ranks
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.train.features import check_run
@@ -326,7 +325,7 @@ def _from_degrees(folder: Path, part: list[Cell]) -> None:
         config = load_config(None, [*words, *each.settings])
         whole = DegreeGraph(config, Shape.read(path))
         ranks = Ranks(whole.row_starts(4), config.exchange)
-        share = make_share(whole, config, ranks, whole.surveys(ranks), 2)
+        share = whole.share(config, ranks, whole.surveys(ranks), 2)
         with ProcessGrid.of_this_process() as alone:
             found = rehearse(alone, share, 2)
         assert found.epoch_s > 0, each.words

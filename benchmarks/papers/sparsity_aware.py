@@ -30,12 +30,9 @@ from hpcgnn.partition import (
     read_pattern,
     volume_balanced,
 )
-from hpcgnn.plan.moves import MOVEMENTS, Movement, Reduction
-from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.rehearsal import in_fresh_process
-from hpcgnn.plan.share import make_share
 from hpcgnn.plan.survey import count_traffic
-from hpcgnn.plan.traffic import ALL, Ranks
+from hpcgnn.plan.traffic import ALL, MOVEMENTS, Movement, Ranks, Reduction, sent_by_rank
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
@@ -137,7 +134,7 @@ def _rehearsed(shop: Workshop, name: str) -> tuple[tuple[Movement | Reduction, .
         whole = WholeGraph(grid, config, opened)
         ranks = Ranks(whole.row_starts(4), config.exchange)
         surveys = whole.surveys(ranks)
-        found = in_fresh_process(make_share(whole, config, ranks, surveys, 0), epochs=5)
+        found = in_fresh_process(whole.share(config, ranks, surveys, 0), epochs=5)
     return found.epoch, found.epoch_s / int(surveys[ALL].entries[0])
 
 

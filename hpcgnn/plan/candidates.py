@@ -10,14 +10,19 @@ from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import ExchangeChoice, candidates, joins_messages, row_bytes
-from hpcgnn.plan.moves import MOVEMENTS, Movement, Reduction
-from hpcgnn.plan.network import between_hosts, sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
-from hpcgnn.plan.share import Planned, Share, Surveyed, make_share
-from hpcgnn.plan.survey import count_traffic
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
-from hpcgnn.plan.whole_graph import WholeGraph
-from hpcgnn.sparse import DistCSR
+from hpcgnn.plan.share import PlannedGraph, Share, Survey
+from hpcgnn.plan.traffic import (
+    ALL,
+    MOVEMENTS,
+    Movement,
+    PatternKey,
+    Ranks,
+    Reduction,
+    Traffic,
+    between_hosts,
+    sent_by_rank,
+)
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.train.optimizer import num_evaluations
@@ -185,7 +190,7 @@ def choices(
 
 @collective
 def predict(
-    whole: Planned,
+    whole: PlannedGraph,
     config: Config,
     wanted: Sequence[Choice],
     network: Network,
@@ -213,13 +218,11 @@ def predict(
         node.
     """
     surveyed: tuple[object, ...] = ()
-    surveys: dict[PatternKey, Surveyed] = {}
+    surveys: dict[PatternKey, Survey] = {}
     made: dict[Choice, Candidate] = {}
     for each in wanted:
         choice = each
         if each.exchange == AUTO:
-            # What degrees alone tell has no `PLANNED_FROM_DEGREES` with it.
-            assert isinstance(whole, WholeGraph)
             choice = replace(each, exchange=_cheapest(whole, config, each, network), is_auto=True)
         if choice.way in made:
             yield replace(made[choice.way], choice=choice)
@@ -235,10 +238,10 @@ def predict(
             surveys |= whole.surveys(ranks)
             surveyed = key
         traffic = {name: survey.traffic(ranks) for name, survey in surveys.items()}
-        traffic |= whole.traffic(starts)
+        traffic |= {key: rows.traffic() for key, rows in whole.requests(starts).items()}
         rehearsed = []
         for block in _largest(traffic, whole.trains(starts), np.diff(starts)):
-            share = make_share(whole, chosen, ranks, surveys, block)
+            share = whole.share(chosen, ranks, surveys, block)
             rehearsed.append((share, in_fresh_process(share, epochs, beside)))
         share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)
         found = replace(found, peak_bytes=max(each.peak_bytes for _, each in rehearsed))
@@ -292,18 +295,18 @@ def product_moves(size: int, *, joined: bool) -> list[Movement]:
 
 
 def product_seconds(
-    whole: DistCSR, ranks: Ranks, network: Network, size: int, *, joined: bool
+    traffic: Traffic, ranks: Ranks, network: Network, size: int, *, joined: bool
 ) -> float:
     """Return the seconds of the messages of one product with rows of `size` bytes, by the model.
 
     Sums over replicas are left out: they are the same by every exchange.
     """
-    messages = _Messages({ALL: count_traffic(whole, ranks)}, ranks, network)
+    messages = _Messages({ALL: traffic}, ranks, network)
     moves = product_moves(size, joined=joined)
     return messages.seconds([each for each in moves if each.what != "summed"])
 
 
-def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Network) -> str:
+def _cheapest(whole: PlannedGraph, config: Config, choice: Choice, network: Network) -> str:
     """Return the exchange that a run with ``exchange.method=auto`` takes over such links."""
     starts, costs = whole.row_starts(choice.ranks // choice.replication), {}
     plain = configured(config, replace(choice, exchange="aware"))
@@ -311,9 +314,9 @@ def _cheapest(whole: WholeGraph, config: Config, choice: Choice, network: Networ
     for name in candidates(plain, hosts):
         tried = replace(plain.exchange, method=name)
         ranks = Ranks(starts, tried, network.ranks_per_host)
-        costs[name] = product_seconds(
-            whole.patterns[ALL], ranks, network, row_bytes(plain), joined=joins_messages(plain)
-        )
+        traffic, size = whole.survey(ALL, ranks).traffic(ranks), row_bytes(plain)
+        joined = joins_messages(plain)
+        costs[name] = product_seconds(traffic, ranks, network, size, joined=joined)
     return ExchangeChoice.of(costs, network).method
 
 

@@ -26,10 +26,8 @@ from hpcgnn.plan.candidates import (
     predict,
 )
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
-from hpcgnn.plan.predictions import WholeNodes, find_predictions
+from hpcgnn.plan.predictions import Predictions, find_predictions
 from hpcgnn.plan.shape import Shape, write_shape
-from hpcgnn.plan.share import Planned
-from hpcgnn.plan.survey import Survey
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
@@ -61,12 +59,13 @@ def main(options: argparse.Namespace) -> int:
     _check(config, wanted, from_degrees=options.shape is not None)
     with ExitStack() as stack:
         if options.shape:
-            whole: Planned = DegreeGraph(config, Shape.read(options.shape))
+            whole: DegreeGraph | WholeGraph = DegreeGraph(config, Shape.read(options.shape))
         else:
             store = stack.enter_context(GraphStore.open(config.graph.store))
-            whole = WholeGraph(stack.enter_context(ProcessGrid.of_this_process()), config, store)
-        if options.write_shape:
-            return _write_shape(options, whole)
+            alone = stack.enter_context(ProcessGrid.of_this_process())
+            whole = stored = WholeGraph(alone, config, store)
+            if options.write_shape:
+                return _write_shape(options, stored)
 
         def rehearsed(text: str, choices: list[Choice]) -> list[Candidate]:
             often = options.epochs, options.beside
@@ -92,7 +91,7 @@ def main(options: argparse.Namespace) -> int:
 def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None:
     """Raise `InputError` where a choice does not work, or is not planned."""
     doors = [PLAN, *([SHAPE] if from_degrees else [])]
-    if find_predictions(find_pair(config.train.task).objective) is not WholeNodes:
+    if find_predictions(find_pair(config.train.task).objective) is not Predictions:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
@@ -100,9 +99,8 @@ def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None
         check_run(configured(config, choice), *doors)
 
 
-def _write_shape(options: argparse.Namespace, whole: Planned) -> int:
+def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
     """Write the shape of a graph, and say what its parts save."""
-    assert isinstance(whole, WholeGraph)
     facts, pattern = whole.facts, whole.patterns[ALL].diagonal
     if facts.directed or facts.relations or facts.type_names:
         raise InputError(
@@ -113,7 +111,7 @@ def _write_shape(options: argparse.Namespace, whole: Planned) -> int:
     loops = np.bincount(rows_of[rows_of == pattern.indices], minlength=facts.num_nodes)
     (blocks,) = options.ranks
     starts = whole.row_starts(blocks)
-    aware = Survey.of(whole.patterns[ALL], Ranks(starts, ExchangeConfig(method="aware")))
+    aware = whole.survey(ALL, Ranks(starts, ExchangeConfig(method="aware")))
     rows = sum(map(len, aware.nodes))
     values = {
         "classes": facts.num_classes,

@@ -10,6 +10,7 @@ from functools import cached_property
 from math import prod
 
 import numpy as np
+from typing_extensions import override
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
@@ -19,10 +20,11 @@ from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
 from hpcgnn.plan.drawn_parts import DrawnParts
 from hpcgnn.plan.drawn_row import DrawnRow
-from hpcgnn.plan.predictions import OwnNodes
+from hpcgnn.plan.peers import Answers, PatternShare
+from hpcgnn.plan.predictions import Predicted
 from hpcgnn.plan.reach import Reach
 from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
-from hpcgnn.plan.survey import Answers, PatternShare
+from hpcgnn.plan.share import PlannedGraph, Survey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import DistCSR
 from hpcgnn.sparse.pieces import distinct
@@ -34,8 +36,8 @@ from hpcgnn.train.tasks import find_pair
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 
-class DegreeGraph:
-    """A shape, as a configuration trains on it; it stands where a `WholeGraph` does.
+class DegreeGraph(PlannedGraph):
+    """A shape, as a configuration trains on it.
 
     Parameters
     ----------
@@ -110,33 +112,33 @@ class DegreeGraph:
         """Return the relations of the same edges the other way."""
         return self._reverses[relations]
 
+    @property
+    @override
+    def keys(self) -> tuple[PatternKey, ...]:
+        return (ALL, *self.reach.keys)
+
+    @override
+    def survey(self, key: PatternKey, ranks: Ranks) -> "DegreeSurvey":
+        return DegreeSurvey(self, ranks.num_blocks, key)
+
+    @override
     def row_starts(self, blocks: int) -> Offsets:
-        """Return (blocks + 1,) rows of so many block rows."""
         return self.parts(blocks).starts
 
+    @override
     def trains(self, starts: Offsets) -> Array:
-        """Return (blocks,) the expected training nodes of each block row."""
         return np.asarray(self._shape.training * self.parts(len(starts) - 1).sizes[0])
 
-    def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
-        """Return what moves beside the products: nothing."""
-        return {}
+    @override
+    def predicted(self, starts: Offsets, block: int) -> Predicted:
+        return Predicted(self._objective)
 
-    def surveys(self, ranks: Ranks) -> dict[PatternKey, "DegreeSurvey"]:
-        """Return what ranks need for every pattern; the exchange has `PLANNED_FROM_DEGREES`."""
-        keys = (ALL, *self.reach.keys)
-        return {key: DegreeSurvey(self, ranks.num_blocks, key) for key in keys}
-
-    def predicted(self, starts: Offsets, block: int) -> OwnNodes:
-        """Return what the rank of a block row predicts: of nodes, the only ones here."""
-        return OwnNodes(self._objective)
-
+    @override
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
-        """Return the active sets of a block row."""
         return self.block_row(row_map.num_blocks, row_map.block).sets
 
+    @override
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
-        """Return features, labels and split of a block of rows, which are drawn."""
         part = row_map.block
         row, rng = self.block_row(row_map.num_blocks, part), np.random.default_rng([part, 3])
         labels = rng.integers(0, self._shape.num_classes, row_map.num_local)
@@ -157,8 +159,8 @@ class DegreeGraph:
         )
 
 
-class DegreeSurvey:
-    """What all ranks need for a pattern, in expectation; stands where a `Survey` does.
+class DegreeSurvey(Survey):
+    """What all ranks need for a pattern, in expectation; the exchange has `PLANNED_FROM_DEGREES`.
 
     Parameters
     ----------
@@ -176,8 +178,8 @@ class DegreeSurvey:
         self._outputs = None if key[0] is None else key[0] + 1
         self._traffic: Traffic | None = None
 
+    @override
     def traffic(self, ranks: Ranks) -> Traffic:
-        """Return the rows that an exchange moves between block rows, in whole rows."""
         if self._traffic is None:
             self._traffic = self._expected(ranks)
         return self._traffic
@@ -220,8 +222,8 @@ class DegreeSurvey:
         sums = len(distinct(pairs[split.pushed])) / max(len(distinct(pairs)), 1)
         return split.used.sum() / max(len(pattern.ghosts), 1), sums
 
+    @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        """Return the drawn matrix of the rank at a place, and what others would tell it."""
         blocks, part = ranks.num_blocks, place.block
         method, traffic = find_method(ranks.exchange.method), self.traffic(ranks)
         row = self._graph.block_row(blocks, part)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpcgnn.comm import RowMap
-from hpcgnn.plan.block_row import kept_rows
 from hpcgnn.plan.drawn_parts import DrawnParts
 from hpcgnn.plan.reach import Reach
 from hpcgnn.plan.shape import Ends, Entries
+from hpcgnn.plan.survey import kept_rows
 from hpcgnn.plan.traffic import PatternKey
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.sparse.pieces import distinct

@@ -1,75 +1,309 @@
-"""What objectives move beside the products: those of links and of whole graphs, others nothing."""
+"""What objectives read of a whole graph, and move beside the products of the model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import torch
 from typing_extensions import override
 
+from hpcgnn.autograd import GraphMembers
+from hpcgnn.comm import RowMap, RowRequest
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
 from hpcgnn.graph.labelled import Labelled
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows
-from hpcgnn.plan.graph_pieces import WholeGraphs
-from hpcgnn.plan.link_pairs import WholePairs
-from hpcgnn.plan.moves import Log
-from hpcgnn.plan.share import Predicted, Predictions
-from hpcgnn.plan.traffic import PatternKey, Traffic
+from hpcgnn.plan.counting import WantedRows
+from hpcgnn.plan.traffic import PatternKey
+from hpcgnn.sparse import HiddenEdges
+from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock
-from hpcgnn.train.links.objective import LinkObjective
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
+from hpcgnn.train.links.objective import LinkObjective, link_facts
+from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, Tested
 from hpcgnn.train.objectives.nodes import GraphsObjective
 from hpcgnn.train.objectives.objective import GraphObjective, Objective
-from hpcgnn.typing import Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
+
+GRAPHS: PatternKey = (None, "graphs")
+"""The key of the pieces of graphs that their owners fetch."""
 
 
-@dataclass(frozen=True)
-class OwnNodes(Predicted):
-    """The nodes of a rank, whose labels its share has; `kind` is the objective."""
+def pair_key(share: str) -> PatternKey:
+    """Return the key of the rows that the pairs of a share of the edges need."""
+    return (None, f"pairs.{share}")
+
+
+Requests = Mapping[PatternKey, RowRequest]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What a rank predicts: of its nodes nothing more than it holds; `kind` is the objective."""
 
     kind: Any
 
-    @override
-    def objective(self, graph: LocalGraph, config: Config, log: Log) -> GraphObjective:
+    def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
+        """Return the objective of a rehearsed rank, whose requests are counted; collective."""
         objective: GraphObjective = self.kind(graph, config)
         return objective
 
 
-class WholeNodes(Predictions):
-    """All nodes: what an objective predicts of them, ranks have without asking others."""
+class Predictions:
+    """What is predicted of a whole graph: of all nodes, which ranks have without asking others.
 
-    hidden = None
+    Attributes
+    ----------
+    hidden
+        Edges that the graph is read without; None for none.
+    trains
+        (n,) the nodes whose rank has something to train on.
+    cuts_rows
+        Whether `trains` are all rows that the loss reads, so that others may be left out.
+    """
+
+    hidden: HiddenEdges | None = None
     cuts_rows = True
+    trains: Mask
 
     def __init__(
         self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
     ) -> None:
         assert labelled.labels is not None
         assert labelled.split is not None
-        self._kind, self.trains = kind, training_mask(labelled.labels, labelled.split)
+        self._kind: Any = kind
+        self.trains = training_mask(labelled.labels, labelled.split)
+
+    def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
+        """Return the sizes of the graph as the objective says them."""
+        return facts
+
+    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        """Return what ranks fetch beside the products, by the rows of the ranks."""
+        return {}
+
+    def share(self, starts: Offsets, block: int) -> Predicted:
+        """Return what the rank of a block row predicts."""
+        return Predicted(self._kind)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedGraphs(Predicted):
+    """Graphs that are predicted as a whole.
+
+    Parameters
+    ----------
+    node_graph
+        (num_local,) int64 the numbers of the rank's nodes' graphs.
+    trained
+        (num_local,) the nodes of training graphs.
+    found
+        (R,) int64 the graph of each piece that it fetches.
+    labels, split
+        Of the graphs that it owns, by their numbers.
+    """
+
+    node_graph: GlobalIndices
+    trained: Mask
+    found: GlobalIndices
+    labels: Array
+    split: Array
+
+    @override
+    def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
+        mine, pieces = np.unique(self.node_graph, return_inverse=True)
+        ids, places = np.unique(self.found, return_inverse=True)
+        members = _RehearsedMembers(
+            pieces=torch.from_numpy(pieces.astype(np.int64)),
+            num_pieces=len(mine),
+            graphs=torch.from_numpy(places.astype(np.int64)),
+            ids=ids,
+            request=requests[GRAPHS],
+            trace=TraceRecorder.off(),
+            trained=self.trained,
+        )
+        of_graphs = replace(
+            graph,
+            view=replace(graph.view, members=members),
+            labels=self.labels,
+            split=self.split,
+            graph_ids=members.ids,
+            node_graph=self.node_graph,
+        )
+        return super().objective(of_graphs, config, requests)
+
+
+@dataclass(frozen=True, eq=False)
+class _RehearsedMembers(GraphMembers):
+    """Members whose owners would say only which nodes are `trained`."""
+
+    trained: Mask
+
+    @override
+    def at_nodes(self, values: Array) -> Array:
+        return self.trained
+
+
+class WholeGraphs(Predictions):
+    """The graphs of all ranks."""
+
+    def __init__(
+        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
+    ) -> None:
+        super().__init__(kind, stored, nodes, labelled)
+        assert nodes.graph is not None
+        self._node_graph, self._labelled = nodes.graph, labelled
+        self.trains = self.trains[np.searchsorted(labelled.ids, nodes.graph)]
+
+    def _pieces(self, starts: Offsets) -> tuple[Offsets, GlobalIndices, LocalIndices]:
+        """Return where each rank's pieces begin, the graph of each, and the rank that owns it."""
+        parts = [
+            np.unique(self._node_graph[start:stop]) for start, stop in pairwise(starts.tolist())
+        ]
+        begins = np.append(0, np.cumsum([len(each) for each in parts])).astype(np.int64)
+        found, blocks = np.concatenate(parts), len(parts)
+        ids = self._labelled.ids
+        ranges = np.arange(blocks + 1, dtype=np.int64) * (int(ids[-1]) + 1) // blocks
+        return begins, found, RowMap(ranges, 0).owner(found)
+
+    @override
+    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        begins, _, owners = self._pieces(starts)
+        wanted = [np.flatnonzero(owners == block) for block in range(len(starts) - 1)]
+        return {GRAPHS: WantedRows(begins, wanted)}
+
+    @override
+    def share(self, starts: Offsets, block: int) -> PredictedGraphs:
+        rows = slice(starts[block], starts[block + 1])
+        _, found, owners = self._pieces(starts)
+        found = found[owners == block]
+        labels, split = self._labelled.labels, self._labelled.split
+        assert labels is not None
+        assert split is not None
+        owned = np.searchsorted(self._labelled.ids, np.unique(found))
+        of_nodes = self._node_graph[rows], self.trains[rows]
+        return PredictedGraphs(self._kind, *of_nodes, found, labels[owned], split[owned])
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedLinks(Predicted):
+    """Edges that are predicted.
+
+    Parameters
+    ----------
+    links
+        With a source or a target of the rank.
+    needed
+        The pairs of each of `SHARES`, those of training of the first epoch.
+    judged
+        The edges that the rank judges, of the tested shares.
+    """
+
+    links: Links
+    needed: Mapping[str, Needed]
+    judged: Mapping[str, LinkEdges]
+
+    @override
+    def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
+        pairs = {
+            share: Pairs(needed, requests[pair_key(share)]) for share, needed in self.needed.items()
+        }
+        tested = {name: Tested(edges, pairs[name], None) for name, edges in self.judged.items()}
+        objective: GraphObjective = self.kind(
+            graph, config, self.links, _FirstPairs(pairs["train"], tested)
+        )
+        return objective
+
+
+@dataclass(frozen=True, eq=False)
+class _FirstPairs:
+    """Pairs of the first epoch in every epoch; see `hpcgnn.train.links.pairs.PairSource`."""
+
+    first: Pairs
+    tested: Mapping[str, Tested]
+
+    def trained(self, seed: int, epoch: int) -> Pairs:
+        """Return the first pairs."""
+        return self.first
+
+
+class WholePairs(Predictions):
+    """The pairs of the first epoch of all ranks, drawn by one process that has all edges."""
+
+    cuts_rows = False
+
+    @collective
+    def __init__(
+        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
+    ) -> None:
+        context, row_map = stored.context, stored.row_map
+        grid, config = context.grid, context.config
+        self._kind = kind
+        self._links, self.hidden = deal_links(grid, config, stored.store, row_map)
+        drawn = DrawnPairs(grid, row_map, nodes.original_id, self._links, config.links)
+        trained = self._links.shares["train"]
+        self._pairs = {"train": (trained, drawn.wrong(config.train.seeds[0], 0))}
+        for name, tested in drawn.tested.items():
+            needed = tested.pairs.needed
+            self._pairs[name] = tested.edges, needed.rows[needed.wrong]
+        self.trains = np.zeros(row_map.num_rows, np.bool_)
+        self.trains[trained.targets] = True
 
     @override
     def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
-        return facts
+        return link_facts(facts, config)
 
     @override
-    def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
-        return {}
+    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        blocks = range(len(starts) - 1)
+        return {
+            pair_key(share): WantedRows(
+                starts, [self._needed(share, starts, b).rows for b in blocks]
+            )
+            for share in SHARES
+        }
 
     @override
-    def share(self, starts: Offsets, block: int) -> OwnNodes:
-        return OwnNodes(self._kind)
+    def share(self, starts: Offsets, block: int) -> PredictedLinks:
+        links, mine = self._links, RowMap(starts, block)
+
+        def own(edges: LinkEdges) -> LinkEdges:
+            return edges[mine.is_local(edges.targets)]
+
+        shares = {name: own(edges) for name, edges in links.shares.items()}
+        return PredictedLinks(
+            self._kind,
+            Links(links.names, own(links.every), shares, links.both_ways, links.types),
+            {share: self._needed(share, starts, block) for share in SHARES},
+            {share: self._edges(share, starts, block)[0] for share in SHARES[1:]},
+        )
+
+    def _needed(self, share: str, starts: Offsets, block: int) -> Needed:
+        return Needed.of(*self._edges(share, starts, block), int(starts[-1]))
+
+    def _edges(self, share: str, starts: Offsets, block: int) -> tuple[LinkEdges, GlobalIndices]:
+        """Return the edges that the rank of a block scores, and their wrong ends."""
+        edges, wrong = self._pairs[share]
+        if share == "train":
+            ranks = RowMap(starts, 0).owner(edges.targets)
+        else:
+            ranks = edges.judges(len(starts) - 1)
+        return edges[ranks == block], wrong[ranks == block]
 
 
-PREDICTIONS: Mapping[type[Objective], Any] = MappingProxyType(
+PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
     {LinkObjective: WholePairs, GraphsObjective: WholeGraphs}
 )
 """Objectives that move more than products, and what counts it."""
 
 
-def find_predictions(objective: type[Objective]) -> Any:
+def find_predictions(objective: type[Objective]) -> type[Predictions]:
     """Return the `Predictions` of an objective, or of the one that it is derived from."""
     kinds = (PREDICTIONS[base] for base in objective.__mro__ if base in PREDICTIONS)
-    return next(kinds, WholeNodes)
+    return next(kinds, Predictions)

@@ -4,12 +4,17 @@ import multiprocessing
 import os
 import pickle
 import statistics
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from typing_extensions import override
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
@@ -17,18 +22,23 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
-from hpcgnn.graph.products import Products
+from hpcgnn.graph.products import Matrices, Operators, Products
 from hpcgnn.kernels import reused_memory
-from hpcgnn.plan.moves import Log, Movement, Reduction
+from hpcgnn.operator import Aggregation, RankSums
+from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
+from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.stand_ins import ShareMatrices, rehearsed_operators
+from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction
+from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmd import collective
+from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
 from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.task import Task
 from hpcgnn.train.tasks import find_pair
+from hpcgnn.typing import Array, GlobalIndices, Mask
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,87 @@ class Rehearsal:
     evaluation: tuple[Movement | Reduction, ...]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RehearsedOperators(Operators):
+    """Operators of a share.
+
+    Parameters
+    ----------
+    share
+        Tells what other ranks would.
+    log
+        Hears of every exchange.
+    """
+
+    share: Share
+    log: Log
+
+    @override
+    def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
+        # All scalings of a pattern share its index arrays, so that identity tells the pattern where
+        # equal content could not.
+        key, known = next(
+            item for item in self.share.patterns.items() if item[1].block.ghosts is pattern.ghosts
+        )
+        method = find_method(self.config.method)
+
+        def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
+            # The exchange that trains, unchanged; only messages below it and the count above it are
+            # not.
+            made = method.make_ghosts(channel, ghosts)
+            return CountedExchange(made, self.log, key, self.grid.moment, pushed=ghosts.pushed)
+
+        channel = self.channel(KnownPeers(self.grid, known), node_ids)
+        make_sum = partial(CountedSum, self.log, key)
+        return Exchange(channel, pattern, method.cover, make_ghosts, make_sum)
+
+    @override
+    def sums(self) -> RankSums:
+        def add_up(share: Array) -> None:
+            if self.grid.num_blocks > 1:
+                self.log(Reduction(share.nbytes))
+
+        return add_up
+
+
+class ShareMatrices(Matrices):
+    """The matrices of a share, with values where training has them; see `Matrices`."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._whole = {kind: self._scaled(ALL, kind) for kind in share.aggregations}
+
+    @property
+    @override
+    def whole(self) -> Mapping[Aggregation, DistCSR]:
+        return self._whole
+
+    @override
+    def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
+        sets = self._share.sets
+        assert len(sets) == depth + 1
+        assert np.array_equal(targets, sets[-1])
+        return sets
+
+    @override
+    def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
+        sets = self._share.sets
+        place = next(i for i in range(len(sets) - 1) if sets[i] is inputs)
+        assert sets[place + 1] is outputs
+        known = (place, kind.direction) in self._share.patterns
+        return self._scaled((place, kind.direction), kind) if known else None
+
+    def _scaled(self, key: PatternKey, kind: Aggregation) -> DistCSR:
+        block = self._share.patterns[key].block
+        if kind.attends:
+            return block.with_values(None, None)
+        parts = block.diagonal, block.remote
+        if not kind.is_scaled and all(part.values is None for part in parts):
+            return block
+        dtype = self._share.config.train.dtype
+        return block.with_values(*(np.ones(part.nnz, dtype) for part in parts))
+
+
 @collective
 def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
     """Train a share as its rank would, and count this process as it is for idle.
@@ -79,7 +170,10 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
     with ProcessGrid(alone.world, place=share.place) as grid, reused_memory():
         prepare_process(grid, config.run.threads)
         moved: list[Movement | Reduction] = []
-        make = rehearsed_operators(grid, share, trace, moved.append)
+        carrier = Carrier(grid, MAIN, SilentTransport(grid.block, moved.append))
+        make = RehearsedOperators(
+            grid, share.config.travel, trace, carrier, share=share, log=moved.append
+        )
         nodes = share.nodes
         traits = node_traits(make.device, nodes)
         products = Products(make, ShareMatrices(share), nodes.original_id, traits)
@@ -125,7 +219,9 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
 
 
 def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any]:
-    objective = share.predicted.objective(graph, config, log)
+    layer = graph.grid.layer
+    requests = {key: make(comm=layer, log=log) for key, make in share.requests.items()}
+    objective = share.predicted.objective(graph, config, requests)
     source = find_pair(config.train.task).source_of(config)
     return Task(objective, source(Context(graph.grid, config), objective, None))
 

@@ -1,9 +1,11 @@
-"""The graph of a configuration in one process: what every rank's share is cut from."""
+"""A stored graph in one process: what every rank's share is cut from."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from hpcgnn.comm import CommPlan, ProcessGrid, RowMap
 from hpcgnn.config.config import Config
@@ -14,10 +16,11 @@ from hpcgnn.graph.matrix import read_matrix
 from hpcgnn.graph.products import occupied_rows
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import find_model
-from hpcgnn.plan.predictions import find_predictions
-from hpcgnn.plan.share import Predicted, Predictions
-from hpcgnn.plan.survey import Survey
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
+from hpcgnn.plan.counting import WantedRows
+from hpcgnn.plan.predictions import Predicted, find_predictions
+from hpcgnn.plan.share import PlannedGraph
+from hpcgnn.plan.survey import StoredSurvey
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks
 from hpcgnn.sparse import DistCSR, active_sets, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
@@ -25,7 +28,7 @@ from hpcgnn.train.tasks import find_pair
 from hpcgnn.typing import Array, Mask, Offsets
 
 
-class WholeGraph:
+class WholeGraph(PlannedGraph):
     """Patterns, labels and sizes of a store, as a configuration trains on it.
 
     Collective over `grid`, which has one rank. Use with an open store; `read_nodes` reads it.
@@ -54,9 +57,7 @@ class WholeGraph:
         nodes = stored.nodes(features=False)
         labelled = objective.reads.label(stored, nodes)
         self._labels = None if labelled.num_graphs else labelled.labels
-        self._predictions: Predictions = find_predictions(objective)(
-            objective, stored, nodes, labelled
-        )
+        self._predictions = find_predictions(objective)(objective, stored, nodes, labelled)
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
@@ -81,40 +82,42 @@ class WholeGraph:
             depth = find_model(config.model.name).num_aggregations(shape)
             self.patterns |= self._active(depth, last)
 
-    def row_starts(self, blocks: int) -> Offsets:
-        """Return (blocks + 1,) rows of so many block rows, as training assigns them.
+    @property
+    @override
+    def keys(self) -> tuple[PatternKey, ...]:
+        return tuple(self.patterns)
 
-        Raises `InputError` for more block rows than parts.
-        """
+    @override
+    def survey(self, key: PatternKey, ranks: Ranks) -> StoredSurvey:
+        return StoredSurvey.of(self.patterns[key], ranks)
+
+    @override
+    def row_starts(self, blocks: int) -> Offsets:
         edges = self._store.part_edges(self._config.graph.relations or None)
         return assign_parts(self._store.row_starts, edges, blocks)
 
-    def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
-        """Return what ranks need for every pattern."""
-        return {key: Survey.of(pattern, ranks) for key, pattern in self.patterns.items()}
-
+    @override
     def trains(self, starts: Offsets) -> Array:
-        """Return (blocks,) the training nodes of each block row, or those with an edge to train."""
         found = np.add.reduceat(np.append(self.targets, False), starts[:-1], dtype=np.int64)
         return np.where(np.diff(starts) > 0, found, 0)
 
+    @override
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
-        """Return the active sets ``S_0 .. S_L`` of a block row; empty without any."""
         return tuple(each[row_map.start : row_map.stop].copy() for each in self._sets)
 
+    @override
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
-        """Return features, labels and split of a block of rows."""
         rows = slice(row_map.start, row_map.stop)
         nodes = self._store.read_nodes(rows.start, rows.stop, self._config.graph.split)
         labels = nodes.labels if self._labels is None else self._labels[rows]
         return typed_nodes(self._config, self._store, replace(nodes, labels=labels))
 
-    def traffic(self, starts: Offsets) -> dict[PatternKey, Traffic]:
-        """Return what moves beside the products, by the rows of the ranks."""
-        return self._predictions.traffic(starts)
+    @override
+    def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        return self._predictions.wanted(starts)
 
+    @override
     def predicted(self, starts: Offsets, block: int) -> Predicted:
-        """Return what the rank of a block row predicts."""
         return self._predictions.share(starts, block)
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:

@@ -56,7 +56,8 @@ def planned_seconds(config, ranks: int, network: Network, names) -> dict[str, fl
             every = Ranks(starts, replace(config.exchange, method=name), network.ranks_per_host)
             size = row_bytes(plain)
             joined = joins_messages(plain)
-            known[name] = product_seconds(whole.patterns[ALL], every, network, size, joined=joined)
+            traffic = whole.survey(ALL, every).traffic(every)
+            known[name] = product_seconds(traffic, every, network, size, joined=joined)
     return known
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.plan.block_row import BlockRows
-from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.survey import BlockRows, StoredSurvey
 from hpcgnn.plan.traffic import Ranks
 from hpcgnn.sparse import DistCSR
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
@@ -56,7 +55,7 @@ def test_a_rank_names_those_that_it_only_reads_from() -> None:
     row_map = RowMap(np.array([0, 3], np.int64), 0)
     whole = DistCSR.from_rows(row_map, np.array([0, 0, 1, 1], np.int64), np.zeros(1, np.int32))
     ranks = Ranks(np.arange(4), ExchangeConfig(method="aware"))
-    survey = Survey.of(whole, ranks)
+    survey = StoredSurvey.of(whole, ranks)
     shares = [survey.share(ranks, Place(3, 1, rank, 0, ranks.hosts(0))).fetch for rank in range(3)]
     found = [(each.peers.tolist(), each.send_counts.tolist()) for each in shares]
     assert found == [([1], [1]), ([0], [0]), ([], [])]

@@ -20,8 +20,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
 from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape, write_shape
-from hpcgnn.plan.share import make_share
-from hpcgnn.plan.survey import Survey
+from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, Ranks, Traffic
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
@@ -91,7 +90,10 @@ def test_rows_are_those_of_random_parts(tmp_path: Path, method: str, blocks: int
     graph = DegreeGraph(config("exchange.active_sets=false"), written(tmp_path, degrees))
     assert graph.facts.num_edges == matrix.nnz
     ranks = Ranks(graph.row_starts(blocks), ExchangeConfig(method=method))
-    found, right = graph.surveys(ranks)[ALL].traffic(ranks), Survey.of(whole, ranks).traffic(ranks)
+    found, right = (
+        survey.traffic(ranks)
+        for survey in (graph.survey(ALL, ranks), StoredSurvey.of(whole, ranks))
+    )
     assert (found.num_rows, found.num_columns) == (count, count)
     assert found.entries.sum() == pytest.approx(matrix.nnz, abs=blocks)
     total, sender, receiver = np.array(figures(found)) / figures(right)
@@ -150,7 +152,7 @@ def test_drawn_ranks_rehearse(tmp_path: Path, words: tuple[str, ...], method: st
     graph = DegreeGraph(run, read(tmp_path, TYPED))
     ranks = Ranks(graph.row_starts(5), run.exchange)
     surveys = graph.surveys(ranks)
-    share = make_share(graph, run, ranks, surveys, 2)
+    share = graph.share(run, ranks, surveys, 2)
     with ProcessGrid.of_this_process() as alone:
         found = rehearse(alone, share, 2)
     assert found.epoch
@@ -172,7 +174,7 @@ def test_seconds_that_others_had_the_core_are_left_out(
     run = config("model.name=sage", "graph.undirected=true", "exchange.method=aware")
     graph = DegreeGraph(run, read(tmp_path, TYPED))
     ranks = Ranks(graph.row_starts(5), run.exchange)
-    share = make_share(graph, run, ranks, graph.surveys(ranks), 2)
+    share = graph.share(run, ranks, graph.surveys(ranks), 2)
     with ProcessGrid.of_this_process() as alone:
         found = rehearse(alone, share, 2)
     # It was as much before as behind.

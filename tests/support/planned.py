@@ -2,10 +2,8 @@
 
 from hpcgnn.comm import ProcessGrid, Sent
 from hpcgnn.config.config import Config
-from hpcgnn.plan.network import sent_by_rank
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
-from hpcgnn.plan.share import make_share
-from hpcgnn.plan.traffic import Ranks
+from hpcgnn.plan.traffic import Ranks, sent_by_rank
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
@@ -21,9 +19,9 @@ def planned(
         every = Ranks(starts, config.exchange, per_host)
         surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
-        traffic |= whole.traffic(starts)
+        traffic |= {key: rows.traffic() for key, rows in whole.requests(starts).items()}
         block = len(starts) - 2
-        share = make_share(whole, config, every, surveys, block)
+        share = whole.share(config, every, surveys, block)
         found = rehearse(alone, share, epochs)
         once, epoch, evaluation = (
             sent_by_rank(moves, traffic, replication)
