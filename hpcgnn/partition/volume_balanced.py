@@ -1,6 +1,6 @@
 """Partitions balanced by communication volume: the native partitioner and what it starts from.
 
-``docs/partitioner.md`` explains the model, the algorithm and the choice of an objective.
+``docs/partitioner.md`` explains the choice of an objective, ``partitioner/README.md`` how it works.
 """
 
 import time
