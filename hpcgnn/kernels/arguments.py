@@ -1,4 +1,4 @@
-"""Checks of dtype, dimensions and layout, which the bindings would report less clearly."""
+"""What the kernels of a GPU and the samplers ask of an array; those of the CPU ask it in C++."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -11,40 +11,30 @@ DENSE = ("float32", "float64", "uint16")
 
 
 def require_array(
-    name: str, array: object, ndim: int, dtypes: tuple[str, ...], *, writable: bool = False
+    name: str, array: Any, ndim: int, dtypes: tuple[str, ...], kind: Any = np.ndarray
 ) -> None:
-    """Raise unless `array` is a C-contiguous NumPy array of one of `dtypes`.
+    """Raise unless `array` is a C-contiguous array of a library and one of `dtypes`.
+
+    Parameters
+    ----------
+    kind
+        The arrays of NumPy or of CuPy.
 
     Raises
     ------
     TypeError
-        Not an array, another dtype or byte order, not C-contiguous, or read-only where it is
-        written.
+        Not an array, another dtype or byte order, or not C-contiguous.
     ValueError
         Another number of dimensions.
     """
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
+    library = "NumPy" if kind is np.ndarray else "CuPy"
+    if not isinstance(array, kind):
+        raise TypeError(f"{name} must be a {library} array, not {type(array).__name__}")
     if array.dtype.name not in dtypes or not array.dtype.isnative:
         raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {array.dtype}")
     if array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions, not {array.ndim}")
     if not array.flags.c_contiguous:
-        raise TypeError(f"{name} must be C-contiguous; pass numpy.ascontiguousarray({name})")
-    if writable and not array.flags.writeable:
-        raise TypeError(f"{name} is written to but is read-only")
-
-
-def half_name(half: WireFormat | None, *arrays: np.ndarray[Any, Any]) -> str:
-    """Return the name of the 16-bit type, "" when there is none among `arrays`.
-
-    Raises
-    ------
-    TypeError
-        An array is uint16 and `half` does not say what its bits mean.
-    """
-    if all(array.dtype != np.uint16 for array in arrays):
-        return ""
-    if half not in ("bfloat16", "float16"):
-        raise TypeError(f"uint16 operands need half='bfloat16' or half='float16', not {half!r}")
-    return half
+        raise TypeError(
+            f"{name} must be C-contiguous; pass {library.lower()}.ascontiguousarray({name})"
+        )

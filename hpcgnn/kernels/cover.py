@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import LocalIndices, Mask, Offsets
 
 # Random blocks of this many entries took 2 to 10 s of one core; R-MAT blocks take far less.
@@ -68,12 +67,7 @@ def vertex_cover(
 
     Raises
     ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
     ValueError
         Offsets that decrease or do not fit, columns out of range, or 2^31 rows and columns.
     """
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("columns", columns, 1, ("int32",))
-    require_array("column_starts", column_starts, 1, ("int64",))
     return VertexCover(*_kernels.vertex_cover(indptr, columns, column_starts, limit, threads))

@@ -1,7 +1,6 @@
 """The end of a layer in one pass: bias, rectifier, and dropout whose mask depends on names."""
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, half_name, require_array
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -30,17 +29,8 @@ def finish_rows(
     draw
         ``row_ids``, key and p of `dropout_rows`; None: nothing is dropped.
     """
-    require_array("x", x, 2, DENSE)
-    require_array("out", out, 2, (x.dtype.name,), writable=True)
-    if bias is not None:
-        require_array("bias", bias, 1, ("float32", "float64"))
     row_ids, key, p = draw or (None, 0, 0.0)
-    if row_ids is not None:
-        require_array("row_ids", row_ids, 1, ("int64",))
-    if not 0 <= key < 1 << 64:
-        raise ValueError(f"key must be in [0, 2**64), not {key}")
-    name = half_name("bfloat16", x)
-    _kernels.finish_rows(x, bias, row_ids, key, p, rectify, out, threads, name, isa)
+    _kernels.finish_rows(x, bias, row_ids, key, p, rectify, out, threads, "bfloat16", isa)
 
 
 def finish_rows_gradient(
@@ -71,15 +61,7 @@ def finish_rows_gradient(
     sums
         ``(w,)`` float64 where `gradient` is, else float32; overwritten. None: not wanted.
     """
-    require_array("gradient", gradient, 2, DENSE)
-    if result is not None:
-        require_array("result", result, 2, (gradient.dtype.name,))
-    if out is not None:
-        require_array("out", out, 2, (gradient.dtype.name,), writable=True)
-    if sums is not None:
-        require_array("sums", sums, 1, ("float32", "float64"), writable=True)
-    name = half_name("bfloat16", gradient)
-    _kernels.finish_rows_gradient(gradient, result, scale, out, sums, threads, name, isa)
+    _kernels.finish_rows_gradient(gradient, result, scale, out, sums, threads, "bfloat16", isa)
 
 
 def dropout_rows(

@@ -6,8 +6,7 @@ columns each, and numbers are float64 where values are, else float32.
 """
 
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
@@ -294,19 +293,3 @@ class SharedMeans:
     mean: FloatArray
     lse: FloatArray
     grad: FloatArray | None = None
-
-
-def check_numbers(score: Score, draw: Draw | None) -> None:
-    """Raise TypeError for what should be a number, ValueError for a word beyond 64 bits."""
-    reals: dict[str, object] = {"slope": score.slope}
-    words: dict[str, object] = {}
-    if draw is not None:
-        edges = draw.edges
-        reals |= {"weight_p": edges.weight_p, "edge_p": edges.edge_p}
-        words = {"weight_word": edges.weight_word, "edge_word": edges.edge_word}
-    for name, value in (reals | words).items():
-        if not isinstance(value, Integral if name in words else Real):
-            raise TypeError(f"{name} = {value!r} is no number of its kind")
-    for word in words.values():
-        if not 0 <= int(cast("int", word)) < 1 << 64:
-            raise ValueError(f"the word of a dropout must be in [0, 2**64), not {word}")

@@ -3,7 +3,6 @@
 import numpy as np
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 
@@ -31,8 +30,6 @@ def validate_csr(
     ValueError
         The pattern is broken; the message says where.
     """
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("indices", indices, 1, ("int32",))
     _kernels.validate_csr(indptr, indices, num_columns, sorted_columns)
 
 
@@ -57,21 +54,8 @@ def transpose_csr(
         ``(nnz,)`` of the dtype of `values`, or None.
     source
         ``(nnz,)`` int64 position in the original of each entry of the result, where wanted.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        A broken pattern (see `validate_csr`; columns need not be sorted), or values of another
-        length.
     """
-    _require_csr(indptr, indices, values)
-    if num_columns >= 1 << 31:
-        raise ValueError(f"num_columns = {num_columns}, but columns are numbered in int32")
-    out: tuple[Offsets, LocalIndices, FloatArray | None, GlobalIndices | None]
-    out = _kernels.transpose_csr(indptr, indices, values, num_columns, with_source, threads)
-    return out
+    return _kernels.transpose_csr(indptr, indices, values, num_columns, with_source, threads)
 
 
 def select_csr(
@@ -104,22 +88,8 @@ def select_csr(
         ``(m,)`` int64 kept entries of each row.
     indices, values
         Of the kept entries.
-
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        A broken pattern, an index outside `columns`, or lengths that do not match.
     """
-    _require_csr(indptr, indices, values)
-    require_array("columns", columns, 1, ("int32",))
-    for name, mask in (("rows", rows), ("entries", entries)):
-        if mask is not None:
-            require_array(name, mask, 1, ("bool",))
-    out: tuple[Offsets, LocalIndices, FloatArray | None]
-    out = _kernels.select_csr(indptr, indices, values, columns, rows, entries)
-    return out
+    return _kernels.select_csr(indptr, indices, values, columns, rows, entries)
 
 
 def transpose_values_symmetric(
@@ -140,23 +110,9 @@ def transpose_values_symmetric(
 
     Raises
     ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
     ValueError
         A broken pattern, or one with a column that has more entries than its row.
     """
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("indices", indices, 1, ("int32",))
-    require_array("values", values, 1, ("float32", "float64"))
     out = np.empty_like(values)
     _kernels.transpose_values_symmetric(indptr, indices, values, out)
     return out
-
-
-def _require_csr(indptr: Offsets, indices: LocalIndices, values: FloatArray | None) -> None:
-    require_array("indptr", indptr, 1, ("int64",))
-    require_array("indices", indices, 1, ("int32",))
-    if values is not None:
-        require_array("values", values, 1, ("float32", "float64"))
-        if values.size != indices.size:
-            raise ValueError("values and indices must have the same length")

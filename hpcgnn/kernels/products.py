@@ -1,9 +1,7 @@
 """Products of CSR and dense matrices."""
 
-import numpy as np
-
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
+from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.operands import SparseMatrix
 from hpcgnn.typing import Array
 
@@ -40,8 +38,7 @@ def spmm(
     accumulate
         Add to `out` instead of overwriting it.
     """
-    _check(matrix, x, out)
-    csr, kind = (matrix.indptr, matrix.indices, matrix.values), half_name(half, x, out)
+    csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
     _kernels.spmm(*csr, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)
 
 
@@ -73,18 +70,5 @@ def spmm_transpose(
     threads
         At most one per 64 bytes of a row of `out` is used.
     """
-    _check(matrix, x, out)
-    csr, kind = (matrix.indptr, matrix.indices, matrix.values), half_name(half, x, out)
+    csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
     _kernels.spmm_transpose(*csr, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)
-
-
-def _check(matrix: SparseMatrix, x: Array, out: Array) -> None:
-    require_array("indptr", matrix.indptr, 1, ("int64",))
-    require_array("indices", matrix.indices, 1, ("int32",))
-    require_array("x", x, 2, DENSE)
-    require_array("out", out, 2, DENSE, writable=True)
-    if matrix.values is not None:
-        kind = "float64" if x.dtype == np.float64 else "float32"
-        require_array("values", matrix.values, 1, (kind,))
-    if matrix.rows is not None:
-        require_array("rows", matrix.rows, 1, ("int32",))

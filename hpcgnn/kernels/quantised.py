@@ -4,7 +4,6 @@ A packed row is its lowest level and the step between two, both bfloat16, and a 
 """
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import Array, GlobalIndices
 
 
@@ -42,11 +41,6 @@ def quantise_rows(
     packed
         ``(m, quantised_bytes(w, bits))`` uint8.
     """
-    require_array("x", x, 2, ("float32", "uint16"))
-    require_array("row_ids", row_ids, 1, ("int64",))
-    require_array("packed", packed, 2, ("uint8",), writable=True)
-    if not 0 <= key < 1 << 64:
-        raise ValueError(f"key must be in [0, 2**64), not {key}")
     _kernels.quantise_rows(x, row_ids, key, bits, packed, threads, isa)
 
 
@@ -64,6 +58,4 @@ def dequantise_rows(
     out
         ``(m, w)`` float32, or bfloat16 as uint16.
     """
-    require_array("packed", packed, 2, ("uint8",))
-    require_array("out", out, 2, ("float32", "uint16"), writable=True)
     _kernels.dequantise_rows(packed, bits, out, threads, isa)

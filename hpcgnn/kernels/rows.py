@@ -1,7 +1,7 @@
 """Packing and unpacking of rows for exchanges."""
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import DENSE, WireFormat, half_name, require_array
+from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.typing import Array, LocalIndices
 
 
@@ -28,12 +28,7 @@ def gather_rows(
     half
         What uint16 operands hold; not needed when both are uint16.
     """
-    require_array("x", x, 2, DENSE)
-    require_array("out", out, 2, DENSE, writable=True)
-    if rows is not None:
-        require_array("rows", rows, 1, ("int32",))
-    kind = half or "bfloat16" if x.dtype == out.dtype else half_name(half, x, out)
-    _kernels.gather_rows(x, rows, out, threads, kind, isa)
+    _kernels.gather_rows(x, rows, out, threads, half or "", isa)
 
 
 def scatter_add_rows(
@@ -59,7 +54,4 @@ def scatter_add_rows(
         ``(k, w)``; the dtype of `src`, or float32 beside a 16-bit type. A 16-bit `out` is rounded
         after each addition, so prefer float32 where rows repeat. Must not overlap `src`.
     """
-    require_array("src", src, 2, DENSE)
-    require_array("rows", rows, 1, ("int32",))
-    require_array("out", out, 2, DENSE, writable=True)
-    _kernels.scatter_add_rows(src, rows, out, threads, half_name(half, src, out), isa)
+    _kernels.scatter_add_rows(src, rows, out, threads, half or "", isa)

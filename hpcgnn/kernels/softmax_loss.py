@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import require_array
 from hpcgnn.typing import FloatArray, GlobalIndices
-
-_DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +24,6 @@ class SoftmaxTargets:
     labels: GlobalIndices
     smoothing: float = 0.0
 
-    def __post_init__(self) -> None:
-        require_array("logits", self.logits, 2, _DTYPES)
-        require_array("labels", self.labels, 1, ("int64",))
-
 
 def softmax_loss(
     targets: SoftmaxTargets,
@@ -49,8 +42,6 @@ def softmax_loss(
     state
         ``(m, 2)`` of the dtype of the logits: what the gradient needs.
     """
-    require_array("losses", losses, 1, _DTYPES, writable=True)
-    require_array("state", state, 2, _DTYPES, writable=True)
     t = targets
     _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, threads, isa)
 
@@ -78,10 +69,6 @@ def softmax_loss_gradient(
     scale
         s.
     """
-    require_array("state", state, 2, _DTYPES)
-    require_array("out", out, 2, _DTYPES, writable=True)
-    if factors is not None:
-        require_array("factors", factors, 1, _DTYPES)
     t = targets
     _kernels.softmax_loss_gradient(
         t.logits, t.labels, t.smoothing, state, factors, scale, out, threads, isa

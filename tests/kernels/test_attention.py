@@ -176,7 +176,7 @@ BAD = [
     ({"indptr": np.array([0, 5, 3])}, ValueError, "must not decrease"),
     ({"edge_dropout": (1, 0.5)}, TypeError, "row_ids must be"),
     ({"dropout": (1, 1.5, *IDS)}, ValueError, r"p must be in \[0, 1\]"),
-    ({"dropout": (-1, 0.5, *IDS)}, ValueError, "the word of a dropout"),
+    ({"dropout": (-1, 0.5, *IDS)}, ValueError, "weight_word must be in"),
     ({"dropout": (1, 0.5, IDS[1], IDS[1])}, ValueError, "row_ids"),
     ({"dropout": (1, 0.5, IDS[0], IDS[0])}, ValueError, "column_ids"),
     ({"isa": "mmx"}, ValueError, "isa 'mmx'"),

@@ -8,7 +8,8 @@ summed in any order. Everything runs on CuPy's current stream. All functions rai
 C-contiguous, and ValueError for shapes that do not match, words or probabilities out of range.
 """
 
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from hpcgnn.kernels.operands import (
     Score,
     SoftmaxGradient,
     SoftmaxState,
-    check_numbers,
 )
 
 _VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1), "float16": (8, 1)}
@@ -367,7 +367,7 @@ def _block_fields(
     """Return the fields of the kernels' ``AttentionBlock``."""
     edges = _NO_DRAW if draw is None else draw.edges
     row_ids, column_ids = (None, None) if draw is None else (draw.row_ids, draw.column_ids)
-    check_numbers(score, draw)
+    _check_numbers(score, draw)
     if draw is not None:
         require_array("row_ids", row_ids, 1, ("int64",))
         require_array("column_ids", column_ids, 1, ("int64",))
@@ -478,3 +478,19 @@ def _check_bias(bias: DeviceArray | None, out: DeviceArray) -> None:
     require_array("bias", bias, 1, (out.dtype.name,))
     if bias.size != out.shape[1]:
         raise ValueError(f"bias must have {out.shape[1]} elements, not {bias.size}")
+
+
+def _check_numbers(score: Score, draw: Draw | None) -> None:
+    """Raise TypeError for what should be a number, ValueError for a word beyond 64 bits."""
+    reals: dict[str, object] = {"slope": score.slope}
+    words: dict[str, object] = {}
+    if draw is not None:
+        edges = draw.edges
+        reals |= {"weight_p": edges.weight_p, "edge_p": edges.edge_p}
+        words = {"weight_word": edges.weight_word, "edge_word": edges.edge_word}
+    for name, value in (reals | words).items():
+        if not isinstance(value, Integral if name in words else Real):
+            raise TypeError(f"{name} = {value!r} is no number of its kind")
+    for word in words.values():
+        if not 0 <= int(cast("int", word)) < 1 << 64:
+            raise ValueError(f"the word of a dropout must be in [0, 2**64), not {word}")

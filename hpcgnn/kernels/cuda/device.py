@@ -5,6 +5,7 @@ import platform
 from typing import Any, TypeAlias
 
 from hpcgnn.errors import InputError
+from hpcgnn.kernels import arguments
 from hpcgnn.kernels.arguments import WireFormat
 
 # A cupy.ndarray: CuPy is no dependency, so that its types cannot be named.
@@ -95,24 +96,8 @@ def storage_of(array: DeviceArray, half: WireFormat | None) -> str:
 
 
 def require_array(name: str, array: object, ndim: int, dtypes: tuple[str, ...]) -> None:
-    """Raise unless `array` is a C-contiguous CuPy array of one of `dtypes`.
-
-    Raises
-    ------
-    TypeError
-        Not an array of the device, another dtype, or not C-contiguous.
-    ValueError
-        Another number of dimensions.
-    """
-    if not isinstance(array, load_cupy().ndarray):
-        raise TypeError(f"{name} must be a CuPy array, not {type(array).__name__}")
-    found: DeviceArray = array
-    if found.dtype.name not in dtypes:
-        raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {found.dtype}")
-    if found.ndim != ndim:
-        raise ValueError(f"{name} must have {ndim} dimensions, not {found.ndim}")
-    if not found.flags.c_contiguous:
-        raise TypeError(f"{name} must be C-contiguous; pass cupy.ascontiguousarray({name})")
+    """Raise unless `array` is a C-contiguous CuPy array of one of `dtypes`."""
+    arguments.require_array(name, array, ndim, dtypes, load_cupy().ndarray)
 
 
 class EventClock:

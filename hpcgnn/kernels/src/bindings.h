@@ -1,24 +1,19 @@
 /// Array types and checks shared by the parts of the extension module.
 ///
-/// Defaults, dtype errors and documentation live in the Python face; shapes, offsets and row
-/// numbers are checked in the bindings, before the GIL is released. No argument is ever converted:
-/// a converted copy of an output would swallow the result.
+/// Shapes, offsets and row numbers are checked here, before the GIL is released; defaults and
+/// documentation live in the Python face.
 #pragma once
-
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "arguments.h"
 #include "pattern/pattern.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
-
-namespace nb = nanobind;
 
 template <class T>
 using Vector = nb::ndarray<T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -39,13 +34,41 @@ inline void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
-/// `half` names what uint16 elements are.
+/// The type of a dense operand's elements; `half` names what uint16 elements are.
 inline Storage storage_of(nb::dlpack::dtype dtype, const std::string& half) {
   if (dtype == nb::dtype<float>()) return Storage::kFloat32;
   if (dtype == nb::dtype<double>()) return Storage::kFloat64;
-  if (dtype == nb::dtype<std::uint16_t>() && half == "bfloat16") return Storage::kBFloat16;
-  if (dtype == nb::dtype<std::uint16_t>() && half == "float16") return Storage::kFloat16;
-  throw nb::type_error("a dense operand must be float32, float64, or uint16 with half named");
+  if (half == "bfloat16") return Storage::kBFloat16;
+  if (half == "float16") return Storage::kFloat16;
+  const std::string named = half.empty() ? "None" : "'" + half + "'";
+  throw nb::type_error(
+      ("uint16 operands need half='bfloat16' or half='float16', not " + named).c_str());
+}
+
+inline const char* dtype_text(nb::dlpack::dtype dtype) {
+  if (dtype == nb::dtype<float>()) return "float32";
+  return dtype == nb::dtype<double>() ? "float64" : "uint16";
+}
+
+/// The type of an operand that has no 16-bit form.
+inline Storage wide_storage_of(const char* name, nb::dlpack::dtype dtype) {
+  if (dtype == nb::dtype<std::uint16_t>())
+    throw nb::type_error((std::string(name) + " must be float32 or float64, not uint16").c_str());
+  return storage_of(dtype, "");
+}
+
+/// Whether an array has the type that sums of a dense operand have.
+inline bool has_sums_of(const auto& array, Storage operand) {
+  return array.dtype() == (operand == Storage::kFloat64 ? nb::dtype<double>() : nb::dtype<float>());
+}
+
+/// Raise unless an array has the type that sums of a dense operand have.
+inline void require_sums_of(const char* name, const auto& array, Storage operand) {
+  if (has_sums_of(array, operand)) return;
+  const char* const wanted = operand == Storage::kFloat64 ? "float64" : "float32";
+  throw nb::type_error((std::string(name) + " must be " + wanted + ", not " +
+                        dtype_text(array.dtype()) + ", beside the other operands")
+                           .c_str());
 }
 
 /// A new array that Python frees.

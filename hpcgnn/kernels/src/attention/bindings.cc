@@ -1,11 +1,7 @@
 #include "bindings.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
 #include <optional>
 #include <string>
-#include <type_traits>
 
 #include "attention/attention.h"
 #include "attention/shared.h"
@@ -15,38 +11,38 @@
 namespace hpcgnn::kernels {
 namespace {
 
-using namespace nb::literals;
-
 using AnyCube = nb::ndarray<nb::ro, nb::numpy, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OutCube = nb::ndarray<nb::numpy, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
-/// A field of a value of hpcgnn/kernels/operands.py. Its caller holds the value, and so the arrays
-/// that pointers of a block lead to.
+/// A field of a value of hpcgnn/kernels/operands.py, by the name that messages have for it. Its
+/// caller holds the value, and so the arrays that pointers of a block lead to.
 template <class T>
-T field(nb::handle value, const char* name) {
-  // Numbers may be converted; a converted copy of an array would swallow the result.
-  return nb::cast<T>(nb::object(value.attr(name)), std::is_arithmetic_v<T>);
+T field(nb::handle value, const char* name, const char* shown = nullptr) {
+  return take<T>(nb::object(value.attr(name)), shown == nullptr ? name : shown);
 }
 
-void require_shape(const auto& array, std::int64_t num_rows, std::int64_t num_columns,
-                   Storage storage, const char* message) {
-  if (storage_of(array.dtype(), "") != storage)
-    throw nb::type_error("states and gradients must be float64 when z is, else float32");
-  require(extent(array, 0) == num_rows && extent(array, 1) == num_columns, message);
+/// An operand of so many rows and columns, in the type of sums.
+struct Shape {
+  std::int64_t num_rows, num_columns;
+  Storage storage;
+};
+
+void require_shape(const char* name, const auto& array, const Shape& shape, const char* message) {
+  require_sums_of(name, array, shape.storage);
+  require(extent(array, 0) == shape.num_rows && extent(array, 1) == shape.num_columns, message);
 }
 
 /// The data of a matrix that is read, or written, of a value of operands.py.
-const void* matrix_of(nb::handle value, const char* name, std::int64_t num_rows,
-                      std::int64_t num_columns, Storage storage, const char* message) {
+const void* matrix_of(nb::handle value, const char* name, const Shape& shape, const char* message) {
   const auto array = field<AnyMatrix>(value, name);
-  require_shape(array, num_rows, num_columns, storage, message);
+  require_shape(name, array, shape, message);
   return array.data();
 }
 
-void* written_matrix_of(nb::handle value, const char* name, std::int64_t num_rows,
-                        std::int64_t num_columns, Storage storage, const char* message) {
-  const auto array = field<OutMatrix>(value, name);
-  require_shape(array, num_rows, num_columns, storage, message);
+void* written_matrix_of(nb::handle value, const char* name, const char* shown, const Shape& shape,
+                        const char* message) {
+  const auto array = field<OutMatrix>(value, name, shown);
+  require_shape(shown, array, shape, message);
   return array.data();
 }
 
@@ -63,9 +59,8 @@ void take_draw(nb::handle draw, AttentionBlock& block) {
   const nb::object edges = draw.attr("edges");
   const auto row_ids = field<Offsets>(draw, "row_ids");
   const auto column_ids = field<Offsets>(draw, "column_ids");
-  block.weight_dropout = {field<std::uint64_t>(edges, "weight_word"),
-                          field<double>(edges, "weight_p")};
-  block.edge_dropout = {field<std::uint64_t>(edges, "edge_word"), field<double>(edges, "edge_p")};
+  block.weight_dropout = {field<Word>(edges, "weight_word").bits, field<double>(edges, "weight_p")};
+  block.edge_dropout = {field<Word>(edges, "edge_word").bits, field<double>(edges, "edge_p")};
   const auto probability = [](double p) { return p >= 0 && p <= 1; };
   require(probability(block.weight_dropout.p) && probability(block.edge_dropout.p),
           "p must be in [0, 1]");
@@ -80,7 +75,7 @@ void take_draw(nb::handle draw, AttentionBlock& block) {
 /// @param num_rows rows of the block, whichever way its pattern is handed over.
 AttentionBlock block_of(const Call& call, std::int64_t num_rows, std::int64_t heads,
                         std::int64_t head_width) {
-  const auto values = field<AnyMatrix>(call.score, "values");
+  const auto values = field<AnyMatrix>(call.score, "values", "z");
   const auto target = field<AnyMatrix>(call.score, "target");
   const auto indices = field<Indices>(call.block, "indices");
   const auto rows = field<std::optional<Indices>>(call.block, "rows");
@@ -124,7 +119,7 @@ std::int64_t rows_of(const Call& call, Walk walk) {
 }
 
 std::int64_t head_width_of(const Call& call, std::int64_t heads, bool keyed = false) {
-  const std::int64_t width = extent(field<AnyMatrix>(call.score, "values"), 1);
+  const std::int64_t width = extent(field<AnyMatrix>(call.score, "values", "z"), 1);
   const std::int64_t parts = keyed ? 2 * heads : heads;
   require(heads > 0, "there must be a head");
   require(width > 0 && width % parts == 0, "z must have equally many columns for each head");
@@ -144,13 +139,13 @@ AttentionBlock additive_block(const Call& call, Walk walk) {
   const std::int64_t heads = extent(source, 1);
   AttentionBlock block = block_of(call, rows_of(call, walk), heads, head_width_of(call, heads));
   const Storage sums = accumulator_of(block.storage);
-  require_shape(source, block.num_columns, heads, sums,
+  require_shape("source", source, {block.num_columns, heads, sums},
                 "source must have one row for each row of z");
-  matrix_of(call.score, "target", block.num_targets, heads, sums,
+  matrix_of(call.score, "target", {block.num_targets, heads, sums},
             "target must have one column for each head");
   block.source = source.data();
   if (!call.score.attr("edges").is_none())
-    block.edges = matrix_of(call.score, "edges", block.num_nonzeros, heads, sums,
+    block.edges = matrix_of(call.score, "edges", {block.num_nonzeros, heads, sums},
                             "edges must have a row for each edge, and a column for each head");
   check_walk(call, block, walk);
   return block;
@@ -164,9 +159,9 @@ AttentionBlock dynamic_block(const Call& call, Walk walk) {
       block_of(call, rows_of(call, walk), heads, head_width_of(call, heads, keyed));
   block.keyed = keyed;
   const Storage sums = accumulator_of(block.storage);
-  block.source = matrix_of(call.score, "vector", heads, block.head_width, sums,
+  block.source = matrix_of(call.score, "vector", {heads, block.head_width, sums},
                            "vector must have one row for each head, and the columns of a head");
-  matrix_of(call.score, "target", block.num_targets, heads * block.head_width, sums,
+  matrix_of(call.score, "target", {block.num_targets, heads * block.head_width, sums},
             "target must have the columns of z");
   check_walk(call, block, walk);
   return block;
@@ -178,8 +173,9 @@ AttentionBlock product_block(const Call& call, Walk walk) {
   AttentionBlock block =
       block_of(call, rows_of(call, walk), heads, head_width_of(call, heads, true));
   block.keyed = true;
-  matrix_of(call.score, "target", block.num_targets, heads * block.head_width,
-            accumulator_of(block.storage), "target must have the columns of the keys");
+  matrix_of(call.score, "target",
+            {block.num_targets, heads * block.head_width, accumulator_of(block.storage)},
+            "target must have the columns of the keys");
   check_walk(call, block, walk);
   return block;
 }
@@ -203,9 +199,9 @@ void py_forward(nb::handle edges, nb::handle score, nb::handle state, nb::handle
                               ? "out must have one row for each row of target, and the columns of z"
                               : "out must have the shape of target";
   const AttentionState into{
-      written_matrix_of(state, "top", targets, heads, sums, top),
-      written_matrix_of(state, "total", targets, heads, sums, total),
-      written_matrix_of(state, "out", targets, heads * block.head_width, sums, out)};
+      written_matrix_of(state, "top", "top", {targets, heads, sums}, top),
+      written_matrix_of(state, "total", "total", {targets, heads, sums}, total),
+      written_matrix_of(state, "out", "out", {targets, heads * block.head_width, sums}, out)};
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_rows, block.num_nonzeros);
   kForward(block, into);
@@ -216,10 +212,10 @@ void take_saved(nb::handle saved, const AttentionBlock& block, auto& into) {
   const Storage sums = accumulator_of(block.storage);
   const std::int64_t targets = block.num_targets, heads = block.num_heads;
   into.lse =
-      matrix_of(saved, "lse", targets, heads, sums, "lse must have a row for each row of target");
-  into.grad = matrix_of(saved, "grad", targets, heads * block.head_width, sums,
+      matrix_of(saved, "lse", {targets, heads, sums}, "lse must have a row for each row of target");
+  into.grad = matrix_of(saved, "grad", {targets, heads * block.head_width, sums},
                         "grad must have one row for each row of target, and the columns of z");
-  into.delta = matrix_of(saved, "delta", targets, heads, sums,
+  into.delta = matrix_of(saved, "delta", {targets, heads, sums},
                          "delta must have a row for each row of target");
 }
 
@@ -232,25 +228,27 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
   const std::int64_t columns = block.num_columns, heads = block.num_heads;
   AdditiveGradients into{};
   take_saved(saved, block, into);
-  into.dz = written_matrix_of(gradients, "values", columns, heads * block.head_width, sums,
+  into.dz = written_matrix_of(gradients, "values", "dz", {columns, heads * block.head_width, sums},
                               "dz must have the shape of z");
-  into.dsource = written_matrix_of(gradients, "source", columns, heads, sums,
+  into.dsource = written_matrix_of(gradients, "source", "dsource", {columns, heads, sums},
                                    "dsource must have the shape of source");
-  into.dtarget = written_matrix_of(gradients, "targets", block.num_targets, heads, sums,
-                                   "dtarget must have the shape of target");
+  into.dtarget =
+      written_matrix_of(gradients, "targets", "dtarget", {block.num_targets, heads, sums},
+                        "dtarget must have the shape of target");
   const bool chained = !score.attr("weights").is_none();
   require(chained == !gradients.attr("weights").is_none(),
           "weights and dweights must be given together");
   if (chained) {
-    into.weights = matrix_of(score, "weights", heads, block.head_width, sums,
+    into.weights = matrix_of(score, "weights", {heads, block.head_width, sums},
                              "weights must have one row for each head, and the columns of a head");
-    into.dweights = written_matrix_of(gradients, "weights", heads, block.head_width, sums,
-                                      "dweights must have the shape of weights");
+    into.dweights =
+        written_matrix_of(gradients, "weights", "dweights", {heads, block.head_width, sums},
+                          "dweights must have the shape of weights");
   }
   require((block.edges == nullptr) == gradients.attr("edges").is_none(),
           "edges and dedges must be given together");
   if (block.edges != nullptr)
-    into.dedges = written_matrix_of(gradients, "edges", block.num_nonzeros, heads, sums,
+    into.dedges = written_matrix_of(gradients, "edges", "dedges", {block.num_nonzeros, heads, sums},
                                     "dedges must have the shape of edges");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, columns, block.num_nonzeros);
@@ -267,9 +265,11 @@ void py_dynamic_backward(nb::handle transposed, nb::handle score, nb::handle sav
       kMakeBlock({transposed, score, draw, threads, half, isa}, Walk::kColumns);
   DynamicGradients into{};
   take_saved(saved, block, into);
-  into.dz = written_matrix_of(gradients, "values", block.num_columns,
-                              block.num_heads * block.head_width * (block.keyed ? 2 : 1),
-                              accumulator_of(block.storage), "dz must have the shape of z");
+  into.dz = written_matrix_of(
+      gradients, "values", "dz",
+      {block.num_columns, block.num_heads * block.head_width * (block.keyed ? 2 : 1),
+       accumulator_of(block.storage)},
+      "dz must have the shape of z");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_columns, block.num_nonzeros);
   dynamic_backward_columns(block, into);
@@ -284,10 +284,11 @@ void py_dynamic_backward_rows(nb::handle edges, nb::handle score, nb::handle sav
   const std::int64_t heads = block.num_heads, width = block.head_width;
   DynamicGradients into{};
   take_saved(saved, block, into);
-  into.dtarget = written_matrix_of(gradients, "targets", block.num_targets, heads * width, sums,
-                                   "dtarget must have the shape of target");
+  into.dtarget =
+      written_matrix_of(gradients, "targets", "dtarget", {block.num_targets, heads * width, sums},
+                        "dtarget must have the shape of target");
   if (block.source != nullptr)
-    into.dvector = written_matrix_of(gradients, "weights", heads, width, sums,
+    into.dvector = written_matrix_of(gradients, "weights", "dvector", {heads, width, sums},
                                      "dvector must have the shape of vector");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_rows, block.num_nonzeros);
@@ -308,13 +309,14 @@ std::int64_t checked_part(const Offsets& indptr, const Indices& indices) {
 AttentionBlock shared_block(const Call& call) {
   const std::int64_t num_rows =
       checked_part(field<Offsets>(call.block, "indptr"), field<Indices>(call.block, "indices"));
-  const auto x = field<AnyMatrix>(call.score, "values");
+  const auto x = field<AnyMatrix>(call.score, "values", "x");
   const auto source = field<AnyMatrix>(call.score, "source");
   const std::int64_t heads = extent(source, 1);
   require(heads > 0 && extent(x, 1) > 0, "there must be a head and a column");
-  const Storage storage = storage_of(x.dtype(), "");
-  require_shape(source, extent(x, 0), heads, storage, "source must have one row for each row of x");
-  matrix_of(call.score, "target", num_rows, heads, storage,
+  const Storage storage = wide_storage_of("x", x.dtype());
+  require_shape("source", source, {extent(x, 0), heads, storage},
+                "source must have one row for each row of x");
+  matrix_of(call.score, "target", {num_rows, heads, storage},
             "target must have a row for each row of the block, and the columns of source");
   AttentionBlock block = block_of(call, num_rows, heads, extent(x, 1));
   block.source = source.data();
@@ -333,7 +335,7 @@ template <class Cube>
 Cube checked_cube(nb::handle value, const char* name, const AttentionBlock& block,
                   std::int64_t pitch, const char* message) {
   Cube array = field<Cube>(value, name);
-  if (storage_of(array.dtype(), "") != block.storage) throw nb::type_error(message);
+  if (!has_sums_of(array, block.storage)) throw nb::type_error(message);
   require(extent(array, 0) == block.num_rows && extent(array, 1) == block.num_heads &&
               extent(array, 2) == pitch && pitch >= block.head_width,
           message);
@@ -347,7 +349,7 @@ SharedMeans means_of(nb::handle means, const AttentionBlock& block) {
                                                  "mean must have a row for each row and head, as "
                                                  "wide as x")
                                .data();
-  const void* const lse = matrix_of(means, "lse", block.num_rows, block.num_heads, block.storage,
+  const void* const lse = matrix_of(means, "lse", {block.num_rows, block.num_heads, block.storage},
                                     "lse must have the shape of target");
   return {const_cast<void*>(mean), const_cast<void*>(lse), pitch};
 }
@@ -368,22 +370,23 @@ void py_shared_backward(nb::handle edges, nb::handle score, nb::handle means, nb
   const std::int64_t heads = block.num_heads;
   const auto grad =
       checked_cube<AnyCube>(means, "grad", block, result.pitch, "grad must have the shape of mean");
-  const auto dsource = field<OutCube>(gradients, "source");
-  require(storage_of(dsource.dtype(), "") == block.storage && extent(dsource, 0) > 0 &&
+  const auto dsource = field<OutCube>(gradients, "source", "dsource");
+  require(has_sums_of(dsource, block.storage) && extent(dsource, 0) > 0 &&
               extent(dsource, 1) == block.num_columns && extent(dsource, 2) == heads,
           "dsource must hold slices of the shape of source");
   void* const dx = gradients.attr("values").is_none()
                        ? nullptr
-                       : written_matrix_of(gradients, "values", block.num_columns, block.head_width,
-                                           block.storage, "dx must have the shape of x");
-  const SharedGradients into{
-      .means = result,
-      .grad = grad.data(),
-      .dx = dx,
-      .dsource = dsource.data(),
-      .dtarget = written_matrix_of(gradients, "targets", block.num_rows, heads, block.storage,
-                                   "dtarget must have the shape of target"),
-      .num_slices = extent(dsource, 0)};
+                       : written_matrix_of(gradients, "values", "dx",
+                                           {block.num_columns, block.head_width, block.storage},
+                                           "dx must have the shape of x");
+  const SharedGradients into{.means = result,
+                             .grad = grad.data(),
+                             .dx = dx,
+                             .dsource = dsource.data(),
+                             .dtarget = written_matrix_of(gradients, "targets", "dtarget",
+                                                          {block.num_rows, heads, block.storage},
+                                                          "dtarget must have the shape of target"),
+                             .num_slices = extent(dsource, 0)};
   const std::int64_t per_word = heads_per_word(draw, block);
   nb::gil_scoped_release unlocked;
   shared_backward(block, into, per_word);
@@ -467,8 +470,8 @@ void py_scores(const AnyMatrix& z, const AnyMatrix& weights, OutMatrix& source, 
   const StateShape shape{extent(z, 0), extent(weights, 0), extent(weights, 1)};
   require(extent(z, 1) == shape.num_heads * shape.head_width,
           "weights must have one row for each head, and the columns of a head");
-  require_shape(weights, shape.num_heads, shape.head_width, sums, "weights");
-  require_shape(source, shape.num_rows, shape.num_heads, sums,
+  require_shape("weights", weights, {shape.num_heads, shape.head_width, sums}, "weights");
+  require_shape("source", source, {shape.num_rows, shape.num_heads, sums},
                 "source must have one row for each row of z, and one column for each head");
   nb::gil_scoped_release unlocked;
   const auto run = [&]<class T, class X>() {
@@ -481,45 +484,36 @@ void py_scores(const AnyMatrix& z, const AnyMatrix& weights, OutMatrix& source, 
   if (storage == Storage::kFloat16) run.template operator()<float, Float16>();
 }
 
-template <class T>
-void bind_states(nb::module_& m) {
-  m.def("attention_merge", &py_merge<T>, "rows"_a.noconvert().none(), "other_top"_a.noconvert(),
-        "other_total"_a.noconvert(), "other_out"_a.noconvert(), "top"_a.noconvert(),
-        "total"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
-  m.def("attention_finish", &py_finish<T>, "top"_a.noconvert(), "total"_a.noconvert(),
-        "out"_a.noconvert(), "into"_a.noconvert().none(), "bias"_a.noconvert().none(), "threads"_a);
-  m.def("attention_delta", &py_delta<T>, "grad"_a.noconvert(), "out"_a.noconvert(),
-        "bias"_a.noconvert().none(), "delta"_a.noconvert(), "copy"_a.noconvert().none(),
-        "threads"_a);
-}
-
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  const auto draw = "draw"_a.none();
-  m.def("additive_forward", &py_forward<additive_block, additive_forward>, "block"_a, "score"_a,
-        "state"_a, draw, "half"_a, "threads"_a, "isa"_a);
-  m.def("dynamic_forward", &py_forward<dynamic_block, dynamic_forward>, "block"_a, "score"_a,
-        "state"_a, draw, "half"_a, "threads"_a, "isa"_a);
-  const auto bind_backward = [&](const char* name, auto* function) {
-    m.def(name, function, "block"_a, "score"_a, "saved"_a, "gradients"_a, draw, "half"_a,
-          "threads"_a, "isa"_a);
+  const auto forward = [&](const char* name, auto* function) {
+    define(m, name, function, {"block", "score", "state", "draw", "half", "threads", "isa"});
   };
-  bind_backward("additive_backward", &py_additive_backward);
-  m.def("product_forward", &py_forward<product_block, dynamic_forward>, "block"_a, "score"_a,
-        "state"_a, draw, "half"_a, "threads"_a, "isa"_a);
-  bind_backward("dynamic_backward", &py_dynamic_backward<dynamic_block>);
-  bind_backward("dynamic_backward_rows", &py_dynamic_backward_rows<dynamic_block>);
-  bind_backward("product_backward", &py_dynamic_backward<product_block>);
-  bind_backward("product_backward_rows", &py_dynamic_backward_rows<product_block>);
-  m.def("shared_forward", &py_shared_forward, "block"_a, "score"_a, "means"_a, draw, "threads"_a,
-        "isa"_a);
-  m.def("shared_backward", &py_shared_backward, "block"_a, "score"_a, "means"_a, "gradients"_a,
-        draw, "threads"_a, "isa"_a);
-  m.def("attention_scores", &py_scores, "z"_a.noconvert(), "weights"_a.noconvert(),
-        "source"_a.noconvert(), "threads"_a, "half"_a);
-  bind_states<float>(m);
-  bind_states<double>(m);
+  forward("additive_forward", &py_forward<additive_block, additive_forward>);
+  forward("dynamic_forward", &py_forward<dynamic_block, dynamic_forward>);
+  forward("product_forward", &py_forward<product_block, dynamic_forward>);
+  const auto backward = [&](const char* name, auto* function) {
+    define(m, name, function,
+           {"block", "score", "saved", "gradients", "draw", "half", "threads", "isa"});
+  };
+  backward("additive_backward", &py_additive_backward);
+  backward("dynamic_backward", &py_dynamic_backward<dynamic_block>);
+  backward("dynamic_backward_rows", &py_dynamic_backward_rows<dynamic_block>);
+  backward("product_backward", &py_dynamic_backward<product_block>);
+  backward("product_backward_rows", &py_dynamic_backward_rows<product_block>);
+  define(m, "shared_forward", &py_shared_forward,
+         {"block", "score", "means", "draw", "threads", "isa"});
+  define(m, "shared_backward", &py_shared_backward,
+         {"block", "score", "means", "gradients", "draw", "threads", "isa"});
+  define(m, "attention_scores", &py_scores, {"z", "weights", "source", "threads", "half"});
+  define_by_dtype(
+      m, "attention_merge", &py_merge<float>, &py_merge<double>,
+      {"rows", "other_top", "other_total", "other_out", "top", "total", "out", "threads"}, 6);
+  define_by_dtype(m, "attention_finish", &py_finish<float>, &py_finish<double>,
+                  {"top", "total", "out", "into", "bias", "threads"}, 2);
+  define_by_dtype(m, "attention_delta", &py_delta<float>, &py_delta<double>,
+                  {"grad", "out", "bias", "delta", "copy", "threads"}, 1);
 }
 
 }  // namespace hpcgnn::kernels

@@ -13,8 +13,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-using namespace nb::literals;
-
 using Mask = Vector<bool>;
 using Counts = Vector<std::int64_t>;
 
@@ -64,8 +62,12 @@ std::tuple<Mask, Mask, Counts, Counts, Counts> py_vertex_cover(const Offsets& in
 }  // namespace
 
 void bind_cover(nb::module_& m) {
-  m.def("vertex_cover", &py_vertex_cover, "indptr"_a.noconvert(), "columns"_a.noconvert(),
-        "column_starts"_a.noconvert(), "limit"_a, "threads"_a);
+  define(m, "vertex_cover", &py_vertex_cover,
+         {"indptr", "columns", "column_starts", "limit", "threads"},
+         nb::sig("def vertex_cover(indptr: NDArray[numpy.int64], columns: NDArray[numpy.int32], "
+                 "column_starts: NDArray[numpy.int64], limit: int, threads: int) -> "
+                 "tuple[NDArray[numpy.bool_], NDArray[numpy.bool_], NDArray[numpy.int64], "
+                 "NDArray[numpy.int64], NDArray[numpy.int64]]"));
 }
 
 }  // namespace hpcgnn::kernels

@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -11,7 +12,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-using namespace nb::literals;
 using Flags = Vector<const bool>;
 using Sources = std::optional<Vector<std::int64_t>>;
 
@@ -32,6 +32,8 @@ std::tuple<Vector<std::int64_t>, Vector<std::int32_t>, Values<T>, Sources> py_tr
     const Offsets& indptr, const Indices& indices, const Values<const T>& values,
     std::int64_t num_columns, bool with_source, int threads) {
   require(num_columns >= 0, "num_columns must not be negative");
+  require(num_columns <= std::numeric_limits<std::int32_t>::max(),
+          "num_columns must be below 2^31: columns are numbered in int32");
   const std::int64_t nonzeros = extent(indices, 0);
   const Pattern pattern{indptr.data(), indices.data(), checked_rows(indptr, indices), num_columns};
   const T* const from = checked_values(values, nonzeros);
@@ -110,24 +112,31 @@ void py_validate_csr(const Offsets& indptr, const Indices& indices, std::int64_t
   if (sorted) check_sorted(indptr.data(), indices.data(), extent(indptr, 0) - 1);
 }
 
-template <class T>
-void bind_values(nb::module_& m) {
-  m.def("transpose_csr", &py_transpose_csr<T>, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "values"_a.noconvert().none(), "num_columns"_a, "with_source"_a, "threads"_a);
-  m.def("transpose_values_symmetric", &py_transpose_values_symmetric<T>, "indptr"_a.noconvert(),
-        "indices"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert());
-  m.def("select_csr", &py_select_csr<T>, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "values"_a.noconvert().none(), "columns"_a.noconvert(), "rows"_a.noconvert().none(),
-        "entries"_a.noconvert().none());
-}
-
 }  // namespace
 
 void bind_pattern(nb::module_& m) {
-  m.def("validate_csr", &py_validate_csr, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "num_columns"_a, "sorted"_a);
-  bind_values<float>(m);
-  bind_values<double>(m);
+  define(m, "validate_csr", &py_validate_csr, {"indptr", "indices", "num_columns", "sorted"},
+         nb::sig("def validate_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+                 "num_columns: int, sorted: bool) -> None"));
+  define_by_dtype(
+      m, "transpose_csr", &py_transpose_csr<float>, &py_transpose_csr<double>,
+      {"indptr", "indices", "values", "num_columns", "with_source", "threads"}, 2,
+      nb::sig("def transpose_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+              "values: NDArray[typing.Any] | None, num_columns: int, with_source: bool, "
+              "threads: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int32], "
+              "NDArray[typing.Any] | None, NDArray[numpy.int64] | None]"));
+  define_by_dtype(m, "transpose_values_symmetric", &py_transpose_values_symmetric<float>,
+                  &py_transpose_values_symmetric<double>, {"indptr", "indices", "values", "out"}, 2,
+                  nb::sig("def transpose_values_symmetric(indptr: NDArray[numpy.int64], "
+                          "indices: NDArray[numpy.int32], values: NDArray[typing.Any], "
+                          "out: NDArray[typing.Any]) -> None"));
+  define_by_dtype(
+      m, "select_csr", &py_select_csr<float>, &py_select_csr<double>,
+      {"indptr", "indices", "values", "columns", "rows", "entries"}, 2,
+      nb::sig("def select_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+              "values: NDArray[typing.Any] | None, columns: NDArray[numpy.int32], "
+              "rows: NDArray[numpy.bool_] | None, entries: NDArray[numpy.bool_] | None) -> "
+              "tuple[NDArray[numpy.int64], NDArray[numpy.int32], NDArray[typing.Any] | None]"));
 }
 
 }  // namespace hpcgnn::kernels

@@ -1,8 +1,5 @@
 #include "bindings.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
 #include <optional>
 
 #include "pattern/pattern.h"
@@ -15,7 +12,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-using namespace nb::literals;
+const std::string kAnyHalf = "bfloat16";
 
 RowsArguments rows_arguments(const AnyMatrix& source, const std::int32_t* rows,
                              std::int64_t num_rows, OutMatrix& out, int threads,
@@ -38,8 +35,10 @@ RowsArguments rows_arguments(const AnyMatrix& source, const std::int32_t* rows,
 
 void py_gather_rows(const AnyMatrix& x, const std::optional<Indices>& rows, OutMatrix& out,
                     int threads, const std::string& half, const std::string& isa) {
+  // A copy does not look at the bits.
+  const std::string& kind = half.empty() && x.dtype() == out.dtype() ? kAnyHalf : half;
   const RowsArguments arguments =
-      rows_arguments(x, rows ? rows->data() : nullptr, extent(out, 0), out, threads, half, isa);
+      rows_arguments(x, rows ? rows->data() : nullptr, extent(out, 0), out, threads, kind, isa);
   require((rows ? extent(*rows, 0) : extent(x, 0)) == arguments.num_rows,
           "out must have one row for each gathered row");
   if (rows) check_range("rows", rows->data(), arguments.num_rows, extent(x, 0));
@@ -66,9 +65,11 @@ template <class Array>
 auto matching(const char* name, std::optional<Array>& array, const AnyMatrix& like) {
   using Data = decltype(array->data());
   if (!array) return Data(nullptr);
-  if (array->dtype() != like.dtype() || extent(*array, 0) != extent(like, 0) ||
-      extent(*array, 1) != extent(like, 1))
-    throw std::invalid_argument(std::string(name) + " must have the shape and dtype of the rows");
+  if (array->dtype() != like.dtype())
+    throw nb::type_error(
+        (std::string(name) + " must be " + dtype_text(like.dtype()) + ", as the rows are").c_str());
+  if (extent(*array, 0) != extent(like, 0) || extent(*array, 1) != extent(like, 1))
+    throw std::invalid_argument(std::string(name) + " must have the shape of the rows");
   return array->data();
 }
 
@@ -78,8 +79,7 @@ auto by_column(const char* name, std::optional<Array>& array, const AnyMatrix& r
                Storage storage) {
   using Data = decltype(array->data());
   if (!array) return Data(nullptr);
-  if (storage_of(array->dtype(), "") != accumulator_of(storage) ||
-      extent(*array, 0) != extent(rows, 1))
+  if (!has_sums_of(*array, storage) || extent(*array, 0) != extent(rows, 1))
     throw std::invalid_argument(std::string(name) +
                                 " must have a number a column, float64 where rows have it, else "
                                 "float32");
@@ -87,9 +87,8 @@ auto by_column(const char* name, std::optional<Array>& array, const AnyMatrix& r
 }
 
 void py_finish_rows(const AnyMatrix& x, std::optional<AnyVector> bias,
-                    const std::optional<Offsets>& row_ids, std::uint64_t key, double p,
-                    bool rectify, OutMatrix& out, int threads, const std::string& half,
-                    const std::string& isa) {
+                    const std::optional<Offsets>& row_ids, Word key, double p, bool rectify,
+                    OutMatrix& out, int threads, const std::string& half, const std::string& isa) {
   std::optional<OutMatrix> result(out);
   const Storage storage = storage_of(x.dtype(), half);
   const EndingArguments arguments{.source = x.data(),
@@ -98,7 +97,7 @@ void py_finish_rows(const AnyMatrix& x, std::optional<AnyVector> bias,
                                   .out = matching("out", result, x),
                                   .num_rows = extent(x, 0),
                                   .width = extent(x, 1),
-                                  .key = key,
+                                  .key = key.bits,
                                   .p = p,
                                   .rectify = rectify,
                                   .storage = storage,
@@ -153,7 +152,7 @@ QuantisedArguments quantised_arguments(nb::dlpack::dtype dtype, std::int64_t num
           .isa = parse_isa(isa)};
 }
 
-void py_quantise_rows(const AnyMatrix& x, const Offsets& row_ids, std::uint64_t key, int bits,
+void py_quantise_rows(const AnyMatrix& x, const Offsets& row_ids, Word key, int bits,
                       Matrix<std::uint8_t>& packed, int threads, const std::string& isa) {
   QuantisedArguments arguments =
       quantised_arguments(x.dtype(), extent(x, 0), extent(x, 1), extent(packed, 0),
@@ -163,7 +162,7 @@ void py_quantise_rows(const AnyMatrix& x, const Offsets& row_ids, std::uint64_t 
   arguments.source = x.data();
   arguments.out = packed.data();
   arguments.row_ids = row_ids.data();
-  arguments.key = key;
+  arguments.key = key.bits;
   nb::gil_scoped_release unlocked;
   quantise_rows(arguments);
 }
@@ -196,7 +195,7 @@ SoftmaxTargets softmax_targets(const AnyMatrix& logits, const Offsets& labels, d
                                .num_rows = extent(logits, 0),
                                .width = extent(logits, 1),
                                .smoothing = smoothing,
-                               .storage = storage_of(logits.dtype(), ""),
+                               .storage = wide_storage_of("logits", logits.dtype()),
                                .num_threads = threads,
                                .isa = parse_isa(isa)};
   require(targets.width > 0, "logits must have a column for each class");
@@ -233,48 +232,43 @@ void py_softmax_loss_gradient(const AnyMatrix& logits, const Offsets& labels, do
 }  // namespace
 
 void bind_rows(nb::module_& m) {
-  m.def("gather_rows", &py_gather_rows, "x"_a.noconvert(), "rows"_a.noconvert().none(),
-        "out"_a.noconvert(), "threads"_a, "half"_a, "isa"_a,
-        nb::sig("def gather_rows(x: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, "
-                "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  m.def("scatter_add_rows", &py_scatter_add_rows, "src"_a.noconvert(), "rows"_a.noconvert(),
-        "out"_a.noconvert(), "threads"_a, "half"_a, "isa"_a,
-        nb::sig("def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
-                "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  m.def("finish_rows", &py_finish_rows, "x"_a.noconvert(), "bias"_a.noconvert().none(),
-        "row_ids"_a.noconvert().none(), "key"_a, "p"_a, "rectify"_a, "out"_a.noconvert(),
-        "threads"_a, "half"_a, "isa"_a,
-        nb::sig("def finish_rows(x: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
-                "row_ids: NDArray[numpy.int64] | None, key: int, p: float, rectify: bool, "
-                "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
-  m.def("finish_rows_gradient", &py_finish_rows_gradient, "gradient"_a.noconvert(),
-        "result"_a.noconvert().none(), "scale"_a, "out"_a.noconvert().none(),
-        "sums"_a.noconvert().none(), "threads"_a, "half"_a, "isa"_a,
-        nb::sig("def finish_rows_gradient(gradient: NDArray[typing.Any], "
-                "result: NDArray[typing.Any] | None, scale: float, "
-                "out: NDArray[typing.Any] | None, sums: NDArray[typing.Any] | None, threads: int, "
-                "half: str, isa: str) -> None"));
-  m.def("quantise_rows", &py_quantise_rows, "x"_a.noconvert(), "row_ids"_a.noconvert(), "key"_a,
-        "bits"_a, "packed"_a.noconvert(), "threads"_a, "isa"_a,
-        nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
-                "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
-                "-> None"));
-  m.def("softmax_loss", &py_softmax_loss, "logits"_a.noconvert(), "labels"_a.noconvert(),
-        "smoothing"_a, "losses"_a.noconvert(), "state"_a.noconvert(), "threads"_a, "isa"_a,
-        nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
-                "smoothing: float, losses: NDArray[typing.Any], state: NDArray[typing.Any], "
-                "threads: int, isa: str) -> None"));
-  m.def("softmax_loss_gradient", &py_softmax_loss_gradient, "logits"_a.noconvert(),
-        "labels"_a.noconvert(), "smoothing"_a, "state"_a.noconvert(),
-        "factors"_a.noconvert().none(), "scale"_a, "out"_a.noconvert(), "threads"_a, "isa"_a,
-        nb::sig("def softmax_loss_gradient(logits: NDArray[typing.Any], "
-                "labels: NDArray[numpy.int64], smoothing: float, state: NDArray[typing.Any], "
-                "factors: NDArray[typing.Any] | None, scale: float, out: NDArray[typing.Any], "
-                "threads: int, isa: str) -> None"));
-  m.def("dequantise_rows", &py_dequantise_rows, "packed"_a.noconvert(), "bits"_a,
-        "out"_a.noconvert(), "threads"_a, "isa"_a,
-        nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], bits: int, "
-                "out: NDArray[typing.Any], threads: int, isa: str) -> None"));
+  define(m, "gather_rows", &py_gather_rows, {"x", "rows", "out", "threads", "half", "isa"},
+         nb::sig("def gather_rows(x: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, "
+                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
+  define(m, "scatter_add_rows", &py_scatter_add_rows,
+         {"src", "rows", "out", "threads", "half", "isa"},
+         nb::sig("def scatter_add_rows(src: NDArray[typing.Any], rows: NDArray[numpy.int32], "
+                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
+  define(m, "finish_rows", &py_finish_rows,
+         {"x", "bias", "row_ids", "key", "p", "rectify", "out", "threads", "half", "isa"},
+         nb::sig("def finish_rows(x: NDArray[typing.Any], bias: NDArray[typing.Any] | None, "
+                 "row_ids: NDArray[numpy.int64] | None, key: int, p: float, rectify: bool, "
+                 "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));
+  define(m, "finish_rows_gradient", &py_finish_rows_gradient,
+         {"gradient", "result", "scale", "out", "sums", "threads", "half", "isa"},
+         nb::sig("def finish_rows_gradient(gradient: NDArray[typing.Any], "
+                 "result: NDArray[typing.Any] | None, scale: float, "
+                 "out: NDArray[typing.Any] | None, sums: NDArray[typing.Any] | None, threads: int, "
+                 "half: str, isa: str) -> None"));
+  define(m, "quantise_rows", &py_quantise_rows,
+         {"x", "row_ids", "key", "bits", "packed", "threads", "isa"},
+         nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
+                 "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
+                 "-> None"));
+  define(m, "softmax_loss", &py_softmax_loss,
+         {"logits", "labels", "smoothing", "losses", "state", "threads", "isa"},
+         nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
+                 "smoothing: float, losses: NDArray[typing.Any], state: NDArray[typing.Any], "
+                 "threads: int, isa: str) -> None"));
+  define(m, "softmax_loss_gradient", &py_softmax_loss_gradient,
+         {"logits", "labels", "smoothing", "state", "factors", "scale", "out", "threads", "isa"},
+         nb::sig("def softmax_loss_gradient(logits: NDArray[typing.Any], "
+                 "labels: NDArray[numpy.int64], smoothing: float, state: NDArray[typing.Any], "
+                 "factors: NDArray[typing.Any] | None, scale: float, out: NDArray[typing.Any], "
+                 "threads: int, isa: str) -> None"));
+  define(m, "dequantise_rows", &py_dequantise_rows, {"packed", "bits", "out", "threads", "isa"},
+         nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], bits: int, "
+                 "out: NDArray[typing.Any], threads: int, isa: str) -> None"));
 }
 
 }  // namespace hpcgnn::kernels

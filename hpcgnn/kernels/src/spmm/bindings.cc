@@ -1,8 +1,5 @@
 #include "bindings.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
 #include <optional>
 
 #include "pattern/pattern.h"
@@ -13,13 +10,11 @@
 namespace hpcgnn::kernels {
 namespace {
 
-using namespace nb::literals;
 using OptionalValues = std::optional<AnyVector>;
 
 const void* checked_values(const OptionalValues& values, Storage x, std::int64_t nonzeros) {
   if (!values) return nullptr;
-  if (storage_of(values->dtype(), "") != accumulator_of(x))
-    throw nb::type_error("values must be float64 when x is, else float32");
+  require_sums_of("values", *values, x);
   require(extent(*values, 0) == nonzeros, "values and indices must have the same length");
   return values->data();
 }
@@ -76,7 +71,7 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
                                          .mean = mean,
                                          .num_threads = threads,
                                          .isa = parse_isa(isa)};
-  if (storage_of(out.dtype(), half) != accumulator_of(x_storage))
+  if (!has_sums_of(out, x_storage))
     throw nb::type_error("out must be float64 when x is, else float32");
   require(extent(out, 1) == arguments.width, "x and out must have the same number of columns");
   require(rows || extent(x, 0) == num_rows, "x must have one row for each row of indptr");
@@ -90,20 +85,20 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
 }  // namespace
 
 void bind_sparse(nb::module_& m) {
-  m.def("spmm", &py_spmm, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "values"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(),
-        "rows"_a.noconvert().none(), "accumulate"_a, "mean"_a, "threads"_a, "half"_a, "isa"_a,
-        nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
-                "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
-                "mean: bool, threads: int, half: str, isa: str) -> None"));
-  m.def("spmm_transpose", &py_spmm_transpose, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "values"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(),
-        "rows"_a.noconvert().none(), "accumulate"_a, "mean"_a, "threads"_a, "half"_a, "isa"_a,
-        nb::sig("def spmm_transpose(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
-                "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
-                "mean: bool, threads: int, half: str, isa: str) -> None"));
+  define(m, "spmm", &py_spmm,
+         {"indptr", "indices", "values", "x", "out", "rows", "accumulate", "mean", "threads",
+          "half", "isa"},
+         nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+                 "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
+                 "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
+                 "mean: bool, threads: int, half: str, isa: str) -> None"));
+  define(m, "spmm_transpose", &py_spmm_transpose,
+         {"indptr", "indices", "values", "x", "out", "rows", "accumulate", "mean", "threads",
+          "half", "isa"},
+         nb::sig("def spmm_transpose(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
+                 "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
+                 "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
+                 "mean: bool, threads: int, half: str, isa: str) -> None"));
 }
 
 }  // namespace hpcgnn::kernels
