@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn.commands.init import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphArrays, store_from_arrays
 from hpcgnn.train import first_config
+
+COMMAND = find_command("init")
 
 N = 30
 RNG = np.random.default_rng(1)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcgnn
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.commands.export import COMMAND as EXPORT
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import Partition
 from hpcgnn.plan.degree_graph import DegreeGraph
@@ -28,6 +28,8 @@ from tests.support.partitioned import write_partitioned
 from tests.support.planned import planned
 from tests.support.training import Run, load_config, make_graph, train
 from tests.support.works import Cell, every_cell
+
+EXPORT = find_command("export")
 
 CELLS = tuple(every_cell())
 WORKS = tuple({each.words: each for each in CELLS if each.conflict is None}.values())

@@ -16,7 +16,7 @@ import torch
 from pyarrow import parquet
 
 from hpcgnn.comm import CollectiveInputError
-from hpcgnn.commands.predict import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphArrays, store_from_arrays
@@ -24,6 +24,8 @@ from hpcgnn.train.predict import read_ids
 from tests.support import training
 from tests.support.dense_models import Dense, sage_layer
 from tests.support.training_oracle import initial_model
+
+COMMAND = find_command("predict")
 
 # Ids of nodes as a compacted edge list has them, in no order.
 IDS = np.random.default_rng(2).permutation(np.arange(61) * 10**15 - 3 * 10**16)

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcgnn.commands import split as command
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert.splits import random_split
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import random
@@ -42,7 +42,7 @@ def partitioned(path: Path) -> Path:
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     monkeypatch.setattr(sys, "argv", ["hpcgnn split", *map(str, words)])
-    command.COMMAND.call()
+    find_command("split").call()
 
 
 def by_id(path: Path, name: str) -> list[int]:

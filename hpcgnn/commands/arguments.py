@@ -1,21 +1,44 @@
-"""The arguments that every command takes, and one line for a fault in them."""
+"""Arguments of commands, as a file of each says them, and one line for a fault in them.
+
+``NAME.toml`` has what `argparse.ArgumentParser.add_argument` takes under ``arguments.FLAGS``, and
+besides:
+
+type
+    A word of `TYPES`, or ``module:function``.
+choices
+    Or ``module:NAME`` of them.
+each_of
+    Names, or ``module:NAME`` of some, that the words of the argument must be among.
+least
+    The smallest number.
+group
+    The title that it stands under.
+
+``exclusive`` lists arguments of which one alone can be given, ``one_of`` those of which one must
+be. In texts ``{module:NAME}`` stands for names, and ``{about module:NAME}`` for what a mapping says
+about each of its own.
+"""
 
 import argparse
+import importlib
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcgnn import console
 from hpcgnn.errors import USAGE_ERROR, CollectiveExit
 from hpcgnn.spmd import is_first
 
-TRUST_CODE = (
-    "import the modules of the run, where model.name, exchange.method or train.task is "
-    "module:NAME; their code runs with your rights"
-)
-"""The help of the option of commands that open saved models."""
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+_REFERENCE = re.compile(r"\{(about )?(hpcgnn[\w.]*:\w+)\}")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -83,3 +106,121 @@ class _Verbosity(argparse.Action):
 def comma_separated(text: str) -> tuple[str, ...]:
     """Return the words of an argument such as ``A,B``, for argparse."""
     return tuple(text.split(","))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Return the positive numbers of an argument such as ``1,2``, for argparse."""
+    numbers = tuple(int(word) for word in text.split(","))
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: numbers from 1 on")
+    return numbers
+
+
+def memory_bytes(text: str) -> int:
+    """Return the bytes of an argument such as ``4GiB``, for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a size such as 4GiB or 3500M")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+TYPES: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "path": Path,
+    "words": comma_separated,
+    "counts": counts,
+    "bytes": memory_bytes,
+}
+
+
+@cache
+def read_table(command: str) -> Mapping[str, Any]:
+    """Return what the file of a command says; empty for one without a file."""
+    file = files("hpcgnn.commands") / f"{command}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def read_parser(command: str) -> CommandParser:
+    """Return the arguments that the file of a command says."""
+    table = read_table(command)
+    more: dict[str, Any] = {"intermixed": table.get("intermixed", False)}
+    more |= {key: _filled(table[key]) for key in ("description", "epilog") if key in table}
+    if table.get("wrapped"):
+        more["formatter_class"] = argparse.HelpFormatter
+    cli = CommandParser(command, **more)
+    places: dict[str, Any] = {}
+    for required, key in ((False, "exclusive"), (True, "one_of")):
+        for flags in table.get(key, ()):
+            places |= dict.fromkeys(flags, cli.add_mutually_exclusive_group(required=required))
+    for flags, given in table.get("arguments", {}).items():
+        options = dict(given)
+        title = options.pop("group", None)
+        if title is not None and title not in places:
+            places[title] = cli.add_argument_group(title)
+        places.get(title or flags, cli).add_argument(*flags.split(), **_argument(options))
+    return cli
+
+
+def _argument(options: dict[str, Any]) -> dict[str, Any]:
+    kind, allowed, least = (options.pop(key, None) for key in ("type", "each_of", "least"))
+    if kind == "flag":
+        options["action"] = "store_true"
+    elif allowed is not None:
+        options["type"] = _each_of([name for each in allowed for name in _names(each)])
+    elif kind is not None:
+        read = TYPES[kind] if kind in TYPES else find_object(kind)
+        options["type"] = read if least is None else _at_least(least, read)
+    if isinstance(choices := options.get("choices"), str):
+        options["choices"] = _names(choices)
+    default = options.get("default")
+    if options.get("action") == "append":
+        options["default"] = []
+    elif isinstance(default, list):
+        options["default"] = tuple(name for each in default for name in _names(each))
+    for key, between in (("metavar", ","), ("help", ", ")):
+        if key in options:
+            options[key] = _filled(options[key], between)
+    return options
+
+
+def find_object(reference: str) -> Any:
+    """Return what ``module:NAME`` names."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _names(reference: str) -> list[str]:
+    return list(find_object(reference)) if ":" in reference else [reference]
+
+
+def _filled(text: str, between: str = ", ") -> str:
+    def name(match: re.Match[str]) -> str:
+        value = find_object(match[2])
+        if match[1]:
+            return "; ".join(f"{key}: {each.about}" for key, each in value.items())
+        return str(value) if isinstance(value, str | float) else between.join(value)
+
+    return _REFERENCE.sub(name, text)
+
+
+def _each_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    def names(text: str) -> tuple[str, ...]:
+        words = comma_separated(text)
+        for word in words:
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"{word!r}: choose of {', '.join(known)}")
+        return words
+
+    return names
+
+
+def _at_least(least: int, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        value = read(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text}: at least {least}")
+        return value
+
+    number.__name__ = read.__name__
+    return number

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcgnn import watchdog
-from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.arguments import CommandParser, find_object, read_parser, read_table
 from hpcgnn.commands.launch import run_command, run_mpi_command, stall_limit
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective, num_launched, rank_of
@@ -55,6 +56,18 @@ class Command:
     processes: Processes
     check: Callable[[CommandParser, argparse.Namespace], None] | None = None
     subcommands: Sequence["Command"] = ()
+
+    @classmethod
+    def read(cls, name: str) -> "Command":
+        """Return the command that the file ``name.toml`` describes."""
+        table = read_table(name)
+        return cls(
+            name,
+            partial(read_parser, name),
+            table["target"],
+            Processes[table["processes"].upper()],
+            subcommands=[find_object(each) for each in table.get("subcommands", ())],
+        )
 
     def start(self, words: Sequence[str] | None = None) -> NoReturn:
         """Run the command with arguments, those of the process by default, and exit.
@@ -106,3 +119,10 @@ class Command:
         main = getattr(importlib.import_module(module), function)
         watchdog.set_place("start", "import")
         return int((main(options) if one else main(options, comm)) or 0)
+
+
+def find_command(name: str) -> Any:
+    """Return a command: of a file of its arguments, or of a module that has it."""
+    if read_table(name):
+        return Command.read(name)
+    return find_object(f"hpcgnn.commands.{name}:COMMAND")

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 def start(name: str) -> NoReturn:
     """Run the command ``hpcgnn NAME`` with the arguments of the process, and exit."""
-    raise SystemExit(importlib.import_module(f"hpcgnn.commands.{name}").COMMAND.start())
+    find_command = importlib.import_module("hpcgnn.commands.command").find_command
+    raise SystemExit(find_command(name).start())
 
 
 def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:

@@ -10,50 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.commands.arguments import CommandParser
-from hpcgnn.commands.command import Command, Processes
+from hpcgnn.commands.launch import start
 from hpcgnn.console import print_json, report
 from hpcgnn.convert.splits import parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
 from hpcgnn.typing import Array, GlobalIndices
 
-DESCRIPTION = """Add splits to a store: drawn at random from the nodes with labels, or read from
-files that list the nodes of each set. The store is replaced when the new one is whole. A store and
-a partition of it get the same split."""
-
-EPILOG = """A file of nodes has one a line: its original id, or its name where nodes have names;
-what follows # is no part of it. In a store of many graphs these are numbers of graphs, and a graph
-is drawn or listed whole. `graph.split = NAME` trains on one, `train.splits` on several."""
-
 _SETS = (Split.TRAIN, Split.VALID, Split.TEST)
-
-
-def parser() -> CommandParser:
-    """Return the arguments."""
-    cli = CommandParser("split", DESCRIPTION, epilog=EPILOG)
-    add = cli.add_argument
-    add("store", type=Path, metavar="STORE", help="store to add to")
-    add("-o", "--output", type=Path, metavar="OUT.h5", help="store to write (default: STORE)")
-    add("--random-split", metavar="A,B,C", help="percentages that train, validate and test")
-    add("--split-seed", type=int, metavar="S", help="seed of --random-split (default: 0)")
-    add("--per-class", type=int, metavar="N", help="--random-split: N nodes of each class train")
-    add(
-        "--count",
-        type=int,
-        metavar="K",
-        help="--random-split: K splits NAME-S, NAME-(S+1), ... by as many seeds",
-    )
-    add("--name", metavar="NAME", help="name of the drawn split (default: random)")
-    add(
-        "--split-file",
-        action="append",
-        default=[],
-        metavar="NAME=TRAIN.txt,VALID.txt,TEST.txt",
-        help="files with the nodes of each set; repeatable",
-    )
-    add("--json", action="store_true", help="print the names and sizes of all splits as JSON")
-    return cli
 
 
 def main(options: argparse.Namespace) -> None:
@@ -178,7 +142,5 @@ def check_labelled(splits: dict[str, Array], labels: Array, ids: GlobalIndices) 
             raise InputError(f"split {name!r}: node {node} has no label; take it out of the files")
 
 
-COMMAND = Command("split", parser, "hpcgnn.commands.split:main", Processes.ONE)
-
 if __name__ == "__main__":
-    COMMAND.start()
+    start("split")

@@ -1,5 +1,6 @@
 """Which part owns each node, and the partitioners without an objective: blocks and random parts."""
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +17,14 @@ METHODS = ("metis", "volume", "random", "block")
 
 FROM_FILE = "file:"
 """What stands there before the name of a file with a number of a part for each node."""
+
+
+def method(text: str) -> str:
+    """Return the name of a method, for argparse."""
+    if text in METHODS or (text.startswith(FROM_FILE) and text != FROM_FILE):
+        return text
+    names = f"{', '.join(METHODS)} or {FROM_FILE}FILE"
+    raise argparse.ArgumentTypeError(f"{text!r}: choose one of {names}")
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
         )
     rows_of = pattern.entry_rows()
     loops = np.bincount(rows_of[rows_of == pattern.indices], minlength=facts.num_nodes)
+    if len(options.ranks) > 1:
+        raise InputError("--write-shape: give one number of --ranks, whose block rows are measured")
     (blocks,) = options.ranks
     starts = whole.row_starts(blocks)
     aware = whole.survey(ALL, Ranks(starts, ExchangeConfig(method="aware")))

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn.commands.convert import COMMAND as CONVERT
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import detect
 from hpcgnn.convert.symmetry import SymmetryCheck
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents, write_gz
+
+CONVERT = find_command("convert")
 
 
 @pytest.fixture

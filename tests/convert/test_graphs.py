@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcgnn.commands.convert import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import convert, from_torch_geometric
 from hpcgnn.convert.formats.registry import detect
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, NodeBlock, Split
+
+COMMAND = find_command("convert")
 
 EDGES = "0 1\n1 0\n2 3\n3 2\n"
 NODES = "id,graph,a\n0,4,1\n1,4,2\n2,9,3\n3,9,4\n4,9,5\n"

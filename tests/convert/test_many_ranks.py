@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpcgnn.commands.convert import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import feed, pieces
 from hpcgnn.convert.parts import Parts
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.storage import format as file_format
 from tests.support.graph_files import Little
+
+COMMAND = find_command("convert")
 
 NODES = 90
 

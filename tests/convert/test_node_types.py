@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn.commands.convert import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import ConvertOptions, columns, convert, detect, from_dgl, from_torch_geometric
 from hpcgnn.convert.nodes import relation_names
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.errors import InputError
 from tests.support.graph_files import contents, write_gz
 from tests.support.typed_files import LittleTyped
+
+COMMAND = find_command("convert")
 
 FORMS = ("torch-geometric", "dgl", "ogb", "npz")
 

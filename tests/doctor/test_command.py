@@ -10,8 +10,10 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.comm import measure_links
-from hpcgnn.commands.doctor import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.doctor.folder import try_folder
+
+COMMAND = find_command("doctor")
 
 
 def test_links_of_a_host(comm: MPI.Intracomm) -> None:

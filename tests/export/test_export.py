@@ -16,11 +16,13 @@ import scipy.sparse as sp
 import torch
 from safetensors.torch import load_file, save_file
 
-from hpcgnn.commands.export import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.export import command
 from hpcgnn.export.blueprint import Blueprint
 from tests.support import training
+
+COMMAND = find_command("export")
 
 DIRECTED = training.make_graph(directed=True)
 UNDIRECTED = training.make_graph(directed=False)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from hpcgnn.commands.predict import parser as predict_parser
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import ConvertOptions, convert
 from hpcgnn.errors import InputError, one_line
 from hpcgnn.split import from_files
@@ -233,5 +233,5 @@ def test_asked_nodes_and_endings(tmp_path: Path, count: int) -> None:
         for word in words:
             outcome(partial(predict_command.read_ids, word))
         ending = damaged(rng, b".csv").decode("utf-8", "replace").replace("\0", "")
-        options = predict_parser().parse_args(["run", f"-oout{ending}"])
+        options = find_command("predict").parser().parse_args(["run", f"-oout{ending}"])
         outcome(partial(predict_command.kind_of, options))

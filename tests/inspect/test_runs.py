@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from hpcgnn.commands.inspect import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import inspect_path
+
+COMMAND = find_command("inspect")
 
 
 def make_checkpoint(directory: Path, epoch: int) -> Path:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcgnn.commands.inspect import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.show import show
 from hpcgnn.storage import GraphArrays, StoreHeader, StoreWriter, store_from_arrays
+
+COMMAND = find_command("inspect")
 
 
 @pytest.fixture

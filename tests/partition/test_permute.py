@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.commands.partition import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.partition import measure, permute, read_pattern
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
+
+COMMAND = find_command("partition")
 
 NUM_NODES = 47
 

@@ -12,13 +12,15 @@ from mpi4py import MPI
 import pytest
 
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.commands.plan import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.plan import candidates, rehearsal
 from hpcgnn.plan.share import Share
 from hpcgnn.storage import Split
 from tests.support.training import make_graph, write_store
+
+COMMAND = find_command("plan")
 
 
 @pytest.fixture
@@ -182,6 +184,8 @@ def test_refuses(
         ("--ranks", "2", "--exchange", "unknown"),
         ("--ranks", "2", "--epochs", "1"),
         ("--ranks", "2", "--beside", "0"),
+        ("--ranks", "2", "--prefetch", "-1"),
+        ("--ranks", "2", "--shape", "a.toml", "--write-shape", "b.toml"),
         (),
     ],
 )

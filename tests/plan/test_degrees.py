@@ -12,7 +12,7 @@ import pytest
 from hpcgnn import gallery
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.commands import generate
-from hpcgnn.commands.plan import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.file import load_config
@@ -25,6 +25,8 @@ from hpcgnn.plan.traffic import ALL, Ranks, Traffic
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
 from tests.support.training import make_graph, write_store
+
+COMMAND = find_command("plan")
 
 TYPED = """
 name = "small"
@@ -279,6 +281,8 @@ def test_command(
             command(monkeypatch, "--shape", shape, "--ranks", 4, *more)
     with pytest.raises(InputError, match="one node type and one relation both ways"):
         command(monkeypatch, stored[0], "--ranks", 4, "--write-shape", shape)
+    with pytest.raises(InputError, match="give one number of --ranks"):
+        command(monkeypatch, *stored, "--ranks", "2,4", "--write-shape", shape)
     missing = tmp_path / "missing" / "shape.toml"
     with pytest.raises(InputError, match=r"missing/shape\.csv: cannot be written \(No such file"):
         command(monkeypatch, *stored, "--ranks", 4, "--write-shape", missing)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.commands.clean import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.storage import check_output
 from hpcgnn.storage.atomic import OutputFile
 from hpcgnn.storage.leftovers import scratch_folder, scratch_folders
+
+COMMAND = find_command("clean")
 
 WRITE = """
 import sys, time

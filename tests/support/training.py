@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 from safetensors.numpy import load_file
 
-from hpcgnn.commands.predict import COMMAND as PREDICT
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.partition import (
@@ -35,6 +35,8 @@ from hpcgnn.train.run.checkpoint import checkpoint_paths
 from tests.support.matrices import ugly_matrix
 from tests.support.node_types import WIDTHS, type_numbers
 from tests.support.partitioned import write_partitioned
+
+PREDICT = find_command("predict")
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 61, 7, 4
 Predict = Callable[..., dict[str, Any]]

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from hpcgnn.comm import CollectiveInputError, agree
-from hpcgnn.commands.export import COMMAND as EXPORT
-from hpcgnn.commands.predict import COMMAND as PREDICT
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import make_model
@@ -28,6 +27,9 @@ from tests.support.training import (
     train,
     write_store,
 )
+
+EXPORT = find_command("export")
+PREDICT = find_command("predict")
 
 MODULE = """
 from hpcgnn.comm import ProcessGrid

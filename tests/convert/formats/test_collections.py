@@ -10,11 +10,13 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from hpcgnn.commands.convert import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import convert, detect
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore
 from tests.support.graph_files import contents
+
+COMMAND = find_command("convert")
 
 N, SPLITS = 12, 10
 RNG = np.random.default_rng(5)

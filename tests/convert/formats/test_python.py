@@ -10,10 +10,12 @@ import pytest
 import scipy.sparse
 import torch
 
-from hpcgnn.commands.convert import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import ConvertOptions, from_dgl, from_scipy, from_torch_geometric
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents
+
+COMMAND = find_command("convert")
 
 SRC, DST = torch.tensor([0, 3, 1]), torch.tensor([1, 0, 1])
 EXPECTED = [[0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]

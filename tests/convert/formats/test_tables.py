@@ -14,12 +14,14 @@ import pyarrow.parquet
 import pytest
 import scipy.sparse
 
-from hpcgnn.commands.convert import COMMAND as CONVERT
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert import ConvertOptions, convert, detect, from_scipy
 from hpcgnn.convert.read import tables
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split
 from tests.support.graph_files import contents, convert_to
+
+CONVERT = find_command("convert")
 
 NAMES = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Z"), exclude_characters='",;#%'), min_size=1

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.commands.convert import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.convert.programs import ProgramOptions, convert_programs
 from hpcgnn.convert.programs import conversion as parts_module
 from hpcgnn.errors import InputError
 from hpcgnn.storage import InstanceSplit, InstanceStore
+
+COMMAND = find_command("convert")
 
 SOURCE = """
 def area_{n}(width, height, scale):

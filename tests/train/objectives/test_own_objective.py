@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from hpcgnn.commands.plan import COMMAND as PLAN
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from tests.support.training import (
     StopAfter,
@@ -20,6 +20,8 @@ from tests.support.training import (
     train,
     write_store,
 )
+
+PLAN = find_command("plan")
 
 MODULE = "tests.train.objectives.degree"
 WHOLE = (f"train.task={MODULE}:ON_WHOLE", "exchange.active_sets=true")
