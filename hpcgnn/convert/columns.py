@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import Progress
-from hpcgnn.convert.read.features import finite_rows
+from hpcgnn.convert.read.arrays import finite_rows
 from hpcgnn.convert.source import ConvertOptions, Features, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import StoreWriter

@@ -36,16 +36,13 @@ class Parts:
         try:
             self._generation: int = ranks.from_first(self._open)
         except BaseException:
-            self._unlock()
+            self.__exit__()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._unlock()
-
-    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -69,14 +66,7 @@ class Parts:
                 f"{self._folder}: another conversion uses it; wait for that to end, or choose "
                 "another output"
             ) from None
-        except (
-            OSError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            RecursionError,
-        ) as error:
+        except _DAMAGE as error:
             raise InputError(
                 f"{self._folder}: cannot be used ({error}); remove it to begin anew"
             ) from error
@@ -99,14 +89,7 @@ class Parts:
                     state = found["state"]
                     if found["crc32"] != _crc(state):
                         raise ValueError("it does not match its checksum")
-                except (
-                    OSError,
-                    ValueError,
-                    ArithmeticError,
-                    LookupError,
-                    TypeError,
-                    RecursionError,
-                ) as error:
+                except _DAMAGE as error:
                     raise InputError(
                         f"{file}: cannot be read ({error}); remove {self._folder} to begin anew"
                     ) from error

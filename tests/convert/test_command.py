@@ -12,7 +12,7 @@ import pytest
 
 from hpcgnn.commands.command import find_command
 from hpcgnn.convert import detect
-from hpcgnn.convert.symmetry import SymmetryCheck
+from hpcgnn.convert.feed import SymmetryCheck
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents, write_gz
 

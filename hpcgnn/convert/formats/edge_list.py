@@ -10,7 +10,6 @@ numbered in their order. A table of nodes gives them ids, labels, splits and fea
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ from hpcgnn.convert.tables.edges import (
 )
 from hpcgnn.convert.tables.ids import Ids, Index, find_index, id_rows, place_ids
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
-from hpcgnn.convert.tables.nodes import NodeTable, files_of, id_columns, lack_of_ids, node_tables
+from hpcgnn.convert.tables.nodes import node_tables
 from hpcgnn.errors import InputError
 from hpcgnn.typing import GlobalIndices
 
@@ -127,15 +126,14 @@ def _check_typed(table: EdgeTable) -> None:
 def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:
     ranks = options.ranks
     nodes = node_tables(options)
-    tables = [each for each in nodes if isinstance(each, NodeTable)]
-    if ranks.moves_rows and any(each.graph >= 0 for each in tables):
+    if ranks.moves_rows and any(each.graph >= 0 for each in nodes.tables):
         raise OneReaderError("its nodes are of many graphs")
     index = find_index(
-        id_columns(tables),
+        nodes.ids,
         edges.ends("src", "dst"),
         options,
         relabel=options.take("relabel"),
-        without_ids=lack_of_ids(tables),
+        without_ids=nodes.lack_of_ids,
     )
     names, numbers = np.zeros(0, np.str_), np.zeros(0, np.int64)
     relations: tuple[str, ...] = ("",)
@@ -162,13 +160,13 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     return GraphSource(
         path=path,
         edges=stream,
-        inputs=(*(f.path for f in edges.files), *files_of(nodes)),
+        inputs=(*(f.path for f in edges.files), *nodes.paths),
         relations=relations,
         num_nodes=num_nodes,
         counted=index is not None or bool(nodes),
         columns=dict.fromkeys(relations, columns),
         nodes=known,
-        ignored=(*edges.ignored(), *chain.from_iterable(t.ignored() for t in tables)),
+        ignored=(*edges.ignored(), *nodes.ignored()),
         sample=partial(stream, sample=True),
         edges_after=stream,
     )
@@ -229,14 +227,11 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
     counted = source.counted or (count is None and bool(tables))
     index: Index | None = None
     if tables:
-        given = [each for each in tables if isinstance(each, NodeTable)]
-        found = find_index(
-            id_columns(given), [], options, relabel=False, without_ids=lack_of_ids(given)
-        )
+        found = find_index(tables.ids, [], options, relabel=False, without_ids=tables.lack_of_ids)
         if found is not None and (found.named or found.nodes().original_id is not None):
             raise InputError(
-                f"{given[0].file.path}: the nodes of {source.path} are numbers from 0; give the "
-                "table each of these once, or no ids"
+                f"{tables.tables[0].file.path}: the nodes of {source.path} are numbers from 0; "
+                "give the table each of these once, or no ids"
             )
         index = found
         more = read_nodes(tables, index, options)
@@ -246,9 +241,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
             for name in ("features", "labels")
         ):
             raise InputError(f"--nodes: {source.path} has data of nodes; leave one of them out")
-        check_nodes(
-            more, count, str(tables[0]) if isinstance(tables[0], Path) else str(given[0].file.path)
-        )
+        check_nodes(more, count, str(tables.paths[0]))
         known = replace(
             known,
             features=known.features or more.features,
@@ -257,5 +250,5 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
             graph=known.graph if more.graph is None else more.graph,
         )
     known = _with_split_files(known, index, count, options)
-    inputs = (*source.inputs, *files_of(tables))
+    inputs = (*source.inputs, *tables.paths)
     return replace(source, nodes=known, num_nodes=count, counted=counted, inputs=inputs)

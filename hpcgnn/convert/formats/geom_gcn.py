@@ -15,8 +15,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_masks
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
-from hpcgnn.convert.read.features import dense_features
+from hpcgnn.convert.read.arrays import Edges, array_source, dense_features, matrix_features
 from hpcgnn.convert.read.npy import Npz
 from hpcgnn.convert.read.tables import Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes

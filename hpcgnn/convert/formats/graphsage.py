@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import SPLIT_NAMES, labelled
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
-from hpcgnn.convert.read.features import array_features
+from hpcgnn.convert.read.arrays import Edges, array_features, array_source, matrix_features
 from hpcgnn.convert.read.files import read_json
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_indices
+from hpcgnn.convert.read.arrays import array_features
 from hpcgnn.convert.read.edges import EdgeArrays, compressed_edges
-from hpcgnn.convert.read.features import array_features
 from hpcgnn.convert.read.files import read_json, read_pieces
 from hpcgnn.convert.read.npy import Npz, open_npy
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes

@@ -7,8 +7,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.convert.nodes import labelled
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
-from hpcgnn.convert.read.features import dense_features
+from hpcgnn.convert.read.arrays import Edges, array_source, dense_features, matrix_features
 from hpcgnn.convert.read.mat import MatFile
 from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
 from hpcgnn.errors import InputError

@@ -30,6 +30,7 @@ from hpcgnn.convert.nodes import (
     split_from_indices,
     splits_from_masks,
 )
+from hpcgnn.convert.read.arrays import array_features, checked_matrix, dense_features
 from hpcgnn.convert.read.edges import (
     EdgeArrays,
     Pairs,
@@ -40,7 +41,6 @@ from hpcgnn.convert.read.edges import (
     square,
     vector_pairs,
 )
-from hpcgnn.convert.read.features import array_features, checked_matrix, dense_features
 from hpcgnn.convert.read.npy import ArrayFile, Npz, decode_texts
 from hpcgnn.convert.source import (
     CHUNK_EDGES,

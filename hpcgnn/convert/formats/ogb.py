@@ -30,8 +30,8 @@ from hpcgnn.convert.nodes import (
     relation_names,
     split_from_indices,
 )
+from hpcgnn.convert.read.arrays import array_features
 from hpcgnn.convert.read.edges import EdgeArrays, index_pairs
-from hpcgnn.convert.read.features import array_features
 from hpcgnn.convert.read.files import MOST_GROWTH
 from hpcgnn.convert.read.npy import ArrayFile, Npz
 from hpcgnn.convert.read.tables import TableFile, read_column

@@ -15,8 +15,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_indices
-from hpcgnn.convert.read.arrays import Edges, array_source
-from hpcgnn.convert.read.features import dense_features
+from hpcgnn.convert.read.arrays import Edges, array_source, dense_features
 from hpcgnn.convert.read.pickles import load_array, load_lists, load_matrix
 from hpcgnn.convert.read.tables import read_column
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Labels, Nodes

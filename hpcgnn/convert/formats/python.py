@@ -1,13 +1,16 @@
 """Graphs in the memory of a Python program: SciPy matrices, graphs of torch-geometric and of DGL.
 
-Neither library is imported: their graphs are recognised by attributes and methods, and tensors of
-any library that can become a NumPy array will do.
+Neither library is imported, but for a data set by name: their graphs are recognised by attributes
+and methods, and tensors of any library that can become a NumPy array will do.
 """
 
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,13 @@ from hpcgnn.convert.nodes import (
     splits_from_masks,
 )
 from hpcgnn.convert.pipeline import Report, write_store
-from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
-from hpcgnn.convert.read.graphs import ManyGraphs, side_by_side
+from hpcgnn.convert.read.arrays import (
+    Edges,
+    ManyGraphs,
+    array_source,
+    matrix_features,
+    side_by_side,
+)
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
@@ -38,6 +46,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import check_output
 from hpcgnn.typing import Array
 
+_BY_NAME = "pyg:"
 _DGL_FEATURES = ("feat", "x", "features")
 _MASKS = frozenset(f"{each}_mask" for prefixes in SPLIT_PREFIXES.values() for each in prefixes)
 _TORCH_GEOMETRIC_KEYS = _MASKS | {
@@ -183,6 +192,49 @@ def torch_geometric_graphs(
     return replace(many, values=rows).source(Path(origin), ignored=ignored)
 
 
+def read_data_set(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read a data set of torch-geometric by name, `pyg:CLASS` or `pyg:CLASS/NAME`.
+
+    CLASS is one of `torch_geometric.datasets`; what it has not in its folder, `--root`, it
+    downloads itself. Several graphs become one store of many. Raises `InputError`.
+    """
+    origin = str(path)
+    kind, _, name = origin.removeprefix(_BY_NAME).partition("/")
+    dataset = _dataset(origin, kind, name, options)
+    if len(dataset) != 1:
+        return torch_geometric_graphs([dataset[i] for i in range(len(dataset))], options, origin)
+    return torch_geometric_source(dataset[0], options, origin)
+
+
+def _dataset(origin: str, kind: str, name: str, options: ConvertOptions) -> Any:
+    try:
+        known = vars(import_module("torch_geometric.datasets"))
+    except ImportError as error:
+        raise InputError(
+            f"{origin}: needs torch-geometric ({error}); pip install torch_geometric"
+        ) from None
+    if not isinstance(known.get(kind), type):
+        near = get_close_matches(kind, [each for each in known if isinstance(known[each], type)])
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"{origin}: torch_geometric.datasets has no {kind!r}{hint}")
+    takes, given = signature(known[kind]).parameters, {}
+    if "root" in takes:
+        given["root"] = options.take("root")
+        if given["root"] is None and takes["root"].default is takes["root"].empty:
+            raise InputError(f"{origin}: give the folder that it is or shall be in, --root DIR")
+    if name:
+        given["name"] = name
+        if "name" not in takes:
+            raise InputError(f"{origin}: {kind} takes no name; give {_BY_NAME}{kind}")
+    elif "name" in takes and takes["name"].default is takes["name"].empty:
+        raise InputError(f"{origin}: {kind} has several data sets; give {_BY_NAME}{kind}/NAME")
+    try:
+        return known[kind](**given)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise InputError(f"{origin}: torch-geometric cannot load it ({reason[:300]})") from error
+
+
 def _stacked(arrays: Sequence[Array], where: str) -> Array | None:
     if not arrays:
         return None
@@ -215,20 +267,21 @@ def _torch_geometric_edges(store: Any, where: str) -> Edges:
     ends = to_array(index, f"{where}: edge_index")
     if ends.ndim != 2 or ends.shape[0] != 2:
         raise InputError(f"{where}: edge_index has shape {ends.shape}; it is [2, E]")
-    weight = getattr(store, "edge_weight", None)
-    weights = None if weight is None else to_array(weight, f"{where}: edge_weight").reshape(-1)
-    features = getattr(store, "edge_attr", None)
-    if features is not None:
-        features = _edge_features(features, f"{where}: edge_attr")
-    return Edges(ends[0], ends[1], weights, features)
+    return _with_data(ends, store, "edge_weight", "edge_attr", where)
 
 
-def _edge_features(value: Any, where: str) -> Array:
-    """Return features [E, F] of edges in a type of the store; raises `InputError`."""
-    array = to_array(value, where)
-    array = array[:, None] if array.ndim == 1 else array
-    check_array(array, where, "[E, F]")
-    return array if array.dtype.kind == "f" else array.astype(np.float32)
+def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> Edges:
+    """Return edges with the weights and features of these names in `data`, where it has them."""
+    found = {}
+    for key in (weight, features):
+        value = data.get(key) if isinstance(data, Mapping) else getattr(data, key, None)
+        found[key] = None if value is None else to_array(value, f"{where}: {key}")
+    weights, columns = found[weight], found[features]
+    if columns is not None:
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        check_array(columns, f"{where}: {features}", "[E, F]")
+        columns = columns if columns.dtype.kind == "f" else columns.astype(np.float32)
+    return Edges(ends[0], ends[1], None if weights is None else weights.reshape(-1), columns)
 
 
 def from_dgl(
@@ -252,47 +305,34 @@ def from_dgl(
     names = relation_names(etypes)
     if len(node_types) == len(etypes) == 1:
         names = {etypes[0]: ""}
-    edges = {name: _dgl_edges(graph, etype, weight) for etype, name in names.items()}
-    ignored = [
-        f"edata {key}".rstrip()
-        for each in etypes
-        for key in graph.edges[each].data
-        if key != weight and key != _first(_DGL_FEATURES, graph.edges[each].data)
-    ]
-    parts = {}
+    edges, parts = {}, {}
+    ignored: list[str] = []
+    for etype, name in names.items():
+        data, where = graph.edges[etype].data, f"graph, edges {etype[1]}"
+        if weight not in {None, *data}:
+            raise InputError(f"{where}: edata has no {weight!r}; name another weight")
+        features = _first(_DGL_FEATURES, data)
+        ignored += [f"edata {key}" for key in data if key not in (weight, features)]
+        # In the order of their ids, so that the weights of edata belong to them.
+        ends = [to_array(side, where) for side in graph.edges(order="eid", etype=etype)]
+        known = {key: data[key] for key in {weight, features} & set(data)}
+        edges[name] = _with_data(
+            ends, known, weight or "", features if features != weight else "", where
+        )
     for name in node_types:
         several = len(node_types) > 1
         where = f"graph, nodes {name}" if several else "graph"
         data = graph.nodes[name].data if several else graph.ndata
         count = graph.num_nodes(name) if several else graph.num_nodes()
-        features, labels = (
-            next((data[each] for each in known if each in data), None)
-            for known in (_DGL_FEATURES, _DGL_LABELS)
-        )
-        known = {next((k for k in each if k in data), "") for each in (_DGL_FEATURES, _DGL_LABELS)}
-        ignored += [f"ndata {key}" for key in data if key not in known | _MASKS]
+        keys = [_first(known, data) for known in (_DGL_FEATURES, _DGL_LABELS)]
+        ignored += [f"ndata {key}" for key in data if key not in {*keys, *_MASKS}]
+        features, labels = (data[key] if key else None for key in keys)
+        nodes = _nodes(where, features, labels)
         splits = _find_splits(data.get, options, where)
-        parts[name] = int(count), replace(_nodes(where, features, labels), splits=splits)
+        parts[name] = int(count), replace(nodes, splits=splits)
     check_output(path)
     source = _source_of_types("graph", edges, names, parts, tuple(ignored))
     return write_store(source, Path(path), options, "graph")
-
-
-def _dgl_edges(graph: Any, etype: EdgeType, weight: str | None) -> Edges:
-    where = f"graph, edges {etype[1]}"
-    # In the order of their ids, so that the weights of edata belong to them.
-    src, dst = graph.edges(order="eid", etype=etype)
-    if weight is None:
-        values = None
-    elif weight in graph.edges[etype].data:
-        values = to_array(graph.edges[etype].data[weight], f"{where}: {weight}").reshape(-1)
-    else:
-        raise InputError(f"{where}: edata has no {weight!r}; name another weight")
-    key = _first(_DGL_FEATURES, graph.edges[etype].data)
-    features = None
-    if key and key != weight:
-        features = _edge_features(graph.edges[etype].data[key], f"{where}: {key}")
-    return Edges(to_array(src, where), to_array(dst, where), values, features)
 
 
 def _first(names: Sequence[str], data: Mapping[str, Any]) -> str:

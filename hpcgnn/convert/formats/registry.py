@@ -59,7 +59,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             divided=True,
         ),
         "tables": Format("table_folder", "folder of tables that a graph.toml names"),
-        "torch-geometric": Format("torch_geometric", "data set by name, pyg:CLASS[/NAME]"),
+        "torch-geometric": Format(
+            "python", "data set by name, pyg:CLASS[/NAME]", reader="read_data_set"
+        ),
         "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
         "dgl-csv": Format("dgl_csv", "folder of a DGL CSVDataset, with its meta.yaml"),
         "graphstorm": Format("graphstorm", "GraphStorm's construction file", endings=(".json",)),

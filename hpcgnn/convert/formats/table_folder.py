@@ -21,7 +21,7 @@ from hpcgnn.convert.source import (
 from hpcgnn.convert.tables.edges import USUAL, EdgeTable, edge_chunks, open_edges
 from hpcgnn.convert.tables.ids import Index, Numbers, find_index
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
-from hpcgnn.convert.tables.nodes import NodeTable, files_of, id_columns, lack_of_ids, open_nodes
+from hpcgnn.convert.tables.nodes import NodeTables, open_nodes
 from hpcgnn.errors import InputError
 
 
@@ -66,7 +66,7 @@ class _Folder:
         nodes = {name: self._nodes(name, table) for name, table in self._section("nodes").items()}
         for each in edges:
             for name in (each.kind[0], each.kind[2]):
-                nodes.setdefault(name, ())
+                nodes.setdefault(name, NodeTables())
         indices = self._indices(nodes, edges, as_names=False)
         if len(nodes) > 1 and any(
             each.named or each.nodes().original_id is not None for each in indices.values()
@@ -84,13 +84,11 @@ class _Folder:
         else:
             (joined,) = parts.values()
         inputs = [file.path for each in edges for file in each.files]
-        inputs += [path for tables in nodes.values() for path in files_of(tables)]
+        inputs += [path for tables in nodes.values() for path in tables.paths]
         ignored = [*self._ignored]
         ignored += [f"{name}: {what}" for name, each in by_name.items() for what in each.ignored()]
         for tables in nodes.values():
-            for table in tables:
-                if isinstance(table, NodeTable):
-                    ignored += table.ignored()
+            ignored += tables.ignored()
         plain = len(counts) == len(by_name) == 1
         if not isinstance(graph_name := self._tables.get("name", ""), str):
             raise InputError(f"{self._file}: name = {graph_name!r} must be a text")
@@ -118,7 +116,7 @@ class _Folder:
 
     def _indices(
         self,
-        nodes: Mapping[str, Sequence[NodeTable | Path]],
+        nodes: Mapping[str, NodeTables],
         edges: Sequence[EdgeTable],
         *,
         as_names: bool,
@@ -127,15 +125,15 @@ class _Folder:
         for name, tables in nodes.items():
             ends = [end for each in edges if each.kind[0] == name for end in each.ends("src")]
             ends += [end for each in edges if each.kind[2] == name for end in each.ends("dst")]
-            given = id_columns(tables)
             options = replace(self._options, names=as_names) if as_names else self._options
-            if as_names and tables and not given:
+            if as_names and tables and not tables.ids:
                 raise InputError(
                     f"{self._file}: the nodes of {name!r} have no ids where others have names; "
                     "give their table a column id"
                 )
-            lack = lack_of_ids(tables, f"{self._file}: [nodes.{name}]")
-            index = find_index(given, ends, options, relabel=not tables, without_ids=lack)
+            index = find_index(
+                tables.ids, ends, options, relabel=not tables, without_ids=tables.lack_of_ids
+            )
             if index is None:
                 rows = count_rows(read_nodes(tables, None, options), tables, options.ranks)
                 index = Numbers(np.arange(rows))
@@ -199,7 +197,7 @@ class _Folder:
         kind, section = (source, relation, target), f"{self._file}: [{where}]"
         return open_edges(kind, paths, named or None, USUAL, features, section)
 
-    def _nodes(self, name: str, table: dict[str, Any]) -> tuple[NodeTable | Path, ...]:
+    def _nodes(self, name: str, table: dict[str, Any]) -> NodeTables:
         where = f"nodes.{name}"
         self._check(table, {"file", "files", "id", "label", "split", "features", "ignore"}, where)
         columns: dict[str, str] = {}
@@ -208,8 +206,7 @@ class _Folder:
                 columns[role] = "+".join(words)
         features = self._words(table, "features", where)
         section = f"{self._file}: [{where}]"
-        paths = self._paths(table, where)
-        return tuple(open_nodes(path, columns, features, section) for path in paths)
+        return open_nodes(self._paths(table, where), columns, features, section)
 
 
 def _typed_stream(

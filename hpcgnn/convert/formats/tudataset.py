@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.convert.read.arrays import Edges
-from hpcgnn.convert.read.graphs import ManyGraphs
+from hpcgnn.convert.read.arrays import Edges, ManyGraphs
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true

@@ -1,12 +1,19 @@
-"""Graphs whose edges and features are arrays in memory."""
+"""Edges and features that are arrays: of one graph, or of many side by side as one."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from hpcgnn.convert.nodes import labelled
+from hpcgnn.convert.read.npy import ArrayFile
 from hpcgnn.convert.source import (
     CHUNK_EDGES,
+    ConvertOptions,
     EdgeChunk,
     EdgeStream,
     Features,
@@ -19,7 +26,60 @@ from hpcgnn.convert.source import (
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, GlobalIndices
+
+
+def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
+    """Return the rows of a matrix of numbers [n, f] that a rank keeps; raises `InputError`."""
+    check_array(array, array.where, "[n, f]", due="features, numbers")
+    own = options.ranks.range_of(array.shape[0])
+
+    def blocks(rows: int) -> FeatureStream:
+        return array.rows(rows, options.memory_bytes, own)
+
+    return Features.of_matrix(array.shape, array.dtype, blocks, array.where, own)
+
+
+def finite_rows(block: Array, dtype: np.dtype[Any], locate: Callable[[int], str]) -> Array:
+    """Return rows as `dtype`; raises `InputError` for what is not finite, at the place of a row."""
+    with np.errstate(over="ignore"):
+        rows = block.astype(dtype, copy=False)
+    finite = np.isfinite(rows)
+    if not finite.all():
+        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), rows.shape))
+        raise InputError(
+            f"{locate(row)}: the feature in column {column + 1} is {rows[row, column]} as {dtype}; "
+            "replace it by a finite number"
+        )
+    return rows
+
+
+def checked_matrix(
+    where: str, *, data: Array, indices: Array, indptr: Array, shape: Sequence[int]
+) -> Any:
+    """Return a CSR matrix of SciPy whose parts fit together; raises `InputError` if they do not."""
+    kinds = (data.dtype.kind in "biuf", indices.dtype.kind in "iu", indptr.dtype.kind in "iu")
+    try:
+        if not all(kinds) or len(shape) != 2 or not all(type(side) is int for side in shape):
+            raise ValueError("values must be numbers, indices and two sides whole numbers")
+        matrix = import_module("scipy.sparse").csr_matrix(
+            (data, indices, indptr), shape=tuple(shape)
+        )
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{where} is no valid CSR matrix ({reason}); save it again") from error
+    return matrix
+
+
+def dense_features(matrix: Any, where: str) -> Features:
+    """Return the rows of a CSR matrix of SciPy: a store holds dense features."""
+
+    def blocks(rows: int) -> FeatureStream:
+        for first in range(0, matrix.shape[0], rows):
+            yield matrix[first : first + rows].toarray()
+
+    return Features.of_matrix(matrix.shape, matrix.dtype, blocks, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +156,77 @@ def _stream(
             data = EdgeData(each.features).take(part)
             chunk = EdgeChunk(each.src[part], each.dst[part], locate, values, relation, data)
             yield chunk.between(*ends[relation]) if ends else chunk
+
+
+@dataclass(frozen=True, eq=False)
+class ManyGraphs:
+    """Graphs side by side.
+
+    Parameters
+    ----------
+    graph
+        (n,) int64 the number of each node's graph.
+    edges
+        Of all graphs, between nodes of the whole.
+    features
+        (n, f), or None.
+    values
+        (g,) or (g, w): classes, 0 and 1 of several labels, or numbers to predict; or None.
+    """
+
+    graph: GlobalIndices
+    edges: Edges
+    features: Array | None
+    values: Array | None
+
+    def source(
+        self, path: Path, *, inputs: tuple[Path, ...] = (), ignored: tuple[str, ...] = ()
+    ) -> GraphSource:
+        """Return them as one graph; raises `InputError` for faulty values.
+
+        Whole numbers become classes, and others are numbers to predict, which stand in a file
+        beside the store.
+        """
+        nodes, targets = Nodes(graph=self.graph), None
+        if self.features is not None:
+            nodes = replace(nodes, features=matrix_features(self.features, str(path)))
+        if self.values is not None and _are_classes(self.values):
+            labels = labelled(self.values, f"{path}: labels of graphs")
+            nodes = replace(nodes, labels=replace(labels, values=labels.values[self.graph]))
+        elif self.values is not None:
+            targets = np.asarray(self.values, np.float64).reshape(len(self.values), -1)
+        found = array_source(
+            path, {"": self.edges}, len(self.graph), nodes, inputs=inputs, ignored=ignored
+        )
+        return replace(found, targets=targets)
+
+
+def _are_classes(values: Array) -> bool:
+    if values.dtype.kind != "f":
+        return True
+    known = values[~np.isnan(values)]
+    whole = bool((known == np.floor(known)).all() and (known >= -1).all())
+    # Several columns are several labels, or several numbers.
+    return whole and (
+        values.ndim == 1 or values.shape[1] == 1 or bool(np.isin(known, (0, 1)).all())
+    )
+
+
+def side_by_side(parts: Sequence[Edges], sizes: Sequence[int], where: str) -> Edges:
+    """Return the edges of graphs of so many nodes, one graph after the other."""
+    starts = np.cumsum([0, *sizes])
+    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        ends = np.concatenate([part.src, part.dst])
+        if len(ends) and not 0 <= ends.min() <= ends.max() < size:
+            raise InputError(f"{where}[{number}]: has {size} nodes, but an edge to another number")
+    weights = [part.weights for part in parts if part.weights is not None]
+    features = [part.features for part in parts if part.features is not None]
+    for what, found in (("weights", weights), ("features", features)):
+        if found and len(found) < len(parts):
+            raise InputError(f"{where}: edges of some graphs have {what}, others not; give all")
+    return Edges(
+        np.concatenate([part.src + start for part, start in zip(parts, starts, strict=False)]),
+        np.concatenate([part.dst + start for part, start in zip(parts, starts, strict=False)]),
+        np.concatenate(weights) if weights else None,
+        np.concatenate(features) if features else None,
+    )

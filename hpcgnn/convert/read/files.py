@@ -52,10 +52,6 @@ class TextBlock:
         """The number of the first line in its file, before which lines may have to be counted."""
         return self.line + (_count_lines(self.path, self.base) if self.base else 0)
 
-    def counted(self) -> "TextBlock":
-        """Return the block with its first line's number in the file."""
-        return TextBlock(self.path, self.data, self.first_line)
-
 
 Span: TypeAlias = tuple[int, int]
 """The lines that begin at the bytes from the first to before the second."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.convert.read.features import checked_matrix
+from hpcgnn.convert.read.arrays import checked_matrix
 from hpcgnn.convert.read.files import MOST_GROWTH, read_error
 from hpcgnn.errors import InputError
 from hpcgnn.storage import require_file

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse
 
-from hpcgnn.convert.read.features import checked_matrix
+from hpcgnn.convert.read.arrays import checked_matrix
 from hpcgnn.convert.read.files import read_error
 from hpcgnn.errors import InputError
 from hpcgnn.storage import require_file

@@ -255,10 +255,8 @@ class TableFile:
                     starts.append(group)
             spans = list(zip(starts, [*starts[1:], len(sizes)], strict=True))
             return [(replace(self, span=span), sum(sizes[slice(*span)])) for span in spans]
-        packed = is_packed(self.path)
-        size = self.path.stat().st_size
-        starts = [0]
-        if not packed and size > piece_bytes:
+        size, starts = self.path.stat().st_size, [0]
+        if not is_packed(self.path) and size > piece_bytes:
             head = _head_bytes(self.path)
             starts += [start for start in range(piece_bytes, size, piece_bytes) if start > head]
         spans = list(zip(starts, [*starts[1:], size], strict=True))
@@ -269,23 +267,20 @@ class TableFile:
         if self.separator == " ":
             data = _single_blanks(data)
         block = replace(block, data=data)
-        places = sorted(kinds)
         odd = (b"x" in data or b"X" in data) and "text" not in kinds.values()
         # What these mean beside a quote differs from reader to reader.
         odd = odd or (b'"' in data and bool(_ODD_QUOTE.search(data)))
-        table = None if odd else self._fast(data, kinds, places)
-        if table is None:
-            return self._slow(block, kinds)
-        columns = dict(zip(places, table, strict=True))
-        return Table(columns, len(table[0]), partial(self._locate, block))
+        columns = None if odd else self._fast(data, kinds)
+        if columns is None:
+            return self._by_line(block, kinds)
+        return Table(columns, len(next(iter(columns.values()))), partial(_locate, block))
 
-    def _fast(
-        self, data: bytes, kinds: Mapping[int, Kind], places: Sequence[int]
-    ) -> list[Any] | None:
+    def _fast(self, data: bytes, kinds: Mapping[int, Kind]) -> dict[int, Any] | None:
         """Return the columns of a block, None where it is faulty or odd."""
         quoted = b'"' in data
         if data.isspace():
-            return [pa.array([], _TYPES[kinds[place]]) for place in places]
+            return {place: pa.array([], _TYPES[kind]) for place, kind in kinds.items()}
+        names = {place: str(place) for place in sorted(kinds)}
         try:
             read = pa_csv.read_csv(
                 pa.BufferReader(data),
@@ -297,8 +292,8 @@ class TableFile:
                 pa_csv.ParseOptions(delimiter=self.separator, quote_char='"' if quoted else False),
                 pa_csv.ConvertOptions(
                     check_utf8=False,
-                    column_types={str(place): _TYPES[kinds[place]] for place in places},
-                    include_columns=[str(place) for place in places],
+                    column_types={name: _TYPES[kinds[place]] for place, name in names.items()},
+                    include_columns=list(names.values()),
                     null_values=[""],
                     strings_can_be_null=False,
                 ),
@@ -308,60 +303,61 @@ class TableFile:
         if quoted and read.num_rows != sum(1 for line in data.split(b"\n") if line.strip()):
             # A quote that is not closed in its line.
             return None
-        columns = [column.combine_chunks() for column in read.columns]
-        columns = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
         blanks = {b" ", b"\t", b"\v", b"\f"} - {self.separator.encode()}
-        if self.separator != " " and any(blank in data for blank in blanks):
-            columns = [
-                _trim(column) if kinds[place] == "text" else column
-                for place, column in zip(places, columns, strict=True)
-            ]
+        padded = self.separator != " " and any(blank in data for blank in blanks)
+        columns = {}
+        for place, name in names.items():
+            column = _whole(read.column(name))
+            columns[place] = _trim(column) if padded and kinds[place] == "text" else column
         return columns
 
-    def _slow(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
-        """Read a block line by line; raises `InputError` that names the first faulty line."""
-        try:
-            return self._by_line(block, kinds)
-        except InputError:
-            if not block.base:
-                raise
-            return self._by_line(block.counted(), kinds)
-
     def _by_line(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
+        """Read a block line by line; raises `InputError` that names the first faulty line."""
         rows: list[tuple[str, ...]] = []
-        lines: list[int] = []
-        for number, line in enumerate(block.data.split(b"\n")[:-1], block.line):
-            text = line.decode("utf-8", "surrogateescape").strip("\r")
-            where = f"{block.path}: line {number}"
-            if not text.strip():
-                continue
+        places: list[int] = []
+        for place, text in _filled_lines(block):
+            where = partial(_line, block, place)
             if text.count('"') % 2:
                 raise InputError(
-                    f"{where} has a quote that is not closed in its line; correct the line"
+                    f"{where()} has a quote that is not closed in its line; correct the line"
                 )
             fields = _split(text, self.separator, where)
             if len(fields) != len(self.names):
                 if text.lstrip()[0] in "#%":
                     continue
                 raise InputError(
-                    f"{where} has {len(fields)} fields where {len(self.names)} are due; correct "
+                    f"{where()} has {len(fields)} fields where {len(self.names)} are due; correct "
                     "the line or remove it"
                 )
             for column, kind in sorted(kinds.items()):
-                _check_field(fields[column], kind, f"{where}, column {column + 1}")
+                _check_field(fields[column], kind, column + 1, where)
             rows.append(fields)
-            lines.append(number - block.line)
-        columns = {}
-        for place, kind in kinds.items():
-            values = [row[place] for row in rows]
-            columns[place] = _column(values, kind)
-        return Table(
-            columns, len(rows), lambda row: f"{block.path}: line {block.first_line + lines[row]}"
-        )
+            places.append(place)
+        columns = {place: _column([row[place] for row in rows], kinds[place]) for place in kinds}
+        return Table(columns, len(rows), lambda row: _line(block, places[row]))
 
-    def _locate(self, block: TextBlock, row: int) -> str:
-        filled = [i for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
-        return f"{self.path}: line {block.first_line + filled[row]}"
+
+def _filled_lines(block: TextBlock) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not empty, with their places in the block."""
+    for place, line in enumerate(block.data.split(b"\n")[:-1]):
+        text = line.decode("utf-8", "surrogateescape").strip("\r")
+        if text.strip():
+            yield place, text
+
+
+def _line(block: TextBlock, place: int) -> str:
+    return f"{block.path}: line {block.first_line + place}"
+
+
+def _locate(block: TextBlock, row: int) -> str:
+    filled = [i for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
+    return _line(block, filled[row])
+
+
+def _whole(column: Any) -> Any:
+    """Return a column as one array."""
+    column = column.combine_chunks()
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
 def read_column(path: Path) -> NDArray[np.int64]:
@@ -390,7 +386,7 @@ def integer_lines(
         found = []
         for row, line in enumerate(lines):
             for place, word in enumerate(line.decode("utf-8", "surrogateescape").split(), 1):
-                _check_field(word, "integer", f"{locate(row)}, column {place}")
+                _check_field(word, "integer", place, partial(locate, row))
                 found.append(int(word))
         values = np.array(found, np.int64)
     return values, widths
@@ -403,14 +399,15 @@ def _column(values: list[str], kind: Kind) -> Any:
     return pa.array([convert(value) if value else None for value in values], _TYPES[kind])
 
 
-def _check_field(field: str, kind: Kind, where: str) -> None:
+def _check_field(field: str, kind: Kind, column: int, where: Callable[[], str]) -> None:
     if kind == "text" or field == "":
         return
     pattern = _INTEGER if kind == "integer" else _NUMBER
     if not pattern.fullmatch(field) or (kind == "integer" and not -(2**63) <= int(field) < 2**63):
         shown = field[:40].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise InputError(
-            f"{where} holds {shown!r} where {_DUE[kind]} is due; correct the line or remove it"
+            f"{where()}, column {column} holds {shown!r} where {_DUE[kind]} is due; correct the "
+            "line or remove it"
         )
 
 
@@ -440,13 +437,13 @@ def _without_line(block: TextBlock, number: int) -> bytes:
     return b"\n".join(lines)
 
 
-def _split(text: str, separator: str, where: str) -> tuple[str, ...]:
+def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ...]:
     plain = re.sub(r'"[^"]*"', "", text) if '"' in text else text
     count = 1 + len(re.findall(" +", plain)) if separator == " " else 1 + plain.count(separator)
     if count > MOST_COLUMNS:
         # Not divided before it is counted: a line may be long.
         raise InputError(
-            f"{where} has {count} fields; at most {MOST_COLUMNS} are read: save wide features as "
+            f"{where()} has {count} fields; at most {MOST_COLUMNS} are read: save wide features as "
             ".npy or as a vector column of Parquet"
         )
     if separator == " ":
@@ -456,7 +453,7 @@ def _split(text: str, separator: str, where: str) -> tuple[str, ...]:
     try:
         fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
     except csv.Error as error:
-        raise InputError(f"{where} is no line of a table ({error}); check the file") from error
+        raise InputError(f"{where()} is no line of a table ({error}); check the file") from error
     return tuple(field.strip(_BLANKS) for field in fields)
 
 
@@ -465,15 +462,15 @@ def _first_lines(path: Path, given: str | None) -> tuple[list[tuple[int, tuple[s
     found: list[tuple[int, tuple[str, ...]]] = []
     separator = ""
     for block in read_blocks(path, 1 << 16, _LONGEST_LINE_BYTES):
-        for number, line in enumerate(block.data.split(b"\n")[:-1], block.line):
-            text = line.decode("utf-8", "surrogateescape").strip("\r\n")
-            if not text.strip() or (not found and text.lstrip()[0] in "#%"):
-                continue
+        for place, text in _filled_lines(block):
             if not found:
+                if text.lstrip()[0] in "#%":
+                    continue
                 separator = _separator(text) if given is None else given
-            found.append((number, _split(text, separator, f"{path}: line {number}")))
+            fields = _split(text, separator, partial(_line, block, place))
+            found.append((block.line + place, fields))
             if len(found) == 100:
-                return found, separator
+                break
         if found:
             return found, separator
     raise InputError(f"{path}: holds nothing but comments and empty lines; check the file")

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import labelled, split_from_masks
 from hpcgnn.convert.pieces import SharedFiles
-from hpcgnn.convert.read.features import array_features, finite_rows
+from hpcgnn.convert.read.arrays import array_features, finite_rows
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.read.tables import Kind, Table, classes_of
 from hpcgnn.convert.source import (
@@ -24,7 +25,7 @@ from hpcgnn.convert.source import (
     Nodes,
 )
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, id_rows, place_ids
-from hpcgnn.convert.tables.nodes import NodeTable, files_of, open_nodes
+from hpcgnn.convert.tables.nodes import NodeTable, NodeTables, open_nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array, GlobalIndices
@@ -43,22 +44,23 @@ _SPLIT_WORDS = {
 _SCRATCH_BYTES = 1 << 26
 
 
-def read_nodes(
-    nodes: Sequence[NodeTable | Path], index: Index | None, options: ConvertOptions
-) -> Nodes:
+def read_nodes(given: NodeTables, index: Index | None, options: ConvertOptions) -> Nodes:
     """Return what the tables say of the nodes of one type, in the order of `index`."""
-    tables = [each for each in nodes if isinstance(each, NodeTable)]
-    matrices = [each for each in nodes if isinstance(each, Path)]
-    if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
-        raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
+    tables = given.tables
     known = Nodes() if index is None else index.nodes()
-    _check_rows(nodes, known)
+    bare = [table.file.path for table in tables if table.id < 0]
+    mixed = 0 < len(bare) < len(tables)
+    bare += [] if given.matrix is None else [given.matrix]
+    if bare and (mixed or known.names is not None or known.original_id is not None):
+        raise InputError(
+            f"{bare[0]}: its rows are nodes 0, 1, ..., but nodes have ids of their own; give it a "
+            "column of ids"
+        )
     ranks = options.ranks
     rows = _Rows.of(tables, index, ranks)
     fields: dict[str, Any] = {}
-    if matrices:
-        matrix = ranks.from_first(lambda: open_npy(matrices[0]))
-        fields["features"] = array_features(matrix, options)
+    if (matrix := given.matrix) is not None:
+        fields["features"] = array_features(ranks.from_first(lambda: open_npy(matrix)), options)
     elif any(table.features for table in tables):
         fields["features"] = _features(rows, options)
     if any(table.label >= 0 for table in tables):
@@ -69,27 +71,14 @@ def read_nodes(
     return replace(known, **fields)
 
 
-def _check_rows(nodes: Sequence[NodeTable | Path], known: Nodes) -> None:
-    """Raise `InputError` for rows without ids where these are not the numbers of the nodes."""
-    bare = [each for each in nodes if isinstance(each, Path) or each.id < 0]
-    tables = [each for each in bare if isinstance(each, NodeTable)]
-    mixed = tables and any(isinstance(each, NodeTable) and each.id >= 0 for each in nodes)
-    if bare and (mixed or known.names is not None or known.original_id is not None):
-        (path,) = files_of(tables[:1] or bare[:1])
-        raise InputError(
-            f"{path}: its rows are nodes 0, 1, ..., but nodes have ids of their own; give it a "
-            "column of ids"
-        )
-
-
-def count_rows(known: Nodes, tables: Sequence[NodeTable | Path], ranks: RankGroup) -> int:
+def count_rows(known: Nodes, given: NodeTables, ranks: RankGroup) -> int:
     """Return the number of rows of tables, of which `known` has been read; for all ranks."""
     for array in known.arrays().values():
         return sum(ranks.gather(len(array)))
-    for path in (each for each in tables if isinstance(each, Path)):
-        return ranks.from_first(partial(open_npy, path)).shape[0]
-    given = [each for each in tables if isinstance(each, NodeTable)]
-    return ranks.from_first(lambda: sum(t.num_rows for each in given for t in each.whole()))
+    if (matrix := given.matrix) is not None:
+        return ranks.from_first(lambda: open_npy(matrix).shape[0])
+    blocks = (t.file.blocks({t.any_column: "text"}) for t in given.tables)
+    return ranks.from_first(lambda: sum(b.num_rows for b in chain.from_iterable(blocks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,9 +355,10 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
         # Without graphs the option counts as one without effect.
         return nodes
     path = Path(options.take("graphs"))
-    table = open_nodes(path, {}, ())
-    if not isinstance(table, NodeTable) or max(table.graph, table.id) < 0:
+    given = open_nodes([path], {}, ())
+    if not given.tables or max(given.tables[0].graph, given.tables[0].id) < 0:
         raise InputError(f"--graphs {path}: needs a table with a header, and in it a column graph")
+    (table,) = given.tables
     numbers = Numbers(table.integers(table.id if table.graph < 0 else table.graph))
     order = np.argsort(numbers.ids, kind="stable")
     numbers = Numbers(numbers.ids[order])
@@ -381,10 +371,10 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
         )
     rows = order[places]
     # Its rows as they are: neither ids nor graphs of nodes.
-    known = read_nodes([replace(table, id=-1, graph=-1)], None, options)
+    known = read_nodes(replace(given, tables=(replace(table, id=-1, graph=-1),)), None, options)
     labels, splits = known.labels, {name: split[rows] for name, split in known.splits.items()}
-    for what, given, mine in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
-        if given and mine:
+    for what, before, now in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
+        if before and now:
             raise InputError(f"--graphs {path}: {what} are given for nodes too; keep one of them")
     if labels is not None:
         labels = replace(labels, values=labels.values[rows])

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.npy import open_npy
-from hpcgnn.convert.read.tables import Table, TableFile
+from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
 from hpcgnn.convert.tables.ids import Column
@@ -43,10 +43,6 @@ class NodeTable:
         """One of the columns, for those who look for rows only."""
         return next(iter(self.features), max(self.label, 0))
 
-    def whole(self) -> Iterator[Table]:
-        """Yield all rows, with a column of them."""
-        return self.file.blocks({self.any_column: "text"})
-
     def integers(self, column: int) -> GlobalIndices:
         """Return a column of whole numbers."""
         parts = [block.integers(column) for block in self.file.blocks({column: "integer"})]
@@ -71,29 +67,76 @@ class NodeTable:
                 yield f"{self.file.path.name}: {name}{hint}"
 
 
-def node_tables(options: ConvertOptions) -> tuple[NodeTable | Path, ...]:
+@dataclass(frozen=True, slots=True)
+class NodeTables:
+    """What is known of the nodes of one type: tables, and a matrix of features (.npy) or None.
+
+    `paths` are those of all of them; `section` is that of a file which names them, "" for the
+    command.
+    """
+
+    paths: tuple[Path, ...] = ()
+    tables: tuple[NodeTable, ...] = ()
+    matrix: Path | None = None
+    section: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.paths)
+
+    @property
+    def ids(self) -> list[Column]:
+        """The columns of ids of those tables that have one."""
+        return [(table.file, table.id) for table in self.tables if table.id >= 0]
+
+    @property
+    def lack_of_ids(self) -> str:
+        """The fault of the first table where ids are needed, empty where there is no table."""
+        remedy = (
+            f'in {self.section}, id = "NAME"' if self.section else "with --node-columns id=NAME"
+        )
+        faults = (f"{t.file.path}: has no column of ids; name it {remedy}" for t in self.tables)
+        return next(faults, "")
+
+    def ignored(self) -> Iterator[str]:
+        """Yield the columns that are left out."""
+        for table in self.tables:
+            yield from table.ignored()
+
+
+def node_tables(options: ConvertOptions) -> NodeTables:
     """Return the tables of nodes that `--nodes` names."""
     paths = [Path(text) for text in options.take("nodes")]
     if not paths:
-        return ()
+        return NodeTables()
     columns = dict(each.partition("=")[::2] for each in options.take("node_columns") or ())
     features = options.take("features")
-    return options.ranks.from_first(
-        lambda: tuple(open_nodes(path, columns, features) for path in paths)
-    )
+    return options.ranks.from_first(lambda: open_nodes(paths, columns, features))
 
 
 def open_nodes(
-    path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str = ""
-) -> NodeTable | Path:
-    """Return a table of nodes, or the path of a matrix of features (.npy); raises `InputError`.
+    paths: Sequence[Path],
+    columns: Mapping[str, str],
+    features: Sequence[str] | None,
+    section: str = "",
+) -> NodeTables:
+    """Return the tables of some files; raises `InputError`.
 
     `columns` maps roles to the names of columns, `features` are those to take (None: all others of
     numbers), both of a `section` of a file where one is given, and of the command otherwise.
     """
-    if path.suffix.lower() == ".npy":
+    matrices = [path for path in paths if path.suffix.lower() == ".npy"]
+    for path in matrices:
         open_npy(path)
-        return path
+    others = [path for path in paths if path not in matrices]
+    tables = tuple(_open_table(path, columns, features, section) for path in others)
+    if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
+        raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
+    return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
+
+
+def _open_table(
+    path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str
+) -> NodeTable:
     for role in columns:
         if role not in NODE_ROLES:
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
@@ -127,21 +170,3 @@ def open_nodes(
         numeric = enumerate(file.numeric)
         chosen_features = tuple(i for i, is_number in numeric if is_number and i not in taken)
     return NodeTable(file, own, graph, label, splits, masks, chosen_features)
-
-
-def id_columns(tables: Sequence[NodeTable | Path]) -> list[Column]:
-    """Return the columns of ids of those tables that have one."""
-    return [(t.file, t.id) for t in tables if isinstance(t, NodeTable) and t.id >= 0]
-
-
-def lack_of_ids(tables: Sequence[NodeTable | Path], section: str = "") -> str:
-    """Return the fault of the first table where ids are needed, empty where there is no table."""
-    path = next((each.file.path for each in tables if isinstance(each, NodeTable)), None)
-    remedy = f'in {section}, id = "NAME"' if section else "with --node-columns id=NAME"
-    return "" if path is None else f"{path}: has no column of ids; name it {remedy}"
-
-
-def files_of(nodes: Sequence[NodeTable | Path]) -> Iterator[Path]:
-    """Yield the paths of tables."""
-    for each in nodes:
-        yield each if isinstance(each, Path) else each.file.path
