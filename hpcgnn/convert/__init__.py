@@ -1,12 +1,8 @@
 """Importers: graphs in the formats that are in use, streamed into a store.
 
-``python -m hpcgnn.convert`` and `convert` read files; `from_scipy`, `from_torch_geometric` and
-`from_dgl` take graphs of a Python program. A file for each format reads its input into a
-`GraphSource` (`source`): streams of edges and features, arrays of labels and split; `pipeline`
-writes it.
-An edge src -> dst of the input becomes the non-zero in row dst, column src. This package may import
-`storage`, and knows nothing of torch. Ranks divide an input as a `comm.RankGroup`; one process
-needs no MPI.
+A file for each format reads its input into a `GraphSource` (`source`): streams of edges and
+features, arrays of labels and split; `pipeline` writes it. An edge src -> dst of the input becomes
+the non-zero in row dst, column src. Nothing here knows torch; one process needs no MPI.
 """
 
 from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric

@@ -4,7 +4,7 @@ Ranks sort what they get; the edges of a row are all on one of them.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -28,6 +28,8 @@ from hpcgnn.typing import Array, GlobalIndices
 
 _LARGEST_ID = (1 << 32) - 1
 """The largest id that `EdgeBuilder` sorts."""
+
+_NO_IDS = np.zeros(0, np.int64)
 
 SAVE_EVERY_S = 300.0
 """Seconds between two savings of what has been read, where a conversion can be resumed."""
@@ -125,8 +127,10 @@ class EdgeFeed:
         else:
             self._starts = np.append(0, self._ranks.borders(self._sampled_rows))
         if not self._counts.done:
+            end = self._counts.end
+            read_on = self._source.edges_after if end else None
             # Closed at once on an error, so that a progress display ends before the message.
-            with closing(self._edges()) as chunks:
+            with closing(self._source.edges() if read_on is None else read_on(end)) as chunks:
                 self._read(chunks)
             self._counts.done = True
             self._save()
@@ -179,57 +183,55 @@ class EdgeFeed:
         ends = (chunk.dst, chunk.src) if self._mirrors else (chunk.dst,)
         return np.concatenate(ends).astype(np.int64)
 
-    def _edges(self) -> EdgeStream:
-        """Return what is left to be read."""
-        source, end = self._source, self._counts.end
-        if end and source.edges_after is not None:
-            return source.edges_after(end)
-        return _in_order(source.edges()) if source.sample is None else source.edges()
-
     def _read(self, chunks: EdgeStream) -> None:
         """Send each edge to the rank of its row; all ranks."""
         ranks = self._ranks
         numbers = {name: number for number, name in enumerate(self._source.relations)}
         while True:
-            number, packed = -1, None
             with ranks.agree():
-                if (chunk := next(chunks, None)) is not None:
-                    number = numbers.get(chunk.relation, 0)
-                    packed = self._packed(chunk, number)
+                chunk = next(chunks, None)
+            number = -1 if chunk is None else numbers.get(chunk.relation, 0)
             due = time.monotonic() > self._saved_at + SAVE_EVERY_S
             votes = ranks.gather((number, due))
             # What is sent differs from relation to relation: where it does, one rank reads.
             number = max(number for number, _ in votes)
             if number < 0:
                 return
-            columns = self._columns[number]
-            arrived = ranks.exchange(*(packed or self._nothing(columns)))
             with ranks.agree():
-                self._keep(columns, *arrived)
+                packed = self._packed(chunk, number)
+            arrived = ranks.exchange(*packed)
+            with ranks.agree():
+                self._keep(self._columns[number], *arrived)
             if chunk is not None:
                 self._counts.end = max(self._counts.end, chunk.end)
             if self._source.edges_after is not None and any(due for _, due in votes):
                 self._save()
 
-    def _packed(self, chunk: EdgeChunk, number: int) -> list[Array] | None:
-        """Return the edges of a chunk as `_keep` takes them, behind their ranks; None without any.
+    def _packed(self, chunk: EdgeChunk | None, number: int) -> list[Array]:
+        """Return the edges of a chunk as `_keep` takes them, behind their ranks.
 
         They are of the relation with a number, if the chunk does not tell their own.
         """
-        if not len(chunk.src):
+        columns, counts = self._columns[number], self._counts
+        values: Array | None
+        if chunk is None or not len(chunk.src):
             # A rank without a piece has no edges, nor what they have.
-            return None
-        num_read, chunk = len(chunk.src), self._checked(chunk)
-        counts = self._counts
-        counts.edges += num_read
-        counts.zero += num_read - len(chunk.src)
-        counts.loops += int(np.count_nonzero(chunk.src == chunk.dst))
-        if (roles := chunk.data.split) is not None:
-            found = np.bincount(roles, minlength=len(Split))
-            counts.roles = np.add(counts.roles, found).tolist()
-        columns = self._columns[number]
-        data = chunk.data if columns.ordered else replace(chunk.data, order=None)
-        values = columns.pack(chunk.weights, data)
+            chunk, record = EdgeChunk(_NO_IDS, _NO_IDS, str), columns.record()
+            values = None if record is None else np.empty(0, record)
+        else:
+            num_read = len(chunk.src)
+            order = chunk.data.order
+            if columns.ordered and order is None:
+                order = counts.edges + np.arange(num_read, dtype=np.uint64)
+            data = replace(chunk.data, order=order if columns.ordered else None)
+            chunk = self._checked(replace(chunk, data=data))
+            counts.edges += num_read
+            counts.zero += num_read - len(chunk.src)
+            counts.loops += int(np.count_nonzero(chunk.src == chunk.dst))
+            if (roles := chunk.data.split) is not None:
+                found = np.bincount(roles, minlength=len(Split))
+                counts.roles = np.add(counts.roles, found).tolist()
+            values = columns.pack(chunk.weights, chunk.data)
         arrays = [chunk.src.astype(np.uint32), chunk.dst.astype(np.uint32)]
         if len(self._columns) > 1:
             ids = np.array(number) if chunk.relation_ids is None else chunk.relation_ids
@@ -240,21 +242,12 @@ class EdgeFeed:
             arrays = _both_ways(*arrays)
         return [self._ranks.ranks_of(arrays[1], self._starts[1:]), *arrays]
 
-    def _nothing(self, columns: EdgeColumns) -> list[Array]:
-        """Return what `_packed` would for no edges."""
-        types: list[Any] = [np.int32, np.uint32, np.uint32]
-        types += [np.int32] if len(self._columns) > 1 else []
-        types += [] if columns.record() is None else [columns.record()]
-        return [np.zeros(0, each) for each in types]
-
     def _keep(self, columns: EdgeColumns, src: Array, dst: Array, *others: Array) -> None:
         """Hand edges to the builders of their relations."""
         values = None if columns.record() is None else others[-1]
-        present: Sequence[int] = (0,)
-        if len(self._columns) > 1:
-            present = np.flatnonzero(np.bincount(others[0])).tolist()
-        for number in present:
-            places = np.flatnonzero(others[0] == number) if len(self._columns) > 1 else slice(None)
+        several = len(self._columns) > 1
+        for number in np.flatnonzero(np.bincount(others[0])) if several else (0,):
+            places = np.flatnonzero(others[0] == number) if several else slice(None)
             weights, data = columns.unpack(None if values is None else values[places])
             relation = self._source.relations[number]
             self.builders[relation].add(src[places], dst[places], weights, data)
@@ -357,16 +350,6 @@ def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint
     if weights is not None:
         mixed = split_mix(mixed ^ weights.astype(np.float32).view(np.uint32))
     return mixed
-
-
-def _in_order(chunks: EdgeStream) -> EdgeStream:
-    """Yield chunks that one rank reads, with the places of their edges."""
-    done = 0
-    with closing(chunks):
-        for chunk in chunks:
-            order = done + np.arange(len(chunk.src), dtype=np.uint64)
-            done += len(chunk.src)
-            yield replace(chunk, data=replace(chunk.data, order=order))
 
 
 def _both_ways(src: Array, dst: Array, *others: Array) -> list[Array]:

@@ -123,22 +123,17 @@ def splits_from_masks(
             raise InputError(
                 f"{where[name]} holds {width} splits and {where[first]} {count}; give the same"
             )
-    chosen: Iterable[int] = range(count)
-    if (asked := options.take("split")) is not None and asked != "all":
-        if not asked.isdecimal() or int(asked) >= count:
-            raise InputError(
-                f"{where[first]} holds {count} splits; choose one with --split 0 to "
-                f"--split {count - 1}, or take all"
-            )
-        chosen = [int(asked)]
-    found = {
-        str(number): split_from_masks(
-            {name: mask[:, number] if mask.ndim == 2 else mask for name, mask in masks.items()},
+    chosen = options.take_split([str(number) for number in range(count)], where[first])
+    return {
+        name: split_from_masks(
+            {
+                part: mask[:, int(number)] if mask.ndim == 2 else mask
+                for part, mask in masks.items()
+            },
             origin,
         )
-        for number in chosen
+        for name, number in chosen.items()
     }
-    return found if len(found) > 1 else dict(zip([""], found.values(), strict=True))
 
 
 def split_from_masks(masks: Mapping[str, Array], where: str, first: int = 0) -> NDArray[np.uint8]:

@@ -38,9 +38,8 @@ class Report:
 
     `zero_edges` were left out for their weight 0; `self_loops` counts those that were read;
     `columns` are what the edges of a relation have, `link_split` the edges of each role in it;
-    `ignored` names what the store has no place for, and `missing` what training needs besides, with
-    the option that supplies it. `targets` is the file of numbers to predict, and `num_graphs` 0 for
-    one graph. `num_features` is 0 for a graph with `node_types`, each of which has its own.
+    `missing` is what training needs besides, with the option that supplies it; `targets` the file
+    of numbers to predict. `num_features` is 0 where each node type has its own.
     """
 
     path: Path

@@ -1,10 +1,6 @@
-"""What a reader of any format hands over: where to find the edges and what is known of the nodes.
+"""What a reader of any format hands over: where edges are found and what is known of the nodes."""
 
-Edges and features are streams, since they may be larger than memory; labels and the split (at most
-five bytes a node for single labels) are arrays.
-"""
-
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -37,22 +33,14 @@ Duplicates = Literal["first", "sum", "error"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertOptions:
-    """What the user may ask of a conversion, whatever the format.
+    """What the user may ask of a conversion, whatever the format: the flags of `hpcgnn convert`.
 
-    `dtype` is the type of stored features (None keeps that of the input, float32 for text); `split`
-    names one of several splits, a folder for OGB and a column number for masks; `num_nodes` raises
-    the number of nodes above the largest id of an edge list, and admits that number where a file
-    only says it and has few edges. `graphs` is a table of graphs with
-    labels and splits, where nodes tell theirs. `nodes` are tables of nodes, with
-    `node_columns` "role=name" and `features` of chosen names; `label_separator` stands between the
-    labels of a node in its one column; `edge_features` are columns of edges;
-    `names` takes all ids as names, `nodes_from_edges` admits nodes that no table names.
-    `ranks` are who reads. `split_files` are "[NAME=]train,valid,test"; `root` is the folder of a
-    data set of torch-geometric. `random_split` are percentages of the nodes that train, validate
-    and test, drawn with `split_seed`; with `per_class` so many nodes of each class train.
-
-    What only some inputs know is asked for with `take`, so that `check_used` can refuse an option
-    that nobody asked for.
+    `dtype` None keeps that of the input, float32 for text; `split` names one of several splits, a
+    folder for OGB and a column number for masks; `num_nodes` raises the number of nodes above the
+    largest id, and admits what a file only says. `node_columns` are "role=name"; `split_files` are
+    "[NAME=]train,valid,test"; `root` is the folder of a data set of torch-geometric. `ranks` are
+    who reads. Options that only some inputs know are asked for with `take`, so that `check_used`
+    can refuse those that nobody asked for.
     """
 
     name: str | None = None
@@ -92,6 +80,19 @@ class ConvertOptions:
         """Return the option `name`, and note that it had its effect."""
         self.taken.add(name)
         return getattr(self, name)
+
+    def take_split(self, names: Sequence[str], where: str) -> dict[str, str]:
+        """Return the splits of those called `names` that are asked for, by their names in a store.
+
+        A single one has none. Raises `InputError` for one that is not `where` splits are.
+        """
+        asked = self.take("split")
+        if not names or asked not in (None, "all", *names):
+            known = f"the splits {', '.join(names)}" if names else "no split"
+            raise InputError(f"{where}: holds {known}; choose one with --split, or take all")
+        if asked in (None, "all"):
+            return {name if len(names) > 1 else "": name for name in names}
+        return {"": asked}
 
     def given(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, by name."""

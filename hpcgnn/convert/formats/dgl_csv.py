@@ -1,8 +1,4 @@
-"""Folders of a DGL CSVDataset: a meta.yaml names tables of node types and of edge types.
-
-Columns have the names that DGL gives them: `node_id`, `src_id`, `dst_id`, `label`, `train_mask` and
-so on; `feat` are the features, for nodes without it all other numbers; `weight` is that of edges.
-"""
+"""Folders of a DGL CSVDataset: a meta.yaml names tables, whose columns have DGL's names."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,10 +1,7 @@
 """Edge lists in tables, with or without relations, and tables of nodes beside any format.
 
-An edge list has a line an edge, `src dst` or `src dst weight`, as SNAP and many others publish it;
-a typed one `src dst relation` or `src dst relation weight`; triples `src relation dst`, in three
-files that train, validate and test. Columns are told by the names of a header, by `columns`, or by
-their number. Ids are whole numbers or names of any kind: names, and numbers with `relabel`, are
-numbered in their order. A table of nodes gives them ids, labels, splits and features.
+Columns are told by the names of a header, by `columns`, or by their number. Ids are whole numbers
+or names of any kind: names, and numbers with `relabel`, are numbered in their order.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,7 @@
 """Geom-GCN folders: out1_graph_edges.txt, out1_node_feature_label.txt and the splits beside them.
 
-Both tables have a header. A line of nodes is an id, features parted by commas, a class; the
-features are numbers, as many in each line, or else the places of those that are 1 (film). Splits
-are files ``NAME_split_SHARE_SHARE_I.npz`` with three masks, in the folder or in its `splits`, of
-which those that begin with the folder's name are taken alone where there are any.
+A line of nodes is an id, features parted by commas, a class; the features are numbers, as many in
+each line, or else the places of those that are 1 (film).
 """
 
 import re
@@ -120,12 +118,9 @@ def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:
             )
         found[name] = file
     order = sorted(found, key=lambda name: (len(name), name))
-    asked = options.take("split")
-    if asked is None or asked == "all":
+    if options.take("split") in (None, "all"):
         return {name: found[name] for name in order}
-    if asked not in found:
-        raise InputError(f"{path}: --split {asked} is none of {', '.join(order) or 'no splits'}")
-    return {"": found[asked]}
+    return {name: found[each] for name, each in options.take_split(order, str(path)).items()}
 
 
 def _read_split(path: Path, num_nodes: int) -> NDArray[np.uint8]:

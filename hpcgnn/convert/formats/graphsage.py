@@ -1,9 +1,6 @@
 """GraphSAGE's JSON: a graph in one PREFIX-G.json, or graphs in {train,valid,test}_graph.json (PPI).
 
-PREFIX-G.json is what networkx calls node-link data, its nodes with `val` and `test`; beside it are
-PREFIX-id_map.json (the row of each node), PREFIX-class_map.json (a class, or 0 and 1 for each) and
-PREFIX-feats.npy. The second form has graphs of nodes 0, 1, ... for each part, with PART_feats.npy
-and PART_labels.npy; they become one graph.
+Graphs are what networkx calls node-link data. Those of PPI become one.
 """
 
 from dataclasses import replace

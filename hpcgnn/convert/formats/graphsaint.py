@@ -1,12 +1,7 @@
 """GraphSAINT folders: adj_full.npz, adj_train.npz, feats.npy, class_map.json, role.json.
 
 Row i of the adjacency lists the nodes that node i aggregates from, as in GraphSAINT's own code.
-`adj_train.npz` is the part of `adj_full.npz` between training nodes: it follows from the split, and
-is only checked against it.
-
-class_map.json is read node by node, since for large graphs it is hundreds of megabytes: one object
-whose keys are node ids and whose values are a class number, or a list of 0 and 1, one for each
-class.
+class_map.json is read node by node, since for large graphs it is hundreds of megabytes.
 """
 
 import codecs

@@ -1,8 +1,6 @@
 """GraphStorm's construction file: JSON that names tables of node types and of edge types.
 
-Taken over are the files, the columns of ids, features and of the label of nodes; transformations of
-features, shares of splits and labels of edges are listed as ignored. Files are looked for beside
-the JSON.
+Transformations of features, shares of splits and labels of edges are listed as ignored.
 """
 
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""Matrix Market files, plain or gzipped: entry (i, j) is the edge i -> j.
-
-Square coordinate matrices with pattern, integer or real values are read, general or symmetric.
-Ids count from 1 in the file and from 0 in the store.
-"""
+"""Matrix Market files, plain or gzipped: entry (i, j), counted from 1, is the edge i -> j."""
 
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,7 @@
 """METIS graph files: line i after the header lists the neighbours of node i, counted from 1.
 
 The header is `nodes edges [fmt [ncon]]`. The digits of fmt say whether a line begins with a vertex
-size, continues with ncon vertex weights, and has a weight after each neighbour; sizes and vertex
-weights have no place in a store. Each edge must be listed at both its ends with the same weight.
+size, continues with ncon vertex weights, and has a weight after each neighbour.
 """
 
 from dataclasses import dataclass

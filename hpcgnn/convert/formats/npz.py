@@ -1,19 +1,7 @@
 """Graphs in one .npz file: edge arrays or a sparse matrix, with or without node data.
 
-Edges are looked for in this order:
-
-- the layout of `scipy.sparse.save_npz` (csr, csc or coo): entry (i, j) is the edge i -> j;
-- `adj_indptr`, `adj_indices`, `adj_data`, or `indptr`, `indices`, `data`: a CSR matrix, likewise;
-- `edge_index` [2, E]: row 0 holds the sources, row 1 the targets;
-- `src`, `dst` or `row`, `col` or `source`, `target`.
-
-Edge arrays may have `weights`, and for a typed graph `etype`, the numbers of the edges' relations,
-and `etypes`, the relations' names.
-
-Features, labels and splits are found under the names that are in use for them. `node_type` [n]
-holds the number of each node's type and `node_types` the types' names; the features of a type are
-an array `x_NAME` (or another of the usual names for features before the underscore) with a row for
-each of its nodes, in the order of the nodes.
+Entry (i, j) of a matrix is the edge i -> j. docs/formats.md lists the names of the arrays, and the
+order in which edges are looked for.
 """
 
 from pathlib import Path

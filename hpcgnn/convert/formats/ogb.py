@@ -1,17 +1,7 @@
-"""Folders of OGB node-property graphs, raw text or binary, and of graphs with node types.
+"""Folders of OGB node-property graphs: raw text or binary, and text of graphs with node types.
 
-Raw text: `raw/{edge,node-feat,node-label,num-node-list}.csv.gz`. Binary: `raw/data.npz` with
-`edge_index`, `node_feat` and `num_nodes_list`, and `raw/node-label.npz`. The split is
-`split/NAME/{train,valid,test}.csv.gz`. Only edges and the number of nodes must be there. OGB's
-own loader adds the reverse of each edge of some graphs (ogbn-products, ogbn-proteins): say
---undirected.
-
-Node types, as ogbn-mag is published, in `raw/`: `num-node-dict.csv.gz` has a line of type names and
-a line of their numbers of nodes; `triplet-type-list.csv.gz` a line `source,relation,target` for
-each edge type, whose edges are in `relations/SOURCE___RELATION___TARGET/edge.csv.gz`; features and
-labels are in `node-feat/TYPE/node-feat.csv.gz` and `node-label/TYPE/node-label.csv.gz`. The split
-is `split/NAME/TYPE/{train,valid,test}.csv.gz`. Where a file
-`nodetype-has-{feat,label,split}.csv.gz` names a type, the type's own file must be there.
+docs/formats.md lists the files. OGB's own loader adds the reverse of each edge of some graphs
+(ogbn-products, ogbn-proteins): say --undirected.
 """
 
 from collections.abc import Callable
@@ -33,7 +23,7 @@ from hpcgnn.convert.nodes import (
 from hpcgnn.convert.read.arrays import array_features
 from hpcgnn.convert.read.edges import EdgeArrays, index_pairs
 from hpcgnn.convert.read.files import MOST_GROWTH
-from hpcgnn.convert.read.npy import ArrayFile, Npz
+from hpcgnn.convert.read.npy import Npz
 from hpcgnn.convert.read.tables import TableFile, read_column
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -74,14 +64,14 @@ def _read_text(path: Path, options: ConvertOptions) -> GraphSource:
         splits=_splits_of(path, num_nodes, options),
         labels=_text_labels(labels) if labels.exists() else None,
     )
-    known = {edges.name, count_file.name, features.name, labels.name, "num-edge-list.csv.gz"}
+    known = {edges, count_file, features, labels, raw / "num-edge-list.csv.gz"}
     return GraphSource(
         path=path,
         edges=partial(_text_edges, edges),
         inputs=(edges, count_file, *(file for file in (features, labels) if file.exists())),
         num_nodes=num_nodes,
         nodes=nodes,
-        ignored=tuple(sorted(f.name for f in raw.iterdir() if f.name not in known)),
+        ignored=tuple(sorted(file.name for file in raw.iterdir() if file not in known)),
     )
 
 
@@ -96,44 +86,36 @@ def _one_graph(counts: Array, where: str) -> int:
 
 def _read_binary(path: Path, options: ConvertOptions) -> GraphSource:
     npz = Npz(path / "raw" / "data.npz")
-    index = npz.need("edge_index")
-    features = npz.get("node_feat")
-    num_nodes = _node_count(npz, features)
+    index, features = npz.need("edge_index"), npz.get("node_feat")
     npz.get("num_edges_list")
-    labels, inputs = _binary_labels(path / "raw" / "node-label.npz")
+    if (counts := npz.get("num_nodes_list", "num_nodes")) is not None:
+        num_nodes = _one_graph(counts.load(), counts.where)
+    elif features is not None and features.shape:
+        num_nodes = features.shape[0]
+    else:
+        raise InputError(f"{npz.path}: the array num_nodes_list is missing; add it")
+    label_file, labels = path / "raw" / "node-label.npz", None
+    inputs: tuple[Path, ...] = (npz.path,)
+    if label_file.exists():
+        array = Npz(label_file).get(*_LABELS)
+        if array is None:
+            raise InputError(
+                f"{label_file}: holds no array {_LABELS[0]}; save the labels under that name"
+            )
+        labels, inputs = labelled(array.load(), array.where), (npz.path, label_file)
     nodes = Nodes(
         features=None if features is None else array_features(features, options),
         splits=_splits_of(path, num_nodes, options),
         labels=labels,
     )
-    edges = EdgeArrays(npz.path, index.where, index.shape[-1], index_pairs(index))
     return GraphSource(
         path=path,
-        edges=edges.chunks,
-        inputs=(npz.path, *inputs),
+        edges=EdgeArrays(npz.path, index.where, index.shape[-1], index_pairs(index)).chunks,
+        inputs=inputs,
         num_nodes=num_nodes,
         nodes=nodes,
         ignored=npz.unused(),
     )
-
-
-def _node_count(npz: Npz, features: ArrayFile | None) -> int:
-    counts = npz.get("num_nodes_list", "num_nodes")
-    if counts is not None:
-        return _one_graph(counts.load(), counts.where)
-    if features is None or not features.shape:
-        raise InputError(f"{npz.path}: the array num_nodes_list is missing; add it")
-    return int(features.shape[0])
-
-
-def _binary_labels(path: Path) -> tuple[Labels | None, tuple[Path, ...]]:
-    if not path.exists():
-        return None, ()
-    npz = Npz(path)
-    array = npz.get(*_LABELS)
-    if array is None:
-        raise InputError(f"{path}: holds no array {_LABELS[0]}; save the labels under that name")
-    return labelled(array.load(), array.where), (path,)
 
 
 def _text_edges(path: Path, relation: str = "") -> EdgeStream:
@@ -179,13 +161,8 @@ def _split_folders(path: Path, options: ConvertOptions) -> dict[str, Path]:
     if not parent.is_dir():
         return {}
     names = sorted(child.name for child in parent.iterdir() if child.is_dir())
-    if not names:
-        raise InputError(f"{parent}: holds no split; add one, or remove the folder")
-    asked = options.take("split")
-    if asked not in (None, "all", *names):
-        raise InputError(f"{parent}: holds the splits {', '.join(names)}; choose one with --split")
-    chosen = names if asked in (None, "all") else [asked]
-    folders = {name if len(chosen) > 1 else "": parent / name for name in chosen}
+    chosen = options.take_split(names, str(parent))
+    folders = {name: parent / each for name, each in chosen.items()}
     for folder in folders.values():
         if (folder / "split_dict.pt").exists():
             raise InputError(

@@ -1,9 +1,8 @@
 """Planetoid files `ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}` (Yang et al., 2016).
 
-Nodes 0 to len(allx) - 1 have the features `allx`, the first of them are the labelled training nodes
-`x`; `test.index` lists the nodes of the rows of `tx`. Test nodes that are missing in that list (the
-isolated nodes of Citeseer) get zero features and no label. The public split is: training, the rows
-of `x`; validation, the 500 nodes after them; test, the nodes of `test.index`.
+Nodes 0 to len(allx) - 1 have the features `allx`, the first of them are those of `x`, which train;
+`test.index` lists the nodes of the rows of `tx`. Test nodes that are missing in that list (the
+isolated nodes of Citeseer) get zero features and no label. The 500 nodes after `x` validate.
 """
 
 from dataclasses import replace

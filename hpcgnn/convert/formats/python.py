@@ -326,8 +326,8 @@ def from_dgl(
         count = graph.num_nodes(name) if several else graph.num_nodes()
         keys = [_first(known, data) for known in (_DGL_FEATURES, _DGL_LABELS)]
         ignored += [f"ndata {key}" for key in data if key not in {*keys, *_MASKS}]
-        features, labels = (data[key] if key else None for key in keys)
-        nodes = _nodes(where, features, labels)
+        values = [data[key] if key else None for key in keys]
+        nodes = _nodes(where, values[0], values[1])
         splits = _find_splits(data.get, options, where)
         parts[name] = int(count), replace(nodes, splits=splits)
     check_output(path)

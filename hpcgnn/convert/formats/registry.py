@@ -152,9 +152,8 @@ def convert(
 ) -> Report:
     """Convert `path`, in the format `format_name`, into the store `out`; for all `ranks`.
 
-    An earlier file at `out` stays whole until the new one is complete. With `resume` sorted edges
-    are kept in a folder beside `out`, and the conversion goes on from what is there. Raises
-    `InputError` for faulty input, in one line that names the file, the place in it and the remedy.
+    An earlier file at `out` stays whole until the new one is complete; `resume` is that of
+    `write_store`. Raises `InputError` for faulty input, which names file, place and remedy.
     """
     out_path, chosen = Path(out), options or ConvertOptions()
     with ranks.agree():

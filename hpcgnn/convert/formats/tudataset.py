@@ -1,8 +1,7 @@
 """TUDataset folders (Morris et al., 2020): many graphs in text files that begin with one name.
 
-NAME_A.txt has the edges, NAME_graph_indicator.txt the graph of each node, both counted from 1;
-labels of graphs become classes, attributes of graphs numbers to predict. Features of nodes are
-their attributes, and behind them a column for each of their labels; those of edges as well.
+Labels of graphs become classes, attributes of graphs numbers to predict. Features of nodes and of
+edges are their attributes, and behind them a column for each of their labels.
 """
 
 from pathlib import Path

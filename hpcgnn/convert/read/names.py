@@ -9,7 +9,7 @@ second hash tells two names with an equal first one apart, which the survey woul
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ _PREFIX_BYTES = 32
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
-Hashes = NDArray[np.uint64]
+Hashes: TypeAlias = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,17 @@ class _Run:
         return self.parts(place, place + 1)[1].tobytes()
 
 
-class _Entries(NamedTuple):
-    """What finds names, sorted by their hashes; `ranks` are their places in the table."""
+_Entries: TypeAlias = tuple[Hashes, NDArray[np.uint32], NDArray[np.uint32]]
+"""What finds names, sorted by their hashes: these, second hashes, and places in the table."""
 
-    hashes: Hashes
-    checks: NDArray[np.uint32]
-    ranks: NDArray[np.uint32]
 
-    def in_order(self) -> "_Entries":
-        order = np.argsort(self.hashes)
-        return _Entries(self.hashes[order], self.checks[order], self.ranks[order])
+def _in_order(parts: Sequence[_Entries]) -> _Entries:
+    """Return entries as one, sorted by their hashes."""
+    if not parts:
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32)
+    hashes, checks, ranks = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.argsort(hashes)
+    return hashes[order], checks[order], ranks[order]
 
 
 class _Slab:
@@ -89,7 +90,7 @@ class _Slab:
         self._file = file
         self._held = entries if held else None
         self._starts = () if held else tuple(file.append(array) for array in entries)
-        self._length = len(entries.hashes)
+        self._length = len(entries[0])
 
     def __len__(self) -> int:
         return self._length
@@ -97,12 +98,11 @@ class _Slab:
     def load(self) -> _Entries:
         if self._held is not None:
             return self._held
-        return _Entries(
-            *(
-                self._file.read(dtype, start, 0, len(self))
-                for dtype, start in zip(_ENTRY_TYPES, self._starts, strict=True)
-            )
+        hashes, checks, ranks = (
+            self._file.read(dtype, start, 0, len(self))
+            for dtype, start in zip(_ENTRY_TYPES, self._starts, strict=True)
         )
+        return hashes, checks, ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ class NameTable:
 
         Raises `InputError` where two names have one hash.
         """
-        hashed = [hash_texts(texts) for texts in columns]
-        first = np.concatenate([np.zeros(0, np.uint64), *(first for first, _ in hashed)])
-        second = np.concatenate([np.zeros(0, np.uint32), *(second for _, second in hashed)])
-        lengths = [len(texts) for texts in columns]
-        del hashed
+        if not columns:
+            return []
+        hashed = zip(*(hash_texts(texts) for texts in columns), strict=True)
+        first, second = (np.concatenate(each) for each in hashed)
+        ends = np.cumsum([len(texts) for texts in columns])
         found = np.full(len(first), -1, np.int64)
         order = np.argsort(first)
         first = first[order]
@@ -137,13 +137,14 @@ class NameTable:
         for slab, low, high in zip(self.slabs, cuts[:-1], cuts[1:], strict=True):
             if high == low or len(slab) == 0:
                 continue
-            entries, wanted, where = slab.load(), first[low:high], order[low:high]
-            near = np.minimum(np.searchsorted(entries.hashes, wanted), len(slab) - 1)
-            known = entries.hashes[near] == wanted
-            if (known & (entries.checks[near] != second[where])).any():
+            hashes, checks, ranks = slab.load()
+            wanted, where = first[low:high], order[low:high]
+            near = np.minimum(np.searchsorted(hashes, wanted), len(slab) - 1)
+            known = hashes[near] == wanted
+            if (known & (checks[near] != second[where])).any():
                 raise InputError("two names of nodes have one hash; change one of them")
-            found[where] = np.where(known, entries.ranks[near].astype(np.int64), -1)
-        return np.split(found, np.cumsum(lengths[:-1])) if lengths else []
+            found[where] = np.where(known, ranks[near].astype(np.int64), -1)
+        return np.split(found, ends[:-1])
 
     def nodes(self) -> Nodes:
         """Return nodes with these names."""
@@ -198,27 +199,24 @@ class NameSurvey:
         most = sum(run.length for run in self._runs) * _ENTRY_BYTES
         wanted = 1 + 16 * most // max(1, self._memory)
         num_slabs = min(_MOST_SLABS, 1 << (wanted - 1).bit_length())
-        nothing = _Entries(np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32))
-        none = _Slab(self._file, nothing, held=True)
-        slabs = [[none] for _ in range(num_slabs)]
+        slabs: list[list[_Slab]] = [[] for _ in range(num_slabs)]
         table: list[_Run] = []
         total = 0
         for names in self._ranges():
             ranks = np.arange(total, total + len(names), dtype=np.uint32)
-            entries = _Entries(*hash_texts(names), ranks).in_order()
-            cuts = np.searchsorted(entries.hashes, _borders(num_slabs))
-            for slab, *parts in zip(slabs, *(np.split(a, cuts) for a in entries), strict=True):
-                slab.append(_Slab(self._file, _Entries(*parts), held=False))
+            entries = _in_order([(*hash_texts(names), ranks)])
+            cuts = np.searchsorted(entries[0], _borders(num_slabs))
+            parts = zip(*(np.split(array, cuts) for array in entries), strict=True)
+            for slab, part in zip(slabs, parts, strict=True):
+                slab.append(_Slab(self._file, part, held=False))
             table.append(_Run.write(self._file, names))
             total += len(names)
         held = 8 * total * _ENTRY_BYTES <= 3 * self._memory
-        joined = tuple(self._joined(pieces, held=held) for pieces in slabs)
+        joined = tuple(
+            _Slab(self._file, _in_order([piece.load() for piece in pieces]), held=held)
+            for pieces in slabs
+        )
         return NameTable(tuple(table), joined, 0 if held else self._memory // 4)
-
-    def _joined(self, pieces: Sequence[_Slab], *, held: bool) -> _Slab:
-        parts = zip(*(piece.load() for piece in pieces), strict=True)
-        arrays = _Entries(*(np.concatenate(each) for each in parts))
-        return _Slab(self._file, arrays.in_order(), held=held)
 
     def _note(self, hashes: Hashes) -> None:
         """Remember names, so that they need not be put aside again, as long as memory lasts."""
@@ -349,14 +347,6 @@ def join_texts(columns: Sequence[Any]) -> Any:
 
 def prefixes(texts: Any) -> NDArray[np.bytes_]:
     """Return the first bytes of names, which sort as the names do, or are equal."""
-    offsets, data = parts_of(texts)
-    found = np.zeros(len(texts), f"S{_PREFIX_BYTES}")
-    letters = found.view(np.uint8).reshape(-1, _PREFIX_BYTES)
-    lengths = np.minimum(np.diff(offsets), _PREFIX_BYTES)
-    for low in range(0, len(texts), _HASHED_AT_ONCE):
-        part = slice(low, low + _HASHED_AT_ONCE)
-        width = int(lengths[part].max(initial=0))
-        filled = np.arange(width) < lengths[part, None]
-        places = offsets[:-1][part, None] + np.arange(width)
-        letters[part, :width][filled] = data[places[filled]]
-    return found
+    starts = compute().binary_slice(texts, 0, _PREFIX_BYTES).cast(pa.string(), safe=False)
+    padded = compute().ascii_rpad(starts, _PREFIX_BYTES, "\0")
+    return parts_of(padded.cast(pa.binary()))[1].view(f"S{_PREFIX_BYTES}")

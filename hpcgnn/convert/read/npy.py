@@ -1,7 +1,6 @@
 """Read arrays of .npy and .npz files block by block, so that they may be larger than memory.
 
-Only plain numbers, booleans and text are read. An array of Python objects is a pickle inside,
-which could execute code: it is refused.
+An array of Python objects is a pickle inside, which could execute code: it is refused.
 """
 
 import math

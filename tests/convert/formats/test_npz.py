@@ -153,7 +153,9 @@ def test_one_of_several_masks_is_chosen(tmp_path: Path) -> None:
     path = save(tmp_path, **plain(train_mask=mask))
     found = convert_to(tmp_path / "out.h5", path, "npz", split="1")
     assert found.nodes.split.tolist() == [0, 0, 1, 1, 0]
-    with pytest.raises(InputError, match=r"train_mask holds 2 splits; choose one with --split 0"):
+    with pytest.raises(
+        InputError, match=r"train_mask: holds the splits 0, 1; choose one with --split"
+    ):
         convert_to(tmp_path / "out.h5", path, "npz", split="2")
     store = convert_to(tmp_path / "out.h5", path, "npz").store
     assert store.splits == ("0", "1")
