@@ -49,7 +49,7 @@ _TRIPLES = {3: ("src", "relation", "dst")}
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read an edge list without relations; raises `InputError`."""
     table = _open(path, options, USUAL)
-    if any("relation" in places for places in table.places):
+    if any("relation" in each.places for each in table.files):
         raise InputError("--columns: an edge list has no relation; use --format typed-edge-list")
     return _read_plain(path, table, options)
 
@@ -88,8 +88,9 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
         lambda: open_edges(("", "", ""), tuple(files.values()), columns, _TRIPLES)
     )
     _check_typed(table)
-    parts = tuple(SPLIT_NAMES[part] for part in files)
-    source = _read_plain(path, replace(table, parts=parts), options)
+    parts = zip(table.files, files, strict=True)
+    roles = tuple(replace(each, part=SPLIT_NAMES[part]) for each, part in parts)
+    source = _read_plain(path, replace(table, files=roles), options)
     others = options.ranks.from_first(
         lambda: sorted(each.name for each in path.iterdir() if each not in files.values())
     )
@@ -116,7 +117,7 @@ def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ..
 
 
 def _check_typed(table: EdgeTable) -> None:
-    if any("relation" not in places for places in table.places):
+    if any("relation" not in each.places for each in table.files):
         raise InputError("--columns: a typed edge list needs a column called relation")
 
 
@@ -134,7 +135,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     )
     names, numbers = np.zeros(0, np.str_), np.zeros(0, np.int64)
     relations: tuple[str, ...] = ("",)
-    if "relation" in edges.places[0]:
+    if "relation" in edges.files[0].places:
         names, relations, numbers = find_relations(edges, path, ranks)
     known = Nodes()
     if nodes:
@@ -157,7 +158,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     return GraphSource(
         path=path,
         edges=stream,
-        inputs=(*(f.path for f in edges.files), *nodes.paths),
+        inputs=(*(each.table.path for each in edges.files), *nodes.paths),
         relations=relations,
         num_nodes=num_nodes,
         counted=index is not None or bool(nodes),

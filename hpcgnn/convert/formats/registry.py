@@ -90,12 +90,8 @@ _REFUSED = {
 }
 
 
-def _module(name: str) -> Any:
+def _module(name: str = "edge_list") -> Any:
     return import_module(f"hpcgnn.convert.formats.{name}")
-
-
-def _tables() -> Any:
-    return _module("edge_list")
 
 
 def detect(path: Path) -> tuple[str, str]:
@@ -125,7 +121,7 @@ def _detect_folder(path: Path) -> tuple[str, str]:
     for mark, name in _FOLDERS.items():
         if any(path.glob(mark.replace("NAME", "*"))):
             return name, f"the folder holds {mark}"
-    if _tables().triple_files(path):
+    if _module().triple_files(path):
         return "triples", "the folder holds files that end with train, valid and test"
     *marks, last = (*_FOLDERS, "train.txt with valid.txt and test.txt")
     raise InputError(
@@ -138,7 +134,7 @@ def _detect_text(path: Path) -> tuple[str, str]:
         with closing(read_pieces(path, len(MATRIX_MARKET))) as pieces:
             if next(pieces, b"").decode("latin1").lower() == MATRIX_MARKET:
                 return "matrix-market", "the first line is its banner"
-    return _tables().first_line_says(path)
+    return _module().first_line_says(path)
 
 
 def convert(
@@ -208,7 +204,7 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     source = chosen.read(path, options)
     if name in _TABLES or not (options.nodes or options.split_files):
         return source
-    return _tables().with_nodes(source, options)
+    return _module().with_nodes(source, options)
 
 
 def _names() -> str:

@@ -83,7 +83,7 @@ class _Folder:
             joined = join_types(parts, counts, str(self._file))
         else:
             (joined,) = parts.values()
-        inputs = [file.path for each in edges for file in each.files]
+        inputs = [file.table.path for each in edges for file in each.files]
         inputs += [path for tables in nodes.values() for path in tables.paths]
         ignored = [*self._ignored]
         ignored += [f"{name}: {what}" for name, each in by_name.items() for what in each.ignored()]

@@ -35,40 +35,55 @@ KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeTable:
-    """Files of edges of one type, `places` of the roles of their columns for each.
+class EdgeFile:
+    """A file of edges: `places` of the roles of its columns, and of its `features`.
 
-    `features` are the places of the columns that are features, and `parts` the role of the edges of
-    each file where links are predicted, none where there is no such split.
+    `part` is the role of its edges where links are predicted.
     """
 
+    table: TableFile
+    places: Mapping[str, int]
+    features: tuple[int, ...]
+    part: Split | None = None
+
+    def kinds(self, roles: Mapping[str, Kind]) -> dict[int, Kind]:
+        """Return how the columns of `roles` and of features are read."""
+        kinds = {self.places[role]: kind for role, kind in roles.items() if role in self.places}
+        return kinds | self.table.feature_kinds(self.features)
+
+    def ignored(self) -> Iterator[str]:
+        """Yield what is left out."""
+        if self.table.header_line and not self.table.is_parquet:
+            yield f"header in line {self.table.header_line}"
+        for column in range(len(self.table.names)):
+            if column not in {*self.places.values(), *self.features}:
+                yield self.table.describe(column)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeTable:
+    """Files of edges of one type."""
+
     kind: EdgeType
-    files: tuple[TableFile, ...]
-    places: tuple[Mapping[str, int], ...]
-    features: tuple[tuple[int, ...], ...] = ()
-    parts: tuple[Split, ...] = ()
+    files: tuple[EdgeFile, ...]
 
     @property
     def columns(self) -> EdgeColumns:
         """What the edges have; raises `InputError` where files differ in it."""
-        weighted = any("weight" in places for places in self.places)
-        each = zip(self.files, self.features, strict=False)
-        widths = [file.width(places) for file, places in each]
-        for file, width in zip(self.files, widths, strict=False):
+        first = self.files[0]
+        widths = [each.table.width(each.features) if each.features else 0 for each in self.files]
+        for each, width in zip(self.files, widths, strict=True):
             if width != widths[0]:
                 raise InputError(
-                    f"{file.path}: has {width} columns of features where {self.files[0].path} has "
-                    f"{widths[0]}; give all edges the same"
+                    f"{each.table.path}: has {width} columns of features where "
+                    f"{first.table.path} has {widths[0]}; give all edges the same"
                 )
-        return EdgeColumns(weighted, bool(self.parts), widths[0] if widths else 0)
+        weighted = any("weight" in each.places for each in self.files)
+        return EdgeColumns(weighted, first.part is not None, widths[0])
 
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles, of all files."""
-        return [
-            (file, places[role])
-            for role in roles
-            for file, places in zip(self.files, self.places, strict=True)
-        ]
+        return [(each.table, each.places[role]) for role in roles for each in self.files]
 
     def rows(
         self, roles: Mapping[str, Kind], ranks: RankGroup, *, sample: bool = False, after: int = 0
@@ -78,30 +93,23 @@ class EdgeTable:
         They begin with the order `after`. Columns of features come with every role. For all ranks,
         which divide the files.
         """
-        files = SharedFiles(self.files, ranks)
+        files = SharedFiles([each.table for each in self.files], ranks)
 
-        def kinds(number: int) -> dict[int, Kind]:
-            places = self.places[number]
-            found: dict[int, Kind] = {places[r]: k for r, k in roles.items() if r in places}
-            if self.features:
-                found |= self.files[number].feature_kinds(self.features[number])
-            return found
+        def kinds(place: int) -> dict[int, Kind]:
+            return self.files[place].kinds(roles)
 
         def check(rows: Rows) -> None:
             for role in {"src", "dst"} & set(roles):
                 ids = rows.table.texts if roles[role] == "text" else rows.table.integers
-                ids(self.places[rows.place][role])
+                ids(self.files[rows.place].places[role])
 
         rows = files.sample(kinds) if sample else files.rows(kinds, after)
         return files.rounds(rows, kinds, check)
 
     def ignored(self) -> Iterator[str]:
         """Yield what of the files is left out."""
-        for number, (file, places) in enumerate(zip(self.files, self.places, strict=True)):
-            if file.header_line and not file.is_parquet:
-                yield f"header in line {file.header_line}"
-            used = set(places.values()) | set(self.features[number] if self.features else ())
-            yield from (file.describe(i) for i in range(len(file.names)) if i not in used)
+        for each in self.files:
+            yield from each.ignored()
 
 
 def open_edges(
@@ -119,14 +127,13 @@ def open_edges(
     one is given, and of the command otherwise.
     """
     by_name = columns is not None and any("=" in each for each in columns)
-    header = True if by_name else None
-    files = tuple(TableFile.open(path, KNOWN_EDGES, header=header) for path in paths)
-    chosen = tuple(
-        tuple(file.column(name, section or "--edge-features") for name in features)
-        for file in files
-    )
-    places = tuple(_edge_places(file, columns, usual, len(features), section) for file in files)
-    return EdgeTable(kind, files, places, chosen if features else ())
+    files = []
+    for path in paths:
+        table = TableFile.open(path, KNOWN_EDGES, header=True if by_name else None)
+        chosen = tuple(table.column(name, section or "--edge-features") for name in features)
+        places = _edge_places(table, columns, usual, len(features), section)
+        files.append(EdgeFile(table, places, chosen))
+    return EdgeTable(kind, tuple(files))
 
 
 def _edge_places(
@@ -210,7 +217,8 @@ def find_relations(
     """Return the sorted names of relations, the relations in stored order, the place of each."""
     own: set[bytes] = set()
     for table, place, _ in edges.rows({"relation": "text"}, ranks):
-        own.update(table.texts(edges.places[place]["relation"]).unique().to_pylist())
+        column = edges.files[place].places["relation"]
+        own.update(table.texts(column).unique().to_pylist())
     found = set[bytes]().union(*ranks.gather(own))
     if not found:
         raise InputError(f"{path}: the graph has no edges; check the input")
@@ -240,8 +248,8 @@ def edge_chunks(
     For all ranks, which divide them; all from the order `after` on, or a `sample`.
     """
     columns = [
-        (Ids(places["src"], source, "source"), Ids(places["dst"], target, "target"))
-        for places in edges.places
+        (Ids(each.places["src"], source, "source"), Ids(each.places["dst"], target, "target"))
+        for each in edges.files
     ]
     src, dst = columns[0]
     kinds: dict[str, Kind] = {
@@ -251,15 +259,16 @@ def edge_chunks(
         "relation": "text",
     }
     given = edges.rows(kinds, ranks, sample=sample, after=after)
-    for (table, file, order), (sources, targets) in place_ids(given, columns):
-        places = edges.places[file]
+    for (table, place, order), (sources, targets) in place_ids(given, columns):
+        file = edges.files[place]
+        places = file.places
         weights = table.numbers(places["weight"]) if "weight" in places else None
         texts = table.texts(places["relation"]) if "relation" in places else None
         features = split = None
-        if edges.features and table.num_rows:
-            features = edges.files[file].features(table, edges.features[file])
-        if edges.parts:
-            split = np.full(table.num_rows, edges.parts[file], np.uint8)
+        if file.features and table.num_rows:
+            features = file.table.features(table, file.features)
+        if file.part is not None:
+            split = np.full(table.num_rows, file.part, np.uint8)
         orders = order + np.arange(table.num_rows, dtype=np.uint64)
         data = EdgeData(features, split, orders)
         end = order + table.num_rows
