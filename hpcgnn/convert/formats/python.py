@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -31,8 +32,8 @@ from hpcgnn.convert.nodes import (
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.arrays import (
     Edges,
-    ManyGraphs,
     array_source,
+    many_graphs,
     matrix_features,
     side_by_side,
 )
@@ -167,16 +168,17 @@ def torch_geometric_graphs(
             raise InputError(f"{origin}: some graphs have {key}, others not; give it to all")
         columns[key] = there
     edges = [_torch_geometric_edges(data, where) for where, data in known]
-    many = ManyGraphs(
+    many = partial(
+        many_graphs,
+        Path(origin),
         np.repeat(np.arange(len(sizes)), sizes),
         side_by_side(edges, sizes, origin),
         _stacked(columns["x"], f"{origin}: x"),
-        None,
     )
     ignored = tuple(dict.fromkeys(key for _, data in known for key in _unknown(data)))
     values, where = columns["y"], f"{origin}: y"
     if values and [len(np.atleast_1d(each)) for each in values] == sizes:
-        source = many.source(Path(origin), ignored=ignored)
+        source = many(None, ignored=ignored)
         labels = labelled(np.concatenate(values), where)
 
         def mask(name: str) -> Array | None:
@@ -189,7 +191,7 @@ def torch_geometric_graphs(
         return replace(source, nodes=replace(source.nodes, labels=labels, splits=splits))
     ignored += tuple(sorted(key for key in _MASKS if any(hasattr(d, key) for _, d in known)))
     rows = _stacked([each.reshape(1, -1) for each in values], where)
-    return replace(many, values=rows).source(Path(origin), ignored=ignored)
+    return many(rows, ignored=ignored)
 
 
 def read_data_set(path: Path, options: ConvertOptions) -> GraphSource:

@@ -63,8 +63,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             "python", "data set by name, pyg:CLASS[/NAME]", reader="read_data_set"
         ),
         "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
-        "dgl-csv": Format("dgl_csv", "folder of a DGL CSVDataset, with its meta.yaml"),
-        "graphstorm": Format("graphstorm", "GraphStorm's construction file", endings=(".json",)),
+        "dgl-csv": Format(
+            "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
+        ),
+        "graphstorm": Format(
+            "descriptions", "GraphStorm's construction file", (".json",), "read_graphstorm"
+        ),
     }
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.convert.read.arrays import Edges, ManyGraphs
+from hpcgnn.convert.read.arrays import Edges, many_graphs
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
@@ -50,8 +50,9 @@ class _Folder:
         features = self._features("node", len(graph))
         edges = Edges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
         left = ("graph_attributes",) if labels is not None and targets is not None else ()
-        found = ManyGraphs(graph, edges, features, values)
-        return found.source(self._path, inputs=tuple(self._read), ignored=left)
+        return many_graphs(
+            self._path, graph, edges, features, values, inputs=tuple(self._read), ignored=left
+        )
 
     def _features(self, what: str, count: int) -> Array | None:
         """Return attributes and one-hot labels of nodes or edges, float32."""

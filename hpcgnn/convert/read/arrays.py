@@ -158,47 +158,32 @@ def _stream(
             yield chunk.between(*ends[relation]) if ends else chunk
 
 
-@dataclass(frozen=True, eq=False)
-class ManyGraphs:
-    """Graphs side by side.
+def many_graphs(
+    path: Path,
+    graph: GlobalIndices,
+    edges: Edges,
+    features: Array | None,
+    values: Array | None,
+    *,
+    inputs: tuple[Path, ...] = (),
+    ignored: tuple[str, ...] = (),
+) -> GraphSource:
+    """Return graphs side by side as one; raises `InputError` for faulty values.
 
-    Parameters
-    ----------
-    graph
-        (n,) int64 the number of each node's graph.
-    edges
-        Of all graphs, between nodes of the whole.
-    features
-        (n, f), or None.
-    values
-        (g,) or (g, w): classes, 0 and 1 of several labels, or numbers to predict; or None.
+    `graph` (n,) is the number of each node's graph, `features` are (n, f), and `values` (g,) or
+    (g, w) classes, 0 and 1 of several labels, or numbers to predict. These stand in a file beside
+    the store; whole numbers are classes.
     """
-
-    graph: GlobalIndices
-    edges: Edges
-    features: Array | None
-    values: Array | None
-
-    def source(
-        self, path: Path, *, inputs: tuple[Path, ...] = (), ignored: tuple[str, ...] = ()
-    ) -> GraphSource:
-        """Return them as one graph; raises `InputError` for faulty values.
-
-        Whole numbers become classes, and others are numbers to predict, which stand in a file
-        beside the store.
-        """
-        nodes, targets = Nodes(graph=self.graph), None
-        if self.features is not None:
-            nodes = replace(nodes, features=matrix_features(self.features, str(path)))
-        if self.values is not None and _are_classes(self.values):
-            labels = labelled(self.values, f"{path}: labels of graphs")
-            nodes = replace(nodes, labels=replace(labels, values=labels.values[self.graph]))
-        elif self.values is not None:
-            targets = np.asarray(self.values, np.float64).reshape(len(self.values), -1)
-        found = array_source(
-            path, {"": self.edges}, len(self.graph), nodes, inputs=inputs, ignored=ignored
-        )
-        return replace(found, targets=targets)
+    nodes, targets = Nodes(graph=graph), None
+    if features is not None:
+        nodes = replace(nodes, features=matrix_features(features, str(path)))
+    if values is not None and _are_classes(values):
+        labels = labelled(values, f"{path}: labels of graphs")
+        nodes = replace(nodes, labels=replace(labels, values=labels.values[graph]))
+    elif values is not None:
+        targets = np.asarray(values, np.float64).reshape(len(values), -1)
+    found = array_source(path, {"": edges}, len(graph), nodes, inputs=inputs, ignored=ignored)
+    return replace(found, targets=targets)
 
 
 def _are_classes(values: Array) -> bool:

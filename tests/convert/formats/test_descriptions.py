@@ -143,7 +143,7 @@ def test_a_dgl_folder_of_one_type_is_a_plain_graph(tmp_path: Path) -> None:
         ("colour: 1", "'colour' is none of dataset_name"),
         ("graph_data: {file_name: g.csv}", "describes several graphs"),
         ("separator: '|'", "separator is '|'"),
-        ("edge_data: [{ntype: x}]", "edge_data must be a list whose entries have a file_name"),
+        ("edge_data: [{ntype: x}]", "edge_data must be a list whose entries have file_name"),
         ("edge_data: [{file_name: e.csv, etype: [a, b]}]", "etype is"),
         ("edge_data: [{file_name: e.csv, colour: 1}]", "'colour' is none of dst_id_field"),
         ("edge_data: [{file_name: none.csv}]", r"none\.csv: no such file"),
