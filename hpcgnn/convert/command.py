@@ -26,7 +26,6 @@ def main(given: argparse.Namespace, comm: "Communicator | None") -> int:
     for faulty input.
     """
     ranks = RankGroup.of(comm)
-    tell = report if ranks.rank == 0 else _stay_silent
     with ranks.agree():
         options = _options(given)
     path = Path(given.input[0])
@@ -35,7 +34,8 @@ def main(given: argparse.Namespace, comm: "Communicator | None") -> int:
     if found is not None:
         if name == "edge-list" and "relation" in re.split("[,=]", given.columns or ""):
             name, reason = "typed-edge-list", "--columns names a relation"
-        tell(f"format: {name} ({reason})")
+        if ranks.rank == 0:
+            report(f"format: {name} ({reason})")
     started = time.perf_counter()
     result = convert(
         path, given.output, format_name=name, options=options, ranks=ranks, resume=given.resume
@@ -48,10 +48,6 @@ def main(given: argparse.Namespace, comm: "Communicator | None") -> int:
     else:
         _show(result, name, seconds)
     return 0
-
-
-def _stay_silent(_: str) -> None:
-    return None
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -128,8 +124,11 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         ):
             continue
         if isinstance(value, dict):
-            shown = list(value.items())[:_MOST_ROWS]
-            rows += [(f"{key}: {name}".rstrip(": "), _text(each)) for name, each in shown]
+            for name, each in list(value.items())[:_MOST_ROWS]:
+                # A node type has two numbers.
+                parts = each.items() if isinstance(each, dict) else ()
+                text = ", ".join(f"{part} {number}" for part, number in parts) or each
+                rows.append((f"{key}: {name}".rstrip(": "), text))
             if len(value) > _MOST_ROWS:
                 rows.append((f"{key}: {len(value) - _MOST_ROWS} more", ""))
         elif isinstance(value, list):
@@ -152,9 +151,3 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         report(f"ready for training: graph.store={result.path}{more}", sys.stdout)
     for what, remedy in result.missing.items():
         report(f"  {what}: {remedy}", sys.stdout)
-
-
-def _text(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    return ", ".join(f"{name} {number}" for name, number in value.items())

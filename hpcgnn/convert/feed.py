@@ -30,6 +30,7 @@ _LARGEST_ID = (1 << 32) - 1
 """The largest id that `EdgeBuilder` sorts."""
 
 _NO_IDS = np.zeros(0, np.int64)
+_NO_EDGES = EdgeChunk(_NO_IDS, _NO_IDS, str)
 
 SAVE_EVERY_S = 300.0
 """Seconds between two savings of what has been read, where a conversion can be resumed."""
@@ -175,13 +176,11 @@ class EdgeFeed:
         source = self._source
         with closing(source.edges() if source.sample is None else source.sample()) as chunks:
             some = islice(chunks, 1) if source.sample is None else chunks
-            rows = self._ranks.rounds(map(self._rows, some), lambda: np.zeros(0, np.int64))
-            return np.concatenate([np.zeros(0, np.int64), *rows])
-
-    def _rows(self, chunk: EdgeChunk) -> GlobalIndices:
-        chunk = self._checked(chunk)
-        ends = (chunk.dst, chunk.src) if self._mirrors else (chunk.dst,)
-        return np.concatenate(ends).astype(np.int64)
+            rows = [_NO_IDS]
+            for chunk in self._ranks.rounds(map(self._checked, some), lambda: _NO_EDGES):
+                ends = (chunk.dst, chunk.src) if self._mirrors else (chunk.dst,)
+                rows += [each.astype(np.int64) for each in ends]
+            return np.concatenate(rows)
 
     def _read(self, chunks: EdgeStream) -> None:
         """Send each edge to the rank of its row; all ranks."""
@@ -216,7 +215,7 @@ class EdgeFeed:
         values: Array | None
         if chunk is None or not len(chunk.src):
             # A rank without a piece has no edges, nor what they have.
-            chunk, record = EdgeChunk(_NO_IDS, _NO_IDS, str), columns.record()
+            chunk, record = _NO_EDGES, columns.record()
             values = None if record is None else np.empty(0, record)
         else:
             num_read = len(chunk.src)

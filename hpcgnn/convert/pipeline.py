@@ -27,7 +27,6 @@ from hpcgnn.storage import (
     write_whole,
 )
 from hpcgnn.storage.by_ranks import open_store
-from hpcgnn.typing import Array
 
 _NODES_PER_EDGE, _FEW_EDGES = 16, 1000
 
@@ -185,6 +184,10 @@ def _write(
             np.save(content, source.targets)
             write_whole(targets, content.getvalue())
     totals = ranks.gather(own_edges)
+    splits = {}
+    for name, split in nodes.splits.items():
+        counts = readers.gather(np.bincount(split, minlength=len(Split)))
+        splits[name] = role_sizes(np.sum(counts, axis=0))
     replaced = options.random_split is not None and bool(source.nodes.splits)
     return Report(
         path=out,
@@ -195,7 +198,7 @@ def _write(
         input_edges=feed.num_edges,
         zero_edges=feed.num_zero,
         self_loops=feed.num_loops,
-        splits={name: _split_sizes(split, readers) for name, split in nodes.splits.items()},
+        splits=splits,
         columns=source.columns,
         link_split=feed.link_split,
         ignored=source.ignored
@@ -286,7 +289,3 @@ def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, 
 def _default_name(path: Path) -> str:
     """Return the name of a folder, or of a file without its endings."""
     return path.resolve().name.removeprefix("ind.").removeprefix("pyg:").split(".")[0] or "graph"
-
-
-def _split_sizes(split: Array, ranks: RankGroup) -> dict[str, int]:
-    return role_sizes(np.sum(ranks.gather(np.bincount(split, minlength=len(Split))), axis=0))

@@ -111,7 +111,8 @@ def read_class_map(path: Path, num_nodes: int) -> Array:
     for key, text in _entries(path):
         node, value = _parse(path, key, text, num_nodes)
         if labels is None:
-            labels = _empty(value, num_nodes)
+            none, kind = (0, np.uint8) if value.ndim else (-1, np.int64)
+            labels = np.full((num_nodes, *value.shape), none, kind)
         if value.shape != labels.shape[1:]:
             raise InputError(
                 f"{path}: node {node} has labels of shape {value.shape} where the first has "
@@ -125,12 +126,6 @@ def read_class_map(path: Path, num_nodes: int) -> Array:
     if labels.ndim == 2 and not seen.all():
         raise InputError(f"{path}: has no entry for node {np.argmin(seen)}; add one")
     return labels
-
-
-def _empty(value: Array, num_nodes: int) -> Array:
-    if value.ndim:
-        return np.zeros((num_nodes, len(value)), np.uint8)
-    return np.full(num_nodes, -1, np.int64)
 
 
 def _parse(path: Path, key: str, text: str, num_nodes: int) -> tuple[int, Array]:

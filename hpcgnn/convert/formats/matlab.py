@@ -9,7 +9,7 @@ import scipy.sparse
 from hpcgnn.convert.nodes import labelled
 from hpcgnn.convert.read.arrays import Edges, array_source, dense_features, matrix_features
 from hpcgnn.convert.read.mat import MatFile
-from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
@@ -39,7 +39,11 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     fields: dict[str, Any] = {}
     used = {name, "Problem"}
     if key := next((each for each in _FEATURES if each in file), ""):
-        fields["features"] = _features(file.load(key), f"{path}: {key}")
+        value, where = file.load(key), f"{path}: {key}"
+        if scipy.sparse.issparse(value):
+            fields["features"] = dense_features(value.tocsr(), where)
+        else:
+            fields["features"] = matrix_features(np.asarray(value), where)
         used.add(key)
     if key := next((each for each in _LABELS if each in file), ""):
         fields["labels"] = labelled(_labels(file.load(key)), f"{path}: {key}")
@@ -48,12 +52,6 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     ignored = tuple(each for each in file if each not in used)
     nodes = Nodes(**fields)
     return array_source(path, edges, matrix.shape[0], nodes, inputs=(path,), ignored=ignored)
-
-
-def _features(value: Any, where: str) -> Features:
-    if scipy.sparse.issparse(value):
-        return dense_features(value.tocsr(), where)
-    return matrix_features(np.asarray(value), where)
 
 
 def _labels(value: Any) -> Array:

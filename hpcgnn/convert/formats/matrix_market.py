@@ -4,11 +4,10 @@ from functools import partial
 from pathlib import Path
 
 from hpcgnn.convert.read.files import MATRIX_MARKET, read_blocks
-from hpcgnn.convert.read.tables import Kind, Table, TableFile
+from hpcgnn.convert.read.tables import Kind, TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, first_true
-from hpcgnn.typing import Array
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
@@ -74,7 +73,12 @@ def _stream(
         columns[2] = "number"
     for table in file.blocks(columns):
         rows, cols = table.integers(0), table.integers(1)
-        _check_range(table, rows, cols, num_nodes)
+        place = first_true((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
+        if place is not None:
+            raise InputError(
+                f"{table.locate(place)}: entry ({rows[place]}, {cols[place]}) is outside "
+                f"1..{num_nodes}; correct or remove it"
+            )
         found += table.num_rows
         weights = table.numbers(2) if weighted else None
         yield EdgeChunk(rows - 1, cols - 1, table.locate, weights)
@@ -82,13 +86,4 @@ def _stream(
         raise InputError(
             f"{path}: holds {found} entries where line {size_line} promises {num_entries}; "
             "the file is truncated or its size line wrong"
-        )
-
-
-def _check_range(table: Table, rows: Array, cols: Array, num_nodes: int) -> None:
-    place = first_true((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
-    if place is not None:
-        raise InputError(
-            f"{table.locate(place)}: entry ({rows[place]}, {cols[place]}) is outside "
-            f"1..{num_nodes}; correct or remove it"
         )

@@ -70,7 +70,12 @@ def _stream(path: Path, header: Header) -> EdgeStream:
         chunk, num_nodes = _lists(block, header, node)
         node += num_nodes
         entries += len(chunk.src)
-        _check_range(chunk, header)
+        place = first_true((chunk.src < 0) | (chunk.src >= header.num_nodes))
+        if place is not None:
+            raise InputError(
+                f"{chunk.locate(place)}: neighbour {chunk.src[place] + 1} is outside "
+                f"1..{header.num_nodes}; correct or remove it"
+            )
         symmetry.update(chunk.src, chunk.dst, chunk.weights)
         yield chunk
     if node < header.num_nodes or entries != 2 * header.num_edges:
@@ -129,13 +134,4 @@ def _check_widths(
         raise InputError(
             f"{block.path}: line {lines[row]} has {widths[row]} fields where {due} are due; "
             "correct the line or the fmt of the header"
-        )
-
-
-def _check_range(chunk: EdgeChunk, header: Header) -> None:
-    position = first_true((chunk.src < 0) | (chunk.src >= header.num_nodes))
-    if position is not None:
-        raise InputError(
-            f"{chunk.locate(position)}: neighbour {chunk.src[position] + 1} is outside "
-            f"1..{header.num_nodes}; correct or remove it"
         )

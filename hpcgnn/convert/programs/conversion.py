@@ -189,9 +189,13 @@ def _write(
         for split in InstanceSplit:
             for batch, stays in zip(batches, kept, strict=True):
                 part = batch.load()
-                mine = _of_split(part, batch, split, stays)
-                writer.append(mine)
-                splits[split.name.lower()] += len(mine)
+                roles = np.array([file.split for file in batch.files], np.uint8)
+                sides = roles[part.batch.graphs["file"]]
+                chosen = part.batch.select(np.flatnonzero(stays & (sides == split)))
+                chosen.graphs["split"] = split
+                chosen.graphs["file"] += batch.first
+                writer.append(chosen)
+                splits[split.name.lower()] += len(chosen)
                 if split is InstanceSplit.TRAIN:
                     failures.update({batch.files[i].name: why for i, why in part.failures})
                     too_large += part.dropped
@@ -219,11 +223,3 @@ def _kept(batches: Sequence[_Batch]) -> list[Array]:
             stays[row] = all(each == number for each in owners)
         kept.append(stays)
     return kept
-
-
-def _of_split(part: Part, batch: _Batch, split: InstanceSplit, stays: Array) -> InstanceBatch:
-    sides = np.array([file.split for file in batch.files], np.uint8)[part.batch.graphs["file"]]
-    chosen = part.batch.select(np.flatnonzero(stays & (sides == split)))
-    chosen.graphs["split"] = split
-    chosen.graphs["file"] += batch.first
-    return chosen

@@ -109,7 +109,10 @@ def build_graph(
     labels[tokens[hole.token]] = HOLE_LABEL
     labels += [(CANDIDATE_LABEL, *name_label(variable.name)) for variable in candidates]
     numbers = np.arange(first, first + len(candidates), dtype=np.int32)
-    return ProgramGraph(labels, _sorted_edges(edges), numbers)
+    rows = [(int(kind), *edge) for kind, found in edges.items() for edge in found]
+    array = np.array(rows, np.int32).reshape(-1, 3)
+    order = np.lexsort((array[:, 2], array[:, 1], array[:, 0]))
+    return ProgramGraph(labels, array[order], numbers)
 
 
 def _preorder(root: ast.AST) -> Iterable[ast.AST]:
@@ -137,9 +140,3 @@ def _children(
         edges.update((number, syntax[c]) for c in ast.iter_child_nodes(node) if c in syntax)
     edges.update((int(parent), len(nodes) + token) for token, parent in enumerate(owner))
     return edges
-
-
-def _sorted_edges(edges: dict[EdgeType, set[tuple[int, int]]]) -> Array:
-    rows = [(int(kind), *edge) for kind, found in edges.items() for edge in found]
-    array = np.array(rows, np.int32).reshape(-1, 3)
-    return array[np.lexsort((array[:, 2], array[:, 1], array[:, 0]))]

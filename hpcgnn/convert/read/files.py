@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -50,7 +50,8 @@ class TextBlock:
     @property
     def first_line(self) -> int:
         """The number of the first line in its file, before which lines may have to be counted."""
-        return self.line + (_count_lines(self.path, self.base) if self.base else 0)
+        before = _lines_between(self.path, 0, self.base, BLOCK_BYTES) if self.base else ()
+        return self.line + sum(piece.count(b"\n") for piece in before)
 
 
 Span: TypeAlias = tuple[int, int]
@@ -124,13 +125,9 @@ def _lines_between(path: Path, start: int, stop: int, size: int) -> Iterator[byt
         raise read_error(path, error) from error
 
 
-def _count_lines(path: Path, stop: int) -> int:
-    """Return how many lines end before byte `stop`."""
-    return sum(piece.count(b"\n") for piece in _lines_between(path, 0, stop, BLOCK_BYTES))
-
-
 def is_packed(path: Path) -> bool:
     """Tell whether a file is gzipped, and so has no lines to begin at; raises `InputError`."""
+    # The first bytes decide, not the name: .gz files are often unpacked without being renamed.
     require_file(path)
     try:
         with path.open("rb") as file:
@@ -156,7 +153,7 @@ def read_pieces(path: Path, size: int, span: Span | None = None) -> Generator[by
         quiet = total < _QUIET_BELOW_BYTES or span is not None
         progress = Progress(f"reading {path.name}", total >> 10, "KiB", quiet=quiet)
         with path.open("rb") as raw, progress:
-            stream = _decompressed(raw)
+            stream = gzip.GzipFile(fileobj=raw) if is_packed(path) else raw
             shown = 0
             first = True
             while piece := stream.read(size):
@@ -175,13 +172,6 @@ def _checked(path: Path, head: bytes) -> bytes:
         if head.startswith(mark):
             raise InputError(f"{path}: {what}")
     return head.removeprefix(b"\xef\xbb\xbf")
-
-
-def _decompressed(raw: IO[bytes]) -> IO[bytes]:
-    # The first bytes decide, not the name: .gz files are often unpacked without being renamed.
-    magic = raw.read(len(_GZIP))
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if magic == _GZIP else raw  # type: ignore[return-value]
 
 
 def read_error(path: Path, error: Exception) -> InputError:

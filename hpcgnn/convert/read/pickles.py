@@ -169,12 +169,10 @@ def load_lists(path: Path) -> dict[int, list[int]]:
     """Return the dict of lists of whole numbers that a pickle holds; raises `InputError`."""
     value: dict[int, list[int]] = _load(path, "dict", "a dict")
     for key, items in value.items():
-        if not isinstance(items, list) or not all(_is_id(i) for i in [key, *items]):
+        if not isinstance(items, list) or not all(
+            type(each) is int and abs(each) < _ID_LIMIT for each in [key, *items]
+        ):
             raise InputError(
                 f"{path}: the entry of node {key!r} is no list of node numbers; copy it again"
             )
     return value
-
-
-def _is_id(value: object) -> bool:
-    return type(value) is int and -_ID_LIMIT < value < _ID_LIMIT

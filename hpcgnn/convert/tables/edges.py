@@ -207,10 +207,6 @@ def _check_roles(roles: Sequence[str]) -> None:
             raise InputError(f"--columns: {role} occurs {count} times; name it once")
 
 
-def _decoded(texts: Any) -> NDArray[np.str_]:
-    return np.array([text.decode("utf-8", "surrogateescape") for text in texts.to_pylist()])
-
-
 def find_relations(
     edges: EdgeTable, path: Path, ranks: RankGroup
 ) -> tuple[NDArray[np.str_], tuple[str, ...], NDArray[np.int64]]:
@@ -277,4 +273,5 @@ def edge_chunks(
 
 def relation_places(texts: Any, names: NDArray[np.str_], numbers: Array) -> Array:
     """Return the numbers of relations by their texts; `names` are sorted."""
-    return numbers[np.searchsorted(names, _decoded(texts))]
+    words = np.array([text.decode("utf-8", "surrogateescape") for text in texts.to_pylist()])
+    return numbers[np.searchsorted(names, words)]

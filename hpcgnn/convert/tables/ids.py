@@ -295,18 +295,13 @@ def place_ids(
     size = 0
     for rows in blocks:
         group.append(rows)
-        size += sum(
-            _search_bytes(rows.table.texts(ids.column)) for ids in columns[rows.place] if limit
-        )
+        for texts in [rows.table.texts(ids.column) for ids in columns[rows.place] if limit]:
+            # What they and their search take at most, with the lines that they come from.
+            size += 3 * int(texts.nbytes) + 48 * len(texts)
         if size >= limit:
             yield from _placed(group, columns)
             group, size = [], 0
     yield from _placed(group, columns)
-
-
-def _search_bytes(texts: Any) -> int:
-    """Return what texts and their search take at most, with the lines that they come from."""
-    return 3 * int(texts.nbytes) + 48 * len(texts)
 
 
 def _placed(

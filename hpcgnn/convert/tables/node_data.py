@@ -1,7 +1,7 @@
 """What tables of nodes hold: labels, splits and features, in the order of the nodes."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -41,6 +41,7 @@ _SPLIT_WORDS = {
     "": Split.NONE,
     **{str(int(part)): part for part in Split},
 }
+_MASK_WORDS = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0, "": 0}
 _SCRATCH_BYTES = 1 << 26
 
 
@@ -278,8 +279,10 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
             found[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
         return found
 
-    found = columns("splits", _roles)
-    if masks := columns("masks", _mask):
+    roles = partial(_coded, _SPLIT_WORDS, "a split is due; give train, valid, test or none")
+    found = columns("splits", roles)
+    masks = columns("masks", partial(_coded, _MASK_WORDS, "0 or 1 is due; correct it"))
+    if masks:
         with rows.files.ranks.agree():
             found[""] = split_from_masks(masks, str(tables[0].file.path), rows.own.start)
     return found
@@ -289,26 +292,13 @@ def _place_in(kind: str, name: str, table: NodeTable) -> int:
     return int(getattr(table, kind).get(name, -1))
 
 
-def _mask(block: Table, column: int) -> NDArray[np.uint8]:
-    words = [text.lower() for text in block.texts(column).to_pylist()]
-    values = {b"1": 1, b"true": 1, b"1.0": 1, b"0": 0, b"false": 0, b"0.0": 0, b"": 0}
-    for row, word in enumerate(words):
-        if word not in values:
-            raise InputError(
-                f"{block.locate(row)}, column {column + 1} holds "
-                f"{word.decode('utf-8', 'replace')!r} where 0 or 1 is due; correct it"
-            )
-    return np.array([values[word] for word in words], np.uint8)
-
-
-def _roles(block: Table, column: int) -> NDArray[np.uint8]:
+def _coded(words: Mapping[str, int], due: str, block: Table, column: int) -> NDArray[np.uint8]:
+    """Return what the words of a column stand for; raises `InputError` for what is none."""
     names, codes = _classes([block.texts(column)], block.locate(0))
-    roles = np.array([_SPLIT_WORDS.get(name.strip().lower(), -1) for name in names], np.int64)
-    values = roles[codes]
+    values = np.array([words.get(name.strip().lower(), -1) for name in names], np.int64)[codes]
     if (row := first_true(values < 0)) is not None:
         raise InputError(
-            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where a "
-            "split is due; give train, valid, test or none"
+            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where {due}"
         )
     return values.astype(np.uint8)
 
