@@ -59,7 +59,7 @@ class _Folder:
 
     def read(self) -> GraphSource:
         """Return the graph."""
-        self._check(self._tables, {"name", "undirected", "nodes", "edges"}, "")
+        self._check_keys(self._tables, {"name", "undirected", "nodes", "edges"}, "")
         edges = [self._edges(name, table) for name, table in self._section("edges").items()]
         if not edges:
             raise InputError(f'{self._file}: names no [edges."SOURCE,RELATION,TARGET"]; add one')
@@ -146,7 +146,22 @@ class _Folder:
             raise InputError(f"{self._file}: [{name}] must hold tables such as [{name}.NAME]")
         return section
 
-    def _check(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
+    def _words(
+        self, table: Mapping[str, Any], known: Sequence[str], where: str
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the texts and numbers that the keys of a table name; raises `InputError`."""
+        self._check_keys(table, {"file", "files", *known}, where)
+        found = {}
+        for key, value in table.items():
+            words = value if isinstance(value, list) else [value]
+            if key in known and not all(type(word) in (str, int) for word in words):
+                raise InputError(
+                    f'{self._file}: [{where}]: {key} = {value!r} names no columns; give "NAME"'
+                )
+            found[key] = tuple(map(str, words)) if key in known else tuple(words)
+        return found
+
+    def _check_keys(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
         for key in table:
             if key not in known:
                 place = f" in [{where}]" if where else ""
@@ -154,59 +169,42 @@ class _Folder:
                     f"{self._file}: {key!r}{place} is none of {', '.join(sorted(known))}"
                 )
 
-    def _paths(self, table: Mapping[str, Any], where: str) -> tuple[Path, ...]:
-        files = table.get("files", table.get("file"))
-        files = [files] if isinstance(files, str) else files
-        if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
+    def _paths(self, words: Mapping[str, tuple[str, ...]], where: str) -> list[Path]:
+        """Return the files of a table, whose names may have wildcards."""
+        files = words.get("files", words.get("file", ()))
+        if not files or not all(isinstance(file, str) for file in files):
             raise InputError(f'{self._file}: [{where}] needs files = ["FILE", ...]')
-        return tuple(path for file in files for path in self._matching(file, where))
-
-    def _matching(self, file: str, where: str) -> list[Path]:
-        """Return the files of a name, which may have wildcards."""
-        if not set("*?[") & set(file):
-            return [self._file.parent / file]
-        found = sorted(self._file.parent.glob(file))
-        if not found:
-            raise InputError(f"{self._file}: [{where}]: no file is called {file}; correct it")
-        return found
-
-    def _words(self, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...] | None:
-        """Return the columns that `key` names, None without it; by numbers too."""
-        if key not in table:
-            return None
-        value = table[key]
-        words = value if isinstance(value, list) else [value]
-        if not all(type(word) in (str, int) for word in words):
-            raise InputError(
-                f'{self._file}: [{where}]: {key} = {value!r} names no columns; give "NAME"'
-            )
-        return tuple(map(str, words))
+        paths = []
+        for file in files:
+            wild = set("*?[") & set(file)
+            found = sorted(self._file.parent.glob(file)) if wild else [self._file.parent / file]
+            if not found:
+                raise InputError(f"{self._file}: [{where}]: no file is called {file}; correct it")
+            paths += found
+        return paths
 
     def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
         where = f'edges."{name}"'
-        parts = name.split(",")
-        self._check(table, {"file", "files", "src", "dst", "weight", "features"}, where)
-        if len(parts) != 3 or not all(parts):
+        words = self._words(table, ("src", "dst", "weight", "features"), where)
+        if name.count(",") != 2 or not all(name.split(",")):
             raise InputError(f"{self._file}: [{where}] must be named SOURCE,RELATION,TARGET")
-        named = [f"{role}={table[role]}" for role in ("src", "dst", "weight") if role in table]
-        if named and not {"src", "dst"} <= set(table):
+        source, relation, target = name.split(",")
+        named = [f"{role}={words[role][0]}" for role in ("src", "dst", "weight") if role in words]
+        if named and not {"src", "dst"} <= set(words):
             raise InputError(f"{self._file}: [{where}] must name both src and dst, or neither")
-        source, relation, target = parts
-        paths = self._paths(table, where)
-        features = self._words(table, "features", where) or ()
-        kind, section = (source, relation, target), f"{self._file}: [{where}]"
-        return open_edges(kind, paths, named or None, USUAL, features, section)
+        paths, section = self._paths(words, where), f"{self._file}: [{where}]"
+        features = words.get("features", ())
+        return open_edges(
+            (source, relation, target), paths, named or None, USUAL, features, section
+        )
 
     def _nodes(self, name: str, table: dict[str, Any]) -> NodeTables:
         where = f"nodes.{name}"
-        self._check(table, {"file", "files", "id", "label", "split", "features", "ignore"}, where)
-        columns: dict[str, str] = {}
-        for role in ("id", "label", "split", "ignore"):
-            if (words := self._words(table, role, where)) is not None:
-                columns[role] = "+".join(words)
-        features = self._words(table, "features", where)
-        section = f"{self._file}: [{where}]"
-        return open_nodes(self._paths(table, where), columns, features, section)
+        roles = ("id", "label", "split", "ignore")
+        words = self._words(table, (*roles, "features"), where)
+        columns = {role: "+".join(words[role]) for role in roles if role in words}
+        paths, section = self._paths(words, where), f"{self._file}: [{where}]"
+        return open_nodes(paths, columns, words.get("features"), section)
 
 
 def _typed_stream(
