@@ -1,8 +1,9 @@
 """The HDF5 file of a store: opened alone or together with other ranks, verified, written."""
 
 import math
+import os
 import stat
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,7 @@ from hpcgnn.storage.datasets import (
     text_type,
 )
 from hpcgnn.storage.format import REMEDY
+from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -30,21 +32,42 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LIBRARY_VERSIONS = ("v110", "v110")
 
 
-class OpenStore:
-    """A store that is open for reading: `datasets` and their `crcs`, both by absolute name."""
+class OpenStore(ABC):
+    """A store that is open for reading; `fingerprint` tells its content."""
 
-    def __init__(
-        self,
-        path: Path,
-        file: h5py.File,
-        datasets: Mapping[str, h5py.Dataset],
-        crcs: Mapping[str, int],
-    ) -> None:
-        self.path, self._file, self._datasets, self._crcs = path, file, datasets, crcs
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        self.path, self._file = path, file
+        root = Members(path, file)
+        scalars = self._describe(root)
+        self.fingerprint: str = root.attribute("fingerprint", str)
+        self._datasets, self._crcs = root.opened, root.checksums(scalars)
         self._seen = {
             name: RowsRead(len(dataset), dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
-            for name, dataset in datasets.items()
+            for name, dataset in self._datasets.items()
         }
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], comm: Any | None = None) -> Self:
+        """Open a store; with `comm` and a parallel h5py this is collective over `comm`.
+
+        Raises `InputError` where no such file can be read, `StorageFormatError` where it is no
+        store, of another version, or damaged.
+        """
+        path = Path(path)
+        file = open_file(path, comm)
+        stores: list[Self] = []
+        try:
+            fault = fault_of(lambda: stores.append(cls(path, file)))
+            # Closing a file is collective too, so the ranks must give up together.
+            raise_together(fault, comm)
+        except BaseException:
+            file.close()
+            raise
+        return stores[0]
+
+    @abstractmethod
+    def _describe(self, root: Members) -> Mapping[str, object]:
+        """Open and check what there is, without reading rows; return the fingerprint's scalars."""
 
     def close(self) -> None:
         """Close the file; the store cannot be read any more."""

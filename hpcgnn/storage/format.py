@@ -69,3 +69,10 @@ def first_true(mask: Array) -> int | None:
         return None
     position = int(mask.argmax())
     return position if mask[position] else None
+
+
+def fits(shape: tuple[int | None, ...], actual: tuple[int, ...] | None) -> bool:
+    """Tell whether an actual shape matches a pattern of lengths, of which None is any."""
+    if actual is None or len(shape) != len(actual):
+        return False
+    return all(want in (None, have) for want, have in zip(shape, actual, strict=True))

@@ -1,8 +1,8 @@
 """Attributes, groups and datasets of a file that may hold anything, checked one by one."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,21 @@ import h5py
 import numpy as np
 
 from hpcgnn.storage.datasets import damaged, format_errors
-from hpcgnn.storage.format import fingerprint
+from hpcgnn.storage.format import fingerprint, fits
 
 KINDS: dict[type, tuple[type, ...]] = {int: (int, np.integer), bool: (bool, np.bool_), str: (str,)}
 
 
 @dataclass(frozen=True)
 class Members:
-    """The members of a group of the file at `path`; all faults are `StorageFormatError`."""
+    """The members of a group of the file at `path`; all faults are `StorageFormatError`.
+
+    `opened` are the datasets that were asked for, in all groups, by absolute name.
+    """
 
     path: Path
     group: h5py.Group
+    opened: dict[str, h5py.Dataset] = field(default_factory=dict)
 
     def item(self, name: str) -> str:
         """Return the absolute name of a member."""
@@ -65,7 +69,7 @@ class Members:
             return None
         if not isinstance(item, h5py.Group):
             raise damaged(self.path, self.item(name), "is not a group")
-        return Members(self.path, item)
+        return Members(self.path, item, self.opened)
 
     def required_below(self, name: str) -> "Members":
         """Return the members of a group that must be there."""
@@ -98,6 +102,7 @@ class Members:
             if not fits(shape, found.shape):
                 expected = " x ".join("any" if want is None else str(want) for want in shape)
                 raise damaged(path, item, f"has shape {found.shape}, not {expected}")
+        self.opened[found.name] = found
         return found
 
     def required(
@@ -109,12 +114,10 @@ class Members:
             raise damaged(self.path, self.item(name), "is missing")
         return dataset
 
-    def checksums(
-        self, scalars: Mapping[str, object], datasets: Iterable[h5py.Dataset]
-    ) -> dict[str, int]:
-        """Return the recorded crc32 of each dataset, after checking them with the fingerprint."""
+    def checksums(self, scalars: Mapping[str, object]) -> dict[str, int]:
+        """Return the recorded crc32 of each of `opened`, after checking the fingerprint."""
         crcs, described = {}, []
-        for dataset in datasets:
+        for dataset in self.opened.values():
             crcs[dataset.name] = attribute(self.path, dataset, "crc32", int)
             described.append(
                 (dataset.name, np.dtype(dataset.dtype).str, dataset.shape, crcs[dataset.name])
@@ -137,13 +140,6 @@ def attribute(path: Path, holder: h5py.Group | h5py.Dataset, name: str, kind: ty
     if not isinstance(value, KINDS[kind]):
         raise damaged(path, item, f"is a {type(value).__name__}, not a {kind.__name__}")
     return kind(value)
-
-
-def fits(shape: tuple[int | None, ...], actual: tuple[int, ...] | None) -> bool:
-    """Tell whether an actual shape matches a pattern of lengths."""
-    if actual is None or len(shape) != len(actual):
-        return False
-    return all(want in (None, have) for want, have in zip(shape, actual, strict=True))
 
 
 def is_stored(dataset: h5py.Dataset) -> bool:

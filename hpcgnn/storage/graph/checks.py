@@ -1,12 +1,18 @@
-"""Checks of values, the same for what is written and for what is read.
+"""What rows of datasets are, and checks of their values, the same for writing and for reading.
 
 Each function returns None for good data, and otherwise part of a message that names the element
 that is wrong; the caller adds file, dataset and remedy.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import numpy as np
 
-from hpcgnn.storage.format import first_true
+from hpcgnn.storage.format import first_true, fits
+from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.schema import MAX_NODES, Split
 from hpcgnn.typing import Array
 
@@ -73,7 +79,7 @@ def fault_in_features(features: Array, start: int = 0) -> str | None:
     return None
 
 
-def fault_in_labels(labels: Array, num_classes: int, start: int = 0) -> str | None:
+def fault_in_labels(num_classes: int, labels: Array, start: int = 0) -> str | None:
     """Check labels (m,) in -1..num_classes - 1, or multi-label (m, num_classes) in 0..1."""
     if labels.ndim == 2:
         row = first_true(np.any(labels > 1, axis=1))
@@ -90,7 +96,7 @@ def fault_in_split(split: Array, start: int = 0) -> str | None:
     return _fault_in_range("split value", split, int(max(Split)), start)
 
 
-def fault_in_types(types: Array, num_types: int, start: int = 0) -> str | None:
+def fault_in_types(num_types: int, types: Array, start: int = 0) -> str | None:
     """Check that node types (m,) are numbers in 0..num_types - 1."""
     return _fault_in_range("type", types, num_types - 1, start)
 
@@ -130,3 +136,80 @@ def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:
         return f"row_starts must run from 0 to {num_nodes}"
     part = first_true(row_starts[1:] < row_starts[:-1])
     return None if part is None else f"part {part} ends before it starts"
+
+
+def no_fault(_: Array, _start: int = 0) -> None:
+    """Check nothing."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the rows of a dataset are.
+
+    Parameters
+    ----------
+    dtypes, row
+        Types that it may have, and the shape of a row; None is any length.
+    find_fault
+        Checks rows; takes the number of the first of them.
+    given
+        Kinds of NumPy's types that are cast to the only one of `dtypes`; none are cast without.
+    expected
+        Says what to give instead.
+    """
+
+    dtypes: tuple[np.dtype[Any], ...]
+    row: tuple[int | None, ...] = ()
+    find_fault: Callable[[Array, int], str | None] = no_fault
+    given: str = "iu"
+    expected: str = "integers of shape ('n',)"
+
+    def stored(self, num_rows: int) -> tuple[tuple[np.dtype[Any], ...], tuple[int | None, ...]]:
+        """Return types and shape of a dataset of so many rows."""
+        return self.dtypes, (num_rows, *self.row)
+
+    def dtype_of(self, array: Array) -> np.dtype[Any] | None:
+        """Return the type in which an array is stored, None where it does not fit."""
+        if array.ndim == 0 or not fits(self.row, array.shape[1:]) or 0 in array.shape[1:]:
+            return None
+        if self.given:
+            return self.dtypes[0] if array.dtype.kind in self.given else None
+        dtype = array.dtype.newbyteorder("<")
+        return dtype if dtype in self.dtypes else None
+
+
+FEATURES = Kind(
+    schema.FEATURE_DTYPES,
+    (None,),
+    fault_in_features,
+    "",
+    "a matrix of float16, float32 or float64 with at least one column",
+)
+ROLES = Kind((schema.SPLIT_DTYPE,), (), fault_in_split)
+IDS = Kind((schema.ID_DTYPE,))
+EDGE_KINDS = {
+    "weights": Kind(
+        (schema.WEIGHTS_DTYPE,), (), lambda rows, _: fault_in_weights(rows), "iuf", "numbers (m,)"
+    ),
+    "features": FEATURES,
+    "split": ROLES,
+}
+"""What edges may have."""
+
+
+def node_kinds(num_classes: int, *, multi_label: bool, num_types: int) -> dict[str, Kind]:
+    """Return what the datasets below /nodes are, and those in a group of this name."""
+    row = (num_classes,) if multi_label else ()
+    dtype = schema.MULTI_LABEL_DTYPE if multi_label else schema.LABEL_DTYPE
+    expected = f"integers of shape {('n', *row)} (num_classes={num_classes})"
+    in_labels = partial(fault_in_labels, num_classes)
+    return {
+        "labels": Kind((dtype,), row, in_labels, "iub", expected),
+        "split": ROLES,
+        "splits": ROLES,
+        "original_id": IDS,
+        "graph": Kind((schema.ID_DTYPE,), (), fault_in_graphs),
+        "features": FEATURES,
+        "type": Kind((schema.TYPE_DTYPE,), (), partial(fault_in_types, num_types)),
+        "type_row": IDS,
+    }

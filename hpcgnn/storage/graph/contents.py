@@ -1,8 +1,9 @@
-"""What an open store holds, checked against the schema without reading its rows."""
+"""What an open store holds, checked against the schema without reading its rows.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+Faults are `StorageFormatError`s that name the file and the attribute or dataset.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import h5py
@@ -12,74 +13,8 @@ from hpcgnn.errors import StorageFormatError
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
 from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.blocks import NodeType
+from hpcgnn.storage.graph.checks import EDGE_KINDS, FEATURES, IDS, ROLES, Kind
 from hpcgnn.storage.members import Members
-from hpcgnn.typing import Array
-
-ROOT_ATTRIBUTES: dict[str, type] = {
-    "name": str,
-    "num_nodes": int,
-    "num_classes": int,
-    "multi_label": bool,
-    "undirected": bool,
-    "fingerprint": str,
-}
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a store holds: `datasets` and `crcs` by absolute name, relations in order.
-
-    `attributes` are those of the root with `provenance` decoded; `partition` holds method, seed and
-    metrics, or nothing for a graph in one part. `node_types` is empty for a graph without them, and
-    `splits` names those that there are.
-    """
-
-    attributes: dict[str, Any]
-    relations: tuple[str, ...]
-    datasets: dict[str, h5py.Dataset]
-    crcs: dict[str, int]
-    partition: dict[str, Any]
-    node_types: tuple[NodeType, ...]
-    splits: tuple[str, ...]
-
-
-def read_contents(path: Path, file: h5py.File) -> Contents:
-    """Check version, names, types, shapes, links and the fingerprint of an open file.
-
-    Raises `StorageFormatError` that names the file and the attribute or dataset.
-    """
-    root = Members(path, file)
-    version = read_version(root)
-    typed = version == schema.TYPED_FORMAT_VERSION
-    if version == schema.NAMED_FORMAT_VERSION:
-        typed = root.below("node_types") is not None
-    attributes = {name: root.attribute(name, kind) for name, kind in ROOT_ATTRIBUTES.items()}
-    attributes["provenance"] = root.json("provenance")
-    num_nodes, num_classes = attributes["num_nodes"], attributes["num_classes"]
-    if not 1 <= num_nodes < schema.MAX_NODES or num_classes < 0:
-        raise damaged(path, "/: attributes num_nodes, num_classes", "are out of range")
-    relations, datasets_found = read_adjacency(root, num_nodes)
-    nodes = root.required_below("nodes")
-    datasets_found += read_nodes(nodes, num_nodes, num_classes, attributes["multi_label"])
-    node_types: tuple[NodeType, ...] = ()
-    if typed:
-        node_types, typed_datasets = read_node_types(root, nodes, num_nodes)
-        datasets_found += typed_datasets
-    else:
-        datasets_found.append(nodes.dataset("features", schema.FEATURE_DTYPES, (num_nodes, None)))
-    splits: tuple[str, ...] = ()
-    if version == schema.NAMED_FORMAT_VERSION:
-        splits, named_datasets = read_named(root, nodes, num_nodes)
-        datasets_found += named_datasets
-    elif found_split(datasets_found):
-        splits = (schema.DEFAULT_SPLIT,)
-    datasets_found.append(root.dataset("classes", (), (num_classes,)))
-    row_starts, partition = read_partition(root)
-    datasets_found.append(row_starts)
-    datasets = {dataset.name: dataset for dataset in datasets_found if dataset is not None}
-    scalars = {key: int(attributes[key]) for key in schema.FINGERPRINT_SCALARS}
-    crcs = root.checksums(scalars, datasets.values())
-    return Contents(attributes, relations, datasets, crcs, partition, node_types, splits)
 
 
 def read_version(root: Members) -> int:
@@ -98,141 +33,117 @@ def read_version(root: Members) -> int:
     return version
 
 
-def read_adjacency(
-    root: Members, num_nodes: int
-) -> tuple[tuple[str, ...], list[h5py.Dataset | None]]:
-    """Return the relations in order, and their checked datasets."""
+def read_relations(root: Members, num_nodes: int) -> tuple[str, ...]:
+    """Return the relations in order."""
     adjacency = root.required_below("adjacency")
     with format_errors(root.path, "/adjacency"):
         names = list(adjacency.group)
     if "indptr" in names:
-        return ("",), read_relation(adjacency, num_nodes)
+        _check_relation(adjacency, num_nodes)
+        return ("",)
     order: dict[int, str] = {}
-    datasets: list[h5py.Dataset | None] = []
     for name in names:
         relation = adjacency.required_below(name)
         order[relation.attribute("index", int)] = schema.name_of(name)
-        datasets += read_relation(relation, num_nodes)
+        _check_relation(relation, num_nodes)
     if not names or sorted(order) != list(range(len(names))):
         fault = "has no relations numbered 0, 1, ... in attribute index"
         raise damaged(root.path, "/adjacency", fault)
-    return tuple(order[index] for index in range(len(names))), datasets
+    return tuple(order[index] for index in range(len(names)))
 
 
-def read_relation(relation: Members, num_nodes: int) -> list[h5py.Dataset | None]:
-    """Return the checked datasets of one relation, whose offsets must span its non-zeros."""
+def _check_relation(relation: Members, num_nodes: int) -> None:
     indptr = relation.required("indptr", (schema.INDPTR_DTYPE,), (num_nodes + 1,))
     indices = relation.required("indices", (schema.index_dtype(num_nodes),), (None,))
-    nnz = indices.shape[0]
-    weights = relation.dataset("weights", (schema.WEIGHTS_DTYPE,), (nnz,))
-    with format_errors(relation.path, indptr.name):
-        first, last = int(indptr[0]), int(indptr[num_nodes])
-    if first != 0 or last != nnz:
-        fault = f"runs from {first} to {last}, not from 0 to {nnz}"
-        raise damaged(relation.path, indptr.name, fault)
-    features = relation.dataset("features", schema.FEATURE_DTYPES, (nnz, None))
-    split = relation.dataset("split", (schema.SPLIT_DTYPE,), (nnz,))
-    return [indptr, indices, weights, features, split]
+    _check_span(relation, indptr, indices)
+    for name, kind in EDGE_KINDS.items():
+        relation.dataset(name, *kind.stored(indices.shape[0]))
 
 
-def read_nodes(
-    nodes: Members, num_nodes: int, num_classes: int, multi_label: bool
-) -> list[h5py.Dataset | None]:
-    """Return the checked datasets of the nodes, without their features and types."""
-    rows = (num_nodes,)
-    if multi_label:
-        wide = (num_nodes, num_classes)
-        labels = nodes.dataset("labels", (schema.MULTI_LABEL_DTYPE,), wide)
-    else:
-        labels = nodes.dataset("labels", (schema.LABEL_DTYPE,), rows)
-    split = nodes.dataset("split", (schema.SPLIT_DTYPE,), rows)
-    original_id = nodes.required("original_id", (schema.ID_DTYPE,), rows)
-    graph = nodes.dataset("graph", (schema.ID_DTYPE,), rows)
-    if (labels is None) != (num_classes == 0):
-        fault = f"does not go with num_classes = {num_classes}"
-        raise damaged(nodes.path, "/nodes/labels", fault)
-    return [labels, split, original_id, graph]
+def _check_span(group: Members, offsets: h5py.Dataset, data: h5py.Dataset) -> None:
+    """Check that offsets begin at 0 and end with what they are offsets of."""
+    with format_errors(group.path, offsets.name):
+        first, last = int(offsets[0]), int(offsets[len(offsets) - 1])
+    if first != 0 or last != len(data):
+        fault = f"runs from {first} to {last}, not from 0 to {len(data)}"
+        raise damaged(group.path, offsets.name, fault)
 
 
-def read_node_types(
-    root: Members, nodes: Members, num_nodes: int
-) -> tuple[tuple[NodeType, ...], list[h5py.Dataset | None]]:
-    """Return the node types in order, and the checked datasets they need."""
-    names, counts, datasets = read_type_names(root)
-    if counts.min(initial=0) < 0 or sum(counts.tolist()) != num_nodes:
-        fault = f"does not add up to the {num_nodes} nodes"
-        raise damaged(root.path, "/node_types/counts", fault)
-    datasets.append(nodes.required("type", (schema.TYPE_DTYPE,), (num_nodes,)))
-    datasets.append(nodes.required("type_row", (schema.ID_DTYPE,), (num_nodes,)))
-    features = nodes.below("features")
-    types = []
-    for name, count in zip(names, counts.tolist(), strict=True):
-        matrix = None
-        if features is not None:
-            matrix = features.dataset(schema.link_name(name), schema.FEATURE_DTYPES, (count, None))
-        columns = 0 if matrix is None else int(matrix.shape[1])
-        types.append(NodeType(name, count, columns, None if matrix is None else matrix.dtype))
-        datasets.append(matrix)
-    return tuple(types), datasets
-
-
-def read_type_names(root: Members) -> tuple[tuple[str, ...], Array, list[h5py.Dataset | None]]:
-    """Return the names of the types, the numbers of their nodes, and the datasets of both."""
+def read_node_types(root: Members, num_nodes: int, version: int) -> tuple[NodeType, ...]:
+    """Return the node types in order, none for a graph without them."""
+    group = root.below("node_types")
+    if version == schema.FORMAT_VERSION or (
+        version == schema.NAMED_FORMAT_VERSION and group is None
+    ):
+        return ()
     group = root.required_below("node_types")
     names = group.required("names", (), (None,))
-    num_types = int(names.shape[0])
-    counts = group.required("counts", (schema.ID_DTYPE,), (num_types,))
-    texts = read_text(root.path, names)
+    num_types = len(names)
+    counts = group.required("counts", *IDS.stored(num_types))
+    texts, numbers = read_text(root.path, names), read_slab(root.path, counts, 0, num_types)
     if not 1 <= num_types <= schema.MAX_NODE_TYPES or len(set(texts)) < num_types:
-        raise damaged(root.path, "/node_types/names", "are not different names of 1 to 256 types")
-    return texts, read_slab(root.path, counts, 0, num_types), [names, counts]
+        raise damaged(root.path, names.name, "are not different names of 1 to 256 types")
+    if numbers.min(initial=0) < 0 or sum(numbers.tolist()) != num_nodes:
+        raise damaged(root.path, counts.name, f"does not add up to the {num_nodes} nodes")
+    features = root.required_below("nodes").below("features")
+    types = []
+    for name, count in zip(texts, numbers.tolist(), strict=True):
+        matrix = None
+        if features is not None:
+            matrix = features.dataset(schema.link_name(name), *FEATURES.stored(count))
+        columns, dtype = (0, None) if matrix is None else (int(matrix.shape[1]), matrix.dtype)
+        types.append(NodeType(name, count, columns, dtype))
+    return tuple(types)
 
 
-def found_split(datasets: Iterable[h5py.Dataset | None]) -> bool:
-    """Tell whether `/nodes/split` is among datasets."""
-    return any(dataset is not None and dataset.name == "/nodes/split" for dataset in datasets)
+def check_nodes(
+    root: Members, num_nodes: int, kinds: Mapping[str, Kind], num_classes: int, *, typed: bool
+) -> None:
+    """Check what there is of each node, but for splits and names."""
+    nodes = root.required_below("nodes")
+    due = ("original_id", "type", "type_row") if typed else ("original_id",)
+    for name in ("labels", *due, "graph", *(() if typed else ("features",))):
+        get = nodes.required if name in due else nodes.dataset
+        dataset = get(name, *kinds[name].stored(num_nodes))
+        if name == "labels" and (dataset is None) != (num_classes == 0):
+            fault = f"does not go with num_classes = {num_classes}"
+            raise damaged(nodes.path, "/nodes/labels", fault)
 
 
-def read_named(
-    root: Members, nodes: Members, num_nodes: int
-) -> tuple[tuple[str, ...], list[h5py.Dataset | None]]:
-    """Return the names of the splits, and the datasets of these, of named splits and of names."""
-    datasets: list[h5py.Dataset | None] = []
-    names = nodes.below("names")
+def check_names(root: Members, num_nodes: int) -> None:
+    """Check the names of the nodes, if there are any."""
+    names = root.required_below("nodes").below("names")
     if names is not None:
-        offsets = names.required("offsets", (schema.ID_DTYPE,), (num_nodes + 1,))
-        data = names.required("bytes", (np.dtype("u1"),), (None,))
-        with format_errors(root.path, offsets.name):
-            first, last = int(offsets[0]), int(offsets[num_nodes])
-        if first != 0 or last != data.shape[0]:
-            fault = f"runs from {first} to {last}, not from 0 to {data.shape[0]}"
-            raise damaged(root.path, offsets.name, fault)
-        datasets += [offsets, data]
-    split_names = root.dataset("split_names", (), (None,))
-    if split_names is None:
-        has_split = nodes.dataset("split", (schema.SPLIT_DTYPE,), (num_nodes,)) is not None
-        return ((schema.DEFAULT_SPLIT,) if has_split else ()), datasets
-    splits = read_text(root.path, split_names)
+        offsets = names.required("offsets", *IDS.stored(num_nodes + 1))
+        _check_span(names, offsets, names.required("bytes", (np.dtype("u1"),), (None,)))
+
+
+def read_splits(root: Members, num_nodes: int, version: int) -> tuple[str, ...]:
+    """Return the names of the splits in order."""
+    nodes, kind = root.required_below("nodes"), ROLES.stored(num_nodes)
+    first = nodes.dataset("split", *kind)
+    names = None
+    if version == schema.NAMED_FORMAT_VERSION:
+        names = root.dataset("split_names", (), (None,))
+    if names is None:
+        return () if first is None else (schema.DEFAULT_SPLIT,)
+    splits = read_text(root.path, names)
     if not splits or len(set(splits)) < len(splits):
         raise damaged(root.path, schema.SPLIT_NAMES, "are not different names")
-    nodes.required("split", (schema.SPLIT_DTYPE,), (num_nodes,))
-    datasets.append(split_names)
-    if len(splits) > 1:
-        others = nodes.required_below("splits")
-        for name in splits[1:]:
-            datasets.append(others.required(name, (schema.SPLIT_DTYPE,), (num_nodes,)))
-    return splits, datasets
+    nodes.required("split", *kind)
+    for name in splits[1:]:
+        nodes.required_below("splits").required(name, *kind)
+    return splits
 
 
-def read_partition(root: Members) -> tuple[h5py.Dataset | None, dict[str, Any]]:
-    """Return the dataset of part boundaries, if any, and what is known about the partition."""
+def read_partition(root: Members) -> dict[str, Any]:
+    """Return what is known about the partition, nothing for a graph in one part."""
     partition = root.below("partition")
     if partition is None:
-        return None, {}
-    row_starts = partition.required("row_starts", (schema.INDPTR_DTYPE,), (None,))
-    info = {
+        return {}
+    partition.required("row_starts", (schema.INDPTR_DTYPE,), (None,))
+    return {
         "method": partition.attribute("method", str),
         "seed": partition.attribute("seed", int),
         "metrics": partition.json("metrics"),
     }
-    return row_starts, info

@@ -1,8 +1,6 @@
 """Reading a store: block rows and node data as slabs, checked as they are read."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,9 @@ import numpy as np
 from hpcgnn.errors import InputError
 from hpcgnn.storage.checksums import array_crc
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
-from hpcgnn.storage.files import OpenStore, fault_of, open_file, raise_together
-from hpcgnn.storage.graph import checks
+from hpcgnn.storage.files import OpenStore
+from hpcgnn.storage.graph import checks, contents, schema
 from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, group_by_type
-from hpcgnn.storage.graph.contents import Contents, read_contents
 from hpcgnn.storage.graph.names import Names, StoredNames
 from hpcgnn.storage.graph.schema import (
     NAME_BYTES,
@@ -25,6 +22,7 @@ from hpcgnn.storage.graph.schema import (
     link_name,
     relation_path,
 )
+from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 _OF_ALL_RANKS = (
@@ -48,44 +46,39 @@ class GraphStore(OpenStore):
     `splits` names the splits, of which the first is read where none is chosen.
     """
 
-    def __init__(self, path: Path, file: h5py.File, contents: Contents) -> None:
-        super().__init__(path, file, contents.datasets, contents.crcs)
-        attributes = contents.attributes
-        self.name: str = attributes["name"]
-        self.num_nodes: int = attributes["num_nodes"]
-        self.num_classes: int = attributes["num_classes"]
-        self.multi_label: bool = attributes["multi_label"]
-        self.undirected: bool = attributes["undirected"]
-        self.fingerprint: str = attributes["fingerprint"]
-        self.provenance: dict[str, Any] = attributes["provenance"]
-        self.relations: tuple[str, ...] = contents.relations
-        self.node_types = contents.node_types
-        self.splits: tuple[str, ...] = contents.splits
-        self.partition_info: dict[str, Any] = contents.partition
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        super().__init__(path, file)
         self._check_whole(*_OF_ALL_RANKS)
         self.row_starts: Offsets = self._read_row_starts()
         classes = self._datasets.get("/classes")
         self.class_names = () if classes is None else read_text(path, classes)
         self._names = self._open_names()
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], comm: Any | None = None) -> "GraphStore":
-        """Open a store; with `comm` and a parallel h5py this is collective over `comm`.
-
-        Raises `InputError` where no such file can be read, `StorageFormatError` where it is no
-        store, of another version, or damaged.
-        """
-        path = Path(path)
-        file = open_file(path, comm)
-        stores: list[GraphStore] = []
-        try:
-            fault = fault_of(lambda: stores.append(cls(path, file, read_contents(path, file))))
-            # Closing a file is collective too, so the ranks must give up together.
-            raise_together(fault, comm)
-        except BaseException:
-            file.close()
-            raise
-        return stores[0]
+    def _describe(self, root: Members) -> Mapping[str, object]:
+        version = contents.read_version(root)
+        self.name: str = root.attribute("name", str)
+        self.num_nodes: int = root.attribute("num_nodes", int)
+        self.num_classes: int = root.attribute("num_classes", int)
+        self.multi_label: bool = root.attribute("multi_label", bool)
+        self.undirected: bool = root.attribute("undirected", bool)
+        self.provenance: dict[str, Any] = root.json("provenance")
+        n = self.num_nodes
+        if not 1 <= n < schema.MAX_NODES or self.num_classes < 0:
+            item = "/: attributes num_nodes, num_classes"
+            raise damaged(root.path, item, "are out of range")
+        self.relations = contents.read_relations(root, n)
+        self.node_types = contents.read_node_types(root, n, version)
+        num_types = len(self.node_types)
+        self._kinds = checks.node_kinds(
+            self.num_classes, multi_label=self.multi_label, num_types=num_types
+        )
+        contents.check_nodes(root, n, self._kinds, self.num_classes, typed=num_types > 0)
+        self.splits = contents.read_splits(root, n, version)
+        if version == schema.NAMED_FORMAT_VERSION:
+            contents.check_names(root, n)
+        root.dataset("classes", (), (self.num_classes,))
+        self.partition_info = contents.read_partition(root)
+        return {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
 
     @property
     def num_parts(self) -> int:
@@ -195,14 +188,11 @@ class GraphStore(OpenStore):
         indptr, first = self._read_offsets(start, stop, relation)
         last = int(indptr[-1])
         blocks: dict[str, Array] = {}
-        for name, find_fault in (
-            ("features", checks.fault_in_features),
-            ("split", checks.fault_in_split),
-        ):
+        for name in ("features", "split"):
             dataset = self._datasets.get(f"{relation_path(relation)}/{name}")
             if dataset is not None:
                 blocks[name] = self._slab(dataset, first, last)
-                fault = find_fault(blocks[name], first)
+                fault = checks.EDGE_KINDS[name].find_fault(blocks[name], first)
                 self._check(dataset, None if fault is None else fault.replace("node", "edge", 1))
         return EdgeData(**blocks)
 
@@ -270,7 +260,7 @@ class GraphStore(OpenStore):
 
     def read_nodes(self, start: int, stop: int, split: str = "") -> NodeBlock:
         """Return the nodes' data with the named split; checks features, labels, split and types."""
-        features = self._read_column("features", start, stop, checks.fault_in_features)
+        features = self._read_column("features", start, stop)
         original_id = self.read_original_id(start, stop)
         labels, roles = self.read_labels(start, stop), self.read_split(start, stop, split)
         types = self.read_types(start, stop)
@@ -286,18 +276,15 @@ class GraphStore(OpenStore):
 
     def read_graph(self, start: int, stop: int) -> GlobalIndices | None:
         """Return the numbers of the nodes' graphs alone, as in `NodeBlock`; checks them."""
-        return self._read_column("graph", start, stop, checks.fault_in_graphs)
+        return self._read_column("graph", start, stop)
 
     def read_types(self, start: int, stop: int) -> Array | None:
         """Return the node types alone, as in `NodeBlock`; checks them."""
-        num_types = len(self.node_types)
-        find_fault = partial(checks.fault_in_types, num_types=num_types)
-        return self._read_column("type", start, stop, find_fault)
+        return self._read_column("type", start, stop)
 
     def read_labels(self, start: int, stop: int) -> Array | None:
         """Return the labels alone, as in `NodeBlock`; checks them."""
-        find_fault = partial(checks.fault_in_labels, num_classes=self.num_classes)
-        return self._read_column("labels", start, stop, find_fault)
+        return self._read_column("labels", start, stop)
 
     def read_split(self, start: int, stop: int, split: str = "") -> Array | None:
         """Return a split alone, as in `NodeBlock`: that of a name, or the first; checks it.
@@ -311,7 +298,7 @@ class GraphStore(OpenStore):
             )
         first = not split or split == self.splits[0]
         name = "split" if first else f"splits/{split}"
-        return self._read_column(name, start, stop, checks.fault_in_split)
+        return self._read_column(name, start, stop)
 
     def part_edges(self, relations: tuple[str, ...] | None = None) -> Offsets:
         """Return the non-zeros (num_parts,) of each part, summed over `relations` (None: all)."""
@@ -333,17 +320,14 @@ class GraphStore(OpenStore):
     def _node_dataset(self, name: str) -> h5py.Dataset | None:
         return self._datasets.get(f"/nodes/{name}")
 
-    def _read_column(
-        self, name: str, start: int, stop: int, find_fault: Callable[..., str | None] | None = None
-    ) -> Array | None:
-        """Return node data, None where the store lacks them; `find_fault(rows, start=start)`."""
+    def _read_column(self, name: str, start: int, stop: int) -> Array | None:
+        """Return node data, checked; None where the store lacks them."""
         self._check_rows(start, stop)
         dataset = self._node_dataset(name)
         if dataset is None:
             return None
         rows = self._slab(dataset, start, stop)
-        if find_fault is not None:
-            self._check(dataset, find_fault(rows, start=start))
+        self._check(dataset, self._kinds[name.partition("/")[0]].find_fault(rows, start))
         return rows
 
     def _read_type_features(self, start: int, types: Array) -> tuple[FloatArray, ...]:

@@ -1,8 +1,7 @@
 """Writing a store: block rows in order, checks on the way, all or nothing at the end."""
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,11 @@ class StoreWriter(HDF5Writer):
         self._provenance = encode_json("provenance", header.provenance)
         self._relations: dict[str, RelationWriter] = {}
         self._nodes: dict[str, Column] = {}
-        self._type_counts = np.zeros(len(header.node_types), np.int64)
+        num_types = len(header.node_types)
+        self._kinds = checks.node_kinds(
+            header.num_classes, multi_label=header.multi_label, num_types=num_types
+        )
+        self._type_counts = np.zeros(num_types, np.int64)
         self._partition: list[Column] = []
         self._names: NameWriter | None = None
         self._id_range = (0, 0)
@@ -52,7 +55,7 @@ class StoreWriter(HDF5Writer):
         or none has, and the same for `data`. Relations may take turns.
         """
         if relation not in self._relations:
-            self._add_relation(relation, weighted=weights is not None)
+            self._add_relation(relation)
         self._relations[relation].append(indptr_block, indices, weights, data)
         self._output.raise_on_error()
 
@@ -67,22 +70,20 @@ class StoreWriter(HDF5Writer):
         """
         if self.header.node_types:
             raise self._fault("features", "the graph has node types; give each type's features")
-        self._append_features("features", block)
+        self._append_nodes("features", block)
 
     def append_types(self, block: ArrayLike) -> None:
         """Append the types (m,) of nodes, positions in the header's `node_types`."""
         num_types = len(self.header.node_types)
         if num_types == 0:
             raise self._fault("type", "is given for a graph without node types; name them")
-        array = self._integers("type", block)
-        find_fault = partial(checks.fault_in_types, num_types=num_types)
-        self._append_nodes("type", array, schema.TYPE_DTYPE, find_fault)
+        array = self._append_nodes("type", block)
         order, bounds = group_by_type(array, num_types)
         counts = np.diff(bounds)
         # A node's row in its type's matrix follows from how many of the type came before it.
         rows = np.empty(len(array), schema.ID_DTYPE)
         rows[order] = np.arange(len(array)) + np.repeat(self._type_counts - bounds[:-1], counts)
-        self._append_nodes("type_row", rows, schema.ID_DTYPE)
+        self._append_nodes("type_row", rows)
         self._type_counts += counts
 
     def append_type_features(self, node_type: str, block: ArrayLike) -> None:
@@ -94,20 +95,13 @@ class StoreWriter(HDF5Writer):
         if node_type not in self.header.node_types:
             names = ", ".join(map(repr, self.header.node_types)) or "none"
             raise self._fault("features", f"there is no node type {node_type!r}; known: {names}")
-        self._append_features(f"features/{schema.link_name(node_type)}", block)
+        self._append_nodes(f"features/{schema.link_name(node_type)}", block)
 
     def append_labels(self, block: ArrayLike) -> None:
         """Append labels: (m,) of -1..num_classes - 1, or (m, num_classes) of 0 and 1."""
-        array, classes = np.asarray(block), self.header.num_classes
-        row_shape = (classes,) if self.header.multi_label else ()
-        if classes < 1:
+        if self.header.num_classes < 1:
             raise self._fault("labels", "are given, but num_classes is 0; give their number")
-        if array.dtype.kind not in "iub" or array.ndim == 0 or array.shape[1:] != row_shape:
-            expected = f"integers of shape {('n', *row_shape)} (num_classes={classes})"
-            raise self._misfit("labels", array, expected)
-        dtype = schema.MULTI_LABEL_DTYPE if row_shape else schema.LABEL_DTYPE
-        find_fault = partial(checks.fault_in_labels, num_classes=classes)
-        self._append_nodes("labels", array, dtype, find_fault)
+        self._append_nodes("labels", block)
 
     def append_split(self, block: ArrayLike, name: str = "") -> None:
         """Append the split (m,) of nodes, values of `Split`.
@@ -117,9 +111,7 @@ class StoreWriter(HDF5Writer):
         names = self.header.splits or ("",)
         if name not in names:
             raise self._fault("split", f"there is no split {name!r}; known: {', '.join(names)}")
-        dataset = "split" if name == names[0] else f"splits/{name}"
-        array = self._integers(dataset, block)
-        self._append_nodes(dataset, array, schema.SPLIT_DTYPE, checks.fault_in_split)
+        self._append_nodes("split" if name == names[0] else f"splits/{name}", block)
 
     def append_names(self, offsets: ArrayLike, data: ArrayLike) -> None:
         """Append the names of the nodes with the next original ids, see `Names`.
@@ -134,18 +126,12 @@ class StoreWriter(HDF5Writer):
 
     def append_original_id(self, block: ArrayLike) -> None:
         """Append the numbers (m,) that the nodes had in the user's files; default 0..n - 1."""
-        array = self._integers("original_id", block)
-        if array.size:
-            self._id_range = (
-                min(self._id_range[0], int(array.min())),
-                max(self._id_range[1], int(array.max())),
-            )
-        self._append_nodes("original_id", array, schema.ID_DTYPE)
+        ids, (low, high) = self._append_nodes("original_id", block), self._id_range
+        self._id_range = int(ids.min(initial=low)), int(ids.max(initial=high))
 
     def append_graph(self, block: ArrayLike) -> None:
         """Append the numbers (m,) of the nodes' graphs, from 0 on, in a store of many graphs."""
-        array = self._integers("graph", block)
-        self._append_nodes("graph", array, schema.ID_DTYPE, checks.fault_in_graphs)
+        self._append_nodes("graph", block)
 
     def set_partition(
         self, row_starts: ArrayLike, method: str, seed: int, metrics: Mapping[str, Any]
@@ -167,36 +153,19 @@ class StoreWriter(HDF5Writer):
         }
         self._set_attributes(self._file["/partition"], values)
 
-    def _add_relation(self, relation: str, *, weighted: bool) -> None:
+    def _add_relation(self, relation: str) -> None:
         schema.check_relation(relation)
         if self._relations and "" in {relation, *self._relations}:
             raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
-        self._relations[relation] = RelationWriter(
-            self.path, self._column, relation, self.header.num_nodes, weighted=weighted
-        )
+        num_nodes = self.header.num_nodes
+        self._relations[relation] = RelationWriter(self.path, self._column, relation, num_nodes)
 
-    def _integers(self, name: str, block: ArrayLike) -> Array:
-        array = np.asarray(block)
-        if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise self._misfit(name, array, "integers of shape ('n',)")
-        return array
-
-    def _append_features(self, name: str, block: ArrayLike) -> None:
-        array = np.asarray(block)
-        dtype = array.dtype.newbyteorder("<")
-        if array.ndim != 2 or array.shape[1] == 0 or dtype not in schema.FEATURE_DTYPES:
-            expected = "a matrix of float16, float32 or float64 with at least one column"
-            raise self._misfit(name, array, expected)
-        self._append_nodes(name, array, dtype, checks.fault_in_features)
-
-    def _append_nodes(
-        self,
-        name: str,
-        array: Array,
-        dtype: np.dtype[Any],
-        find_fault: Callable[..., str | None] | None = None,
-    ) -> None:
-        """Append rows to the dataset `name` below /nodes; `find_fault(rows, start=first row)`."""
+    def _append_nodes(self, name: str, block: ArrayLike) -> Array:
+        """Append checked rows to the dataset `name` below /nodes; return them as stored."""
+        array, kind = np.asarray(block), self._kinds[name.partition("/")[0]]
+        dtype = kind.dtype_of(array)
+        if dtype is None:
+            raise self._misfit(name, array, kind.expected)
         if name not in self._nodes:
             self._nodes[name] = self._column(f"/nodes/{name}", dtype, array.shape[1:])
         column = self._nodes[name]
@@ -207,11 +176,13 @@ class StoreWriter(HDF5Writer):
             total = column.rows + len(array)
             raise self._fault(name, f"has at least {total} rows for {self.header.num_nodes} nodes")
         # Before the cast, which could wrap a wrong value into a right one.
-        fault = None if find_fault is None else find_fault(array, start=column.rows)
+        fault = kind.find_fault(array, column.rows)
         if fault:
             raise self._fault(name, fault)
-        column.append(array.astype(dtype, copy=False))
+        rows = array.astype(dtype, copy=False)
+        column.append(rows)
         self._output.raise_on_error()
+        return rows
 
     def _misfit(self, name: str, array: Array, expected: str) -> InputError:
         return self._fault(name, f"has shape {array.shape} and type {array.dtype}; give {expected}")
@@ -315,17 +286,12 @@ class StoreWriter(HDF5Writer):
 class RelationWriter:
     """Check and append the block rows of one relation; all errors are `InputError`."""
 
-    def __init__(
-        self, path: Path, column: MakeColumn, relation: str, num_nodes: int, *, weighted: bool
-    ) -> None:
+    def __init__(self, path: Path, column: MakeColumn, relation: str, num_nodes: int) -> None:
         self._path, self._num_nodes = path, num_nodes
         self._group = schema.relation_path(relation)
         self._column = column
         self._indptr = column(f"{self._group}/indptr", schema.INDPTR_DTYPE, ())
         self._indices = column(f"{self._group}/indices", schema.index_dtype(num_nodes), ())
-        self._weights = (
-            column(f"{self._group}/weights", schema.WEIGHTS_DTYPE, ()) if weighted else None
-        )
         if self._indptr.rows == 0:
             self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
         self._first_row = self._indptr.rows
@@ -334,7 +300,7 @@ class RelationWriter:
     @property
     def has_data(self) -> bool:
         """Whether the edges have features or a split."""
-        return bool(self._data)
+        return bool(self._data.keys() - {"weights"})
 
     def append(
         self,
@@ -346,12 +312,12 @@ class RelationWriter:
         """Append block rows; see `StoreWriter.append_adjacency`."""
         indptr, columns = np.asarray(indptr_block), np.asarray(indices)
         self._check_pattern(indptr, columns)
-        if (weights is not None) != (self._weights is not None):
-            raise self._fault("weights", "are given for some rows only; give them for all or none")
-        if weights is not None and self._weights is not None:
-            self._append_weights(self._weights, np.asarray(weights), len(columns))
-        self._append_data("features", data.features, len(columns))
-        self._append_data("split", data.split, len(columns))
+        for name, values in (
+            ("weights", weights),
+            ("features", data.features),
+            ("split", data.split),
+        ):
+            self._append_data(name, values, len(columns))
         first = self._indices.rows
         self._indices.append(columns.astype(self._indices.dtype, copy=False))
         self._indptr.append(indptr[1:].astype(schema.INDPTR_DTYPE) + first)
@@ -361,10 +327,7 @@ class RelationWriter:
         rows = self._indptr.rows - 1
         if rows != self._num_nodes:
             raise self._fault("indptr", f"{rows} rows were written for {self._num_nodes} nodes")
-        columns = [self._indptr, self._indices]
-        if self._weights is not None:
-            columns.append(self._weights)
-        columns += self._data.values()
+        columns = [self._indptr, self._indices, *self._data.values()]
         for column in columns:
             column.finish()
         return columns
@@ -389,44 +352,28 @@ class RelationWriter:
         if fault:
             raise self._fault("indices", fault)
 
-    def _append_data(self, name: str, values: Array | None, expected: int) -> None:
-        declared = self._data.get(name)
-        if values is None:
-            if declared is not None:
-                raise self._fault(name, "is given for some rows only; give it for all or none")
+    def _append_data(self, name: str, given: ArrayLike | None, expected: int) -> None:
+        column, kind = self._data.get(name), checks.EDGE_KINDS[name]
+        is_new = column is None and self._indptr.rows == self._first_row
+        if (given is None) != (column is None) and not is_new:
+            raise self._fault(name, "is given for some rows only; give it for all or none")
+        if given is None:
             return
-        features = name == "features"
-        if declared is None:
-            if self._indptr.rows > self._first_row:
-                raise self._fault(name, "is given for some rows only; give it for all or none")
-            dtype = values.dtype.newbyteorder("<") if features else schema.SPLIT_DTYPE
+        values = np.asarray(given)
+        dtype = kind.dtype_of(values)
+        if column is None and dtype is not None:
             path = f"{self._group}/{name}"
-            declared = self._data[name] = self._column(path, dtype, values.shape[1:])
-        kinds = schema.FEATURE_DTYPES if features else (schema.SPLIT_DTYPE,)
-        shape = (expected, *declared.row_shape)
-        if values.shape != shape or declared.dtype not in kinds or values.ndim != 1 + features:
-            raise self._fault(
-                name, f"has shape {values.shape} and type {values.dtype} for {expected} edges"
-            )
-        find_fault = checks.fault_in_features if features else checks.fault_in_split
-        fault = find_fault(values, declared.rows)
-        if fault:
-            raise self._fault(name, fault.replace("node", "edge", 1))
-        declared.append(values.astype(declared.dtype, copy=False))
-
-    def _append_weights(self, column: Column, weights: Array, expected: int) -> None:
-        if weights.shape != (expected,) or weights.dtype.kind not in "iuf":
-            raise self._fault(
-                "weights",
-                f"have shape {weights.shape} and type {weights.dtype}; give numbers ({expected},)",
-            )
+            column = self._data[name] = self._column(path, dtype, values.shape[1:])
+        if column is None or dtype != column.dtype or values.shape != (expected, *column.row_shape):
+            shape = f"has shape {values.shape} and type {values.dtype}"
+            raise self._fault(name, f"{shape}; give {kind.expected} for the {expected} edges")
         with np.errstate(over="ignore"):
             # What overflows becomes infinite, and is refused as that.
-            values = weights.astype(schema.WEIGHTS_DTYPE)
-        fault = checks.fault_in_weights(values)
+            stored = values.astype(dtype, copy=False)
+        fault = kind.find_fault(stored if name == "weights" else values, column.rows)
         if fault:
-            raise self._fault("weights", fault)
-        column.append(values)
+            raise self._fault(name, fault.replace("node", "edge", 1))
+        column.append(stored)
 
     def _fault(self, name: str, text: str) -> InputError:
         return InputError(f"{self._path}: {self._group}/{name}: {text}")

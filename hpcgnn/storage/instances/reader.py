@@ -1,6 +1,7 @@
 """Reading a store of program graphs: ranges of graphs as packed arrays, checked on the way."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
@@ -39,28 +40,10 @@ class InstanceStore(OpenStore):
         What the file says of all graphs.
     graphs
         (g,) of `GRAPH_DTYPE`: the whole index.
-    fingerprint
-        Of the content.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
-        root = Members(path, file)
-        _check_version(root)
-        self.fingerprint: str = root.attribute("fingerprint", str)
-        self.header = InstanceHeader(
-            name=root.attribute("name", str),
-            edge_names=tuple(root.attribute("edge_names", str).split()),
-            num_buckets=root.attribute("num_buckets", int),
-            steps=root.attribute("steps", int),
-            provenance=root.json("provenance"),
-        )
-        datasets = [
-            root.required(name, (dtype,), (None, *row_shape))
-            for name, (dtype, row_shape) in COLUMNS.items()
-        ]
-        datasets.append(root.required("files", (), (None,)))
-        crcs = root.checksums(self.header.scalars, datasets)
-        super().__init__(path, file, {dataset.name: dataset for dataset in datasets}, crcs)
+        super().__init__(path, file)
         self._check_whole("/graphs")
         self.graphs: Array = self._read("graphs", 0, len(self))
         fault = fault_in_index(self.graphs, len(self._datasets["/files"]), 0) or self._sizes_fault()
@@ -68,15 +51,19 @@ class InstanceStore(OpenStore):
             raise damaged(path, "/graphs", fault)
         self._starts = {name: starts_of(self.graphs[count]) for name, count in _SIZES}
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "InstanceStore":
-        """Open a store; `InputError` where none can be read, `StorageFormatError` for damage."""
-        file = open_file(Path(path), None)
-        try:
-            return cls(Path(path), file)
-        except BaseException:
-            file.close()
-            raise
+    def _describe(self, root: Members) -> Mapping[str, object]:
+        _check_version(root)
+        self.header = InstanceHeader(
+            name=root.attribute("name", str),
+            edge_names=tuple(root.attribute("edge_names", str).split()),
+            num_buckets=root.attribute("num_buckets", int),
+            steps=root.attribute("steps", int),
+            provenance=root.json("provenance"),
+        )
+        for name, (dtype, row_shape) in COLUMNS.items():
+            root.required(name, (dtype,), (None, *row_shape))
+        root.required("files", (), (None,))
+        return self.header.scalars
 
     def __len__(self) -> int:
         return int(self._datasets["/graphs"].shape[0])

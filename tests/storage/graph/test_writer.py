@@ -54,7 +54,7 @@ REFUSED: list[tuple[str, list[Callable[[StoreWriter], None]], str]] = [
     ("repeated", [adjacency([0, 0], []), adjacency([0, 2], [1, 1])], "columns of row 1 are not"),
     ("weight", [adjacency([0, 1], [0], [np.inf])], "weight inf is not a finite number"),
     ("large weight", [adjacency([0, 1], [0], [1e39])], "weight inf is not a finite number"),
-    ("weights", [adjacency([0, 1], [0], [1.0, 2.0])], "/adjacency/weights: have shape (2,)"),
+    ("weights", [adjacency([0, 1], [0], [1.0, 2.0])], "/adjacency/weights: has shape (2,)"),
     ("some weights", [adjacency([0, 1], [0], [1.0]), adjacency([0, 0], [])], "for some rows only"),
     ("mixed", [EDGES, adjacency([0], [], None, "a")], "one untyped relation or named ones"),
     ("long", [adjacency([0], [], None, "/" * 334)], "cannot be stored: a name takes at most 1000"),
