@@ -15,7 +15,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import hpcgnn
-from hpcgnn.commands.completion import helps_of
+from hpcgnn.__main__ import COMMANDS
+from hpcgnn.commands.completion import helps_of, listed_names
 from hpcgnn.config.file import describe_keys
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,7 @@ html_title = f"hpcgnn {release}"
 html_show_sourcelink = html_copy_source = False
 pygments_style, pygments_dark_style = "default", "monokai"
 
+_LISTING = ("analyse", "generate")
 _LINK = re.compile(r"^- \[[^\]]*\]\(([^)]+)\.md\)", re.MULTILINE)
 
 
@@ -64,15 +66,15 @@ def _toctree(caption: str, pages: str, more: str = "") -> str:
 
 
 class CommandHelp(SphinxDirective):
-    """What a command says to --help, on a terminal of 100 columns."""
-
-    has_content = True
-    required_arguments = 0
+    """What all commands say to --help."""
 
     def run(self) -> list[nodes.Node]:
-        """Return a section for each command that the directive lists."""
+        """Return a section for each command, its kinds and its analyses behind it."""
         found: list[nodes.Node] = []
-        for words, text in helps_of(self.content).items():
+        helps = helps_of([*COMMANDS, "convert programs"])
+        kinds = [f"{name} {kind}" for name in _LISTING for kind in listed_names(helps[name])]
+        helps |= helps_of(kinds)
+        for words, text in sorted(helps.items()):
             name = f"hpcgnn {words}"
             section = nodes.section(ids=[name.replace(" ", "-")])
             section += nodes.title(text=name)

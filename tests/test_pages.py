@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcgnn.convert.formats.registry import FORMATS
+from hpcgnn.nn.registry import MODELS
 from hpcgnn.storage import GraphStore
 from tests.support.processes import run_group
 
@@ -193,6 +195,13 @@ def test_blocks_say_what_they_are(page: str) -> None:
     assert text.count("\n```") == 2 * len(_FENCED.findall(text))
     assert _INDENTED.search(text) is None, "commands stand in fenced blocks"
     assert "python -m hpcgnn" not in text, "commands are spelled `hpcgnn X`"
+
+
+def test_tables_name_all_formats_and_models() -> None:
+    formats = (ROOT / "docs/formats.md").read_text().partition("## For every format")[0]
+    assert set(re.findall(r"^\| `([a-z][a-z-]+)` \|", formats, re.MULTILINE)) == set(FORMATS)
+    models = (ROOT / "docs/models.md").read_text().partition("## Options")[0]
+    assert {name for name in MODELS if f"`{name}`" not in models} == set()
 
 
 def test_shown_lines_are_compared() -> None:

@@ -47,8 +47,8 @@ complete -o filenames -F _hpcgnn hpcgnn
 
 
 def helps_of(commands: Iterable[str]) -> dict[str, str]:
-    """Return what commands, of one or more words, say to --help on 100 columns."""
-    environment = {**os.environ, "COLUMNS": "100"}
+    """Return what commands, of one or more words, say to --help on 80 columns."""
+    environment = {**os.environ, "COLUMNS": "80"}
     # All at once: each imports a lot to say a little.
     processes = {
         name: subprocess.Popen(
