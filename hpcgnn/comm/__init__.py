@@ -5,26 +5,22 @@ which rows to whom, and `collective` keeps errors from leaving ranks behind.
 """
 
 from hpcgnn.comm.buffers import BufferPool, LiveBytes
-from hpcgnn.comm.clock import ClockOffset, clock_offset
 from hpcgnn.comm.collective import (
     agree,
     all_ranks,
     bcast,
     raise_on_all,
 )
-from hpcgnn.comm.device_support import takes_device_memory
-from hpcgnn.comm.grid import Place, ProcessGrid
+from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
 from hpcgnn.comm.joined import JoinedMessages, are_joined
-from hpcgnn.comm.links import Link, measure_links
 from hpcgnn.comm.moment import Moment
-from hpcgnn.comm.mpi import Communicator, mpi_library
-from hpcgnn.comm.network import Network, Sent
-from hpcgnn.comm.plan import CommPlan, Request
+from hpcgnn.comm.mpi import Communicator, mpi_library, takes_device_memory
+from hpcgnn.comm.network import ClockOffset, Link, Network, Sent, clock_offset, measure_links
+from hpcgnn.comm.plan import CommPlan, Request, Volume
 from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
 from hpcgnn.comm.row_map import RowMap
-from hpcgnn.comm.share import share_on_hosts
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.stages import Message, Stage, rows_of_messages, shift_times
 from hpcgnn.comm.transfer import (
@@ -37,7 +33,6 @@ from hpcgnn.comm.transfer import (
     start_reduce,
     sum_over_ranks,
 )
-from hpcgnn.comm.volume import Volume
 from hpcgnn.errors import CollectiveInputError
 
 __all__ = [

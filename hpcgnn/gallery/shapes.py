@@ -1,4 +1,4 @@
-"""Graphs whose shape is known: grids, a path, a star, triangulations, empty graphs."""
+"""Graphs whose shape is known: grids and triangulations."""
 
 import math
 from dataclasses import dataclass
@@ -21,31 +21,6 @@ def grid2d(shape: tuple[int, int]) -> GalleryGraph:
 def grid3d(shape: tuple[int, int, int]) -> GalleryGraph:
     """Return the 7-point grid graph of `shape`, nodes in C order."""
     return _grid("grid3d", shape)
-
-
-def path(num_nodes: int) -> GalleryGraph:
-    """Return the path 0 - 1 - ... - n-1."""
-    return _undirected("path", num_nodes, np.arange(num_nodes - 1), np.arange(1, num_nodes))
-
-
-def star(num_leaves: int) -> GalleryGraph:
-    """Return one hub, node 0, joined to `num_leaves` leaves."""
-    leaves = np.arange(1, num_leaves + 1)
-    return _undirected("star", num_leaves + 1, np.zeros_like(leaves), leaves)
-
-
-def empty(num_nodes: int) -> GalleryGraph:
-    """Return nodes without any edge."""
-    none = np.empty(0, np.int64)
-    return _undirected("empty", num_nodes, none, none)
-
-
-def isolated(num_nodes: int, num_isolated: int, seed: int) -> GalleryGraph:
-    """Return a path through some nodes in random order; `num_isolated` others have no edge."""
-    if not 0 <= num_isolated <= num_nodes:
-        raise ValueError(f"{num_isolated} of {num_nodes} nodes cannot be isolated")
-    order = np.random.default_rng(seed).permutation(num_nodes)[num_isolated:]
-    return _undirected("isolated", num_nodes, order[:-1], order[1:])
 
 
 def delaunay(num_nodes: int, seed: int) -> GalleryGraph:

@@ -24,7 +24,7 @@ from hpcgnn.comm import (
     exclusive_sum,
     redistribute,
 )
-from hpcgnn.comm.distinct import distinct, numbered
+from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import GOLDEN, split_mix
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.pattern import BlockRow, row_blocks, row_positions

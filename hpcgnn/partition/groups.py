@@ -20,7 +20,7 @@ from hpcgnn.comm import (
     redistribute,
     redistribute_lists,
 )
-from hpcgnn.comm.distinct import distinct, numbered
+from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.nets import Pins
 from hpcgnn.spmd import collective

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.comm import Communicator, RowMap, RowRequest, all_ranks, redistribute
-from hpcgnn.comm.distinct import distinct
+from hpcgnn.comm.row_map import distinct
 from hpcgnn.partition.pattern import ENTRIES_PER_STEP, BlockRow, Indices, row_blocks
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, Offsets

@@ -15,10 +15,9 @@ from typing import Any, Self
 
 from hpcgnn import watchdog
 from hpcgnn.errors import InputError
-from hpcgnn.trace.clock import DeviceClock
 from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, TRAFFIC, check_name, phase_of
 from hpcgnn.trace.sink import TraceSink
-from hpcgnn.trace.span import NO_SPAN, Peers, RecordedSpan, Span
+from hpcgnn.trace.span import NO_SPAN, DeviceClock, Peers, RecordedSpan, Span
 
 _NANO = 1e-9
 

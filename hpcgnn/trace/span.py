@@ -2,10 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from hpcgnn import watchdog
-from hpcgnn.trace.clock import DeviceClock
+
+
+class DeviceClock(Protocol):
+    """The clock of a device that works on its own."""
+
+    def mark(self) -> Any:
+        """Return a mark behind the work that was issued so far; waits for nothing."""
+        ...
+
+    def ns_between(self, start: Any, end: Any) -> int:
+        """Return the device's nanoseconds from one mark to a later one; waits for the later one."""
+        ...
+
 
 Peers: TypeAlias = Sequence[Sequence[int]]
 """One ``(peer, rows, bytes)`` for each rank that this rank sends to."""

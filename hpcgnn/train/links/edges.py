@@ -21,7 +21,7 @@ from hpcgnn.comm import (
     redistribute,
     share_on_hosts,
 )
-from hpcgnn.comm.distinct import distinct, numbered
+from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.graph.stored import check_relations

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import Communicator, RowMap, RowRequest, redistribute
 from hpcgnn.comm.collect_rows import in_order
-from hpcgnn.comm.distinct import distinct, numbered
+from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, mixed

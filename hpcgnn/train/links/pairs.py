@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
-from hpcgnn.comm.distinct import distinct, numbered
+from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.candidates import KnownTargets, Queries
